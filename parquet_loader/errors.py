@@ -1,0 +1,66 @@
+"""Every error the library raises on purpose.
+
+    ParquetLoaderError
+    ├── SourceError            nothing to read, or a path that cannot be listed or opened
+    ├── SchemaError            what the files hold and what was asked for do not fit   (also a ValueError)
+    ├── DataError              bytes or values that cannot be delivered                (also a ValueError)
+    ├── MemoryLimitError       the plan does not fit into `memory_limit`               (also a ValueError)
+    ├── ConfigurationError     an argument of the wrong kind or range                  (also a ValueError)
+    ├── TransformError         the caller's `transform` broke its contract
+    ├── WriteError             a data set could not be written                         (also an OSError)
+    └── LoaderStateError       used after `close()`, or iterated twice at once         (also a RuntimeError)
+
+A message is one sentence each for where (file, row group, column), what was expected, what was found
+and what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ParquetLoaderError(Exception):
+    """Base of all errors raised on purpose by `parquet_loader`."""
+
+
+class SourceError(ParquetLoaderError):
+    """The source names no readable Parquet file, or one vanished or changed since its footer was read."""
+
+
+class SchemaError(ParquetLoaderError, ValueError):
+    """The files' columns and the requested schema, columns or filters do not fit together."""
+
+
+class DataError(ParquetLoaderError, ValueError):
+    """A file, page or value that cannot be decoded or delivered as the schema says."""
+
+
+class MemoryLimitError(ParquetLoaderError, ValueError):
+    """`memory_limit` cannot hold the smallest working set; the message names a limit that would do."""
+
+
+class ConfigurationError(ParquetLoaderError, ValueError):
+    """An argument has the wrong type or value."""
+
+
+class TransformError(ParquetLoaderError):
+    """`transform` returned something that is not a dict of equally long columns."""
+
+
+class WriteError(ParquetLoaderError, OSError):
+    """A data set could not be written; nothing of the failed file was published."""
+
+
+class LoaderStateError(ParquetLoaderError, RuntimeError):
+    """The loader is closed, or is being iterated already."""
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """Return a sentence that suggests the names most like `name`, for an error message."""
+    names = list(candidates)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return "Did you mean " + " or ".join(repr(c) for c in close) + "?"
+    shown = ", ".join(repr(n) for n in names[:8])
+    return f"There are: {shown}{', ...' if len(names) > 8 else ''}." if names else "There are none."

@@ -1,0 +1,69 @@
+"""Where a path lives: local paths and URLs become a pyarrow filesystem and a path inside it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from parquet_loader.errors import ConfigurationError, SourceError
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+
+def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, str]:
+    """Return the filesystem a path or URL belongs to, and the path within it.
+
+    Args:
+        path: A local path, or a URL that pyarrow's native filesystems know: ``file://``, ``s3://``, ``gs://``,
+            ``abfs://``, ``hdfs://``. Glob characters are kept as they are.
+        filesystem: A `pyarrow.fs.FileSystem`; `path` is then a path within it.
+
+    Raises:
+        ConfigurationError: `filesystem` is no pyarrow filesystem, or `path` no path.
+        SourceError: no filesystem serves the URL.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigurationError(f"a path is a str or os.PathLike, not {type(path).__name__}: {path!r}")
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise ConfigurationError(f"a path is a non-empty str, not {text!r}")
+    if filesystem is not None:
+        if not isinstance(filesystem, pafs.FileSystem):
+            raise ConfigurationError(
+                f"filesystem is a pyarrow.fs.FileSystem, not {type(filesystem).__name__}; "
+                "an fsspec filesystem can be wrapped: pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs))"
+            )
+        if is_local(filesystem):
+            return filesystem, os.path.abspath(text)
+        return filesystem, text if text == "/" else text.rstrip("/")
+    scheme, separator, rest = text.partition("://")
+    if not separator or "/" in scheme:
+        return pafs.LocalFileSystem(), os.path.abspath(os.path.expanduser(text))
+    if scheme == "file":
+        return pafs.LocalFileSystem(), os.path.abspath(rest)
+    # A `?` opens the options of a URL; as a glob character it has to be told apart from them.
+    base, question, options = text.partition("?")
+    has_options = bool(question) and "=" in options
+    head, glob, tail = (base if has_options else text), "", ""
+    for character in "*?[":
+        position = head.find(character, len(scheme) + 3)
+        if position >= 0:
+            cut = head.rfind("/", 0, position)
+            head, tail = head[:cut], head[cut:] + tail
+            glob = character
+    try:
+        found, inner = pafs.FileSystem.from_uri(head + (question + options if has_options else ""))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
+        raise SourceError(
+            f"{text}: no filesystem for this URL ({error}); "
+            "expected a local path, file://, s3://, gs://, abfs:// or hdfs://, or pass filesystem="
+        ) from None
+    return found, inner + tail if glob else inner
+
+
+def is_local(filesystem: pafs.FileSystem) -> bool:
+    """Whether the filesystem's files are local, so that they can be mapped and their reads are cheap."""
+    return isinstance(filesystem, pafs.LocalFileSystem)
