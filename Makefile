@@ -1,0 +1,64 @@
+# Everything here builds its own environment in $(VENV) first; a stamp file makes the next call start at once.
+#
+#   make demo                                      real data, prepared, written as Parquet, trained on
+#   make demo DATA=/path/to/parquet TARGET=column  the same training from data of your own
+#   make test        the tests of every day         make test-all   also the slow ones and those that need Spark
+#   make lint        ruff and mypy                  make format     what lint expects of layout
+#   make bench       the benchmarks                 make clean      removes the environment, demo data and caches
+
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+TESTS ?= tests
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-all lint format bench clean
+
+help:
+	@sed -n '3,7s/^# *//p' Makefile
+
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/demo $(VENV)/dev $(VENV)/all: $(VENV)/made pyproject.toml constraints.txt
+
+$(VENV)/demo:
+	$(INSTALL) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/dev:
+	$(INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/demo
+
+$(VENV)/all:
+	$(INSTALL) --editable '.[dev,spark]'
+	@touch $@ $(VENV)/dev $(VENV)/demo
+
+demo: $(VENV)/demo
+	$(PY) -m demo $(if $(DATA),--data '$(DATA)') $(if $(TARGET),--target '$(TARGET)')
+
+test: $(VENV)/dev
+	$(PY) -m pytest $(TESTS)
+
+test-all: $(VENV)/all
+	$(PY) -m pytest -m '' $(TESTS)
+
+lint: $(VENV)/dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/dev
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(VENV)/dev
+	$(PY) -m benchmarks
+
+clean:
+	rm -rf $(VENV) .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

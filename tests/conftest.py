@@ -1,0 +1,88 @@
+"""What holds for every test: nothing leaks past its module, and property tests are the same on every run."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, settings
+
+# `steady` draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile(
+    "steady", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", settings.get_profile("steady"), derandomize=False, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+# Processes that live until the interpreter ends, by design of those that start them.
+LASTING_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "java", "pyspark")
+SECONDS_TO_END = 2.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = {
+        "cuda": _no_cuda,
+        "spark": _no_spark,
+    }
+    for name, why in missing.items():
+        marked = [item for item in items if item.get_closest_marker(name)]
+        reason = why() if marked else None
+        for item in marked if reason else []:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _no_cuda() -> str | None:
+    import torch
+
+    return None if torch.cuda.is_available() else "no GPU"
+
+
+def _no_spark() -> str | None:
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed"
+    return None if shutil.which("java") or os.environ.get("JAVA_HOME") else "no Java runtime"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_leaks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail the module that leaves a thread, a child process or an open file of the library behind."""
+    scratch = os.path.realpath(tmp_path_factory.getbasetemp())
+    files, children = _open_files(scratch), _children()
+    yield
+    gc.collect()
+    threads = [t for t in threading.enumerate() if t.name.startswith("parquet_loader")]
+    for thread in threads:
+        thread.join(SECONDS_TO_END)
+    _, alive = psutil.wait_procs(_children() - children, timeout=SECONDS_TO_END)
+    left = [f"thread {t.name}" for t in threads if t.is_alive()]
+    left += [f"child process {p.pid}: {p.name()}" for p in alive]
+    left += [f"open file {f}" for f in sorted(_open_files(scratch) - files)]
+    assert not left, f"left behind by this module: {'; '.join(left)}"
+
+
+def _children() -> set[psutil.Process]:
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if not any(word in part for part in child.cmdline() for word in LASTING_CHILDREN):
+                found.add(child)
+    return found
+
+
+def _open_files(scratch: str) -> set[str]:
+    """Open descriptors that point into the tests' own directory, or at shared memory without a name."""
+    found = set()
+    with contextlib.suppress(FileNotFoundError):  # no /proc: the check is for Linux
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"/proc/self/fd/{number}")
+                if target.startswith((scratch, "/memfd:parquet_loader")):
+                    found.add(f"{number} -> {target}")
+    return found
