@@ -1,0 +1,104 @@
+"""Arrow types by name, and the numpy dtypes in which their values are delivered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.errors import ConfigurationError
+
+
+def arrow_type_of(spec: str | pa.DataType | np.dtype[Any] | type) -> pa.DataType:
+    """Resolve a type given as an Arrow type, a numpy dtype or a string such as ``"timestamp[us, tz=UTC]"``."""
+    if isinstance(spec, pa.DataType):
+        return spec
+    if isinstance(spec, str):
+        text = spec.strip()
+        if text in {"date32", "date64"}:
+            return pa.date32() if text == "date32" else pa.date64()
+        if text == "bool":
+            return pa.bool_()
+        if text.startswith("decimal") and text.endswith(")"):
+            name, _, arguments = text[:-1].partition("(")
+            make = {"decimal": pa.decimal128, "decimal32": pa.decimal32, "decimal64": pa.decimal64}.get(
+                name, {"decimal128": pa.decimal128, "decimal256": pa.decimal256}.get(name)
+            )
+            try:
+                numbers = [int(a) for a in arguments.split(",")]
+                if make is not None:
+                    return make(*numbers)
+            except (ValueError, TypeError) as error:
+                raise ConfigurationError(f"{spec!r} is not a decimal type: {error}") from None
+        if text.startswith("timestamp[") and text.endswith("]"):
+            unit, _, zone = text[len("timestamp[") : -1].partition(",")
+            zone = zone.strip().removeprefix("tz=")
+            return pa.timestamp(unit.strip(), tz=zone or None)
+        try:
+            return pa.type_for_alias(text)
+        except ValueError:
+            pass
+    try:
+        return pa.from_numpy_dtype(np.dtype(spec))
+    except (TypeError, pa.ArrowNotImplementedError):
+        raise ConfigurationError(
+            f"{spec!r} names no Arrow or numpy type; use a name such as 'float32', 'int64', 'bool', "
+            "'timestamp[us]', 'date32' or 'decimal128(10, 2)'"
+        ) from None
+
+
+def is_scalar_type(type_: pa.DataType) -> bool:
+    """Whether one value of the type fits one element of a tensor."""
+    t = pa.types
+    return bool(
+        t.is_boolean(type_)
+        or t.is_integer(type_)
+        or t.is_floating(type_)
+        or t.is_decimal(type_)
+        or t.is_date(type_)
+        or t.is_time(type_)
+        or t.is_timestamp(type_)
+        or t.is_duration(type_)
+    )
+
+
+def delivered_dtype(type_: pa.DataType) -> np.dtype[Any]:
+    """Return the numpy dtype in which a scalar Arrow type is delivered: times as integers, decimals as float64."""
+    t = pa.types
+    if t.is_boolean(type_):
+        return np.dtype(np.bool_)
+    if t.is_integer(type_) or t.is_floating(type_):
+        dtype: np.dtype[Any] = np.dtype(type_.to_pandas_dtype())
+        return dtype
+    if t.is_decimal(type_):
+        return np.dtype(np.float64)
+    if t.is_date32(type_) or t.is_time32(type_):
+        return np.dtype(np.int32)
+    if t.is_date64(type_) or t.is_time64(type_) or t.is_timestamp(type_) or t.is_duration(type_):
+        return np.dtype(np.int64)
+    raise ConfigurationError(f"{type_} is not a scalar type")
+
+
+_NUMPY_NAMES = {
+    "halffloat": "float16",
+    "float": "float32",
+    "double": "float64",
+    "date32[day]": "date32",
+    "date64[ms]": "date64",
+}
+
+
+def type_name(type_: pa.DataType) -> str:
+    """Return the name of a scalar type, such as ``"timestamp[us, tz=UTC]"``; `arrow_type_of` takes it back."""
+    text = str(type_)
+    return _NUMPY_NAMES.get(text, text)
+
+
+def stored_type(type_: pa.DataType) -> pa.DataType:
+    """Return what Parquet keeps of a scalar type: it knows no unit of seconds, and dates as days only."""
+    if pa.types.is_timestamp(type_) and type_.unit == "s":
+        return pa.timestamp("ms", tz=type_.tz)
+    if pa.types.is_time32(type_):
+        return pa.time32("ms")
+    return pa.date32() if pa.types.is_date64(type_) else type_

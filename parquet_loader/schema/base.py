@@ -1,0 +1,86 @@
+"""What all kinds of field share: equality, `repr`, and the checks of their arguments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, fields
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.schema.arrow_types import type_name
+
+NullPolicy: TypeAlias = Literal["refuse", "mask"]
+
+
+class FieldBase:
+    """What all kinds share: a `repr` of what differs from the defaults, and an equality to which NaN equals NaN."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        assert isinstance(other, FieldBase)
+        return repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+
+def describe(field: FieldBase, most_words: int | None = None) -> str:
+    """Return the call that makes the field, less what is left at its default.
+
+    Args:
+        field: Any kind of field.
+        most_words: How many words of a vocabulary to show; None: all.
+    """
+    parts = []
+    for f in fields(field):  # type: ignore[arg-type]
+        value = getattr(field, f.name)
+        if f.default is not MISSING and repr(value) == repr(f.default):
+            continue
+        if f.name == "dtype" and str(value) == f.default:
+            continue
+        text = repr(value)
+        if isinstance(value, pa.DataType):
+            text = repr(type_name(value))
+        elif isinstance(value, np.dtype):
+            text = repr(value.name)
+        elif f.name == "vocabulary" and most_words is not None and len(value) > most_words:
+            text = f"({', '.join(map(repr, value[:most_words]))}, ... {len(value)} words)"
+        elif f.name == "members":
+            text = "{" + ", ".join(f"{name!r}: {describe(m, most_words)}" for name, m in value) + "}"
+        parts.append(text if f.default is MISSING else f"{f.name}={text}")
+    return f"{type(field).__name__}({', '.join(parts)})"
+
+
+def check_null(null: str) -> None:
+    """Refuse null policies that are none."""
+    if null not in ("refuse", "mask"):
+        raise ConfigurationError(f"null={null!r}: expected 'refuse' or 'mask'; to fill nulls give fill=<value>")
+
+
+def number_of(where: str, value: Any, dtype: np.dtype[Any]) -> bool | int | float:
+    """Return `value` as a Python number of the dtype's kind; so equal fields have equal values, whoever made them."""
+    error = ConfigurationError(f"{where}: the value is not a {dtype} number")
+    if not isinstance(value, bool | int | float | Decimal | np.generic):
+        raise error
+    try:
+        with np.errstate(over="ignore"):
+            number = np.array(value).astype(dtype)
+        if dtype.kind == "f":
+            if np.isinf(number) and math.isfinite(value):
+                raise error
+            return float(value)
+        if not number == value:
+            raise error
+    except (TypeError, ValueError, OverflowError):
+        raise error from None
+    return number.item()  # type: ignore[no-any-return]

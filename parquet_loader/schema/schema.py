@@ -1,0 +1,193 @@
+"""`Schema`: what the job that writes and the script that trains agree on, and what files carry in their footer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+
+from parquet_loader.errors import ConfigurationError, SchemaError, nearest
+from parquet_loader.schema.base import describe
+from parquet_loader.schema.fields import Field, Group, policy_of
+from parquet_loader.schema.infer import infer_fields
+from parquet_loader.schema.json_form import dump_fields, load_fields
+
+METADATA_KEY = b"parquet_loader.schema"
+"""Key of the JSON form in the metadata of an Arrow schema, and so in a Parquet footer."""
+
+
+class Schema(Mapping[str, Field]):
+    """Named fields in order; immutable, comparable and hashable (two NaN fills are equal, order counts).
+
+    Args:
+        fields: Field by the name under which it is delivered.
+
+    Raises:
+        SchemaError: a name is empty or no str, two fields are stored under one column name, or the mask of a field
+            (``<name>_valid``) would be delivered under the name of another.
+
+    Example:
+        >>> Schema({"image": Tensor("uint8", (28, 28)), "label": Scalar("int64")})
+        Schema({
+            'image': Tensor('uint8', (28, 28)),
+            'label': Scalar('int64'),
+        })
+    """
+
+    __slots__ = ("_fields", "_json", "_stored")
+
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        if not isinstance(fields, Mapping):
+            raise ConfigurationError(f"Schema: expected a mapping from name to field, not {fields!r:.80}")
+        for name, field in fields.items():
+            _check_name(name)
+            if not isinstance(field, Field):
+                raise ConfigurationError(
+                    f"Schema: field {name!r} is {field!r:.80}; expected one of the field kinds, such as "
+                    f"Scalar('float32') or Tensor('uint8', (28, 28))"
+                )
+        self._fields = dict(fields)
+        self._stored = _stored_columns(self._fields)
+        _check_masks(self._fields)
+        self._json = dump_fields(self._fields)
+
+    def __getitem__(self, name: str) -> Field:
+        try:
+            return self._fields[name]
+        except KeyError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __eq__(self, other: object) -> bool:
+        return self._json == other._json if isinstance(other, Schema) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._json)
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Schema.from_json, (self._json,)
+
+    def __repr__(self) -> str:
+        lines = []
+        for name, field in self._fields.items():
+            if isinstance(field, Group) and len(field.members) > 1:
+                lines += _group_lines(name, field)
+            else:
+                lines.append(f"    {name!r}: {describe(field, most_words=8)},")
+        return "\n".join(["Schema({", *lines, "})"]) if lines else "Schema({})"
+
+    def to_json(self) -> str:
+        """Return the schema as JSON text, equal for equal schemas; it holds a format version."""
+        return self._json
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Schema:
+        """Return the schema of a text made by `to_json`.
+
+        Raises:
+            SchemaError: the text is no schema, or one of a version or with a kind of field unknown here.
+        """
+        return cls(load_fields(text))
+
+    def stored_columns(self) -> dict[str, pa.Field]:
+        """Return what a file holds: Arrow field by stored column name, in file order.
+
+        A packed group is one column under the group's name; any other group is a column for each member.
+        """
+        return dict(self._stored)
+
+    def arrow_schema(self) -> pa.Schema:
+        """Return the Arrow schema of the files: not null where nulls are refused, with the JSON form as metadata."""
+        return pa.schema(self._stored.values(), metadata={METADATA_KEY: self._json.encode("ascii")})
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema) -> Schema:
+        """Return the schema that an Arrow schema carries, or infer one by the documented rules if it carries none.
+
+        Raises:
+            SchemaError: a column has a type that no tensor can hold, two columns share a name, or the schema carried
+                is not valid.
+        """
+        carried = (schema.metadata or {}).get(METADATA_KEY)
+        if carried is not None:
+            return cls.from_json(carried)
+        found: dict[str, Field] = {}
+        for column in schema:
+            for name, field in infer_fields(column).items():
+                if name in found:
+                    raise SchemaError(f"column {name!r}: there are two of this name; rename one of them")
+                found[name] = field
+        return cls(found)
+
+    def select(self, names: Iterable[str]) -> Schema:
+        """Return a schema of the named fields, in the order of `names`.
+
+        Raises:
+            SchemaError: a name is unknown or repeated.
+        """
+        if isinstance(names, str):
+            raise ConfigurationError(f"select({names!r}): expected several names; for one give [{names!r}]")
+        chosen: dict[str, Field] = {}
+        for name in names:
+            if name not in self._fields:
+                raise SchemaError(f"column {name!r} is not in the schema. {nearest(str(name), self._fields)}")
+            if name in chosen:
+                raise SchemaError(f"column {name!r} is asked for twice")
+            chosen[name] = self._fields[name]
+        return Schema(chosen)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise SchemaError(f"a field's name is a non-empty str, not {name!r}")
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise SchemaError(f"the name {name!r} cannot be written as UTF-8") from None
+
+
+def _stored_columns(fields: Mapping[str, Field]) -> dict[str, pa.Field]:
+    stored: dict[str, pa.Field] = {}
+    owners: dict[str, str] = {}
+
+    def add(column: str, type_: pa.DataType, nullable: bool, owner: str) -> None:
+        if column in stored:
+            raise SchemaError(f"column {column!r} is stored by both field {owners[column]!r} and field {owner!r}")
+        stored[column] = pa.field(column, type_, nullable=nullable)
+        owners[column] = owner
+
+    for name, field in fields.items():
+        if not isinstance(field, Group):
+            add(name, field.arrow_type, policy_of(field) != "refuse", name)
+        elif field.storage == "packed":
+            if name in field.fields:
+                raise SchemaError(f"group {name!r}: a packed group cannot have a member of its own name")
+            add(name, pa.binary(field.width_bytes), False, name)
+        else:
+            for member, part in field.fields.items():
+                _check_name(member)
+                add(member, part.arrow_type, policy_of(part) != "refuse", name)
+    return stored
+
+
+def _check_masks(fields: Mapping[str, Field]) -> None:
+    for name, field in fields.items():
+        if policy_of(field) == "mask" and f"{name}_valid" in fields:
+            raise SchemaError(
+                f"field {name!r} has null='mask', so its mask is delivered as '{name}_valid', "
+                "which is the name of another field; rename one of them"
+            )
+
+
+def _group_lines(name: str, group: Group) -> list[str]:
+    end = "" if group.storage == "columns" else f", storage={group.storage!r}"
+    parts = [(member, describe(field, most_words=8)) for member, field in group.members]
+    if len({text for _, text in parts}) == 1:
+        return [f"    {name!r}: Group({[member for member, _ in parts]!r}, {parts[0][1]}{end}),"]
+    inner = [f"        {member!r}: {text}," for member, text in parts]
+    return [f"    {name!r}: Group({{", *inner, f"    }}{end}),"]
