@@ -39,7 +39,12 @@ $(VENV)/all:
 	@touch $@ $(VENV)/dev $(VENV)/demo
 
 demo: $(VENV)/demo
-	$(PY) -m demo $(if $(DATA),--data '$(DATA)') $(if $(TARGET),--target '$(TARGET)')
+ifdef DATA
+	$(PY) -m demo.train --data '$(DATA)' --target '$(TARGET)'
+else
+	$(PY) -m demo.prepare
+	$(PY) -m demo.train
+endif
 
 test: $(VENV)/dev
 	$(PY) -m pytest $(TESTS)

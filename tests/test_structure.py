@@ -18,6 +18,7 @@ ROOMS = [
     "schema",
     "filesystem",
     "write",
+    "source",
     "snapshot",
     "plan",
     "read",
