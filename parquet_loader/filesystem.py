@@ -10,7 +10,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.errors import ConfigurationError, SourceError
 
-PathLike: TypeAlias = "str | os.PathLike[str]"
+PathLike: TypeAlias = str | os.PathLike[str]
 
 
 def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, str]:

@@ -13,11 +13,10 @@ from enum import IntEnum
 from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
+
+from parquet_loader.types import IntArray
 
 PERMUTATION_METHOD = "philox-radix-1"
-
-IntArray = npt.NDArray[np.int64]
 
 
 class Stream(IntEnum):

@@ -1,0 +1,1 @@
+"""Feed deep-learning training from Parquet."""

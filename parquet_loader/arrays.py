@@ -1,0 +1,354 @@
+"""From Arrow arrays as files hold them to canonical ones: pure functions of arrays, one for each kind of field.
+
+Each takes a chunked array of a plain type (no dictionary, no extension) and returns the canonical array, without nulls,
+and where the nulls were. A value that cannot be delivered raises `ValueProblem` with its row; `decode` adds the place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parquet_loader.columns import column_of, number_type
+from parquet_loader.schema import Bytes, Category, Field, Image, RaggedList, Scalar, Tensor, Text, policy_of
+from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
+
+POLICIES = (
+    "say what a null means with a Schema: fill=<value> puts a value in its place, null='mask' delivers a mask beside "
+    "the column, and the default refuses nulls"
+)
+
+
+class ValueProblem(Exception):
+    """A value that cannot be delivered.
+
+    Attributes:
+        row: Its row in the array, or None where the whole array is at fault.
+        reason: What was expected, what was found, what to do.
+    """
+
+    def __init__(self, row: int | None, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.reason = reason
+
+
+def plain(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the array with dictionaries, run-end encoding and extension types taken off."""
+    while plain_type(array.type) != array.type:
+        type_ = array.type
+        if isinstance(type_, pa.BaseExtensionType):
+            array = pa.chunked_array([c.storage for c in array.chunks], type_.storage_type)
+        elif pa.types.is_dictionary(type_):
+            array = array.cast(type_.value_type)
+        else:
+            array = pc.run_end_decode(array)
+    return array
+
+
+def validity(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return where values are, uint8."""
+    return pc.is_valid(array).cast(pa.uint8())
+
+
+def _refuse_nulls(array: pa.ChunkedArray) -> None:
+    if array.null_count:
+        row = pc.index(pc.is_null(array), True).as_py()
+        raise ValueProblem(row, f"is null ({array.null_count} nulls here); {POLICIES}")
+
+
+def _filled(array: pa.ChunkedArray, field: Any, zero: Any, fill: Any = None) -> pa.ChunkedArray:
+    """Put the field's fill (or `zero`, under a mask) in the place of nulls, or refuse them."""
+    if not array.null_count:
+        return array
+    policy = policy_of(field)
+    if policy == "refuse":
+        _refuse_nulls(array)
+    value = (field.fill if fill is None else fill) if field.fill is not None else zero
+    return pc.fill_null(array, pa.scalar(value, array.type))
+
+
+def _cast(array: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """Cast without loss (from float64 to float32 excepted, which a schema asks for by its type)."""
+    if array.type == type_:
+        return array
+    try:
+        return array.cast(type_)
+    except pa.ArrowInvalid as error:
+        row = _first_failing(array, type_)
+        raise ValueProblem(row, f"{_shown(array, row)} does not fit {type_}: {str(error).split(chr(10))[0]}") from None
+
+
+def _first_failing(array: pa.ChunkedArray, type_: pa.DataType) -> int | None:
+    """Find the first row whose cast fails, halving the array."""
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            array.slice(low, middle - low).cast(type_)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low if high > low else None
+
+
+def _shown(array: pa.ChunkedArray, row: int | None) -> str:
+    return "a value" if row is None else f"the value {array[row].as_py()!r:.60}"
+
+
+def scalar(array: pa.ChunkedArray, field: Scalar) -> pa.ChunkedArray:
+    """Convert numbers and times."""
+    target = number_type(field.dtype)
+    if array.type == target and not array.null_count:
+        return array
+    array = _cast_scalar(array, field.type, target)
+    return _filled(array, field, 0)
+
+
+def _cast_scalar(array: pa.ChunkedArray, stored: pa.DataType, target: pa.DataType) -> pa.ChunkedArray:
+    t = pa.types
+    if t.is_temporal(array.type) and array.type != stored:
+        zone = pa.timestamp(stored.unit, tz=array.type.tz) if t.is_timestamp(stored) else stored
+        array = _cast(array, zone)
+    if t.is_float16(array.type) and not t.is_float16(target):
+        array = _cast(array, pa.float32())
+    return _cast(array, target)
+
+
+def tensor(array: pa.ChunkedArray, field: Tensor) -> pa.ChunkedArray:
+    """Convert raw bytes, lists of fixed or varying length and binaries to raw rows of the tensor's width."""
+    raw = pa.binary(field.width_bytes)
+    if array.type == raw:
+        pattern = np.full(field.size, 0 if field.fill is None else field.fill, dtype=field.dtype).tobytes()
+        return _filled(array, field, pattern, pattern)
+    start, done = 0, []
+    for chunk in array.chunks:
+        try:
+            done.append(_raw_rows(chunk, field, raw))
+        except ValueProblem as problem:
+            raise ValueProblem(None if problem.row is None else problem.row + start, problem.reason) from None
+        start += len(chunk)
+    return pa.chunked_array(done, raw)
+
+
+def _raw_rows(chunk: pa.Array, field: Tensor, raw: pa.DataType) -> pa.Array:
+    if chunk.null_count and policy_of(field) == "refuse":
+        _refuse_nulls(pa.chunked_array([chunk]))
+    rows = len(chunk)
+    valid = chunk.is_valid().to_numpy(zero_copy_only=False)
+    present = chunk.drop_null() if chunk.null_count else chunk
+    try:
+        values = _even_values(present, field)
+        if not is_bytes(plain_type(chunk.type)):
+            element = Scalar(field.type, fill=field.fill)
+            values = _combined(scalar(plain(pa.chunked_array([values])), element))
+    except ValueProblem as problem:
+        row = None if problem.row is None else int(np.flatnonzero(valid)[problem.row // field.size])
+        raise ValueProblem(row, f"in its tensor: {problem.reason}") from None
+    width = values.type.bit_width // 8
+    data = values.buffers()[1] or pa.py_buffer(b"")
+    data = data.slice(values.offset * width, len(values) * width)
+    if len(present) < rows:
+        whole = np.empty((rows, field.width_bytes), np.uint8)
+        whole[:] = np.full(field.size, 0 if field.fill is None else field.fill, dtype=field.dtype).view(np.uint8)
+        whole[valid] = np.frombuffer(data, np.uint8).reshape(len(present), field.width_bytes)
+        data = pa.py_buffer(whole)
+    return pa.Array.from_buffers(raw, rows, [None, data])
+
+
+def _even_values(array: pa.Array, field: Tensor) -> pa.Array:
+    """Return all elements of lists (of lists) or binaries that have the tensor's shape, as one array.
+
+    A problem's row is the number of an element.
+    """
+    size, dims, rows, from_bytes = field.size, list[int](), len(array), is_bytes(array.type)
+    while is_list_like(plain_type(array.type)) or is_bytes(array.type):
+        array = _combined(plain(pa.chunked_array([array])))
+        lengths = _lengths(array)
+        width = int(lengths[0]) if len(lengths) else 0
+        if (lengths != width).any():
+            odd = int(np.argmax(lengths != width))
+            parent = odd * size * rows // len(lengths)
+            raise ValueProblem(parent, f"has {lengths[odd]} elements where others have {width}; RaggedList takes any")
+        dims.append(width)
+        array = _bytes_values(array) if is_bytes(array.type) else array.flatten()
+    whole = [field.width_bytes] if from_bytes else [size]
+    if rows and dims not in (whole, list(field.shape)):
+        raise ValueProblem(0, f"has the shape {tuple(dims)}, not the {field.shape} of the schema")
+    return array
+
+
+def _bytes_values(array: pa.Array) -> pa.Array:
+    array = _without_views(array)
+    offsets = _offsets(array)
+    data = array.buffers()[2] or pa.py_buffer(b"")
+    return pa.Array.from_buffers(pa.uint8(), int(offsets[-1] - offsets[0]), [None, data], offset=int(offsets[0]))
+
+
+def _without_views(array: Any) -> Any:
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+        return array.cast(pa.large_binary())
+    return array
+
+
+def _offsets(array: pa.Array) -> npt.NDArray[Any]:
+    """Return the offsets of lists or binaries, ``[rows + 1]``, into their values."""
+    large = pa.types.is_large_list(array.type) or pa.types.is_large_binary(array.type)
+    large = large or pa.types.is_large_string(array.type)
+    dtype = np.dtype(np.int64 if large else np.int32)
+    buffer = array.buffers()[1]
+    if buffer is None or buffer.size == 0:
+        return np.zeros(len(array) + 1, dtype)
+    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
+
+
+def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the length of each list or binary, 0 for nulls."""
+    measure = pc.binary_length if is_bytes(array.type) else pc.list_value_length
+    lengths = pc.fill_null(measure(array).cast(pa.int64()), 0)
+    return lengths.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def _combined(array: pa.ChunkedArray) -> pa.Array:
+    if array.num_chunks == 1:
+        return array.chunk(0)
+    return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+
+
+def binary(array: pa.ChunkedArray, field: Text | Bytes | Image) -> pa.ChunkedArray:
+    """Convert text and bytes to large binaries."""
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.large_string())
+    elif pa.types.is_fixed_size_binary(array.type):
+        array = array.cast(pa.binary())
+    array = array.cast(pa.large_binary())
+    if not array.null_count:
+        return array
+    fill = field.fill.encode() if isinstance(field.fill, str) else field.fill
+    return _filled(array, field, b"", fill)
+
+
+def category(array: pa.ChunkedArray, field: Category) -> pa.ChunkedArray:
+    """Convert text to codes; integers are codes already, and are checked."""
+    target = pa.from_numpy_dtype(field.dtype)
+    if not is_text(array.type):
+        codes = array if not array.null_count else _filled(array, field, 0, field.code(field.fill) if field.fill else 0)
+        bounds = pc.min_max(codes)
+        if len(codes) and (bounds["min"].as_py() < 0 or bounds["max"].as_py() >= len(field.vocabulary)):
+            bad = pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(field.vocabulary)))
+            row = pc.index(bad, True).as_py()
+            raise ValueProblem(
+                row, f"holds the code {codes[row].as_py()}, but the vocabulary has {len(field.vocabulary)} words"
+            )
+        return _cast(codes, target)
+    text = array.cast(pa.large_string())
+    codes = pc.index_in(text, value_set=pa.array(field.vocabulary, pa.large_string()))
+    if codes.null_count > array.null_count:
+        if field.unknown is None:
+            row = pc.index(pc.and_(pc.is_null(codes), pc.is_valid(text)), True).as_py()
+            raise ValueProblem(
+                row,
+                f"holds {text[row].as_py()!r:.60}, which is not among the {len(field.vocabulary)} words of the "
+                "vocabulary; unknown=<word> maps such values to a word",
+            )
+        unknown = pa.scalar(field.code(field.unknown), codes.type)
+        codes = pc.if_else(pc.and_(pc.is_null(codes), pc.is_valid(text)), unknown, codes)
+    if codes.null_count:
+        codes = _filled(codes, field, 0, None if field.fill is None else field.code(field.fill))
+    return _cast(codes, target)
+
+
+def ragged(array: pa.ChunkedArray, field: RaggedList) -> pa.ChunkedArray:
+    """Convert lists of any kind to large lists of canonical values."""
+    type_ = column_of("", field).arrow_type
+    start, done = 0, []
+    for chunk in array.chunks:
+        try:
+            done.append(_large_list(chunk, field, type_))
+        except ValueProblem as problem:
+            raise ValueProblem(None if problem.row is None else problem.row + start, problem.reason) from None
+        start += len(chunk)
+    return pa.chunked_array(done, type_)
+
+
+def _large_list(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> pa.Array:
+    if chunk.null_count and policy_of(field) == "refuse":
+        _refuse_nulls(pa.chunked_array([chunk]))
+    lengths = _lengths(chunk)
+    offsets = np.zeros(len(chunk) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    values = chunk.flatten()
+    try:
+        items = convert(plain(pa.chunked_array([values])), field.item)
+    except ValueProblem as problem:
+        row = None if problem.row is None else int(np.searchsorted(offsets, problem.row, side="right")) - 1
+        raise ValueProblem(row, f"in its list: an element {problem.reason}") from None
+    return pa.LargeListArray.from_arrays(pa.array(offsets), _combined(items), type=type_)
+
+
+def convert(array: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
+    """Return the canonical array of any field but a group."""
+    match field:
+        case Scalar():
+            return scalar(array, field)
+        case Tensor():
+            return tensor(array, field)
+        case Category():
+            return category(array, field)
+        case RaggedList():
+            return ragged(array, field)
+        case Text() | Bytes() | Image():
+            return binary(array, field)
+    raise TypeError(f"{field!r} is not made of one column")
+
+
+def accepts(type_: pa.DataType, field: Field) -> bool:
+    """Whether a column of this Arrow type can be delivered as this field; values may still refuse."""
+    t = pa.types
+    type_ = plain_type(type_)
+    match field:
+        case Scalar():
+            if t.is_temporal(field.type):
+                same = type_.id == field.type.id or (t.is_date(type_) and t.is_date(field.type))
+                same = same or (t.is_time(type_) and t.is_time(field.type))
+                return bool(same or type_ == number_type(field.dtype))
+            if t.is_boolean(field.type) or t.is_boolean(type_):
+                return bool(type_ == field.type)
+            return bool(t.is_integer(type_) or t.is_floating(type_) or t.is_decimal(type_))
+        case Tensor():
+            if t.is_fixed_size_binary(type_):
+                return bool(type_.byte_width == field.width_bytes)
+            while is_list_like(type_):
+                type_ = plain_type(type_.value_type)
+            if is_bytes(type_):
+                return True
+            return bool(t.is_integer(type_) or t.is_floating(type_) or t.is_boolean(type_)) and accepts(
+                type_, Scalar(field.type)
+            )
+        case Category():
+            return is_text(type_) or bool(t.is_integer(type_))
+        case RaggedList():
+            return is_list_like(type_) and accepts(type_.value_type, field.item)
+        case Text():
+            return is_text(type_)
+        case Bytes() | Image():
+            return is_bytes(type_) or bool(t.is_fixed_size_binary(type_))
+        case _:
+            return False
+
+
+def matrix(arrays: list[pa.ChunkedArray], dtype: np.dtype[Any]) -> pa.ChunkedArray:
+    """Return columns of numbers as one column of raw rows, ``[rows, columns]`` in C order."""
+    rows = len(arrays[0])
+    out = np.empty((rows, len(arrays)), dtype=np.uint8 if dtype == np.bool_ else dtype)
+    for number, array in enumerate(arrays):
+        start = 0
+        for chunk in array.chunks:
+            out[start : start + len(chunk), number] = chunk.to_numpy(zero_copy_only=False)
+            start += len(chunk)
+    raw = pa.binary(out.itemsize * len(arrays))
+    return pa.chunked_array([pa.Array.from_buffers(raw, rows, [None, pa.py_buffer(out)])], raw)

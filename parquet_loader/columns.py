@@ -1,0 +1,110 @@
+"""What decoding produces: the canonical Arrow columns of a schema, all without nulls, and how each is delivered.
+
+Between `decode` and `collate` a row is a row of these columns, whatever file it came from: numbers of the delivered
+dtype (bool as uint8), raw bytes of fixed width for tensors and groups, lists and binaries for what is ragged.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.schema import (
+    Bytes,
+    Category,
+    Field,
+    Group,
+    Image,
+    RaggedList,
+    Scalar,
+    Schema,
+    Tensor,
+    Text,
+    policy_of,
+)
+
+Kind: TypeAlias = Literal["fixed", "list", "text", "bytes", "image"]
+
+# A row at least this wide is copied to its place as soon as it is decoded; narrower ones are gathered a window at a
+# time. Measured: numpy places rows of 256 bytes and more about as fast as memory can be written.
+WIDE_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One canonical column.
+
+    Attributes:
+        name: Key in the batch.
+        kind: ``"fixed"`` for arrays of `dtype` and `shape`; the others are ragged.
+        arrow_type: Canonical Arrow type.
+        dtype: numpy dtype of the delivered elements, None for lists of ragged things.
+        shape: Shape of one row (of one element, for lists).
+        item: What a list holds.
+        image: The field, for images.
+    """
+
+    name: str
+    kind: Kind
+    arrow_type: pa.DataType
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] = ()
+    item: Column | None = None
+    image: Image | None = None
+
+    @property
+    def row_bytes(self) -> int | None:
+        """Bytes of a delivered row; None where rows differ."""
+        return None if self.kind != "fixed" or self.dtype is None else self.dtype.itemsize * math.prod(self.shape)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether rows are copied to their place one by one."""
+        return pa.types.is_fixed_size_binary(self.arrow_type) and self.arrow_type.byte_width >= WIDE_BYTES
+
+
+def number_type(dtype: np.dtype[Any]) -> pa.DataType:
+    """Return the Arrow type in which numbers of a delivered dtype are kept: bool as uint8."""
+    return pa.uint8() if dtype == np.bool_ else pa.from_numpy_dtype(dtype)
+
+
+def columns_of(schema: Schema) -> tuple[Column, ...]:
+    """Return the canonical columns of a schema: one a field, in order, and a mask behind each masked field."""
+    found: list[Column] = []
+    for name, field in schema.items():
+        found.append(column_of(name, field))
+        if policy_of(field) == "mask":
+            found.append(mask_of(name, field))
+    return tuple(found)
+
+
+def column_of(name: str, field: Field) -> Column:
+    """Return the canonical column of one field."""
+    match field:
+        case Scalar() | Category():
+            return Column(name, "fixed", number_type(field.dtype), field.dtype)
+        case Tensor():
+            return Column(name, "fixed", pa.binary(field.width_bytes), field.dtype, field.shape)
+        case Group():
+            return Column(name, "fixed", pa.binary(field.width_bytes), field.dtype, (len(field.members),))
+        case Text():
+            return Column(name, "text", pa.large_binary(), np.dtype(np.uint8))
+        case Bytes():
+            return Column(name, "bytes", pa.large_binary(), np.dtype(np.uint8))
+        case Image():
+            return Column(name, "image", pa.large_binary(), np.dtype(np.uint8), image=field)
+        case RaggedList():
+            item = column_of(name, field.item)
+            return Column(name, "list", pa.large_list(item.arrow_type), item.dtype, item.shape, item)
+
+
+def mask_of(name: str, field: Field) -> Column:
+    """Return the mask column of a masked field: bool, True where there is a value."""
+    if isinstance(field, Group):
+        width = len(field.members)
+        return Column(f"{name}_valid", "fixed", pa.binary(width), np.dtype(np.bool_), (width,))
+    return Column(f"{name}_valid", "fixed", pa.uint8(), np.dtype(np.bool_))

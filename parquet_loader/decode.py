@@ -1,0 +1,235 @@
+"""From a file's Arrow columns to the canonical columns of the schema, whatever the file calls or types them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parquet_loader.arrays import ValueProblem, accepts, convert, matrix, plain, validity
+from parquet_loader.columns import Column, columns_of
+from parquet_loader.errors import DataError, SchemaError, nearest
+from parquet_loader.schema import Category, Field, Group, Scalar, Schema, policy_of
+from parquet_loader.schema.infer import is_list_like, plain_type
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table came from, for messages.
+
+    Attributes:
+        name: File and row group.
+        first_row: Row of the row group at which the table begins.
+    """
+
+    name: str
+    first_row: int = 0
+
+
+class Decoder:
+    """Turns tables of the files of one Arrow schema into canonical tables. Immutable; any thread may use it.
+
+    Args:
+        schema: What is delivered.
+        file_schema: The Arrow schema of the files' own columns.
+        partition_schema: Columns that come from directory names; a file's own column of that name goes first.
+        file_name: A file of this schema, for messages.
+
+    Raises:
+        SchemaError: a column is not there, or of a type that its field cannot take.
+    """
+
+    def __init__(self, schema: Schema, file_schema: pa.Schema, partition_schema: pa.Schema, file_name: str) -> None:
+        self.columns: tuple[Column, ...] = columns_of(schema)
+        self._schema = schema
+        self._file_schema = file_schema
+        self._partition_schema = partition_schema
+        self._file_name = file_name
+        self._arrow_schema = pa.schema([(c.name, c.arrow_type) for c in self.columns])
+        reads: dict[str, None] = {}
+        for name, field in schema.items():
+            for column, part in parts_of(name, field):
+                if self._check(column, part):
+                    reads[read_name(file_schema, column)] = None
+        self.read_columns: tuple[str, ...] = tuple(reads)
+
+    def _check(self, name: str, field: Field) -> bool:
+        """Check that the files can give a column; return whether it is read from them."""
+        type_ = type_at(self._file_schema, name)
+        own = type_ is not None
+        if type_ is None and name in self._partition_schema.names:
+            type_ = self._partition_schema.field(name).type
+        if type_ is None:
+            if getattr(field, "missing", None) is None:
+                raise SchemaError(
+                    f"{self._file_name}: there is no column {name!r}. "
+                    f"{nearest(name, [*self._file_schema.names, *self._partition_schema.names])} "
+                    "A field with missing=<value> reads files that lack it"
+                )
+            return False
+        if isinstance(field, Group):
+            if plain_type(type_) != pa.binary(field.width_bytes):
+                raise SchemaError(
+                    f"{self._file_name}, column {name!r}: expected {pa.binary(field.width_bytes)} for the packed "
+                    f"group, found {type_}; was the group written with other members?"
+                )
+        elif not (accepts(type_, field) or pa.types.is_null(plain_type(type_))):
+            raise SchemaError(f"{self._file_name}, column {name!r}: the type {type_} cannot be read as {field!r}")
+        return own
+
+    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], place: Place) -> pa.Table:
+        """Return the canonical columns of a table of the files' columns, row for row.
+
+        Raises:
+            DataError: a value cannot be delivered; names file, row group, column, row and value.
+        """
+        done: list[pa.ChunkedArray] = []
+        for name, field in self._schema.items():
+            arrays, masks = [], []
+            for column, part in parts_of(name, field):
+                array = self._source(table, column, part, partitions)
+                try:
+                    arrays.append(array if isinstance(part, Group) else convert(array, part))
+                except ValueProblem as problem:
+                    row = "" if problem.row is None else f", row {place.first_row + problem.row}"
+                    raise DataError(f"{place.name}, column {column!r}{row}: {problem.reason}") from None
+                except (pa.ArrowException, TypeError) as error:
+                    raise DataError(
+                        f"{place.name}, column {column!r}: {array.type} cannot be read as {part!r}: {error}"
+                    ) from error
+                if policy_of(field) == "mask":
+                    masks.append(validity(array))
+            if isinstance(field, Group):
+                done.append(
+                    arrays[0]
+                    if field.storage == "packed"
+                    and len(arrays) == 1
+                    and not masks
+                    and pa.types.is_fixed_size_binary(arrays[0].type)
+                    else matrix(arrays, field.dtype)
+                )
+                done.extend([matrix(masks, pa.uint8().to_pandas_dtype())] if masks else [])
+            else:
+                done.extend(arrays)
+                done.extend(masks)
+        return pa.Table.from_arrays(done, schema=self._arrow_schema)
+
+    def _source(self, table: pa.Table, name: str, field: Field, partitions: Mapping[str, pa.Scalar]) -> pa.ChunkedArray:
+        found = column_at(table, name)
+        if found is None:
+            value = partitions.get(name)
+            if value is None:
+                value = _missing_value(field)
+            found = pa.chunked_array([pa.repeat(value, len(table))])
+        found = plain(found)
+        return found.cast(field.arrow_type) if pa.types.is_null(found.type) else found
+
+
+def _missing_value(field: Field) -> pa.Scalar:
+    """Return the value that stands in files without the column, in a type that `convert` takes."""
+    assert not isinstance(field, Group)
+    missing = field.missing
+    if isinstance(field, Category):
+        return pa.scalar(missing, pa.string())
+    if isinstance(field, Scalar):
+        return pa.scalar(missing, field.arrow_type) if not isinstance(missing, int | float) else pa.scalar(missing)
+    if hasattr(field, "shape") and hasattr(field, "size"):
+        return pa.scalar([missing] * field.size)
+    return pa.scalar(list(missing) if isinstance(missing, tuple) else missing, field.arrow_type)
+
+
+def parts_of(name: str, field: Field) -> Iterable[tuple[str, Field]]:
+    """Return the stored columns of a field: its own, or those of a group's members."""
+    if isinstance(field, Group) and field.storage == "columns":
+        return field.members
+    return ((name, field),)
+
+
+def _steps(name: str, names: Iterable[str]) -> tuple[str, str] | None:
+    """Split a dotted name into a column that is there and the rest."""
+    found = [n for n in names if name == n or name.startswith(n + ".")]
+    if not found:
+        return None
+    first = max(found, key=len)
+    return first, name[len(first) + 1 :]
+
+
+def _inner(type_: pa.DataType) -> tuple[pa.DataType, bool]:
+    """Return the struct behind lists and maps, and whether there were any."""
+    type_, listed = plain_type(type_), False
+    while is_list_like(type_) or pa.types.is_map(type_):
+        listed = True
+        if pa.types.is_map(type_):
+            return pa.struct([("key", type_.key_type), ("value", type_.item_type)]), True
+        type_ = plain_type(type_.value_type)
+    return type_, listed
+
+
+def type_at(schema: pa.Schema | pa.DataType, name: str) -> pa.DataType | None:
+    """Return the type of a column by dotted name, lists of it where it lies in a list; None if it is not there."""
+    names = schema.names if isinstance(schema, pa.Schema) else [schema.field(i).name for i in range(schema.num_fields)]
+    step = _steps(name, names)
+    if step is None:
+        return None
+    first, rest = step
+    type_ = schema.field(first).type
+    if not rest:
+        return type_
+    inner, listed = _inner(type_)
+    if not pa.types.is_struct(inner):
+        return None
+    found = type_at(inner, rest)
+    return pa.list_(found) if listed and found is not None else found
+
+
+def read_name(schema: pa.Schema, name: str) -> str:
+    """Return what to ask the Parquet reader for: the dotted name as far as structs reach."""
+    step = _steps(name, schema.names)
+    if step is None:
+        return name
+    first, rest = step
+    type_ = schema.field(first).type
+    while rest and pa.types.is_struct(type_):
+        inner = _steps(rest, [type_.field(i).name for i in range(type_.num_fields)])
+        if inner is None:
+            break
+        first, type_, rest = f"{first}.{inner[0]}", type_.field(inner[0]).type, inner[1]
+    return first
+
+
+def column_at(table: pa.Table, name: str) -> pa.ChunkedArray | None:
+    """Return a column by dotted name: through structs, and through lists and maps as lists of its values."""
+    step = _steps(name, table.column_names)
+    if step is None:
+        return None
+    first, rest = step
+    array = table.column(first)
+    return array if not rest else _descend(plain(array), rest)
+
+
+def _descend(array: pa.ChunkedArray, rest: str) -> pa.ChunkedArray:
+    if pa.types.is_struct(array.type):
+        step = _steps(rest, [array.type.field(i).name for i in range(array.type.num_fields)])
+        assert step is not None
+        inner = plain(pc.struct_field(array, step[0]))
+        return _descend(inner, step[1]) if step[1] else inner
+    return _through_lists(array, lambda values: _descend(values, rest))
+
+
+def _through_lists(array: pa.ChunkedArray, change: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Apply a change to the values of lists or maps, keeping which rows are null."""
+    chunks: list[pa.Array] = []
+    for chunk in array.chunks or [pa.array([], array.type)]:
+        lists = chunk
+        if pa.types.is_map(chunk.type):
+            pairs = pa.struct([("key", chunk.type.key_type), ("value", chunk.type.item_type)])
+            lists = chunk.cast(pa.list_(pairs)) if len(chunk) else pa.array([], pa.list_(pairs))
+        lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
+        offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+        changed = change(plain(pa.chunked_array([lists.flatten()])))
+        values = pa.concat_arrays(changed.chunks) if changed.num_chunks else pa.array([], changed.type)
+        mask = lists.is_null() if lists.null_count else None
+        chunks.append(pa.LargeListArray.from_arrays(offsets, values, mask=mask))
+    return pa.chunked_array(chunks)

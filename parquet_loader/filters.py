@@ -1,0 +1,102 @@
+"""Which rows pass a filter: the columns it needs, the row groups that cannot match, and the rows that do."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from parquet_loader.errors import ConfigurationError, SchemaError, nearest
+from parquet_loader.snapshot import Snapshot
+
+
+class RowFilter:
+    """A bound filter expression. Immutable; any thread may use it.
+
+    Args:
+        expression: A boolean `pyarrow.compute` expression over the files' columns, as stored, and partition columns.
+        snapshot: The files it applies to; every distinct schema among them is checked.
+
+    Raises:
+        ConfigurationError: it is no expression.
+        SchemaError: it names a column that is not there, or compares what cannot be compared.
+    """
+
+    def __init__(self, expression: pc.Expression, snapshot: Snapshot) -> None:
+        if not isinstance(expression, pc.Expression):
+            raise ConfigurationError(
+                f"filters={expression!r:.80}: expected a pyarrow.compute expression, "
+                "such as (pc.field('year') >= 2020) & pc.field('label').is_valid()"
+            )
+        self._expression = expression
+        self.columns: tuple[str, ...] = ()
+        for number, schema in enumerate(snapshot.schemas):
+            file = snapshot.files[int((snapshot.file_schema == number).argmax())].path
+            columns = _columns_of(expression, with_partitions(schema, snapshot.partition_schema), file)
+            self.columns = tuple(dict.fromkeys((*self.columns, *columns)))
+
+    def __repr__(self) -> str:
+        return str(self._expression)
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        """Return the rows that pass, in their order."""
+        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+        passing = acero.Declaration("filter", acero.FilterNodeOptions(self._expression), inputs=[source])
+        # One thread: Acero may reorder batches otherwise, and the caller runs several of these at a time anyway.
+        return passing.to_table(use_threads=False)
+
+    def surviving(self, snapshot: Snapshot, file: int) -> set[int]:
+        """Return the numbers of the row groups of one file whose statistics and partitions admit a matching row."""
+        info = snapshot.files[file]
+        known = pads.scalar(True)
+        for name, value in snapshot.partition_values(file).items():
+            if name in snapshot.schema_of(file).names:
+                continue
+            is_value = pc.field(name) == value if value.is_valid else pc.field(name).is_null()
+            known = known & is_value
+        fragment = pads.ParquetFileFormat().make_fragment(info.path, snapshot.filesystem, known)
+        schema = with_partitions(snapshot.schema_of(file), snapshot.partition_schema)
+        return {group.id for group in fragment.subset(self._expression, schema=schema).row_groups}
+
+
+def with_partitions(schema: pa.Schema, partition_schema: pa.Schema) -> pa.Schema:
+    """Return a file's schema with the partition columns it does not hold itself."""
+    for column in partition_schema:
+        if column.name not in schema.names:
+            schema = schema.append(column)
+    return schema
+
+
+def _columns_of(expression: pc.Expression, schema: pa.Schema, file: str) -> list[str]:
+    """Find the columns an expression needs (Arrow does not list them) by binding it without some of them."""
+    error = _binding_error(expression, schema)
+    if error is not None:
+        missing = str(error).split("FieldRef.Name(")[-1].split(")")[0] if "No match for FieldRef" in str(error) else ""
+        if missing:
+            raise SchemaError(f"{file}: filters name the column {missing!r}. {nearest(missing, schema.names)}")
+        raise SchemaError(f"{file}: filters cannot be applied to these columns: {str(error).splitlines()[0]}")
+    needed = list(schema.names)
+    size = len(needed)
+    while size:
+        for start in range(0, len(needed), size):
+            rest = needed[:start] + needed[start + size :]
+            if len(rest) < len(needed) and _binding_error(expression, _only(schema, rest)) is None:
+                needed = rest
+                break
+        else:
+            size //= 2
+    return needed
+
+
+def _only(schema: pa.Schema, names: list[str]) -> pa.Schema:
+    return pa.schema([schema.field(n) for n in names])
+
+
+def _binding_error(expression: pc.Expression, schema: pa.Schema) -> Exception | None:
+    try:
+        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(schema.empty_table()))
+        acero.Declaration("filter", acero.FilterNodeOptions(expression), inputs=[source]).to_table(use_threads=False)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        return error
+    return None
