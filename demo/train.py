@@ -145,6 +145,7 @@ def train(task: Task, epochs: int) -> dict[str, Errors]:
         print("epoch  train MSE  validation MSE  validation MAE    rows/s  waiting for data  peak memory")
         optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-4)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=epochs * len(loader))
+        errors: dict[str, Errors] = {}
         for epoch in range(epochs):
             seen = Errors()
             for batch in tqdm(loader, desc=f"epoch {epoch}", unit="batch", leave=False, disable=None):
@@ -156,13 +157,15 @@ def train(task: Task, epochs: int) -> dict[str, Errors]:
                 optimiser.step()
                 schedule.step()
                 seen.add(predicted.detach(), label)
-            stats = loader.stats()
             errors = validate(model, held_out, task)
+            stats = loader.stats()
             print(
                 f"{epoch:5}  {seen.mse:9.1f}  {errors['model'].mse:14.1f}  {errors['model'].mae:14.2f}"
                 f"  {stats.rows_per_s:8,.0f}  {stats.wait_share:16.1%}  {peak_memory_mb():8.0f} MB"
             )
-        print(f"\nthe loader was bound by: {stats.bound_by} ({stats.advice})")
+        stats = loader.stats()
+        print(f"\nthe loader held at most {stats.peak_bytes / 1e6:.0f} MB and was held back by {stats.bound_by}")
+        print(f"  {stats.advice}")
     return errors
 
 

@@ -34,8 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for name, why in missing.items():
         marked = [item for item in items if item.get_closest_marker(name)]
         reason = why() if marked else None
-        for item in marked if reason else []:
-            item.add_marker(pytest.mark.skip(reason=reason))
+        if reason:
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _no_cuda() -> str | None:

@@ -22,6 +22,8 @@ ROOMS = [
     "snapshot",
     "plan",
     "read",
+    "columns",
+    "arrays",
     "decode",
     "window",
     "engine",
