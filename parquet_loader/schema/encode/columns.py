@@ -1,0 +1,256 @@
+"""One column: a caller's values to the Arrow array in which a field is stored, with nothing lost on the way."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parquet_loader.errors import nearest
+from parquet_loader.schema.encode.images import encode_images
+from parquet_loader.schema.encode.inputs import Values, plain, plain_storage, to_arrow
+from parquet_loader.schema.encode.lossless import Misfit, cast
+from parquet_loader.schema.encode.tensors import encode_tensor, tensor_of
+from parquet_loader.schema.fields import (
+    Bytes,
+    Category,
+    Image,
+    RaggedList,
+    Scalar,
+    Tensor,
+    Text,
+    policy_of,
+)
+from parquet_loader.schema.infer import is_bytes, is_list_like, is_text
+from parquet_loader.types import Ragged
+
+Column: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Image
+
+
+def encode_column(field: Column, values: Any) -> pa.Array:
+    """Return the array of `field.arrow_type` for any form of column that `plain` takes; nulls stay null.
+
+    Raises:
+        Misfit: a value does not fit the field, or is null where nulls are refused.
+    """
+    keeps_nan = isinstance(field, Scalar) and field.dtype.kind == "f" and policy_of(field) == "refuse"
+    array = _ENCODERS[type(field)](field, plain(values, nan_is_null=not keeps_nan))
+    refuse_nulls(field, array)
+    return array
+
+
+def refuse_nulls(field: Column, array: pa.Array) -> None:
+    """Refuse nulls where the field has no policy for them."""
+    if array.null_count and policy_of(field) == "refuse":
+        row = pc.index(array.is_null(), True).as_py()
+        raise Misfit(
+            "the value is null, and the field refuses nulls (the default policy); "
+            "fill=<value> replaces them, null='mask' delivers a mask beside them",
+            row,
+        )
+
+
+def numbers(field: Scalar | Category, values: Any) -> np.ndarray[Any, Any]:
+    """Return the column as it is delivered, ``[rows]`` of ``field.dtype``, with nulls filled.
+
+    Raises:
+        Misfit: as `encode_column`.
+    """
+    keeps_nan = isinstance(field, Scalar) and field.dtype.kind == "f" and policy_of(field) == "refuse"
+    given = plain(values, nan_is_null=not keeps_nan)
+    if isinstance(field, Category):
+        array = _codes(field, given)
+        fill = None if field.fill is None else field.code(field.fill)
+    else:
+        array = cast(to_arrow(given), field.type)
+        if pa.types.is_decimal(field.type):
+            array = array.cast(pa.float64())
+        elif pa.types.is_temporal(field.type):
+            array = array.cast(pa.int32() if field.type.bit_width == 32 else pa.int64())
+        fill = field.fill
+    refuse_nulls(field, array)
+    if array.null_count:
+        array = pc.fill_null(array, pa.scalar(fill, array.type))
+    return array.to_numpy(zero_copy_only=False).astype(field.dtype, copy=False)  # type: ignore[no-any-return]
+
+
+def constant(field: Column, rows: int) -> pa.Array:
+    """Return a column of what `missing=` says, for data that lack it."""
+    value: Any = field.missing
+    if isinstance(field, Tensor):
+        return tensor_of(field, rows, value)
+    if isinstance(field, RaggedList):
+        return encode_column(field, [[]] * rows)
+    if isinstance(field, Scalar) and pa.types.is_decimal(field.type):
+        value = pa.array([value], pa.float64())
+    else:
+        value = [value]
+    return pa.repeat(encode_column(field, value)[0], rows).cast(field.arrow_type)
+
+
+def _scalar(field: Scalar, values: Values) -> pa.Array:
+    array = cast(to_arrow(values), field.type)
+    return cast(array, field.arrow_type)
+
+
+def _text(_: Text, values: Values) -> pa.Array:
+    array = _ragged_bytes(values, pa.string()) if isinstance(values, Ragged) else to_arrow(values)
+    if not (is_text(array.type) or pa.types.is_null(array.type)):
+        raise Misfit(f"the values are of type {array.type}, expected text (str)")
+    return array.cast(pa.string())
+
+
+def _bytes(_: Bytes, values: Values) -> pa.Array:
+    array = _ragged_bytes(values, pa.binary()) if isinstance(values, Ragged) else to_arrow(values)
+    known = is_bytes(array.type) or pa.types.is_fixed_size_binary(array.type) or pa.types.is_null(array.type)
+    if not known:
+        raise Misfit(f"the values are of type {array.type}, expected bytes")
+    return array.cast(pa.binary())
+
+
+def _ragged_bytes(ragged: Ragged, type_: pa.DataType) -> pa.Array:
+    offsets = _offsets32(_checked_offsets(ragged))
+    data = ragged.values
+    if isinstance(data, Ragged) or data.dtype != np.uint8 or data.ndim != 1:
+        raise Misfit("values and offsets of text and bytes have uint8 values [total]")
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+    array = pa.Array.from_buffers(type_, len(offsets) - 1, buffers)
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise Misfit(str(error)) from None
+    return array
+
+
+def _category(field: Category, values: Values) -> pa.Array:
+    codes = _codes(field, values)
+    return codes.cast(field.arrow_type) if field.storage == "codes" else pa.array(field.vocabulary).take(codes)
+
+
+def _codes(field: Category, values: Values) -> pa.Array:
+    """Return int32 codes of words, or check codes given as integers."""
+    array = to_arrow(values)
+    count = len(field.vocabulary)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), pa.int32())
+    if pa.types.is_integer(array.type):
+        inside = pc.and_(pc.greater_equal(array, 0), pc.less(array, count))
+        wrong = pc.index(inside, False).as_py()
+        if wrong >= 0:
+            raise Misfit(f"the code {array[wrong]} is not in the vocabulary, whose codes are 0 to {count - 1}", wrong)
+        return array.cast(pa.int32())
+    if not is_text(array.type):
+        raise Misfit(f"the values are of type {array.type}, expected words of the vocabulary (str) or their codes")
+    array = array.cast(pa.string())
+    codes = pc.index_in(array, value_set=pa.array(field.vocabulary, pa.string()))
+    if codes.null_count > array.null_count:
+        unknown = pc.and_(codes.is_null(), array.is_valid())
+        if field.unknown is None:
+            row = pc.index(unknown, True).as_py()
+            word = array[row].as_py()
+            raise Misfit(
+                f"{word!r} is not in the vocabulary. {nearest(word, field.vocabulary)} "
+                "unknown=<word> takes the place of words that are not in it",
+                row,
+            )
+        codes = pc.if_else(unknown, pa.scalar(field.code(field.unknown), pa.int32()), codes)
+    return codes
+
+
+def _ragged_list(field: RaggedList, values: Values) -> pa.Array:
+    offsets, items, valid = _split(values)
+    try:
+        child = encode_column(field.item, items)
+    except Misfit as misfit:
+        if misfit.row is None:
+            raise
+        row = int(np.searchsorted(offsets, misfit.row, side="right")) - 1
+        raise Misfit(f"item {misfit.row - int(offsets[row])}: {misfit.reason}", row) from None
+    if len(child) != offsets[-1]:
+        raise Misfit(f"the offsets end at {offsets[-1]}, but there are {len(child)} values")
+    mask = None if valid is None else pa.array(~valid)
+    return pa.ListArray.from_arrays(pa.array(_offsets32(offsets)), child, type=field.arrow_type, mask=mask)
+
+
+def _split(values: Values) -> tuple[np.ndarray[Any, Any], Any, np.ndarray[Any, Any] | None]:
+    """Return offsets, all items end to end, and which rows are not null (None: all)."""
+    if isinstance(values, Ragged):
+        return _checked_offsets(values), values.values, None
+    if isinstance(values, np.ndarray):
+        if values.ndim < 2:
+            raise Misfit(f"the array has the shape {values.shape}: one value a row, expected a list of values")
+        rows, length = values.shape[:2]
+        return np.arange(rows + 1) * length, values.reshape(rows * length, *values.shape[2:]), None
+    if isinstance(values, pa.Array):
+        return split_lists(values)
+    rows_ = [_sequence(row, place) for place, row in enumerate(values)]
+    valid = np.array([row is not None for row in values], dtype=bool)
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows_], dtype=np.int64)]).astype(np.int64)
+    filled = [row for row in rows_ if len(row)]
+    if filled and all(isinstance(r, np.ndarray) for r in filled) and len({(r.dtype, r.shape[1:]) for r in filled}) == 1:
+        return offsets, np.concatenate(filled), None if valid.all() else valid
+    return offsets, list(itertools.chain.from_iterable(filled)), None if valid.all() else valid
+
+
+def _sequence(row: Any, place: int) -> Any:
+    if row is None:
+        return ()
+    if isinstance(row, list | tuple):
+        return row
+    if hasattr(row, "__array__") or hasattr(row, "__dlpack__"):
+        array = plain(row)
+        if not isinstance(array, np.ndarray) or array.ndim > 0:
+            return array
+    if isinstance(row, pa.Array | pa.ListScalar):
+        return row.to_pylist() if isinstance(row, pa.Array) else row.as_py()
+    raise Misfit(f"the value {row!r:.60} is no list of values", place)
+
+
+def split_lists(array: pa.Array) -> tuple[np.ndarray[Any, Any], Any, np.ndarray[Any, Any] | None]:
+    """Return offsets from 0, the items end to end, and which rows are not null (None: all), of Arrow lists."""
+    rows = len(array)
+    if pa.types.is_null(array.type):
+        return np.zeros(rows + 1, np.int64), [], np.zeros(rows, bool)
+    if isinstance(array, pa.FixedShapeTensorArray):
+        return _split(array.to_numpy_ndarray())
+    if not is_list_like(array.type):
+        raise Misfit(f"the values are of type {array.type}, expected lists")
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+    valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+    return offsets, plain_storage(array.flatten()), valid
+
+
+def _checked_offsets(ragged: Ragged) -> np.ndarray[Any, Any]:
+    offsets = np.asarray(ragged.offsets)
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) == 0:
+        raise Misfit(f"the offsets are {offsets.dtype} of shape {offsets.shape}, expected integers [rows + 1]")
+    offsets = offsets.astype(np.int64)
+    falling = np.flatnonzero(np.diff(offsets) < 0)
+    if offsets[0] != 0 or len(falling):
+        at = int(falling[0]) + 1 if len(falling) else 0
+        raise Misfit(f"offsets begin at 0 and never fall; offset {at} is {offsets[at]}")
+    if offsets[-1] != ragged.total:
+        raise Misfit(f"the offsets end at {offsets[-1]}, but there are {ragged.total} values")
+    return offsets
+
+
+def _offsets32(offsets: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise Misfit("a batch holds more than 2**31 values of one column; hand it over in smaller batches")
+    return offsets.astype(np.int32)
+
+
+_ENCODERS: dict[type, Callable[[Any, Values], pa.Array]] = {
+    Scalar: _scalar,
+    Tensor: encode_tensor,
+    Text: _text,
+    Bytes: _bytes,
+    RaggedList: _ragged_list,
+    Category: _category,
+    Image: encode_images,
+}

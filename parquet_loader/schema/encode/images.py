@@ -1,0 +1,84 @@
+"""Images: encoded bytes are taken as they are, arrays of pixels are encoded by Pillow."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.schema.encode.inputs import Values
+from parquet_loader.schema.encode.lossless import Misfit
+from parquet_loader.schema.fields import Image
+from parquet_loader.schema.infer import is_bytes
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_JPEG = b"\xff\xd8\xff"
+_JPEG_QUALITY = 95
+
+
+def pillow() -> Any:
+    """Return `PIL.Image`, which only images that are not encoded yet need.
+
+    Raises:
+        ConfigurationError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image as pil_image  # noqa: N813, PLC0415
+    except ImportError:
+        raise ConfigurationError(
+            "images given as arrays are encoded by Pillow, which is not installed: "
+            "pip install 'torch-parquet-loader[images]', or hand over encoded bytes"
+        ) from None
+    return pil_image
+
+
+def encode_images(field: Image, values: Values) -> pa.Array:
+    """Return a binary column of PNG or JPEG bytes.
+
+    Args:
+        field: The field; its `encoding` is used for arrays (JPEG at quality 95), its `shape` is what they must have.
+        values: Encoded bytes, uint8 arrays ``[h, w, c]`` (``[h, w]`` for one channel), or one array of these.
+    """
+    if isinstance(values, pa.Array):
+        return _checked(values)
+    encoded = [None if v is None else _encoded(field, v, row) for row, v in enumerate(values)]
+    return _checked(pa.array(encoded, pa.binary()))
+
+
+def _checked(array: pa.Array) -> pa.Array:
+    if pa.types.is_null(array.type):
+        return array.cast(pa.binary())
+    if not is_bytes(array.type):
+        raise Misfit(f"the values are of type {array.type}, expected encoded images (bytes) or arrays of uint8")
+    array = array.cast(pa.binary())
+    is_png = pc.equal(pc.binary_slice(array, 0, len(_PNG)), _PNG)
+    is_jpeg = pc.equal(pc.binary_slice(array, 0, len(_JPEG)), _JPEG)
+    wrong = pc.index(pc.or_(is_png, is_jpeg), False).as_py()
+    if wrong >= 0:
+        raise Misfit(f"the bytes begin with {array[wrong].as_py()[:8]!r}, which is neither PNG nor JPEG", wrong)
+    return array
+
+
+def _encoded(field: Image, value: Any, row: int) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if getattr(value, "mode", None) not in (None, "L", "RGB", "RGBA"):
+        raise Misfit(f"the image has the mode {value.mode!r}; convert it to 'L', 'RGB' or 'RGBA'", row)
+    pixels = np.asarray(value)
+    height, width, channels = field.shape
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.size == 0 or pixels.shape[2] != channels:
+        raise Misfit(f"the image is {pixels.dtype} of shape {pixels.shape}, expected uint8 [h, w, {channels}]", row)
+    if height is not None and pixels.shape[:2] != (height, width):
+        raise Misfit(f"the image has the shape {pixels.shape}, expected {field.shape}", row)
+    if field.encoding == "jpeg" and channels == 4:
+        raise Misfit("JPEG has no fourth channel; use encoding='png'", row)
+    out = io.BytesIO()
+    image = pillow().fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+    image.save(out, format=field.encoding, **({"quality": _JPEG_QUALITY} if field.encoding == "jpeg" else {}))
+    return out.getvalue()

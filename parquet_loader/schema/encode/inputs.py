@@ -1,0 +1,232 @@
+"""What callers hand over as one column, brought to one of four forms: numpy array, Arrow array, list, `Ragged`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parquet_loader.schema.encode.lossless import Misfit, from_python
+from parquet_loader.types import Ragged
+
+Values: TypeAlias = "np.ndarray[Any, Any] | pa.Array | list[Any] | Ragged"
+
+
+def plain(values: Any, *, nan_is_null: bool = True) -> Values:
+    """Return a caller's column as a numpy array, an Arrow array of a plain type, a list or a `Ragged`.
+
+    Args:
+        values: numpy array, masked array, torch or other tensor in host memory (``__array__`` or ``__dlpack__``),
+            pandas Series, anything with the Arrow PyCapsule interface (Polars Series, Arrow arrays), a sequence of
+            Python objects, or a *tuple* ``(values, offsets)`` of two arrays.
+        nan_is_null: Whether NaN in a pandas Series means a missing value, as pandas has it.
+
+    Raises:
+        Misfit: it is none of these.
+    """
+    if isinstance(values, Ragged | np.ndarray | pa.Array | pa.ChunkedArray):
+        return _known(values)
+    if _is_pandas(values):
+        return _from_pandas(values, nan_is_null=nan_is_null)
+    if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
+        try:
+            return _known(pa.chunked_array(values))
+        except (pa.ArrowException, TypeError) as error:
+            raise Misfit(f"{type(values).__name__} cannot be read as an Arrow column: {error}") from None
+    if hasattr(values, "__array__") or hasattr(values, "__dlpack__"):
+        return _known(host_array(values))
+    count_rows(values)
+    if is_values_and_offsets(values):
+        return Ragged(host_array(values[0]), host_array(values[1]))
+    return list(values)
+
+
+def is_values_and_offsets(values: Any) -> bool:
+    """Whether the column is a tuple of two arrays, ``(values, offsets)``; rows stand in a list."""
+    return (
+        isinstance(values, tuple)
+        and len(values) == 2
+        and all(hasattr(v, "dtype") and hasattr(v, "shape") for v in values)
+    )
+
+
+def host_array(values: Any) -> np.ndarray[Any, Any]:
+    """Return a tensor of any library as a numpy array that shares its memory where it can."""
+    try:
+        return np.asarray(values) if hasattr(values, "__array__") else np.from_dlpack(values)
+    except (TypeError, RuntimeError, ValueError, BufferError) as error:
+        raise Misfit(
+            f"{type(values).__name__} has no numpy form ({error}); "
+            "hand over tensors in host memory, detached, of a dtype that numpy knows"
+        ) from None
+
+
+def to_arrow(values: Values) -> pa.Array:
+    """Return a column of one plain value a row as an Arrow array."""
+    if isinstance(values, pa.Array):
+        return values
+    if isinstance(values, Ragged):
+        raise Misfit("each row has values and offsets, expected one value a row; the field would be a RaggedList")
+    if isinstance(values, list):
+        first = next((v for v in values if v is not None), None)
+        if hasattr(first, "__array__") and not isinstance(first, np.generic):
+            values = [v.item() if getattr(v, "ndim", None) == 0 else v for v in values]
+        return from_python(values)
+    if values.ndim != 1:
+        raise Misfit(
+            f"the array has the shape {values.shape}, expected ({len(values) if values.ndim else 'rows'},), one value "
+            f"a row; for this shape the field would be Tensor({values.dtype.name!r}, {values.shape[1:]})"
+        )
+    return numbers_to_arrow(values)
+
+
+def numbers_to_arrow(values: np.ndarray[Any, Any]) -> pa.Array:
+    """Return a numpy array ``[n]`` as an Arrow array, without a copy where the two agree on the layout."""
+    kind = values.dtype.kind
+    if kind in "Mm":
+        unit, step = np.datetime_data(values.dtype)
+        if unit == "generic":
+            raise Misfit(f"the array has the dtype {values.dtype} without a unit")
+        if step != 1 or unit not in {"s", "ms", "us", "ns", *(["D"] if kind == "M" else [])}:
+            exact = "ns" if unit in {"ps", "fs", "as"} else "s"
+            converted = values.astype(f"{kind}8[{exact}]")
+            if not np.array_equal(converted.astype(values.dtype), values, equal_nan=True):
+                raise Misfit(f"the array has the dtype {values.dtype}, finer than nanoseconds")
+            values = converted
+    elif kind == "T" or (kind in "fc" and values.dtype.itemsize > 8):
+        if kind != "T":
+            raise Misfit(f"the array has the dtype {values.dtype}, which Parquet cannot hold; convert it first")
+        return from_python(values.tolist())
+    elif not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise Misfit(f"the array has the dtype {values.dtype}, which Parquet cannot hold ({error})") from None
+
+
+def _known(values: Any) -> Values:
+    if isinstance(values, Ragged):
+        inner = values.values if isinstance(values.values, Ragged) else host_array(values.values)
+        return Ragged(inner, host_array(values.offsets), values.kind)
+    if isinstance(values, np.ma.MaskedArray):
+        if values.ndim != 1:
+            raise Misfit("masked arrays have one dimension here; give a list with None for rows that are missing")
+        mask = np.ma.getmaskarray(values)
+        return pa.array(np.asarray(values.data), mask=mask)
+    if isinstance(values, np.ndarray):
+        if values.ndim == 0:
+            raise Misfit(f"expected an array with one value a row, found the single value {values[()]!r:.60}")
+        return list(values) if values.dtype.kind == "O" else values
+    if isinstance(values, pa.ChunkedArray):
+        if values.num_chunks == 1:
+            values = values.chunk(0)
+        else:
+            values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    return plain_storage(values)
+
+
+def plain_storage(array: pa.Array) -> pa.Array:
+    """Return the values behind dictionaries, run-end encoding and extension types (tensor types stay)."""
+    while True:
+        if isinstance(array, pa.FixedShapeTensorArray):
+            return array
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        elif pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        elif pa.types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        else:
+            return array
+
+
+def _is_pandas(values: Any) -> bool:
+    return type(values).__module__.partition(".")[0] == "pandas" and hasattr(values, "dtype")
+
+
+def _from_pandas(series: Any, *, nan_is_null: bool) -> Values:
+    dtype = series.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in "biu":
+        return np.asarray(series)
+    if isinstance(dtype, np.dtype) and dtype.kind == "f":
+        numbers = np.asarray(series)
+        return pa.array(numbers, mask=np.isnan(numbers)) if nan_is_null else numbers
+    if isinstance(dtype, np.dtype) and dtype.kind == "O":
+        return [None if _is_missing(v) else v for v in series]
+    try:
+        return _known(pa.array(series, from_pandas=True))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise Misfit(f"the pandas dtype {dtype} has no Arrow form ({error})") from None
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, float):
+        return value != value  # noqa: PLR0124  (NaN is the only float unlike itself)
+    return value is None or (
+        type(value).__module__.startswith("pandas") and type(value).__name__ in {"NAType", "NaTType"}
+    )
+
+
+def row_bytes(values: Any) -> float:
+    """Return about how many bytes a row of a caller's column takes, from a few rows where it has to be guessed."""
+    rows = max(1, count_rows(values))
+    if is_values_and_offsets(values):
+        return float(values[0].nbytes) / rows
+    if isinstance(values, Ragged):
+        return row_bytes(values.values) * values.total / rows
+    if isinstance(values, list | tuple) or getattr(getattr(values, "dtype", None), "kind", "") == "O":
+        items = values.iloc if hasattr(values, "iloc") else values
+        seen = [items[i] for i in range(0, count_rows(values), max(1, rows // 16))]
+        return sum(map(_value_bytes, seen)) / max(1, len(seen))
+    size = getattr(values, "nbytes", None)
+    return size / rows if isinstance(size, int) else 64.0
+
+
+def _value_bytes(value: Any) -> float:
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return 8.0 + len(value)
+    if isinstance(value, list | tuple):
+        return 8.0 + len(value) * (_value_bytes(value[0]) if value else 0.0)
+    if isinstance(value, Mapping):
+        return 8.0 + sum(map(_value_bytes, value.values()))
+    if value is None or isinstance(value, bool | int | float | datetime.date):
+        return 8.0
+    size = getattr(value, "nbytes", 64)
+    return float(size) if isinstance(size, int) else 64.0
+
+
+def count_rows(values: Any) -> int:
+    """Return the number of rows of a caller's column.
+
+    Raises:
+        Misfit: it is no column.
+    """
+    if is_values_and_offsets(values):
+        return max(0, int(values[1].shape[0]) - 1)
+    shape = getattr(values, "shape", None)
+    if isinstance(shape, Sequence) and len(shape):
+        return int(shape[0])
+    is_column = hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
+    is_column = is_column or isinstance(values, Ragged | Sequence)
+    if not is_column or isinstance(values, str | bytes | bytearray | memoryview):
+        raise Misfit(
+            f"expected an array or a list with one value a row, found {type(values).__name__} {values!r:.60}; "
+            "rows given as dicts belong in a list"
+        )
+    return len(values)
+
+
+def slice_rows(values: Any, start: int, stop: int) -> Any:
+    """Return rows ``start`` to ``stop`` (exclusive) of a caller's column, without a copy where it can."""
+    if is_values_and_offsets(values):
+        values = Ragged(host_array(values[0]), host_array(values[1]))
+    if isinstance(values, Ragged):
+        return values.slice(start, stop)
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values.slice(start, stop - start)
+    return values.iloc[start:stop] if hasattr(values, "iloc") else values[start:stop]

@@ -1,0 +1,172 @@
+"""Casts that keep every value as it is, or name the first one they would change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parquet_loader.schema.arrow_types import is_scalar_type, type_name
+
+
+class Misfit(Exception):
+    """Values that do not fit their field: `reason` is a sentence, `row` the first such row, None where all are."""
+
+    def __init__(self, reason: str, row: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.row = row
+
+
+def cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return `array` as the scalar type `type_`, with equal values.
+
+    A float may lose digits where `type_` is a narrower float, as the schema then says so itself, but never becomes
+    infinite. A time without zone is taken as UTC where `type_` says UTC; integers count units of `type_`.
+
+    Raises:
+        Misfit: the kinds differ (text for a number), or a value would change.
+    """
+    if array.type == type_:
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), type_)
+    kind, wanted = _kind(array.type), _kind(type_)
+    if kind not in _FITTING.get(wanted, ""):
+        raise Misfit(f"the values are of type {array.type}, expected {type_name(type_)}{_hint(kind, wanted)}")
+    if kind == wanted == "M" and not _zones_fit(array.type.tz, type_.tz):
+        raise Misfit(
+            f"the values are of type {array.type}, expected {type_}: a time with and one without a zone are not the "
+            "same; convert them first, or give the field the zone of the values"
+        )
+    whole = _attempt(array, type_)
+    if whole is not None:
+        return whole
+    row = first_failing(len(array), lambda count: _attempt(array.slice(0, count), type_) is not None)
+    raise Misfit(f"the value {_show(array[row])} does not fit {type_name(type_)} without loss", row)
+
+
+def from_python(values: list[Any]) -> pa.Array:
+    """Return Python objects as an Arrow array of the type that they agree on."""
+
+    def attempt(count: int) -> pa.Array | None:
+        try:
+            return pa.array(values[:count])
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            return None
+
+    whole = attempt(len(values))
+    if whole is not None:
+        return whole
+    if all(v is None or (isinstance(v, int) and 0 <= v < 2**64) for v in values):
+        return pa.array(values, pa.uint64())  # Arrow infers no type beyond int64
+    row = first_failing(len(values), lambda count: attempt(count) is not None)
+    before = attempt(row)
+    if before is None or before.null_count == row:
+        raise Misfit(f"the value {values[row]!r:.80} ({type(values[row]).__name__}) has no Arrow type", row)
+    raise Misfit(
+        f"the value {values[row]!r:.80} ({type(values[row]).__name__}) does not go with the {before.type} before it",
+        row,
+    )
+
+
+def first_failing(count: int, holds: Callable[[int], bool]) -> int:
+    """Return the row whose inclusion makes `holds(number of rows)` false, by bisection; all rows together fail."""
+    good, bad = 0, count
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if holds(middle) else (good, middle)
+    return bad - 1
+
+
+# For each kind of field, the kinds of value that can be equal to its values.
+# b bool, i integer, f float, d decimal, D date, M timestamp, t time of day, m duration.
+_FITTING = {"b": "bi", "i": "ibfd", "f": "fibd", "d": "difb", "D": "DMi", "M": "MDi", "t": "ti", "m": "mi"}
+
+
+def _kind(type_: pa.DataType) -> str:
+    t = pa.types
+    tests = {
+        "b": t.is_boolean,
+        "i": t.is_integer,
+        "f": t.is_floating,
+        "d": t.is_decimal,
+        "D": t.is_date,
+        "M": t.is_timestamp,
+        "t": t.is_time,
+        "m": t.is_duration,
+    }
+    return next((kind for kind, test in tests.items() if test(type_)), "?") if is_scalar_type(type_) else "?"
+
+
+def _hint(kind: str, wanted: str) -> str:
+    if wanted == "i" and kind in "DMtm":
+        return "; a field of that time type delivers integers of its unit"
+    return "; convert them first" if kind == "?" else ""
+
+
+def _zones_fit(have: str | None, want: str | None) -> bool:
+    return (have is None) == (want is None) or (have is None and str(want).upper() in {"UTC", "Z", "+00:00", "ETC/UTC"})
+
+
+def _attempt(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
+    """Return the cast array, or None if a value changed."""
+    kind, wanted = _kind(array.type), _kind(type_)
+    start = array
+    try:
+        array = _bridge(array, kind, wanted, type_)
+        out = pc.cast(array, type_)
+    except pa.ArrowInvalid:
+        if (kind, wanted) != ("i", "f"):
+            return None
+        out = pc.cast(start, type_, safe=False)  # Arrow refuses all integers above 2**24; some are exact
+        return out if _comes_back(out, start) else None
+    if kind == wanted == "f":
+        return out if _infinities(out) == _infinities(start) else None
+    if (kind, wanted) in {("i", "b"), ("M", "D"), ("f", "d"), ("d", "f")}:
+        return out if _comes_back(out, array) else None
+    if pa.types.is_date64(type_):
+        return out if _comes_back(out.cast(pa.date32(), safe=False), out) else None
+    return out
+
+
+def _bridge(array: pa.Array, kind: str, wanted: str, type_: pa.DataType) -> pa.Array:
+    """Take the step between for casts that Arrow lacks."""
+    if kind == "b":
+        array = pc.cast(array, pa.uint8())
+        kind = "i"
+    if pa.types.is_float16(array.type) and wanted not in "fi":
+        array = pc.cast(array, pa.float32())
+    if kind == "d" and pa.types.is_float16(type_):
+        array = pc.cast(array, pa.float64())
+    if kind == "i" and wanted in "DMtm":
+        array = pc.cast(array, pa.int32() if type_.bit_width == 32 else pa.int64())
+    if kind == "i" and wanted == "d":
+        array = pc.cast(pc.cast(array, pa.decimal128(20, 0)), pa.decimal256(76, type_.scale))
+    if kind == "f" and wanted == "d" and type_.bit_width < 128:
+        array = pc.cast(array, pa.float64())
+    return array
+
+
+def _comes_back(out: pa.Array, array: pa.Array) -> bool:
+    try:
+        back = pc.cast(out, array.type)
+    except pa.ArrowInvalid:
+        return False
+    return pc.all(pc.equal(back, array)).as_py() is not False
+
+
+def _infinities(array: pa.Array) -> int:
+    if pa.types.is_float16(array.type):
+        return int(np.isinf(array.to_numpy(zero_copy_only=False)).sum())
+    return pc.sum(pc.is_inf(array)).as_py() or 0
+
+
+def _show(scalar: pa.Scalar) -> str:
+    try:
+        return repr(scalar.as_py())
+    except (ValueError, OverflowError):  # nanoseconds, or years that Python's datetime lacks
+        return str(scalar)

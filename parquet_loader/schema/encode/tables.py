@@ -1,0 +1,240 @@
+"""Batches of any form to Arrow tables in exactly the schema of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.errors import DataError, SchemaError, nearest
+from parquet_loader.schema.encode.columns import Column, constant, encode_column, numbers, refuse_nulls
+from parquet_loader.schema.encode.inputs import count_rows, plain
+from parquet_loader.schema.encode.leaves import is_nested, leaf_columns
+from parquet_loader.schema.encode.lossless import Misfit, from_python
+from parquet_loader.schema.encode.sources import pieces
+from parquet_loader.schema.encode.tensors import encode_tensor
+from parquet_loader.schema.fields import Bytes, Field, Group, RaggedList, Scalar, Tensor, Text
+from parquet_loader.schema.infer import infer_fields
+from parquet_loader.schema.schema import METADATA_KEY, Schema
+from parquet_loader.types import Ragged
+
+PIECE_BYTES = 32 * 2**20
+"""About how many bytes of input are converted at a time."""
+
+
+def to_table(data: Any, schema: Schema | None = None) -> pa.Table:
+    """Return `data` as one Arrow table in exactly ``schema.arrow_schema()``.
+
+    Args:
+        data: A dict of columns, a list of row dicts (an absent key is a null), an Arrow table, record batch or reader,
+            a pandas or Polars frame, or an iterator of any of these. A column is an array (numpy, torch in host memory,
+            anything with ``__array__``, ``__dlpack__`` or the Arrow PyCapsule interface), a list, a pandas Series, or,
+            for rows of varying length, a `Ragged` or a tuple ``(values, offsets)``. A group takes its members'
+            columns, or one matrix ``[rows, members]`` under its own name.
+        schema: What the columns mean; None infers it from the first piece: numpy arrays ``[rows, *shape]`` become raw
+            tensors, everything else follows the rules for files without a schema.
+
+    The conversion loses nothing but what the schema asks for: float64 values in a float32 field are rounded, pixels
+    in a JPEG field compressed. In pandas columns NaN is a missing value, except in float fields that refuse nulls,
+    where it stays NaN; the frame's index is not written.
+
+    Raises:
+        DataError: a value does not fit its field, or is null where the field refuses nulls; the message names field,
+            row and value.
+        SchemaError: a column is missing, unknown, or of a kind that does not fit its field.
+    """
+    tables = list(iter_tables(data, schema))
+    if tables:
+        return pa.concat_tables(tables)
+    if schema is None:
+        raise SchemaError("there are no rows to infer a schema from; pass schema=")
+    return schema.arrow_schema().empty_table()
+
+
+def iter_tables(data: Any, schema: Schema | None = None, piece_bytes: int = PIECE_BYTES) -> Iterator[pa.Table]:
+    """Yield what `to_table` returns in pieces of about `piece_bytes`, without ever holding all of it.
+
+    Data without a single row may yield nothing, or one empty table.
+    """
+    first_row = 0
+    for columns in pieces(data, piece_bytes):
+        if schema is None:
+            schema = _carried_schema(data) or infer_schema(columns)
+        table = _encode(columns, schema, first_row)
+        first_row += table.num_rows
+        yield table
+
+
+def infer_schema(columns: Mapping[str, Any]) -> Schema:
+    """Return the schema of columns that come without one.
+
+    Raises:
+        SchemaError: no field holds values of this kind.
+    """
+    found: dict[str, Field] = {}
+    for name, values in columns.items():
+        try:
+            fields = _infer_column(name, values)
+        except Misfit as misfit:
+            raise _located(name, misfit, 0) from None
+        for leaf, field in fields.items():
+            if leaf in found:
+                raise SchemaError(f"column {leaf!r}: there are two of this name; rename one of them")
+            found[leaf] = field
+    return Schema(found)
+
+
+def _infer_column(name: str, values: Any) -> dict[str, Field]:
+    given = plain(values, nan_is_null=False)
+    if isinstance(given, np.ndarray) and given.dtype.kind in "biuf":
+        return {name: Tensor(given.dtype, given.shape[1:]) if given.ndim > 1 else Scalar(given.dtype)}
+    if isinstance(given, Ragged):
+        return {name: _infer_ragged(given)}
+    if isinstance(given, list):
+        first = next((v for v in given if v is not None), None)
+        if hasattr(first, "__array__") and getattr(first, "ndim", 0) > 0:
+            array = np.asarray(first)
+            return {name: Tensor(array.dtype, array.shape) if array.ndim > 1 else RaggedList(array.dtype)}
+        given = from_python(given)
+    if isinstance(given, np.ndarray):
+        given = pa.array(given)
+    return infer_fields(pa.field(name, given.type))
+
+
+def _infer_ragged(ragged: Ragged) -> Field:
+    if ragged.kind != "list":
+        return Text() if ragged.kind == "text" else Bytes()
+    if isinstance(ragged.values, Ragged):
+        return RaggedList(_infer_ragged(ragged.values))
+    dtype, shape = ragged.values.dtype, ragged.values.shape[1:]
+    return RaggedList(Tensor(dtype, shape) if shape else Scalar(dtype))
+
+
+def _carried_schema(data: Any) -> Schema | None:
+    """Return the schema in an Arrow table's metadata, if the columns are still those it describes."""
+    arrow = getattr(data, "schema", None)
+    if not isinstance(arrow, pa.Schema) or METADATA_KEY not in (arrow.metadata or {}):
+        return None
+    schema = Schema.from_arrow(arrow)
+    stored = {name: field.type for name, field in schema.stored_columns().items()}
+    return schema if stored == {field.name: field.type for field in arrow} else None
+
+
+def _encode(columns: Mapping[str, Any], schema: Schema, first_row: int) -> pa.Table:
+    columns = _flatten_nested(columns, schema, first_row)
+    _refuse_unknown(columns, schema)
+    rows = count_rows(next(iter(columns.values()))) if columns else 0
+    stored: dict[str, pa.Array] = {}
+    for name, field in schema.items():
+        if not isinstance(field, Group):
+            stored[name] = _column(name, field, columns, rows, first_row)
+        elif name in columns and name not in field.fields:
+            stored |= _group_of_matrix(name, field, columns[name], first_row)
+        elif field.storage == "columns":
+            stored |= {m: _column(m, f, columns, rows, first_row) for m, f in field.fields.items()}
+        else:
+            stored[name] = _packed(name, field, columns, rows, first_row)
+    for name, array in stored.items():
+        if len(array) != rows:
+            raise DataError(f"columns of unequal length: {name!r} has {len(array)} rows, others have {rows}")
+    return pa.Table.from_arrays(list(stored.values()), schema=schema.arrow_schema())
+
+
+def _flatten_nested(columns: Mapping[str, Any], schema: Schema, first_row: int) -> dict[str, Any]:
+    """Replace structs, maps and lists of structs by their leaves; a schema has no field for them."""
+    out: dict[str, Any] = {}
+    for name, values in columns.items():
+        out[name] = values
+        if name in schema or (isinstance(values, pa.Array | pa.ChunkedArray) and not is_nested(values.type)):
+            continue
+        try:
+            given = plain(values, nan_is_null=False)
+            if isinstance(given, list) and any(isinstance(v, Mapping | list) for v in given[:64]):
+                given = from_python(given)
+            if isinstance(given, pa.Array) and is_nested(given.type):
+                del out[name]
+                out |= leaf_columns(name, given)
+        except Misfit as misfit:
+            raise _located(name, misfit, first_row) from None
+    return out
+
+
+def _refuse_unknown(columns: Mapping[str, Any], schema: Schema) -> None:
+    known = set(schema)
+    for name, field in schema.items():
+        if isinstance(field, Group):
+            known |= set(field.fields)
+            both = next((m for m in field.fields if m in columns and name in columns and m != name), None)
+            if both is not None and name not in field.fields:
+                raise SchemaError(f"group {name!r} is given as a matrix and its member {both!r} as a column; give one")
+    for name in columns:
+        if name not in known:
+            raise SchemaError(f"column {name!r} is not in the schema. {nearest(name, sorted(known))}")
+
+
+def _column(name: str, field: Column, columns: Mapping[str, Any], rows: int, first_row: int) -> pa.Array:
+    try:
+        if name in columns:
+            return encode_column(field, columns[name])
+        if field.missing is not None:
+            return constant(field, rows)
+    except Misfit as misfit:
+        raise _located(name, misfit, first_row) from None
+    raise _absent(name, columns)
+
+
+def _absent(name: str, columns: Mapping[str, Any]) -> SchemaError:
+    return SchemaError(
+        f"the data lack column {name!r}, which the schema has. {nearest(name, columns)} "
+        "missing=<value> on the field would take its place"
+    )
+
+
+def _packed(name: str, group: Group, columns: Mapping[str, Any], rows: int, first_row: int) -> pa.Array:
+    if not any(member in columns for member in group.fields):
+        raise _absent(name, columns)
+    matrix = np.empty((rows, len(group.members)), dtype=group.dtype)
+    for place, (member, field) in enumerate(group.fields.items()):
+        try:
+            if member in columns:
+                matrix[:, place] = numbers(field, columns[member])
+            elif field.missing is None:
+                raise _absent(member, columns)
+            else:
+                matrix[:, place] = numbers(field, constant(field, 1))[0]
+        except Misfit as misfit:
+            raise _located(member, misfit, first_row) from None
+    return _raw(matrix, group)
+
+
+def _raw(matrix: np.ndarray[Any, Any], group: Group) -> pa.Array:
+    return pa.Array.from_buffers(pa.binary(group.width_bytes), len(matrix), [None, pa.py_buffer(matrix)])
+
+
+def _group_of_matrix(name: str, group: Group, values: Any, first_row: int) -> dict[str, pa.Array]:
+    """Encode a group given as one matrix ``[rows, members]`` of delivered numbers, or as packed bytes."""
+    width = len(group.members)
+    try:
+        rows = Tensor(group.dtype, (width,))
+        array = encode_tensor(rows, plain(values))
+        refuse_nulls(rows, array)
+    except Misfit as misfit:
+        raise _located(name, misfit, first_row) from None
+    size = len(array) * group.width_bytes
+    raw = np.frombuffer(array.buffers()[1], np.uint8, size, array.offset * group.width_bytes) if size else np.empty(0)
+    matrix = raw.astype(np.uint8, copy=False).view(group.dtype).reshape(-1, width)
+    stored: dict[str, pa.Array] = {}
+    for place, (member, field) in enumerate(group.fields.items()):
+        try:
+            stored[member] = encode_column(field, matrix[:, place])
+        except Misfit as misfit:
+            raise _located(member, misfit, first_row) from None
+    return stored if group.storage == "columns" else {name: _raw(np.ascontiguousarray(matrix), group)}
+
+
+def _located(name: str, misfit: Misfit, first_row: int) -> DataError | SchemaError:
+    if misfit.row is None:
+        return SchemaError(f"field {name!r}: {misfit.reason}")
+    return DataError(f"field {name!r}, row {first_row + misfit.row}: {misfit.reason}")
