@@ -55,10 +55,10 @@ def _no_spark() -> str | None:
 def nothing_leaks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail the module that leaves a thread, a child process or an open file of the library behind."""
     scratch = os.path.realpath(tmp_path_factory.getbasetemp())
-    files, children = _open_files(scratch), _children()
+    files, children, threads_before = _open_files(scratch), _children(), set(threading.enumerate())
     yield
     gc.collect()
-    threads = [t for t in threading.enumerate() if t.name.startswith("parquet_loader")]
+    threads = [t for t in set(threading.enumerate()) - threads_before if t.name.startswith("parquet_loader")]
     for thread in threads:
         thread.join(SECONDS_TO_END)
     _, alive = psutil.wait_procs(_children() - children, timeout=SECONDS_TO_END)
