@@ -43,7 +43,7 @@ def no_thread_is_left() -> Iterator[None]:
             assert not thread.is_alive(), f"{thread.name} outlived its loader"
 
 
-def load(source: Any, batch_size: int = 10, **options: Any) -> list[dict[str, Any]]:
+def load(source: Any, batch_size: Any = 10, **options: Any) -> list[dict[str, Any]]:
     with BatchedDataLoader(source, batch_size, **options) as loader:
         return list(loader)
 
