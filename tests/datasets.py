@@ -140,7 +140,6 @@ KINDS = (
     Kind("stamp_ns", pa.timestamp("ns", tz="Europe/Berlin"), _between(-(2**62), 2**62)),
     Kind("duration", pa.duration("us"), _between(-(2**50), 2**50)),
     Kind("decimal", pa.decimal128(15, 3), _decimals),
-    Kind("decimal_null", pa.decimal128(15, 3), _with_nulls(_decimals)),
     Kind("text", pa.string(), _texts),
     Kind("large_text", pa.large_string(), _texts),
     Kind("text_view", pa.string_view(), _texts),

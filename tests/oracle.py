@@ -130,10 +130,9 @@ def _scalar(name: str, values: pa.Array) -> Column:
         bits = np.dtype(f"f{type_.bit_width // 8}")
         numbers = np.array([math.nan if v is None else v for v in values.to_pylist()], dtype=bits)
         return Column(bits.name, canonical_floats(numbers))
-    if t.is_decimal(type_):
-        numbers = np.array([math.nan if v is None else float(v) for v in values.to_pylist()], dtype="f8")
-        return Column("float64", canonical_floats(numbers))
     _refuse_nulls(name, values)
+    if t.is_decimal(type_):
+        return Column("float64", canonical_floats(np.array([float(v) for v in values.to_pylist()], dtype="f8")))
     if t.is_boolean(type_):
         return Column("bool", values.to_pylist())
     if t.is_integer(type_):
@@ -186,11 +185,9 @@ def expected_columns(
     for file, partition in zip(files, partitions, strict=True):
         table = read_file(file)
         for key, value in partition.items():
-            typed = pa.scalar(int(value), pa.int64()) if numeric[key] else pa.scalar(value)
-            column = pa.repeat(typed, table.num_rows)
-            if key in table.column_names:
-                table = table.drop_columns([key])
-            table = table.append_column(key, column)
+            if key not in table.column_names:
+                typed = pa.scalar(int(value), pa.int64()) if numeric[key] else pa.scalar(value)
+                table = table.append_column(key, pa.repeat(typed, table.num_rows))
         if filters is not None:
             table = table.filter(filters)
         if columns is not None:

@@ -451,6 +451,7 @@ def test_a_dotted_name_that_a_struct_makes_too_is_refused(tmp_path: Path) -> Non
         pa.array([b"a", None, b""]),
         pa.array([1, None, 3], pa.timestamp("us")),
         pa.array([1, None, 3], pa.date32()),
+        pa.array([1, None, 3], pa.decimal128(5, 2)),
         pa.array([[1], None, []], pa.list_(pa.int32())),
         pa.array([[1], [None], []], pa.list_(pa.int32())),
         pa.array([[1.0], None, []], pa.list_(pa.float32())),
