@@ -211,7 +211,7 @@ LIES: dict[str, Callable[[ThriftStruct], None]] = {
     "more rows in a row group": _rows_of_a_row_group(ROWS + 7),
     "no rows in a row group": _rows_of_a_row_group(0),
     "negative rows in a row group": _rows_of_a_row_group(-5),
-    "billions of rows in a row group": _rows_of_a_row_group(2**40),
+    "millions of rows in a row group": _rows_of_a_row_group(2**26),
     "fewer values in a column": _of_column(VALUES, ROWS - 7),
     "more values in a column": _of_column(VALUES, ROWS + 7),
     "negative values in a column": _of_column(VALUES, -1),
@@ -229,10 +229,16 @@ LIES: dict[str, Callable[[ThriftStruct], None]] = {
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("lie", LIES)
 def test_a_footer_that_lies_is_named_and_no_row_is_lost_in_silence(tmp_path: Path, lie: str, shuffle: bool) -> None:
-    layout = Layout(((50,), (ROWS, ROWS)), ("double",), dictionary=False)
-    files = write_layout(layout, str(tmp_path))
+    """Some lies do no harm: then every row is there with its values."""
+    files = write_layout(Layout(((50,), (ROWS, ROWS)), ("double",), dictionary=False), str(tmp_path))
+    expected = oracle.expected_columns(str(tmp_path))
     rewrite_footer(files[1], LIES[lie])
-    assert_refused(ParquetLoaderError, str(tmp_path), files[1], shuffle=shuffle)
+    try:
+        batches = load(str(tmp_path), shuffle=shuffle)
+    except ParquetLoaderError as error:
+        assert files[1] in str(error)  # noqa: PT017 - either end is right, and each is checked
+    else:
+        oracle.assert_columns_equal(oracle.delivered_columns(batches), expected, ordered=not shuffle)
 
 
 @pytest.mark.parametrize("size", [0, 1, -7, 2**20])
