@@ -1,0 +1,13 @@
+"""Writing data sets: any batch to whole Parquet files, laid out for training.
+
+options   sizes and codec          layout    how each column is stored
+target    what is there already    staging   hidden files, renamed when whole
+publish   all files or none        writer    `DatasetWriter`, `write_dataset`
+"""
+
+from __future__ import annotations
+
+from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.writer import DatasetWriter, WriteSummary, write_dataset
+
+__all__ = ["DatasetWriter", "WriteOptions", "WriteSummary", "write_dataset"]

@@ -1,0 +1,122 @@
+"""How each column is stored: compressed or not, with a dictionary or not, with statistics or not.
+
+The choice is made from the data at hand by writing a sample to memory, once plain and once with dictionaries, and
+comparing what each column came to. Tensors, encoded images and other incompressible data end up plain, which decodes
+at the speed of a memory copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_SAMPLE_BYTES = 4 * 2**20
+_SAMPLE_SLICES = 8
+_PAGE_BYTES = 2**20
+_UNLIMITED_ROWS = 2**31 - 1
+
+# Decoding pays for both, so a column has to become this much smaller.
+_WORTH_COMPRESSION = 0.8
+_WORTH_DICTIONARY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the columns of a file are stored; columns are named by their path in the Parquet schema.
+
+    Attributes:
+        compressed: Columns that the codec shrinks.
+        dictionaries: Columns that are stored as positions in a dictionary of their values.
+        statistics: Columns with minimum, maximum and null count a row group, by which filters prune.
+        plain: All other columns, and so with `compressed` all columns there are.
+        codec: The codec of `compressed`.
+    """
+
+    compressed: frozenset[str]
+    dictionaries: frozenset[str]
+    statistics: frozenset[str]
+    plain: frozenset[str]
+    codec: str
+
+    def writer_arguments(self) -> dict[str, Any]:
+        """Return keyword arguments for `pyarrow.parquet.ParquetWriter`.
+
+        Page checksums are always written: they cost little here, and reading verifies them only on request.
+        """
+        compression = dict.fromkeys(self.plain, "NONE") | dict.fromkeys(self.compressed, self.codec.upper())
+        return {
+            "compression": compression or "NONE",
+            "use_dictionary": sorted(self.dictionaries) or False,
+            "write_statistics": sorted(self.statistics) or False,
+            "data_page_size": _PAGE_BYTES,
+            "max_rows_per_page": _UNLIMITED_ROWS,
+            "write_page_checksum": True,
+        }
+
+
+def choose_layout(table: pa.Table, codec: str = "lz4") -> Layout:
+    """Return how to store columns like those of `table`, typically the first row group.
+
+    Args:
+        table: Rows to judge by; a sample of about 4 MiB from all over it is tried.
+        codec: ``"lz4"``, ``"snappy"``, ``"zstd"`` or ``"none"``.
+    """
+    sample = _sample(table)
+    plain = _trial(sample, codec, use_dictionary=False)
+    dictionary = _trial(sample, codec, use_dictionary=True)
+    compressed: set[str] = set()
+    dictionaries: set[str] = set()
+    for path, (bare, packed) in plain.items():
+        bare_dictionary, packed_dictionary = dictionary[path]
+        best = min(bare, packed)
+        if min(bare_dictionary, packed_dictionary) <= _WORTH_DICTIONARY * best:
+            dictionaries.add(path)
+            bare, packed = bare_dictionary, packed_dictionary  # noqa: PLW2901
+        if codec != "none" and packed <= _WORTH_COMPRESSION * bare:
+            compressed.add(path)
+    return Layout(
+        compressed=frozenset(compressed),
+        dictionaries=frozenset(dictionaries),
+        statistics=frozenset(field.name for field in table.schema if _has_order(field.type)),
+        plain=frozenset(plain.keys() - compressed),
+        codec=codec,
+    )
+
+
+def _sample(table: pa.Table) -> pa.Table:
+    rows = max(1, table.num_rows)
+    wanted = max(_SAMPLE_SLICES, int(_SAMPLE_BYTES * rows / max(1, table.nbytes)))
+    if rows <= wanted:
+        return table
+    step, length = rows // _SAMPLE_SLICES, wanted // _SAMPLE_SLICES
+    return pa.concat_tables([table.slice(i * step, length) for i in range(_SAMPLE_SLICES)])
+
+
+def _trial(sample: pa.Table, codec: str, *, use_dictionary: bool) -> dict[str, tuple[int, int]]:
+    """Return for each column its size without and with compression, in bytes."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        sample.schema,
+        compression=codec.upper(),
+        use_dictionary=use_dictionary,
+        write_statistics=False,
+        max_rows_per_page=_UNLIMITED_ROWS,
+    ) as writer:
+        writer.write_table(sample)
+    sizes: dict[str, tuple[int, int]] = {}
+    metadata = pq.ParquetFile(sink.getvalue()).metadata
+    group = metadata.row_group(0)
+    for i in range(metadata.num_columns):
+        column = group.column(i)
+        sizes[column.path_in_schema] = column.total_uncompressed_size, column.total_compressed_size
+    return sizes
+
+
+def _has_order(type_: pa.DataType) -> bool:
+    """Whether filters can ask for values of the type by order: numbers, times and text."""
+    t = pa.types
+    return bool(t.is_primitive(type_) or t.is_boolean(type_) or t.is_decimal(type_) or t.is_string(type_))

@@ -1,0 +1,130 @@
+"""From hidden files to a data set: how what one writer made appears, all of it or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from parquet_loader.errors import WriteError
+from parquet_loader.filesystem import is_local
+from parquet_loader.write.staging import (
+    StagedFile,
+    copy_mode,
+    exchange,
+    join,
+    make_directory,
+    remove_tree,
+    sync_directory,
+)
+from parquet_loader.write.target import check_replaceable, listing
+
+
+class Publication:
+    """The files of one writer: staged one by one, published or discarded together.
+
+    Locally, ``replace=True`` stages in a hidden directory beside `path` and exchanges the two. Where that cannot be
+    (object stores, mount points, a read-only parent), files are staged in `path` itself, published, and the old ones
+    deleted after: a reader that lists in between sees both.
+
+    Args:
+        filesystem: Where the data set lives.
+        path: Its directory.
+        replace: Whether what is there goes when the new files appear.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str, *, replace: bool) -> None:
+        self.filesystem = filesystem
+        self.path = path
+        self.replace = replace
+        self._id = uuid.uuid4().hex
+        self._staged: list[StagedFile] = []
+        self._created = filesystem.get_file_info(path).type == pafs.FileType.NotFound
+        self._beside = self._make_beside() if replace and not self._created and is_local(filesystem) else None
+        if self._beside is None:
+            make_directory(filesystem, path)
+
+    def new_file(self) -> StagedFile:
+        """Return the next file, not open yet."""
+        file = StagedFile(self.filesystem, self._beside or self.path, f"part-{self._id}-{len(self._staged)}.parquet")
+        self._staged.append(file)
+        return file
+
+    def commit(self) -> list[str]:
+        """Publish all files and return their paths.
+
+        Raises:
+            OSError: one cannot be renamed; none is published then.
+        """
+        old = listing(self.filesystem, self.path) if self.replace else []
+        if self.replace:
+            check_replaceable(old, self.path)
+        if self._beside is not None:
+            for file in self._staged:
+                file.publish()
+            sync_directory(self.filesystem, self._beside)
+            self._exchange(self._beside)
+        else:
+            self._publish_in_place()
+            for info in old:
+                if info.type == pafs.FileType.File and not self._is_ours(info.base_name):
+                    self.filesystem.delete_file(info.path)
+        return [join(self.path, os.path.basename(file.path)) for file in self._staged]
+
+    def discard(self) -> None:
+        """Remove every trace; never raises."""
+        for file in self._staged:
+            file.discard()
+        if self._beside is not None:
+            remove_tree(self._beside)
+        elif self._created and is_local(self.filesystem):
+            with contextlib.suppress(OSError):
+                os.rmdir(self.path)  # only if it is empty
+
+    def _make_beside(self) -> str | None:
+        parent, name = os.path.split(os.path.realpath(self.path))
+        beside = os.path.join(parent, f".{name}-{self._id}.tmp")
+        if os.path.ismount(self.path):
+            return None
+        try:
+            os.mkdir(beside)
+            copy_mode(self.path, beside)
+        except OSError:
+            return None
+        return beside
+
+    def _exchange(self, beside: str) -> None:
+        target = os.path.realpath(self.path)
+        exchange(beside, target)
+        sync_directory(self.filesystem, os.path.dirname(target))
+        self._beside = None
+        remove_tree(beside)
+
+    def _publish_in_place(self) -> None:
+        done: list[StagedFile] = []
+        try:
+            for file in self._staged:
+                file.publish()
+                done.append(file)
+            sync_directory(self.filesystem, self.path)
+        except BaseException:
+            for file in done:
+                file.discard()
+            raise
+
+    def _is_ours(self, name: str) -> bool:
+        return name.lstrip(".").startswith(f"part-{self._id}-")
+
+
+def describe_failure(error: BaseException, path: str) -> WriteError:
+    """Return the error for a file system that refused something."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return WriteError(f"{path}: the data set could not be written, and nothing of it was published: {reason}")
+
+
+STORAGE_ERRORS: tuple[Any, ...] = (OSError, pa.ArrowException)
+"""What file systems raise; pyarrow turns most of it into OSError."""

@@ -1,0 +1,160 @@
+"""Files that are written under hidden names and published by renaming, and directories that are exchanged.
+
+Readers skip names that begin with ``.``, so nothing is seen before it is whole. A process that is killed leaves its
+hidden files, which may be deleted; nothing else ever refers to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import stat
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from parquet_loader.filesystem import is_local
+
+_NO_DIRECTORIES = {"s3", "gcs", "abfs"}
+_COPY_BYTES = 8 * 2**20
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+class StagedFile:
+    """One Parquet file, written under a hidden name in the directory in which it will appear.
+
+    Args:
+        filesystem: Where it lives.
+        directory: Existing directory within it.
+        name: The name under which it is published.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, directory: str, name: str) -> None:
+        self.filesystem = filesystem
+        self.path = join(directory, name)
+        self.hidden_path = join(directory, f".{name}.tmp")
+        self._stream: Any = None
+        self._parquet: Any = None
+
+    def open(self, schema: pa.Schema, arguments: dict[str, Any]) -> None:
+        """Begin the file, with arguments for `pyarrow.parquet.ParquetWriter`."""
+        self._stream = self.filesystem.open_output_stream(self.hidden_path)
+        self._parquet = pq.ParquetWriter(self._stream, schema, **arguments)
+
+    def write(self, table: pa.Table) -> int:
+        """Write the table as one row group, and return the bytes of the file so far."""
+        self._parquet.write_table(table, row_group_size=max(1, table.num_rows))
+        return int(self._stream.tell())
+
+    def finish(self) -> int:
+        """Write the footer, close the file, force it to the disk, and return its bytes."""
+        self._parquet.close()
+        size = int(self._stream.tell())
+        self._stream.close()
+        if is_local(self.filesystem):
+            _fsync(self.hidden_path)
+        return size
+
+    def publish(self) -> None:
+        """Let the file appear, whole, under its name."""
+        if is_local(self.filesystem):
+            os.replace(self.hidden_path, self.path)
+            return
+        try:
+            self.filesystem.move(self.hidden_path, self.path)
+        except pa.ArrowNotImplementedError:  # stores without rename: one more copy, complete when it is closed
+            with (
+                self.filesystem.open_input_stream(self.hidden_path) as source,
+                self.filesystem.open_output_stream(self.path) as sink,
+            ):
+                while data := source.read(_COPY_BYTES):
+                    sink.write(data)
+            self.filesystem.delete_file(self.hidden_path)
+
+    def discard(self) -> None:
+        """Remove the file, published or not; never raises."""
+        if self._parquet is not None:
+            self._parquet.is_open = False  # else its destructor writes a footer
+            self._parquet = None
+        if self._stream is not None:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._stream.close()
+        for path in (self.hidden_path, self.path):
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self.filesystem.delete_file(path)
+
+
+def join(directory: str, name: str) -> str:
+    """Return the path of a name in a directory of any filesystem."""
+    return f"{directory.rstrip('/')}/{name}" if directory else name
+
+
+def make_directory(filesystem: pafs.FileSystem, path: str) -> None:
+    """Create a directory and those above it, where the filesystem has directories at all."""
+    if filesystem.type_name not in _NO_DIRECTORIES:
+        filesystem.create_dir(path, recursive=True)
+
+
+def sync_directory(filesystem: pafs.FileSystem, path: str) -> None:
+    """Force the names in a local directory to the disk."""
+    if is_local(filesystem):
+        _fsync(path)
+
+
+def exchange(staged: str, path: str) -> None:
+    """Swap two local directories; on Linux in one step, so that `path` always names a whole data set.
+
+    Where the kernel or the file system cannot exchange names, `path` does not exist for the moment between two renames.
+
+    Raises:
+        OSError: `path` cannot be renamed, because it is a mount point or its parent is read-only.
+    """
+    if _renameat2_exchange(staged, path):
+        return
+    aside = f"{staged}.old"
+    os.rename(path, aside)
+    try:
+        os.rename(staged, path)
+    except OSError:
+        os.rename(aside, path)
+        raise
+    os.rename(aside, staged)
+
+
+def copy_mode(source: str, target: str) -> None:
+    """Give a directory the permissions of another."""
+    os.chmod(target, stat.S_IMODE(os.stat(source).st_mode))
+
+
+def remove_tree(path: str) -> None:
+    """Remove a local directory and all it holds; never raises."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _renameat2_exchange(first: str, second: str) -> bool:
+    """Return False where the exchange is not supported."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # not Linux, or a C library without it
+        return False
+    done = renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), ctypes.c_uint(_RENAME_EXCHANGE))
+    if done == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), second)
+
+
+def _fsync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

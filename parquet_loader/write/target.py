@@ -1,0 +1,106 @@
+"""What is in the directory already, and whether a writer may add to it or replace it."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from parquet_loader.errors import SchemaError, WriteError, nearest
+from parquet_loader.schema import METADATA_KEY, Schema
+from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
+
+_OURS = re.compile(
+    r".*\.(parquet|parq|pq)|_metadata|_common_metadata|_SUCCESS|_committed_\d+|_started_\d+|"
+    r"\.part-[0-9a-f]{32}-\d+\.parquet\.tmp|\..*\.crc"
+)
+
+
+def listing(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
+    """Return everything in a directory and below it, hidden names included; nothing if there is no directory.
+
+    Raises:
+        WriteError: `path` is a file.
+    """
+    if filesystem.get_file_info(path).type == pafs.FileType.File:
+        raise WriteError(f"{path}: this is a file; a data set is written to a directory")
+    return filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True, recursive=True))  # type: ignore[no-any-return]
+
+
+def parquet_files(found: list[pafs.FileInfo], path: str) -> list[str]:
+    """Return the paths of the Parquet files that readers would see, in order."""
+    return sorted(i.path for i in found if i.type == pafs.FileType.File and not _is_hidden(i.path, path))
+
+
+def check_new(found: list[pafs.FileInfo], path: str) -> None:
+    """Refuse a directory that holds something."""
+    if found:
+        raise WriteError(
+            f"{path}: the directory is not empty, it holds {found[0].base_name!r}; "
+            "mode='append' adds files, mode='overwrite' replaces all of it"
+        )
+
+
+def check_replaceable(found: list[pafs.FileInfo], path: str) -> None:
+    """Refuse to delete anything that is no part of a Parquet data set."""
+    for info in found:
+        if info.type == pafs.FileType.File and not _OURS.fullmatch(info.base_name):
+            raise WriteError(
+                f"{path}: mode='overwrite' deletes the directory, but it holds {info.path[len(path) :].lstrip('/')!r}, "
+                "which is no Parquet file; move it away, or write elsewhere"
+            )
+
+
+def existing_schema(filesystem: pafs.FileSystem, path: str) -> pa.Schema:
+    """Return the Arrow schema of one file."""
+    try:
+        return pq.read_schema(path, filesystem=filesystem)
+    except (pa.ArrowException, OSError) as error:
+        raise WriteError(f"{path}: the footer of this file cannot be read ({error}); nothing can be appended") from None
+
+
+def check_appendable(schema: Schema, there: pa.Schema, path: str) -> None:
+    """Refuse to add files that differ from those in the directory.
+
+    Args:
+        schema: What will be written.
+        there: The Arrow schema of a file that is there.
+        path: That file.
+
+    Raises:
+        SchemaError: they differ; the first difference is named.
+    """
+    if METADATA_KEY in (there.metadata or {}):
+        old: dict[str, object] = dict(Schema.from_arrow(there))
+        new: dict[str, object] = dict(schema)
+    else:
+        old = {field.name: _storage(field.type) for field in there}
+        new = {name: _storage(field.type) for name, field in schema.stored_columns().items()}
+    for name in new:
+        if name not in old:
+            raise SchemaError(f"{path}: appending would add column {name!r}, which is not there. {nearest(name, old)}")
+    for name, was in old.items():
+        if name not in new:
+            raise SchemaError(f"{path}: appending needs column {name!r}, which the new schema lacks")
+        if was != new[name]:
+            raise SchemaError(f"{path}: column {name!r} is {was} there, and would be {new[name]}")
+    if list(old) != list(new):
+        raise SchemaError(f"{path}: the columns are {list(old)} there, and would be {list(new)}; give them that order")
+
+
+def _storage(type_: pa.DataType) -> str:
+    """Name a type up to what makes no difference in a file: widths of offsets, names and nullability of items."""
+    type_ = plain_type(type_)
+    if is_text(type_) or is_bytes(type_):
+        return "text" if is_text(type_) else "bytes"
+    if is_list_like(type_):
+        length = f"[{type_.list_size}]" if pa.types.is_fixed_size_list(type_) else ""
+        return f"list<{_storage(type_.value_type)}>{length}"
+    return str(type_)
+
+
+def _is_hidden(path: str, root: str) -> bool:
+    inner = path[len(root) :].strip("/")
+    return any(part.startswith((".", "_")) for part in inner.split("/"))
