@@ -17,7 +17,7 @@ from parquet_loader.source import changed_since
 
 # Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
 # pages; measured no slower than whole chunks from the page cache.
-BUFFER_BYTES = 1 << 18
+BUFFER_BYTES = 1 << 16
 
 _READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError)
 

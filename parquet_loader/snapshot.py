@@ -37,6 +37,7 @@ class Snapshot:
         row_group_file: int32 ``[row groups]``, index into `files`.
         row_group_number: int32 ``[row groups]``, position within its file.
         row_group_rows: int64 ``[row groups]``.
+        row_group_bytes: int64 ``[row groups]``, all columns as encoded, before compression.
         partition_schema: Columns that come from directory names: int64 where all values are integers, else string.
         footers: Parsed footers, kept within a limit and read again as needed.
     """
@@ -48,6 +49,7 @@ class Snapshot:
     row_group_file: IntArray
     row_group_number: IntArray
     row_group_rows: IntArray
+    row_group_bytes: IntArray
     partition_schema: pa.Schema
     footers: FooterCache
 
@@ -160,6 +162,7 @@ class _Footers:
     """What one file adds to a snapshot."""
 
     rows: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
 
@@ -179,12 +182,13 @@ def open_snapshot(source: Source, filesystem: Any = None, num_threads: int | Non
 
     def examine(number: int) -> _Footers:
         footer = footers.get(number)
-        rows = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        rows, sizes = [g.num_rows for g in groups], [g.total_byte_size for g in groups]
         try:
             schema = footer.schema.to_arrow_schema()
         except (pa.ArrowException, ValueError) as error:
             raise SourceError(f"{files[number].path}: the footer's schema cannot be read: {error}") from error
-        return _Footers(rows, schema)
+        return _Footers(rows, sizes, schema)
 
     threads = num_threads or ((os.cpu_count() or 1) if is_local(home) else 32)
     examined = _in_parallel(examine, len(files), threads)
@@ -198,6 +202,7 @@ def open_snapshot(source: Source, filesystem: Any = None, num_threads: int | Non
         row_group_file=np.repeat(np.arange(len(files), dtype=np.int32), counts),
         row_group_number=np.concatenate([np.arange(n, dtype=np.int32) for n in counts]),
         row_group_rows=np.array([n for e in examined for n in e.rows], dtype=np.int64),
+        row_group_bytes=np.array([n for e in examined for n in e.sizes], dtype=np.int64),
         partition_schema=_partition_schema(files),
         footers=footers,
     )

@@ -1,0 +1,88 @@
+"""Large blocks of memory that are written again and again while warm, and never while somebody still looks at them."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Memory = npt.NDArray[np.uint8]
+
+
+class Allocation(NamedTuple):
+    """Memory for one column of a window.
+
+    Attributes:
+        array: uint8 ``[nbytes]``, writable.
+        owner: What tensors over it are to be made from (a pinned tensor, say); None: the array itself.
+    """
+
+    array: Memory
+    owner: Any = None
+
+
+class Allocator(Protocol):
+    """Gives memory for the columns of a window; called by any thread."""
+
+    copies_gathered: bool
+    """Whether gathered columns, too, have to be copied into this memory (pinned memory, for a GPU)."""
+
+    def allocate(self, nbytes: int) -> Allocation:
+        """Return memory that nobody else uses for as long as the allocation, or a view of it, lives."""
+
+
+class _Lease:
+    """Owns a block while arrays over it live: numpy keeps it as their base, and its end gives the block back."""
+
+    def __init__(self, block: Memory, arenas: Arenas) -> None:
+        self._block = block
+        self._arenas = arenas
+        self.__array_interface__ = block.__array_interface__
+
+    def __del__(self) -> None:
+        self._arenas._give_back(self._block)
+
+
+class Arenas:
+    """Ordinary memory, given out warm where it was used before.
+
+    Invariant: a block is either free or leased, and it is leased for as long as any array or tensor over it lives, so
+    a batch that somebody holds is never overwritten. Freshly mapped memory costs a page fault every 4 KiB, which makes
+    writing to it 1.3 to 3 times slower than to a block used before.
+
+    Args:
+        keep: How many free blocks to keep, all of the size asked for last.
+    """
+
+    copies_gathered = False
+
+    def __init__(self, keep: int = 2) -> None:
+        self._keep = keep
+        self._lock = Lock()
+        self._free: list[Memory] = []
+
+    def allocate(self, nbytes: int) -> Allocation:
+        """Return `nbytes` of memory."""
+        with self._lock:
+            fitting = [n for n, block in enumerate(self._free) if block.nbytes == nbytes]
+            block = self._free.pop(fitting[-1]) if fitting else None
+        if block is None:
+            block = np.empty(nbytes, np.uint8)
+        return Allocation(np.asarray(_Lease(block, self)))
+
+    def _give_back(self, block: Memory) -> None:
+        # Called wherever the last view dies, in a garbage collection too: it must not wait for the lock.
+        if self._lock.acquire(blocking=False):
+            try:
+                if len(self._free) < self._keep:
+                    self._free.append(block)
+            finally:
+                self._lock.release()
+
+    def clear(self) -> None:
+        """Let go of the free blocks, and keep none from now on."""
+        with self._lock:
+            self._keep = 0
+            self._free.clear()

@@ -1,0 +1,466 @@
+"""The background reader: workers that read, shuffle and process ahead of the consumer, within a budget of bytes.
+
+Order. Jobs finish in any order; windows (or batches, where each is processed) are handed over in order, and an error
+takes the place of what it spoiled, so that everything before it is still delivered.
+
+Budget. `Budget.held_bytes` is what reads in flight, decoded slices, windows, open cursors and batches hold. The window
+that the consumer needs next may always go on, one read at least; whatever is behind it waits for room. So an estimate
+that was too low slows reading ahead down, never changes the order, and never stops the consumer.
+
+Hand-over. A window counts as held until the consumer has asked for the second batch of the one after it: only then has
+a loop let go of its last batch, and its memory can be used again.
+
+All state belongs to the lock of `Workers`; under it nothing is read, computed, or waited for but a change.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from parquet_loader.arena import Allocator, Arenas
+from parquet_loader.errors import LoaderStateError, ParquetLoaderError
+from parquet_loader.plan import Plan, Slice
+from parquet_loader.process import BatchProcessor, ProcessedBatch
+from parquet_loader.read import Cursor, Reader
+from parquet_loader.sizes import BATCHES_AT_ONCE, SHARE_READS, SHARE_WINDOWS, Sizing
+from parquet_loader.types import IntArray
+from parquet_loader.window import Assembly, Carry, Parts, Window
+from parquet_loader.workers import Job, Workers
+
+# Windows being made or ready, beyond the one the consumer is in.
+WINDOWS_AHEAD = 2
+
+
+@dataclass(slots=True)
+class Budget:
+    """Bytes held and work done; belongs to the engine's lock.
+
+    Attributes:
+        held_bytes, peak_bytes: What the loader holds now, and held at most.
+        reading_bytes: Of these, what row groups being decoded take.
+        bytes_read: Bytes of column chunks read, as they are in the files.
+        row_groups: Row groups read to their end.
+        skipped: Row groups left out because of an error, each with its reason.
+    """
+
+    held_bytes: int = 0
+    peak_bytes: int = 0
+    reading_bytes: int = 0
+    bytes_read: int = 0
+    row_groups: int = 0
+    skipped: list[tuple[int, str]] = field(default_factory=list)
+
+    def hold(self, change: int) -> None:
+        """Count memory taken, or with a negative number let go of."""
+        self.held_bytes += change
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+
+
+@dataclass(slots=True, eq=False)
+class _Building:
+    """A window from its admission until it is let go of."""
+
+    index: int
+    slices: list[Slice]
+    assembly: Assembly
+    phase: Literal["new", "read", "order", "gather", "finish", "busy", "ready"] = "new"
+    waiting: list[int] = field(default_factory=list)
+    unread: int = 0
+    parts: list[int] = field(default_factory=list)
+    ungathered: int = 0
+    arena_bytes: int = 0
+    decoded_bytes: int = 0
+    gathered_bytes: int = 0
+    window: Window | None = None
+    error: BaseException | None = None
+    begun_rows: int = 0
+    unprocessed: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self.arena_bytes + self.decoded_bytes + self.gathered_bytes
+
+
+class Engine:
+    """Reads one epoch in the background.
+
+    Args:
+        plan: The epoch.
+        counts: int64 ``[row groups]``, rows of each that pass the filter.
+        reader: Reads row groups.
+        sizing: The budget.
+        processor: Makes batches one by one; None: windows are handed over whole.
+        allocator: Where delivered memory comes from.
+        num_threads: Number of workers.
+        skips: Whether a row group that cannot be read is left out, instead of raising.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        counts: IntArray,
+        reader: Reader,
+        sizing: Sizing,
+        *,
+        processor: BatchProcessor | None,
+        allocator: Allocator,
+        num_threads: int,
+        skips: bool,
+    ) -> None:
+        self.budget = Budget()
+        self.workers = Workers(self._choose, num_threads)
+        self._plan = plan
+        self._counts = counts
+        self._reader = reader
+        self._sizing = sizing
+        self._processor = processor
+        self._allocator = allocator
+        self._skips = skips
+        self._parts = Parts.of(reader.columns, 2 * num_threads)
+        self._coming: deque[_Building] = deque()
+        self._handed: deque[_Building] = deque()
+        self._admitted = 0
+        self._carry: Carry | None = Carry()
+        self._cursors: dict[int, Cursor] = {}
+        self._busy: set[int] = set()
+        self._broken: set[int] = set()
+        self._begun_batches = 0
+        self._taken_batches = 0
+        self._batches: dict[int, ProcessedBatch | BaseException] = {}
+        self._batch_bytes = int(sizing.row.processed * plan.batch_size)
+
+    def start(self) -> None:
+        """Start the workers."""
+        self.workers.start()
+
+    def close(self) -> None:
+        """End the workers and let go of everything; idempotent, and safe in any thread and in a forked child."""
+        if not self.workers.close():
+            return
+        for cursor in self._cursors.values():
+            cursor.close()
+        self._cursors.clear()
+        self._coming.clear()
+        self._handed.clear()
+        self._batches.clear()
+        if isinstance(self._allocator, Arenas):
+            self._allocator.clear()
+
+    # ------------------------------------------------------------------ the consumer's side
+
+    def next_window(self) -> Window | None:
+        """Return the next window that has rows, waiting for it; None at the end of the epoch.
+
+        Raises:
+            LoaderStateError: the engine was closed meanwhile. Else whatever spoiled the window.
+        """
+        with self.workers.changed:
+            while True:
+                self._let_go(keep=1)
+                while not self.workers.is_closing and not self._is_settled():
+                    self.workers.changed.wait()
+                self._check_open()
+                if not self._coming:
+                    return None
+                if self._coming[0].error is not None:
+                    raise self._coming[0].error
+                window = self._coming[0].window
+                assert window is not None
+                self._handed.append(self._coming.popleft())
+                self.workers.changed.notify_all()
+                if window.rows:
+                    return window
+
+    def let_go_of_previous(self) -> None:
+        """Say that the consumer has let go of all batches before the current window's."""
+        with self.workers.changed:
+            self._let_go(keep=1)
+
+    def next_batch(self) -> ProcessedBatch | None:
+        """Return the next processed batch, waiting for it; None at the end. Raises as `next_window` does."""
+        with self.workers.changed:
+            while not self.workers.is_closing and self._taken_batches not in self._batches:
+                if self._begun_batches == self._taken_batches:
+                    if not self._coming and self._admitted == self._plan.windows:
+                        return None
+                    if self._coming and self._coming[0].error is not None:
+                        raise self._coming[0].error
+                self.workers.changed.wait()
+            self._check_open()
+            batch = self._batches.pop(self._taken_batches)
+            self._taken_batches += 1
+            if isinstance(batch, BaseException):
+                raise batch
+            self.budget.hold(-batch.nbytes)
+            self.workers.changed.notify_all()
+            return batch
+
+    def _check_open(self) -> None:
+        if self.workers.is_closing:
+            raise LoaderStateError("the loader was closed while a batch was awaited")
+
+    def _is_settled(self) -> bool:
+        if not self._coming:
+            return self._admitted == self._plan.windows
+        return self._coming[0].phase == "ready" or self._coming[0].error is not None
+
+    def _let_go(self, keep: int) -> None:
+        while len(self._handed) > keep:
+            self.budget.hold(-self._handed.popleft().held_bytes)
+            self.workers.changed.notify_all()
+
+    # ------------------------------------------------------------------ choosing what to do
+
+    def _choose(self) -> Job | None:  # type: ignore[type-arg]
+        """Return the most urgent job that may start: batches first, then windows in their order."""
+        if self._processor is not None:
+            job = self._process_job(self._processor)
+            if job is not None:
+                return job
+        if self._admitted < self._plan.windows and len(self._coming) < WINDOWS_AHEAD:
+            self._coming.append(self._admit())
+        owed, needs_next = 0, True
+        for window in self._coming:
+            if window.error is not None:
+                return None
+            job = self._window_job(window, owed, may_exceed=needs_next)
+            if job is not None:
+                return job
+            if window.phase != "ready":
+                owed += self._owed_bytes(window)
+            needs_next = False
+        return None
+
+    def _admit(self) -> _Building:
+        index, plan = self._admitted, self._plan
+        self._admitted += 1
+        slices = plan.slices(index)
+        assembly = Assembly(
+            self._parts,
+            [s.rows for s in slices],
+            plan.carried_rows(index),
+            plan.batch_size,
+            self._sizing.window_rows + plan.batch_size - 1,
+            deliver_rest=index == plan.windows - 1 and not plan.drop_last,
+            allocator=self._allocator,
+        )
+        window = _Building(index, slices, assembly, waiting=list(range(len(slices))), unread=len(slices))
+        for number, piece in enumerate(slices):
+            if piece.row_group in self._broken:
+                self._leave_out(window, number)
+        return window
+
+    def _owed_bytes(self, window: _Building) -> int:
+        """Return what the window will yet take: rows not decoded, and rows in their new order."""
+        if window.phase in ("gather", "finish", "busy"):
+            return 0
+        unread = sum(window.slices[number].rows for number in window.waiting)
+        rows = self._plan.window_rows(window.index) + unread
+        return int(rows * self._sizing.row.gathered) + (self._arena_bytes() if window.phase == "new" else 0)
+
+    def _arena_bytes(self) -> int:
+        return int((self._sizing.window_rows + self._plan.batch_size) * self._sizing.row.wide)
+
+    def _fits(self, needed: int) -> bool:
+        return self.budget.held_bytes + needed <= self._sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)
+
+    def _window_job(self, window: _Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
+        match window.phase:
+            case "new" if may_exceed or self._fits(owed + self._arena_bytes()):
+                return self._prepare_job(window)
+            case "read" if window.waiting:
+                return self._read_job(window, owed, may_exceed=may_exceed)
+            case "read" if not window.unread and self._carry is not None:
+                if may_exceed or self._fits(owed + window.decoded_bytes):
+                    return self._order_job(window, self._carry)
+            case "gather" if window.parts:
+                return self._gather_job(window, window.parts.pop(0))
+            case "finish":
+                return self._finish_job(window)
+        return None
+
+    # ------------------------------------------------------------------ jobs, in the order of a window's life
+
+    def _fail(self, window: _Building) -> Callable[[BaseException], None]:
+        def failed(error: BaseException) -> None:
+            window.error = window.error or error
+
+        return failed
+
+    def _prepare_job(self, window: _Building) -> Job[None]:
+        window.phase = "busy"
+        window.arena_bytes = self._arena_bytes()
+        self.budget.hold(window.arena_bytes)
+
+        def done(_: None) -> None:
+            window.phase = "read"
+
+        return Job("permute", lambda: window.assembly.prepare(self._plan.order(window.index)), done, self._fail(window))
+
+    def _read_job(self, window: _Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
+        sizing = self._sizing
+        for number in window.waiting:
+            piece = window.slices[number]
+            cursor = self._cursors.get(piece.row_group)
+            if piece.row_group in self._busy or (cursor.position if cursor else 0) != piece.start:
+                continue  # its cursor has not come so far yet
+            whole = piece.rows == self._counts[piece.row_group] and piece.rows <= sizing.whole_rows
+            flying = sizing.row_group_bytes(piece.rows if whole else min(piece.rows, sizing.stream_rows))
+            flying += 0 if whole or cursor else sizing.cursor_bytes
+            if self.budget.reading_bytes and self.budget.reading_bytes + flying > sizing.reads_bytes:
+                return None
+            if not may_exceed and not self._fits(owed + flying + int(piece.rows * sizing.row.gathered)):
+                return None
+            window.waiting.remove(number)
+            return self._slice_job(window, number, flying, whole=whole)
+        return None
+
+    def _slice_job(self, window: _Building, number: int, flying: int, *, whole: bool) -> Job[tuple[int, int]]:
+        piece = window.slices[number]
+        expected = int(piece.rows * self._sizing.row.gathered)
+        self._busy.add(piece.row_group)
+        self.budget.reading_bytes += flying
+        self.budget.hold(flying + expected)
+        window.decoded_bytes += expected
+
+        def run() -> tuple[int, int]:
+            if not whole:
+                return self._read_by_cursor(window, number, piece)
+            table, read_bytes = self._reader.read(piece.row_group)
+            return window.assembly.place(number, 0, table), read_bytes
+
+        def landed(kept: int) -> None:
+            self._busy.discard(piece.row_group)
+            cursor_stays = piece.row_group in self._cursors and not piece.start
+            cursor_ends = piece.row_group not in self._cursors and not whole and piece.start
+            left = self._sizing.cursor_bytes * (int(cursor_stays) - int(cursor_ends))
+            self.budget.reading_bytes -= flying - left
+            self.budget.hold(left - flying + kept - expected)
+            window.decoded_bytes += kept - expected
+
+        def done(outcome: tuple[int, int]) -> None:
+            kept, read_bytes = outcome
+            landed(kept)
+            self.budget.bytes_read += read_bytes
+            self.budget.row_groups += piece.stop == self._counts[piece.row_group]
+            window.unread -= 1
+
+        def failed(error: BaseException) -> None:
+            landed(0)
+            if self._skips and isinstance(error, ParquetLoaderError):
+                self._break(piece.row_group, str(error))
+                self._leave_out(window, number)
+            else:
+                self._fail(window)(error)
+
+        return Job("read", run, done, failed)
+
+    def _read_by_cursor(self, window: _Building, number: int, piece: Slice) -> tuple[int, int]:
+        """Read a slice of a row group that is held open; return the bytes kept and the bytes read.
+
+        `_busy` keeps everyone else away from this cursor meanwhile.
+        """
+        cursor = self._cursors.pop(piece.row_group, None)
+        read_bytes = self._reader.encoded_bytes(piece.row_group) if cursor is None else 0
+        cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows)
+        kept, at_row = 0, 0
+        try:
+            while at_row < piece.rows and not self.workers.is_closing:
+                for table in cursor.take(min(self._sizing.stream_rows, piece.rows - at_row)):
+                    kept += window.assembly.place(number, at_row, table)
+                    at_row += len(table)
+            if piece.stop == self._counts[piece.row_group]:
+                cursor.finish()
+            else:
+                self._cursors[piece.row_group] = cursor
+        except BaseException:
+            cursor.close()
+            raise
+        return kept, read_bytes
+
+    def _break(self, row_group: int, reason: str) -> None:
+        """Leave out what is still to come of a row group."""
+        self._broken.add(row_group)
+        self.budget.skipped.append((row_group, reason))
+        for window in self._coming:
+            for number in [n for n in window.waiting if window.slices[n].row_group == row_group]:
+                self._leave_out(window, number)
+
+    def _leave_out(self, window: _Building, number: int) -> None:
+        if number in window.waiting:
+            window.waiting.remove(number)
+        window.assembly.leave_out(number)
+        window.unread -= 1
+
+    def _order_job(self, window: _Building, carry: Carry) -> Job[None]:
+        self._carry = None
+        window.phase = "busy"
+        window.gathered_bytes = window.decoded_bytes
+        self.budget.hold(window.gathered_bytes)
+
+        def done(_: None) -> None:
+            window.parts = list(range(len(self._parts.gathered)))
+            window.ungathered = len(window.parts)
+            window.phase = "gather" if window.parts else "finish"
+
+        return Job("gather", lambda: window.assembly.begin_gathering(carry), done, self._fail(window))
+
+    def _gather_job(self, window: _Building, part: int) -> Job[int]:
+        def done(_: int) -> None:
+            window.ungathered -= 1
+            if not window.ungathered:
+                window.phase = "finish"
+
+        return Job("gather", lambda: window.assembly.gather(part), done, self._fail(window))
+
+    def _finish_job(self, window: _Building) -> Job[tuple[Window, Carry]]:
+        window.phase = "busy"
+
+        def done(outcome: tuple[Window, Carry]) -> None:
+            window.window, self._carry = outcome
+            window.phase = "ready"
+            self.budget.hold(-window.decoded_bytes)
+            window.decoded_bytes = 0
+            window.unprocessed = -(-window.window.rows // self._plan.batch_size)
+
+        return Job("gather", window.assembly.finish, done, self._fail(window))
+
+    def _process_job(self, processor: BatchProcessor) -> Job[ProcessedBatch] | None:
+        while self._coming and self._coming[0].window is not None:
+            window = self._coming[0].window
+            if self._coming[0].begun_rows < window.rows:
+                break
+            self._coming.popleft()  # all its batches are begun: the last to be done lets go of it
+        else:
+            return None
+        ahead = max(1, min(BATCHES_AT_ONCE, self._sizing.batches_bytes // max(self._batch_bytes, 1)))
+        if self._begun_batches - self._taken_batches >= ahead:
+            return None
+        building, number, expected = self._coming[0], self._begun_batches, self._batch_bytes
+        start = building.begun_rows
+        stop = min(start + self._plan.batch_size, window.rows)
+        building.begun_rows = stop
+        self._begun_batches += 1
+        self.budget.hold(expected)
+
+        def settle(batch: ProcessedBatch | BaseException, nbytes: int) -> None:
+            self._batches[number] = batch
+            self.budget.hold(nbytes - expected)
+            building.unprocessed -= 1
+            if not building.unprocessed:
+                self.budget.hold(-building.held_bytes)
+                building.window = None
+
+        def done(batch: ProcessedBatch) -> None:
+            self._batch_bytes = max(self._batch_bytes, batch.nbytes)
+            settle(batch, batch.nbytes)
+
+        return Job(
+            "process",
+            lambda: processor(window, start, stop, number, self._allocator),
+            done,
+            lambda error: settle(error, 0),
+        )

@@ -1,0 +1,217 @@
+"""What happens to a batch on the reading side, after the permutation: images are decoded, `transform` is called."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.columns import Column
+from parquet_loader.errors import ConfigurationError, DataError, TransformError
+from parquet_loader.plan import Stream, bit_generator
+from parquet_loader.schema import Image
+from parquet_loader.arena import Allocator
+from parquet_loader.types import Ragged
+from parquet_loader.window import Array, Window, copied, nbytes_of
+
+Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
+Images: TypeAlias = "list[npt.NDArray[np.uint8]]"
+BatchArrays: TypeAlias = "dict[str, Array | Images]"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedBatch:
+    """One batch in memory of its own.
+
+    Attributes:
+        rows: Its rows.
+        arrays: ``[rows, ...]`` by name; a list where images differ in size.
+        owners: For arrays whose memory is not numpy's: what tensors are to be made from.
+        nbytes: Bytes of all arrays.
+    """
+
+    rows: int
+    arrays: BatchArrays
+    owners: Mapping[str, Any]
+    nbytes: int
+
+
+class BatchProcessor:
+    """Makes a batch of a window's rows. Immutable; any thread may call it, as often as it likes, with equal results.
+
+    Args:
+        columns: The canonical columns.
+        transform: The caller's function, or None.
+        seed, epoch: What the generator given to `transform` is drawn from, together with the number of the batch.
+
+    Raises:
+        ConfigurationError: there are images, and Pillow is not installed.
+    """
+
+    def __init__(self, columns: Sequence[Column], transform: Transform | None, seed: int, epoch: int) -> None:
+        self._images = [c for c in columns if c.image is not None]
+        self._pillow = pillow_image() if self._images else None
+        self._transform = transform
+        self._seed = seed
+        self._epoch = epoch
+
+    @staticmethod
+    def is_needed(columns: Sequence[Column], transform: Transform | None) -> bool:
+        """Whether batches need anything done to them."""
+        return transform is not None or any(c.image is not None for c in columns)
+
+    def __call__(self, window: Window, start: int, stop: int, batch: int, allocator: Allocator) -> ProcessedBatch:
+        """Return rows ``start`` to ``stop`` of a window as batch number `batch`.
+
+        Raises:
+            DataError: an image cannot be decoded, or has another size than its field says.
+            TransformError: `transform` returned what cannot be a batch. What `transform` itself raises passes through.
+        """
+        arrays = self._made(window.arrays, start, stop, batch)
+        owners: dict[str, Any] = {}
+        if allocator.copies_gathered:
+            for name, array in arrays.items():
+                if isinstance(array, np.ndarray):
+                    arrays[name], owners[name] = copied(array, allocator)
+        return ProcessedBatch(stop - start, arrays, owners, sum(map(_nbytes, arrays.values())))
+
+    def _made(self, arrays: Mapping[str, Array], start: int, stop: int, batch: int) -> BatchArrays:
+        done: BatchArrays = {}
+        for name, array in arrays.items():
+            done[name] = array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
+        for column in self._images:
+            assert column.image is not None
+            done[column.name] = self._decoded(column.name, column.image, done[column.name], batch)
+        if self._transform is None:
+            return {name: _owned(array) for name, array in done.items()}
+        rng = np.random.Generator(bit_generator(self._seed, Stream.TRANSFORM, self._epoch, batch))
+        given = {name: _for_transform(_owned(array)) for name, array in done.items()}
+        try:
+            returned = self._transform(given, rng)
+        except Exception as error:
+            error.add_note(f"raised by transform in batch {batch} of epoch {self._epoch}")
+            raise
+        return _checked(returned, stop - start, f"transform in batch {batch} of epoch {self._epoch}")
+
+    def _decoded(self, name: str, field: Image, encoded: Any, batch: int) -> npt.NDArray[np.uint8] | Images:
+        height, width, channels = field.shape
+        images: Images = []
+        for row, data in enumerate(encoded.to_list()):
+            where = f"column {name!r}, row {row} of batch {batch}"
+            if not data and height is not None and width is not None:
+                images.append(np.zeros((height, width, channels), np.uint8))
+                continue
+            image = self._image(data, channels, where)
+            if height is not None and image.shape != (height, width, channels):
+                raise DataError(
+                    f"{where}: the image is {image.shape[0]} x {image.shape[1]}, not the {height} x {width} of its "
+                    "field; Image() without a shape takes images of any size"
+                )
+            images.append(image)
+        return np.stack(images) if height is not None and images else images
+
+    def _image(self, data: bytes, channels: int, where: str) -> npt.NDArray[np.uint8]:
+        assert self._pillow is not None
+        try:
+            with self._pillow.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
+                image = image.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels])
+                array = np.asarray(image)
+        except (OSError, ValueError, SyntaxError, self._pillow.DecompressionBombError) as error:
+            raise DataError(f"{where}: {len(data)} bytes that are no readable JPEG or PNG: {error}") from error
+        return array.reshape(*array.shape[:2], channels)
+
+
+def pillow_image() -> Any:
+    """Return Pillow's `Image` module.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise ConfigurationError(
+            "images are decoded by Pillow, which is not installed: pip install 'torch-parquet-loader[images]'"
+        ) from error
+
+
+def _nbytes(array: Array | Images) -> int:
+    return sum(a.nbytes for a in array) if isinstance(array, list) else nbytes_of(array)
+
+
+def _owned(array: Array | Images) -> Array | Images:
+    """Return the rows in memory of their own, so that the window can be let go of."""
+    if isinstance(array, list):
+        return array
+    if isinstance(array, Ragged):
+        values = _owned(array.values)
+        return Ragged(values, array.offsets.copy(), array.kind)
+    return array.copy() if array.base is not None else array
+
+
+def _for_transform(array: Array | Images) -> Any:
+    """Return text and bytes as object arrays of str and bytes, images of different sizes as an object array."""
+    if isinstance(array, Ragged):
+        return _objects(array.to_list()) if array.kind != "list" else array
+    return _objects(array) if isinstance(array, list) else array
+
+
+def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def _checked(returned: Any, rows: int, where: str) -> BatchArrays:
+    if not isinstance(returned, dict):
+        raise TransformError(f"{where}: expected a dict of columns, found {type(returned).__name__}")
+    done: BatchArrays = {}
+    for name, value in returned.items():
+        if not isinstance(name, str):
+            raise TransformError(f"{where}: column names are str, not {name!r}")
+        array = _from_transform(value, f"{where}, column {name!r}")
+        if len(array) != rows:
+            raise TransformError(f"{where}, column {name!r}: expected the batch's {rows} rows, found {len(array)}")
+        done[name] = array
+    return done
+
+
+def _from_transform(value: Any, where: str) -> Array | Images:
+    if isinstance(value, Ragged):
+        return value
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TransformError(f"{where}: not an array: {error}") from error
+    if array.ndim == 0:
+        raise TransformError(f"{where}: expected an array of rows, found the single value {value!r:.60}")
+    if array.dtype.kind in "OUST":
+        return _from_objects(array.tolist(), where)
+    if array.dtype.kind not in "biufc":
+        raise TransformError(f"{where}: no tensor can hold the dtype {array.dtype}; give numbers, str or bytes")
+    array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
+    return array if array.flags.writeable else array.copy()
+
+
+def _from_objects(values: list[Any], where: str) -> Array | Images:
+    if all(isinstance(v, str) for v in values):
+        return _joined([v.encode() for v in values], "text")
+    if all(isinstance(v, bytes) for v in values):
+        return _joined(values, "bytes")
+    arrays = [np.ascontiguousarray(v) for v in values]
+    if any(a.dtype.kind not in "biufc" for a in arrays):
+        raise TransformError(f"{where}: expected numbers, str or bytes in every row, found a mixture")
+    if len({(a.shape, a.dtype) for a in arrays}) == 1:
+        return np.stack(arrays)
+    return arrays
+
+
+def _joined(values: list[bytes], kind: Any) -> Ragged:
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum([len(v) for v in values], out=offsets[1:])
+    return Ragged(np.frombuffer(bytearray(b"".join(values)), np.uint8), offsets, kind)

@@ -1,0 +1,230 @@
+"""How much memory rows take, and so how many of them a window may hold: the arithmetic behind `memory_limit`.
+
+The limit is divided once, in fixed shares that no thread count enters, so that the window (and with it the order) is
+the same on every machine:
+
+    windows         the one being delivered, the next one's decoded rows, and its rows in their new order
+    reads           row groups being decoded, their buffers and pages; or cursors held open in large row groups
+    batches         batches being made by image decoding and `transform`, where there are any
+    rest            footers, allocator rounding, and what no estimate sees
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.columns import Column
+from parquet_loader.errors import MemoryLimitError
+from parquet_loader.read import BUFFER_BYTES, Reader
+from parquet_loader.snapshot import Snapshot
+from parquet_loader.types import IntArray, format_bytes
+
+SHARE_WINDOWS = 0.60
+SHARE_READS = 0.25
+SHARE_FOOTERS = 1 / 32
+# A whole row group is read at once only where several such reads fit into their share.
+READS_AT_ONCE = 4
+# While a row group is decoded, its Arrow columns and their canonical form may both be there for a moment.
+DECODING_FACTOR = 1.5
+# More open row groups mix sorted data better; beyond this many a batch's composition changes little.
+MOST_OPEN_ROW_GROUPS = 16
+# A window takes whole row groups where at least this many fit, and slices of several where fewer do.
+ENOUGH_ROW_GROUPS = 8
+# Larger windows shuffle no better in practice, and the first batch waits for a whole window.
+LARGEST_DEFAULT_WINDOW_BYTES = 128 * 2**20
+BATCHES_AT_ONCE = 4
+SAMPLE_ROWS = 4096
+SAMPLE_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class RowSizes:
+    """Bytes of one row on its way.
+
+    Attributes:
+        gathered: Canonical bytes of the columns that are gathered a window at a time.
+        wide: Bytes of the columns that are copied to their place as they are decoded.
+        processed: Bytes of a row in a batch made by image decoding or `transform`; 0 without these.
+        sampled_rows: Rows that were decoded to find out; 0 where all columns have fixed width.
+    """
+
+    gathered: float
+    wide: float
+    processed: float
+    sampled_rows: int = 0
+
+    @property
+    def decoded(self) -> float:
+        """Bytes of a decoded row."""
+        return self.gathered + self.wide
+
+    @property
+    def in_windows(self) -> float:
+        """Bytes of a row in the window delivered and in the one being made."""
+        return 2 * self.decoded + self.gathered
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """How a memory limit is spent. All of it follows from the snapshot, the columns and the caller's arguments.
+
+    Attributes:
+        limit_bytes: The limit.
+        row: Bytes of a row.
+        window_rows: Most rows of a window.
+        open_row_groups: Row groups that share a window by slices; 1 where whole ones are small enough.
+        whole_rows: Row groups of up to so many rows are read whole, larger ones by a cursor.
+        stream_rows: Rows that a cursor decodes at a time.
+        cursor_bytes: What an open cursor holds.
+        reads_bytes: Share for reads in flight.
+        batches_bytes: Share for batches being made.
+    """
+
+    limit_bytes: int
+    row: RowSizes
+    window_rows: int
+    open_row_groups: int
+    whole_rows: int
+    stream_rows: int
+    cursor_bytes: int
+    reads_bytes: int
+    batches_bytes: int
+
+    def row_group_bytes(self, rows: int) -> int:
+        """Return what decoding `rows` rows of a row group at once takes."""
+        return int(rows * self.row.decoded * DECODING_FACTOR)
+
+
+def measure_rows(
+    snapshot: Snapshot, reader: Reader, columns: tuple[Column, ...], counts: IntArray, *, processes: bool
+) -> RowSizes:
+    """Return the bytes of a row: from the types, and for columns of varying width from a sample of rows.
+
+    Args:
+        snapshot: The row groups.
+        reader: Reads the sample: the first rows of the row group that has most bytes.
+        columns: The canonical columns.
+        counts: int64 ``[row groups]``, rows of each that pass the filter.
+        processes: Whether batches are made one by one (images, `transform`).
+    """
+    wide = sum(c.row_bytes or 0 for c in columns if c.is_wide)
+    gathered: float = sum(c.row_bytes or 0 for c in columns if not c.is_wide)
+    varying = [c for c in columns if c.row_bytes is None]
+    image_bytes = float(sum(np.prod([n or 1 for n in c.image.shape]) for c in varying if c.image is not None))
+    rows = 0
+    if varying and len(counts) and counts.max():
+        group = int(np.argmax(np.where(counts > 0, snapshot.row_group_bytes, -1)))
+        sample = _sample(reader, group)
+        rows = len(sample)
+        density = snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)
+        scale = float(np.average(density, weights=counts)) / max(1.0, float(density[group]))
+        per_row = sum(sample.column(c.name).nbytes for c in varying) / max(rows, 1)
+        gathered += per_row * min(1.0, max(0.25, scale))
+    processed = gathered + wide + image_bytes if processes else 0.0
+    return RowSizes(gathered, float(wide), processed, rows)
+
+
+def _sample(reader: Reader, row_group: int) -> pa.Table:
+    stream = reader.stream(row_group, 256)
+    tables: list[pa.Table] = []
+    try:
+        for table in stream:
+            tables.append(table)
+            if sum(map(len, tables)) >= SAMPLE_ROWS or sum(t.nbytes for t in tables) >= SAMPLE_BYTES:
+                break
+    finally:
+        stream.close()  # type: ignore[attr-defined]
+    return pa.concat_tables(tables)
+
+
+def divide(
+    limit_bytes: int,
+    row: RowSizes,
+    snapshot: Snapshot,
+    counts: IntArray,
+    *,
+    batch_size: int,
+    window_rows: int | None,
+    shuffle: bool,
+) -> Sizing:
+    """Divide the memory limit.
+
+    Args:
+        limit_bytes: `memory_limit`.
+        row: Bytes of a row.
+        snapshot: The row groups.
+        counts: int64 ``[row groups]``, rows of each that pass the filter.
+        batch_size: Rows of a batch; a window holds two of them at least, so that a batch spans two windows at most.
+        window_rows: What the caller asked for, or None for a default.
+        shuffle: Whether windows are shuffled; where not, large row groups are read one after another.
+
+    Raises:
+        MemoryLimitError: the smallest window does not fit; names the largest row group and a limit that would do.
+    """
+    largest = int(np.argmax(counts)) if len(counts) else 0
+    largest_rows = int(counts[largest]) if len(counts) else 0
+    total_rows = int(counts.sum())
+    row_bytes = max(row.decoded, 1.0)
+    batches = int(row.processed * batch_size * BATCHES_AT_ONCE)
+    smallest = min(2 * batch_size if window_rows is None else window_rows, max(total_rows, 1))
+    cursor = _cursor_bytes(snapshot, largest) if largest_rows else 0
+
+    def fits(limit: int) -> bool:
+        windows = SHARE_WINDOWS * limit - batches
+        reads = SHARE_READS * limit
+        stream = DECODING_FACTOR * row_bytes * min(smallest, largest_rows, 1024)
+        small = DECODING_FACTOR * row_bytes * largest_rows * READS_AT_ONCE <= reads
+        return smallest * row.in_windows <= windows and (small or cursor + stream <= reads)
+
+    if not fits(limit_bytes):
+        needed = limit_bytes
+        while not fits(needed):
+            needed = needed * 5 // 4 + 1
+        name = snapshot.describe(largest) if len(counts) else "the source"
+        raise MemoryLimitError(
+            f"memory_limit={format_bytes(limit_bytes)} cannot hold two windows of {smallest} rows of "
+            f"{row_bytes:.0f} bytes and the reads for them (batch_size {batch_size}; the largest row group is {name} "
+            f"with {largest_rows} rows, about {format_bytes(largest_rows * row_bytes)}); "
+            f"memory_limit={-(-needed // 2**20)} MiB would do"
+        )
+    reads = int(SHARE_READS * limit_bytes)
+    most = max(int((SHARE_WINDOWS * limit_bytes - batches) / max(row.in_windows, 1.0)), smallest)
+    if window_rows is None:
+        most = min(most, max(int(LARGEST_DEFAULT_WINDOW_BYTES / row_bytes), 16 * batch_size))
+        window_rows = max(most, smallest)
+    whole = int(reads / READS_AT_ONCE / DECODING_FACTOR / row_bytes)
+    lanes = 1
+    if shuffle and largest_rows * ENOUGH_ROW_GROUPS > window_rows:
+        lanes = max(1, min(MOST_OPEN_ROW_GROUPS, reads // 2 // max(cursor, 1), int(np.count_nonzero(counts))))
+    stream_rows = max(1, min(int(reads / 8 / DECODING_FACTOR / row_bytes), 65536, window_rows))
+    return Sizing(
+        limit_bytes=limit_bytes,
+        row=row,
+        window_rows=window_rows,
+        open_row_groups=lanes,
+        whole_rows=max(whole, 1),
+        stream_rows=stream_rows,
+        cursor_bytes=cursor,
+        reads_bytes=reads,
+        batches_bytes=batches,
+    )
+
+
+def _cursor_bytes(snapshot: Snapshot, row_group: int) -> int:
+    """Estimate what an open cursor holds: for each column a read buffer, a page, and the dictionary, decompressed."""
+    footer = snapshot.footers.get(int(snapshot.row_group_file[row_group]))
+    group = footer.row_group(int(snapshot.row_group_number[row_group]))
+    total = 0
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        encoded = chunk.total_uncompressed_size
+        # Writers end pages at 20,000 rows or 1 MiB, whichever comes first; older ones at 1 MiB alone.
+        page = min(2**20, max(encoded * 20_000 // max(group.num_rows, 1), encoded // 8))
+        dictionary = 0
+        if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+            dictionary = max(0, chunk.data_page_offset - chunk.dictionary_page_offset)
+        total += BUFFER_BYTES + page + min(2 * dictionary, 2**21)
+    return total

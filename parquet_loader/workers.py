@@ -1,0 +1,116 @@
+"""Threads that do whatever is most urgent: a pool in which the workers ask for jobs, and one lock owns all state."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Condition, Thread, current_thread
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+Stage: TypeAlias = Literal["read", "permute", "gather", "process"]
+STAGES: tuple[Stage, ...] = ("read", "permute", "gather", "process")
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Job(Generic[T]):
+    """One piece of work.
+
+    Attributes:
+        stage: What it counts as.
+        run: The work; called without the lock.
+        done: Takes the result, under the lock.
+        failed: Takes what `run` raised, under the lock.
+    """
+
+    stage: Stage
+    run: Callable[[], T]
+    done: Callable[[T], None]
+    failed: Callable[[BaseException], None]
+
+
+class Workers:
+    """A fixed number of threads that ask `choose` for jobs.
+
+    Invariants: `choose`, `done` and `failed` are called with `changed` held and do no work of their own; `run` is called
+    without it. After every job all waiters are woken, since any outcome may make any other job possible.
+
+    Life: `start` begins the threads, `close` ends them after the job each is in. They are daemons, so that an
+    interpreter that exits without `close` is not held up; a finaliser calls `close` before that.
+
+    Args:
+        choose: Returns the most urgent job that may start now, or None to wait for a change.
+        count: Number of threads.
+    """
+
+    def __init__(self, choose: Callable[[], Job[Any] | None], count: int) -> None:
+        self.changed = Condition()
+        self.is_closing = False
+        self.cpu_s: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+        self.blocked_s: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+        self._choose = choose
+        self._pid = os.getpid()
+        names = [f"parquet_loader-worker-{number}" for number in range(count)]
+        self._threads = [Thread(target=self._work, name=name, daemon=True) for name in names]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> bool:
+        """End the threads; return whether they have ended.
+
+        They have not where the caller is one of them (a finaliser that the collector happened to run there): then they
+        end by themselves. In a forked child there are none.
+        """
+        if self._pid != os.getpid():
+            return False
+        with self.changed:
+            self.is_closing = True
+            self.changed.notify_all()
+        if current_thread() in self._threads:
+            return False
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+        return True
+
+    def _work(self) -> None:
+        while True:
+            with self.changed:
+                job = self._next()
+            if job is None:
+                return
+            self._run(job)
+            del job  # an idle worker keeps nothing alive
+
+    def _next(self) -> Job[Any] | None:
+        while not self.is_closing:
+            job = self._choose()
+            if job is not None:
+                return job
+            self.changed.wait()
+        return None
+
+    def _run(self, job: Job[Any]) -> None:
+        started, started_cpu = time.perf_counter(), time.thread_time()
+        outcome: Any = None
+        error: BaseException | None = None
+        try:
+            outcome = job.run()
+        except BaseException as raised:  # handed to whoever waits for the job
+            error = raised
+        cpu_s = time.thread_time() - started_cpu
+        wall_s = time.perf_counter() - started
+        with self.changed:
+            self.cpu_s[job.stage] += cpu_s
+            self.blocked_s[job.stage] += max(0.0, wall_s - cpu_s)
+            if error is None:
+                job.done(outcome)
+            else:
+                job.failed(error)
+            self.changed.notify_all()
