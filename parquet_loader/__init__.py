@@ -1,1 +1,89 @@
-"""Feed deep-learning training from Parquet."""
+"""Feed deep-learning training from Parquet: asynchronous, shuffled, batched into contiguous tensors.
+
+Importing this package does not import torch: `BatchedDataLoader` and what goes with it are resolved on first use
+(PEP 562), so that jobs that write data sets need numpy and pyarrow alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import pyarrow  # noqa: F401, ICN001  (first imported by a thread other than the main one, it can hang at exit)
+
+from parquet_loader.errors import (
+    ConfigurationError,
+    DataError,
+    LoaderStateError,
+    MemoryLimitError,
+    ParquetLoaderError,
+    SchemaError,
+    SourceError,
+    TransformError,
+    UnsupportedError,
+    WriteError,
+)
+from parquet_loader.read import ReadOptions
+from parquet_loader.schema import Bytes, Category, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
+from parquet_loader.types import Ragged, Shard
+from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
+
+if TYPE_CHECKING:
+    from parquet_loader.loader import BatchedDataLoader, EpochPlan
+    from parquet_loader.stats import LoaderStats
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "BatchedDataLoader": "parquet_loader.loader",
+    "EpochPlan": "parquet_loader.loader",
+    "LoaderStats": "parquet_loader.stats",
+}
+
+__all__ = [
+    "BatchedDataLoader",
+    "Bytes",
+    "Category",
+    "ConfigurationError",
+    "DataError",
+    "DatasetWriter",
+    "EpochPlan",
+    "Group",
+    "Image",
+    "LoaderStateError",
+    "LoaderStats",
+    "MemoryLimitError",
+    "ParquetLoaderError",
+    "Ragged",
+    "RaggedList",
+    "ReadOptions",
+    "Scalar",
+    "Schema",
+    "SchemaError",
+    "Shard",
+    "SourceError",
+    "Tensor",
+    "Text",
+    "TransformError",
+    "UnsupportedError",
+    "WriteError",
+    "WriteOptions",
+    "write_dataset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"{name} needs torch: pip install 'torch-parquet-loader[torch]'") from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])

@@ -84,6 +84,15 @@ class _Building:
         return self.arena_bytes + self.decoded_bytes + self.gathered_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What reading a slice gave: bytes that stay with the window, bytes read, and the cursor if it goes on."""
+
+    kept_bytes: int
+    read_bytes: int
+    left_open: Cursor | None
+
+
 class Engine:
     """Reads one epoch in the background.
 
@@ -318,38 +327,41 @@ class Engine:
             return self._slice_job(window, number, flying, whole=whole)
         return None
 
-    def _slice_job(self, window: _Building, number: int, flying: int, *, whole: bool) -> Job[tuple[int, int]]:
+    def _slice_job(self, window: _Building, number: int, flying: int, *, whole: bool) -> Job[_Read]:
         piece = window.slices[number]
         expected = int(piece.rows * self._sizing.row.gathered)
+        cursor = self._cursors.pop(piece.row_group, None)
+        # What an open cursor holds counts as reading, from its opening to its end.
+        was_open = self._sizing.cursor_bytes if cursor else 0
         self._busy.add(piece.row_group)
         self.budget.reading_bytes += flying
         self.budget.hold(flying + expected)
         window.decoded_bytes += expected
 
-        def run() -> tuple[int, int]:
+        def run() -> _Read:
             if not whole:
-                return self._read_by_cursor(window, number, piece)
+                return self._read_by_cursor(window, number, piece, cursor)
             table, read_bytes = self._reader.read(piece.row_group)
-            return window.assembly.place(number, 0, table), read_bytes
+            return _Read(window.assembly.place(number, 0, table), read_bytes, None)
 
-        def landed(kept: int) -> None:
+        def landed(kept: int, left_open: Cursor | None) -> None:
             self._busy.discard(piece.row_group)
-            cursor_stays = piece.row_group in self._cursors and not piece.start
-            cursor_ends = piece.row_group not in self._cursors and not whole and piece.start
-            left = self._sizing.cursor_bytes * (int(cursor_stays) - int(cursor_ends))
-            self.budget.reading_bytes -= flying - left
-            self.budget.hold(left - flying + kept - expected)
+            stays = 0
+            if left_open is not None:
+                self._cursors[piece.row_group] = left_open
+                stays = self._sizing.cursor_bytes
+            self.budget.reading_bytes += stays - was_open - flying
+            self.budget.hold(stays - was_open - flying + kept - expected)
             window.decoded_bytes += kept - expected
 
-        def done(outcome: tuple[int, int]) -> None:
-            kept, read_bytes = outcome
-            landed(kept)
-            self.budget.bytes_read += read_bytes
+        def done(read: _Read) -> None:
+            landed(read.kept_bytes, read.left_open)
+            self.budget.bytes_read += read.read_bytes
             self.budget.row_groups += piece.stop == self._counts[piece.row_group]
             window.unread -= 1
 
         def failed(error: BaseException) -> None:
-            landed(0)
+            landed(0, None)
             if self._skips and isinstance(error, ParquetLoaderError):
                 self._break(piece.row_group, str(error))
                 self._leave_out(window, number)
@@ -358,12 +370,8 @@ class Engine:
 
         return Job("read", run, done, failed)
 
-    def _read_by_cursor(self, window: _Building, number: int, piece: Slice) -> tuple[int, int]:
-        """Read a slice of a row group that is held open; return the bytes kept and the bytes read.
-
-        `_busy` keeps everyone else away from this cursor meanwhile.
-        """
-        cursor = self._cursors.pop(piece.row_group, None)
+    def _read_by_cursor(self, window: _Building, number: int, piece: Slice, cursor: Cursor | None) -> _Read:
+        """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile."""
         read_bytes = self._reader.encoded_bytes(piece.row_group) if cursor is None else 0
         cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows)
         kept, at_row = 0, 0
@@ -372,14 +380,13 @@ class Engine:
                 for table in cursor.take(min(self._sizing.stream_rows, piece.rows - at_row)):
                     kept += window.assembly.place(number, at_row, table)
                     at_row += len(table)
-            if piece.stop == self._counts[piece.row_group]:
+            if piece.stop == self._counts[piece.row_group] and not self.workers.is_closing:
                 cursor.finish()
-            else:
-                self._cursors[piece.row_group] = cursor
+                return _Read(kept, read_bytes, None)
         except BaseException:
             cursor.close()
             raise
-        return kept, read_bytes
+        return _Read(kept, read_bytes, cursor)
 
     def _break(self, row_group: int, reason: str) -> None:
         """Leave out what is still to come of a row group."""

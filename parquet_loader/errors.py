@@ -8,6 +8,7 @@
     ├── ConfigurationError     an argument of the wrong kind or range                  (also a ValueError)
     ├── TransformError         the caller's `transform` broke its contract
     ├── WriteError             a data set could not be written                         (also an OSError)
+    ├── UnsupportedError       part of the contract that this version does not have yet (also a NotImplementedError)
     └── LoaderStateError       used after `close()`, or iterated twice at once         (also a RuntimeError)
 
 A message is one sentence each for where (file, row group, column), what was expected, what was found
@@ -50,6 +51,10 @@ class TransformError(ParquetLoaderError):
 
 class WriteError(ParquetLoaderError, OSError):
     """A data set could not be written; nothing of the failed file was published."""
+
+
+class UnsupportedError(ParquetLoaderError, NotImplementedError):
+    """Something that this version cannot do yet; the message says what to do meanwhile."""
 
 
 class LoaderStateError(ParquetLoaderError, RuntimeError):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+from pyarrow import acero
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.snapshot import Snapshot

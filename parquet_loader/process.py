@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from parquet_loader.arena import Allocator
 from parquet_loader.columns import Column
 from parquet_loader.errors import ConfigurationError, DataError, TransformError
 from parquet_loader.plan import Stream, bit_generator
 from parquet_loader.schema import Image
-from parquet_loader.arena import Allocator
 from parquet_loader.types import Ragged
 from parquet_loader.window import Array, Window, copied, nbytes_of
 

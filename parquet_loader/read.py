@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from parquet_loader.decode import Decoder, Place
 from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError, SourceError
-from parquet_loader.filters import RowFilter
 from parquet_loader.filesystem import is_local
+from parquet_loader.filters import RowFilter
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
 
@@ -130,13 +130,22 @@ class Reader:
         footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
         group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
         chunks = (group.column(i) for i in range(group.num_columns))
-        prefixes = {*wanted}
-        dotted = tuple(f"{name}." for name in wanted)
-        return sum(
-            chunk.total_compressed_size
-            for chunk in chunks
-            if chunk.path_in_schema in prefixes or chunk.path_in_schema.startswith(dotted)
-        )
+        by_path = {chunk.path_in_schema: chunk.total_compressed_size for chunk in chunks}
+        return sum(by_path[path] for path in _selected(list(by_path), wanted))
+
+    def column_chunks(self, row_groups: Iterable[int]) -> int:
+        """Return how many column chunks reading these row groups touches."""
+        total, by_schema = 0, dict[int, int]()
+        for row_group in row_groups:
+            file = int(self._snapshot.row_group_file[row_group])
+            schema = int(self._snapshot.file_schema[file])
+            if schema not in by_schema:
+                footer = self._snapshot.footers.get(file)
+                paths = [footer.schema.column(i).path for i in range(footer.num_columns)]
+                wanted = _selected(paths, self._file_columns(row_group))
+                by_schema[schema] = len(wanted)
+            total += by_schema[schema]
+        return total
 
     def _decoder(self, row_group: int) -> Decoder:
         return self._decoders[int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])]
@@ -214,6 +223,12 @@ class Reader:
         reason = str(error).split("\n")[0]
         where = self._snapshot.describe(row_group) + (f", column {culprit!r}" if culprit else "")
         return DataError(f"{where}: the data cannot be decoded: {reason}; on_error='skip' leaves such row groups out")
+
+
+def _selected(paths: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the leaf columns that the Parquet reader takes for these names."""
+    exact, below = {*names}, tuple(f"{name}." for name in names)
+    return [path for path in paths if path in exact or path.startswith(below)]
 
 
 def _rows_without_columns(rows: int) -> pa.Table:

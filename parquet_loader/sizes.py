@@ -33,8 +33,8 @@ DECODING_FACTOR = 1.5
 MOST_OPEN_ROW_GROUPS = 16
 # A window takes whole row groups where at least this many fit, and slices of several where fewer do.
 ENOUGH_ROW_GROUPS = 8
-# Larger windows shuffle no better in practice, and the first batch waits for a whole window.
-LARGEST_DEFAULT_WINDOW_BYTES = 128 * 2**20
+# Larger windows leave the caches and gather more slowly, and the first batch waits for a whole window.
+LARGEST_DEFAULT_WINDOW_BYTES = 64 * 2**20
 BATCHES_AT_ONCE = 4
 SAMPLE_ROWS = 4096
 SAMPLE_BYTES = 8 * 2**20

@@ -42,6 +42,34 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
+def check_int(name: str, value: Any, lowest: int, highest: int) -> int:
+    """Return an integer argument.
+
+    Raises:
+        ConfigurationError: it is none, or out of range (both ends included).
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not lowest <= value <= highest:
+        raise ConfigurationError(f"{name}={value!r}: expected an integer from {lowest} to {highest}")
+    return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The part of the rows that one rank owns.
+
+    Attributes:
+        rank: From 0 to ``world_size - 1``.
+        world_size: Number of ranks.
+    """
+
+    rank: int
+    world_size: int
+
+    def __post_init__(self) -> None:
+        check_int("Shard world_size", self.world_size, 1, 2**31)
+        check_int("Shard rank", self.rank, 0, self.world_size - 1)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ragged:
     """Rows of varying length: all values end to end, and where each row begins.

@@ -18,8 +18,8 @@ class WriteOptions:
         row_group_bytes: Size of a row group once decoded, as a number of bytes or text such as ``"8MiB"``. A loader
             reads whole row groups, one on each thread, and shuffles the rows of at least 8 of them together.
         file_bytes: A file is closed once it holds at least this many bytes, as stored.
-        compression: Codec for the columns that it shrinks by a fifth or more: ``"lz4"`` (raw), ``"snappy"``,
-            ``"zstd"``, or ``"none"`` for no column.
+        compression: Codec for the columns that it shrinks to six tenths or less: ``"lz4"`` (raw),
+            ``"snappy"``, ``"zstd"``, or ``"none"`` for no column.
 
     The defaults are measured by ``benchmarks/layout.py``.
     """

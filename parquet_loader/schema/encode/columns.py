@@ -98,10 +98,14 @@ def _scalar(field: Scalar, values: Values) -> pa.Array:
 
 
 def _text(_: Text, values: Values) -> pa.Array:
-    array = _ragged_bytes(values, pa.string()) if isinstance(values, Ragged) else to_arrow(values)
+    array = _words(values)
     if not (is_text(array.type) or pa.types.is_null(array.type)):
         raise Misfit(f"the values are of type {array.type}, expected text (str)")
     return array.cast(pa.string())
+
+
+def _words(values: Values) -> pa.Array:
+    return _ragged_bytes(values, pa.string()) if isinstance(values, Ragged) else to_arrow(values)
 
 
 def _bytes(_: Bytes, values: Values) -> pa.Array:
@@ -133,7 +137,7 @@ def _category(field: Category, values: Values) -> pa.Array:
 
 def _codes(field: Category, values: Values) -> pa.Array:
     """Return int32 codes of words, or check codes given as integers."""
-    array = to_arrow(values)
+    array = _words(values)
     count = len(field.vocabulary)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), pa.int32())

@@ -66,8 +66,9 @@ def _checked(array: pa.Array) -> pa.Array:
 def _encoded(field: Image, value: Any, row: int) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    if getattr(value, "mode", None) not in (None, "L", "RGB", "RGBA"):
-        raise Misfit(f"the image has the mode {value.mode!r}; convert it to 'L', 'RGB' or 'RGBA'", row)
+    mode = getattr(value, "mode", None)
+    if isinstance(mode, str) and mode not in ("L", "RGB", "RGBA"):
+        raise Misfit(f"the image has the mode {mode!r}; convert it to 'L', 'RGB' or 'RGBA'", row)
     pixels = np.asarray(value)
     height, width, channels = field.shape
     if pixels.ndim == 2:

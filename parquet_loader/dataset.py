@@ -1,0 +1,226 @@
+"""Everything known before the first epoch: what the files hold, what is delivered of it, and how memory is divided."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parquet_loader.decode import Decoder, read_name
+from parquet_loader.errors import SchemaError, nearest
+from parquet_loader.filters import RowFilter
+from parquet_loader.plan import Plan, plan_epoch
+from parquet_loader.read import Reader, ReadOptions
+from parquet_loader.schema import RaggedList, Scalar, Schema, Tensor
+from parquet_loader.schema.infer import infer_fields
+from parquet_loader.sizes import SAMPLE_ROWS, SHARE_FOOTERS, Sizing, divide, measure_rows
+from parquet_loader.snapshot import Snapshot
+from parquet_loader.types import IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A snapshot with a schema, a filter and a memory budget applied to it. Immutable.
+
+    Attributes:
+        snapshot: The files and row groups.
+        schema: What is delivered.
+        reader: Reads row groups as the schema says.
+        counts: int64 ``[row groups]``, rows of each that pass the filter.
+        sizing: How the memory limit is divided.
+    """
+
+    snapshot: Snapshot
+    schema: Schema
+    reader: Reader
+    counts: IntArray
+    sizing: Sizing
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch."""
+        return int(self.counts.sum())
+
+    def plan(self, *, batch_size: int, drop_last: bool, shuffle: bool, seed: int, epoch: int) -> Plan:
+        """Return one epoch's plan."""
+        return plan_epoch(
+            self.counts,
+            window_rows=self.sizing.window_rows,
+            open_row_groups=self.sizing.open_row_groups,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            shuffle=shuffle,
+            seed=seed,
+            epoch=epoch,
+        )
+
+
+def open_dataset(
+    snapshot: Snapshot,
+    *,
+    schema: Schema | None,
+    columns: Sequence[str] | None,
+    filters: pc.Expression | None,
+    batch_size: int,
+    window_rows: int | None,
+    shuffle: bool,
+    memory_limit_bytes: int,
+    transform: bool,
+    read_options: ReadOptions,
+    num_threads: int,
+) -> Dataset:
+    """Find out what is delivered, how many rows there are, and what fits; arguments as in `BatchedDataLoader`.
+
+    With a filter this reads the filter's columns of all row groups that may match; with columns of varying width it
+    decodes a few thousand rows.
+
+    Raises:
+        SchemaError, DataError, SourceError, MemoryLimitError, ConfigurationError: see there.
+    """
+    snapshot.footers.limit(int(memory_limit_bytes * SHARE_FOOTERS))
+    row_filter = None if filters is None else RowFilter(filters, snapshot)
+    if schema is None:
+        chosen = _with_constant_lists(select(found_schema(snapshot), columns), snapshot, read_options)
+    else:
+        chosen = select(schema, columns)
+    reader = Reader(snapshot, _decoders(chosen, snapshot), row_filter, read_options)
+    counts = snapshot.row_group_rows if row_filter is None else _count(snapshot, reader, row_filter, num_threads)
+    processes = transform or any(c.image is not None for c in reader.columns)
+    row = measure_rows(snapshot, reader, reader.columns, counts, processes=processes)
+    sizing = divide(
+        memory_limit_bytes, row, snapshot, counts, batch_size=batch_size, window_rows=window_rows, shuffle=shuffle
+    )
+    return Dataset(snapshot, chosen, reader, counts, sizing)
+
+
+def found_schema(snapshot: Snapshot) -> Schema:
+    """Return the schema that the files carry, or that follows from their columns, with the partition columns.
+
+    Files without rows have no say.
+
+    Raises:
+        SchemaError: two files differ; names both and the column.
+    """
+    with_rows = sorted(set(snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]].tolist()))
+    numbers = with_rows or [0]
+    first, *others = numbers
+    names = [snapshot.files[int(np.argmax(snapshot.file_schema == n))].path for n in range(len(snapshot.schemas))]
+    found = Schema.from_arrow(snapshot.schemas[first])
+    for number in others:
+        other = Schema.from_arrow(snapshot.schemas[number])
+        if other == found:
+            continue
+        for column in [*found, *(c for c in other if c not in found)]:
+            here, there = found.get(column), other.get(column)
+            if here != there:
+                raise SchemaError(
+                    f"column {column!r} differs: {names[first]} has {here or 'no such column'}, {names[number]} has "
+                    f"{there or 'no such column'}; pass schema= (missing=<value> reads files that lack a column), "
+                    "or columns= without it"
+                )
+    fields = dict(found)
+    for column in snapshot.partition_schema:
+        if column.name not in fields and column.name not in snapshot.schemas[first].names:
+            fields.update(infer_fields(column))
+    return Schema(fields)
+
+
+def select(schema: Schema, columns: Sequence[str] | None) -> Schema:
+    """Return the named fields; the name of a struct stands for all its leaves.
+
+    Raises:
+        SchemaError: a name is unknown or repeated.
+    """
+    if columns is None:
+        return schema
+    names: list[str] = []
+    for column in columns:
+        leaves = [column] if column in schema else [name for name in schema if name.startswith(f"{column}.")]
+        if not leaves:
+            raise SchemaError(f"columns: there is no column {column!r}. {nearest(column, schema)}")
+        names.extend(leaves)
+    return schema.select(names)
+
+
+def _decoders(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
+    """Return one decoder for each of the snapshot's schemas; those of files without rows are never used."""
+    with_rows = snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]]
+    decoders: list[Decoder | None] = []
+    for number, file_schema in enumerate(snapshot.schemas):
+        name = snapshot.files[int(np.argmax(snapshot.file_schema == number))].path
+        is_read = number in with_rows or not len(with_rows)
+        decoders.append(Decoder(schema, file_schema, snapshot.partition_schema, name) if is_read else None)
+    usable = next(d for d in decoders if d is not None)
+    return [d or usable for d in decoders]
+
+
+def _with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOptions) -> Schema:
+    """Deliver lists that have the same length in every row as tensors.
+
+    Footers tell how many values each row group has, which rules out most lists; a sample of rows confirms the rest,
+    and a row that differs after all is an error when it is read.
+    """
+    lists = {name: field for name, field in schema.items() if isinstance(field, RaggedList)}
+    lengths = {name: _constant_length(snapshot, name) for name, field in lists.items() if isinstance(field.item, Scalar)}
+    candidates = [name for name, length in lengths.items() if length]
+    if not candidates:
+        return schema
+    group = int(np.argmax(snapshot.row_group_rows))
+    some = schema.select(candidates)
+    stream = Reader(snapshot, _decoders(some, snapshot), None, options).stream(group, SAMPLE_ROWS)
+    sample: pa.Table = next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    fields = dict(schema)
+    for name in candidates:
+        found = pc.unique(pc.list_value_length(sample.column(name))).to_pylist()
+        item = lists[name].item
+        if found == [lengths[name]]:
+            fields[name] = Tensor(item.type, (found[0],), fill=item.fill, storage="list")
+    return Schema(fields)
+
+
+def _constant_length(snapshot: Snapshot, name: str) -> int | None:
+    """Return how many values each row of a list column has, if footers admit that all have as many."""
+    lengths: set[int] = set()
+    for group in np.flatnonzero(snapshot.row_group_rows):
+        file = int(snapshot.row_group_file[group])
+        prefix = read_name(snapshot.schema_of(file), name) + "."
+        footer = snapshot.footers.get(file)
+        chunks = [footer.row_group(int(snapshot.row_group_number[group])).column(i) for i in range(footer.num_columns)]
+        leaves = [c for c in chunks if c.path_in_schema.startswith(prefix)]
+        if len(leaves) != 1 or leaves[0].num_values % snapshot.row_group_rows[group]:
+            return None
+        lengths.add(int(leaves[0].num_values // snapshot.row_group_rows[group]))
+        if len(lengths) > 1:
+            return None
+    return lengths.pop() if lengths else None
+
+
+def _count(snapshot: Snapshot, reader: Reader, row_filter: RowFilter, num_threads: int) -> IntArray:
+    """Count the rows of each row group that pass the filter."""
+    counts = np.zeros(snapshot.row_groups, np.int64)
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="parquet_loader-count") as pool:
+        surviving = list(pool.map(lambda file: row_filter.surviving(snapshot, file), range(len(snapshot.files))))
+        groups = [
+            group
+            for group in np.flatnonzero(snapshot.row_group_rows).tolist()
+            if int(snapshot.row_group_number[group]) in surviving[int(snapshot.row_group_file[group])]
+        ]
+        try:
+            counts[groups] = list(pool.map(reader.count, groups))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return counts
+
+
+def default_num_threads() -> int:
+    """Return the number of processors this process may use, at most 8."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(8, available))
+

@@ -1,0 +1,83 @@
+"""Batches on a GPU: each is copied on a side stream while the one before it is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from parquet_loader.collate import Batch
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.types import Ragged
+
+
+def check_device(device: Any) -> torch.device | None:
+    """Return the device named, or None.
+
+    Raises:
+        ConfigurationError: it is no device, or one that this machine does not have.
+    """
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigurationError(f"device={device!r}: {str(error).splitlines()[0]}") from None
+    if found.type == "cpu":
+        return found
+    if found.type != "cuda":
+        raise ConfigurationError(f"device={device!r}: batches are copied to 'cuda' devices, or stay on the 'cpu'")
+    if not torch.cuda.is_available():
+        raise ConfigurationError(f"device={device!r}: this torch sees no CUDA device; leave device out to stay on the CPU")
+    if found.index is not None and found.index >= torch.cuda.device_count():
+        raise ConfigurationError(f"device={device!r}: there are {torch.cuda.device_count()} CUDA devices")
+    return found if found.index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
+def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """Yield the batches on a CUDA device, the copy of the next one under way while the caller uses this one.
+
+    Runs in the caller's thread. A batch is handed over when the caller's current stream waits for its copy; it is
+    recorded on that stream, so that its memory is not given out again under kernels still queued there. Pinned sources
+    may be let go of as soon as their copy is queued: torch's host allocator waits for it.
+    """
+    side = torch.cuda.Stream(device)
+    coming: tuple[Batch, torch.cuda.Event] | None = None
+    for batch in batches:
+        with torch.cuda.stream(side):
+            moved = {name: _moved(value, device) for name, value in batch.items()}
+            event = torch.cuda.Event()
+            event.record(side)
+        if coming is not None:
+            yield _handed_over(*coming, device)
+        coming = (moved, event)
+    if coming is not None:
+        yield _handed_over(*coming, device)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Ragged):
+        return Ragged(_moved(value.values, device), _moved(value.offsets, device), value.kind)
+    if isinstance(value, list):
+        return [_moved(v, device) for v in value]
+    return value.to(device, non_blocking=True)
+
+
+def _handed_over(batch: Batch, event: torch.cuda.Event, device: torch.device) -> Batch:
+    stream = torch.cuda.current_stream(device)
+    stream.wait_event(event)
+    for value in batch.values():
+        _record(value, stream)
+    return batch
+
+
+def _record(value: Any, stream: torch.cuda.Stream) -> None:
+    if isinstance(value, Ragged):
+        _record(value.values, stream)
+        _record(value.offsets, stream)
+    elif isinstance(value, list):
+        for v in value:
+            _record(v, stream)
+    else:
+        value.record_stream(stream)
