@@ -19,8 +19,8 @@ _PAGE_BYTES = 2**20
 _UNLIMITED_ROWS = 2**31 - 1
 
 # Decoding pays for both, so a column has to become this much smaller. Measured by benchmarks/layout.py, one thread,
-# from the page cache: LZ4 that halves a column takes its decoding from 8 to 2 GB/s, and never pays at less than a third off;
-# a dictionary of few values takes it from 8 to 6 and the column to a sixth.
+# from the page cache: LZ4 that halves a column takes its decoding from 8 to 2 GB/s, which pays where files come in
+# at less than about 2 GB/s a thread; a dictionary of few values takes it from 8 to 6, and the column to a sixth.
 _WORTH_COMPRESSION = 0.6
 _WORTH_DICTIONARY = 0.5
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -194,7 +194,7 @@ def _value_bytes(value: Any) -> float:
         return 8.0 + len(value) * (_value_bytes(value[0]) if value else 0.0)
     if isinstance(value, Mapping):
         return 8.0 + sum(map(_value_bytes, value.values()))
-    if value is None or isinstance(value, bool | int | float | datetime.date):
+    if value is None or isinstance(value, bool | int | float | dt.date):
         return 8.0
     size = getattr(value, "nbytes", 64)
     return float(size) if isinstance(size, int) else 64.0

@@ -126,7 +126,8 @@ def _attempt(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
         return out if _comes_back(out, start) else None
     if kind == wanted == "f":
         return out if _infinities(out) == _infinities(start) else None
-    if (kind, wanted) in {("i", "b"), ("M", "D"), ("f", "d"), ("d", "f")}:
+    unchecked = kind == "i" and pa.types.is_float16(type_)
+    if unchecked or (kind, wanted) in {("i", "b"), ("M", "D"), ("f", "d"), ("d", "f")}:
         return out if _comes_back(out, array) else None
     if pa.types.is_date64(type_):
         return out if _comes_back(out.cast(pa.date32(), safe=False), out) else None

@@ -1,0 +1,228 @@
+"""What the writer's defaults rest on: size and decoding speed of columns, row groups and pages stored in several ways.
+
+    python benchmarks/layout.py            about three minutes; writes benchmarks/results/layout.json
+
+All ways of one question are measured in turns, round after round, so that a disturbance hits them alike; figures are
+medians over the rounds, and `spread` is (slowest - fastest) / median. Files are in the page cache. Page checksums are
+written everywhere and verified only where it says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROUNDS = 9
+MIB = 2**20
+THREADS = 2
+PLAIN = {"compression": "NONE", "use_dictionary": False}
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": PLAIN,
+    "lz4": {"compression": "LZ4", "use_dictionary": False},
+    "zstd": {"compression": "ZSTD", "use_dictionary": False},
+    "dictionary": {"compression": "NONE", "use_dictionary": True},
+    "dictionary+lz4": {"compression": "LZ4", "use_dictionary": True},
+}
+
+
+def columns(rng: np.random.Generator, size_bytes: int) -> dict[str, pa.Array]:
+    """Return one column of each kind, of about `size_bytes` once decoded."""
+    words = np.array([f"category {i:02d}" for i in range(50)])
+    letters = rng.integers(97, 123, size_bytes, dtype=np.uint8)
+    text_offsets = np.arange(0, size_bytes + 1, 32, dtype=np.int32)
+    half_zero = rng.random(size_bytes // 4, dtype=np.float32) * (rng.random(size_bytes // 4) < 0.4)
+    sparse = rng.integers(0, 256, size_bytes, dtype=np.uint8) * (rng.random(size_bytes) < 0.2)
+    noise = rng.standard_normal(size_bytes // 4, dtype=np.float32)
+    eights = size_bytes // 8
+    return {
+        "float32 noise": pa.array(noise),
+        "float32, 60 % zeros": pa.array(half_zero.astype(np.float32)),
+        "float32, 2 decimals below 1000": pa.array(np.round(rng.random(size_bytes // 4) * 1000, 2).astype(np.float32)),
+        "int64 noise below 2**40": pa.array(rng.integers(0, 2**40, eights)),
+        "int64 below 1000": pa.array(rng.integers(0, 1000, eights)),
+        "int64 rising": pa.array(np.cumsum(rng.integers(0, 5000, eights))),
+        "int8 codes of 16 words": pa.array(rng.integers(0, 16, size_bytes // 4, dtype=np.int8)),
+        "text, 50 words": pa.array(words[rng.integers(0, 50, size_bytes // 16)]),
+        "text, random letters": pa.Array.from_buffers(
+            pa.string(), len(text_offsets) - 1, [None, pa.py_buffer(text_offsets), pa.py_buffer(letters)]
+        ),
+        "tensor 16 KiB float32 noise": raw(noise, 16384),
+        "tensor 784 B uint8, 80 % zeros": raw(sparse.astype(np.uint8)[: size_bytes // 784 * 784], 784),
+    }
+
+
+def raw(values: np.ndarray[Any, Any], width_bytes: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.binary(width_bytes), values.nbytes // width_bytes, [None, pa.py_buffer(values)])
+
+
+def write(table: pa.Table, path: str, row_group_rows: int, **arguments: Any) -> None:
+    settings = {"write_statistics": False, "max_rows_per_page": 2**31 - 1, "write_page_checksum": True} | arguments
+    with pq.ParquetWriter(path, table.schema, **settings) as writer:
+        writer.write_table(table, row_group_size=row_group_rows)
+
+
+def not_null(**arrays: pa.Array) -> pa.Table:
+    schema = pa.schema([pa.field(name, array.type, nullable=False) for name, array in arrays.items()])
+    return pa.Table.from_arrays(list(arrays.values()), schema=schema)
+
+
+def decode(path: str, threads: int = 1, *, verify: bool = False) -> None:
+    """Decode all row groups, each on one of `threads`, and let go of each at once."""
+
+    def read(groups: range) -> None:
+        with pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=verify) as file:
+            for group in groups:
+                file.read_row_group(group, use_threads=False)
+
+    count = pq.read_metadata(path).num_row_groups
+    if threads == 1:
+        read(range(count))
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(read, [range(i, count, threads) for i in range(threads)]))
+
+
+def in_turns(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[str, float]]:
+    """Return median seconds and spread of each way."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, run in ways.items():
+            start = time.perf_counter()
+            run()
+            if number:  # the first round warms up
+                seconds[name].append(time.perf_counter() - start)
+    return {
+        name: {"s": statistics.median(s), "spread": round((max(s) - min(s)) / statistics.median(s), 2)}
+        for name, s in seconds.items()
+    }
+
+
+def measure_columns(folder: str, rounds: int) -> dict[str, Any]:
+    """How small and how fast each kind of column is in each way of storing it, one thread, row groups of 8 MiB."""
+    out: dict[str, Any] = {}
+    for kind, array in columns(np.random.default_rng(0), 32 * MIB).items():
+        table = not_null(x=array)
+        paths = {way: os.path.join(folder, f"{way}.parquet") for way in WAYS}
+        for way, path in paths.items():
+            write(table, path, max(1, table.num_rows // 4), **WAYS[way])
+        times = in_turns({way: lambda path=path: decode(path) for way, path in paths.items()}, rounds)  # type: ignore[misc]
+        base = os.path.getsize(paths["plain"])
+        out[kind] = {
+            way: {
+                "size": round(os.path.getsize(paths[way]) / base, 3),
+                "GB/s": round(table.nbytes / t["s"] / 1e9, 2),
+                "spread": t["spread"],
+            }
+            for way, t in times.items()
+        }
+    return out
+
+
+def narrow_and_tensors(size_bytes: int) -> dict[str, pa.Table]:
+    rng = np.random.default_rng(1)
+    rows = size_bytes // (40 * 4)
+    narrow = {f"c{i}": pa.array(rng.standard_normal(rows, dtype=np.float32)) for i in range(40)}
+    tensors = raw(rng.standard_normal(size_bytes // 4, dtype=np.float32), 16384)
+    return {"40 float32 columns": not_null(**narrow), "tensors of 16 KiB": not_null(x=tensors)}
+
+
+def measure_row_groups(folder: str, rounds: int) -> dict[str, Any]:
+    """Decoding speed by size of a row group, two threads over row groups; and bytes of footer a row group."""
+    out: dict[str, Any] = {}
+    sizes = [MIB // 4, MIB // 2, MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB, 64 * MIB]
+    for kind, table in narrow_and_tensors(128 * MIB).items():
+        paths = {f"{size / MIB:g} MiB": os.path.join(folder, f"{size}.parquet") for size in sizes}
+        for size, path in zip(sizes, paths.values(), strict=True):
+            write(table, path, max(1, int(table.num_rows * size / table.nbytes)), **PLAIN)
+        times = in_turns({n: lambda path=path: decode(path, THREADS) for n, path in paths.items()}, rounds)  # type: ignore[misc]
+        out[kind] = {
+            n: {"GB/s": round(table.nbytes / t["s"] / 1e9, 2), "spread": t["spread"]} for n, t in times.items()
+        }
+        for path in paths.values():
+            os.remove(path)
+    return out
+
+
+def measure_pages(folder: str, rounds: int) -> dict[str, Any]:
+    """Decoding speed by size of a page, with and without verifying checksums, one thread, row groups of 8 MiB."""
+    out: dict[str, Any] = {}
+    sizes = [64 * 2**10, 256 * 2**10, MIB, 4 * MIB, 8 * MIB]
+    for kind, table in narrow_and_tensors(64 * MIB).items():
+        ways: dict[str, Callable[[], None]] = {}
+        for size in sizes:
+            path = os.path.join(folder, f"page-{size}.parquet")
+            write(table, path, table.num_rows // 8, data_page_size=size, write_batch_size=64, **PLAIN)
+            ways[f"{size // 1024} KiB"] = lambda path=path: decode(path)  # type: ignore[misc]
+            ways[f"{size // 1024} KiB, verified"] = lambda path=path: decode(path, verify=True)  # type: ignore[misc]
+        times = in_turns(ways, rounds)
+        out[kind] = {
+            n: {"GB/s": round(table.nbytes / t["s"] / 1e9, 2), "spread": t["spread"]} for n, t in times.items()
+        }
+    return out
+
+
+def measure_files(folder: str, rounds: int) -> dict[str, Any]:
+    """Milliseconds to open a file and parse its footer, 40 columns, by number of row groups."""
+    table = narrow_and_tensors(MIB)["40 float32 columns"]
+    paths: dict[str, str] = {}
+    for groups in (1, 8, 64, 256):
+        paths[f"{groups} row groups"] = path = os.path.join(folder, f"{groups}.parquet")
+        with pq.ParquetWriter(path, table.schema, **PLAIN) as writer:
+            for _ in range(groups):
+                writer.write_table(table.slice(0, 8))
+
+    def open_twenty(path: str) -> None:
+        for _ in range(20):
+            pq.read_metadata(path)
+
+    times = in_turns({n: lambda path=path: open_twenty(path) for n, path in paths.items()}, rounds)  # type: ignore[misc]
+    return {n: {"ms": round(t["s"] / 20 * 1e3, 3), "spread": t["spread"]} for n, t in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--out", default=os.path.join(os.path.dirname(__file__), "results", "layout.json"))
+    arguments = parser.parse_args()
+    pa.set_cpu_count(THREADS)
+    results: dict[str, Any] = {
+        "command": "python benchmarks/layout.py",
+        "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "versions": {"pyarrow": pa.__version__, "numpy": np.__version__},
+        "rounds": arguments.rounds,
+    }
+    for name, measure in {
+        "columns": measure_columns,
+        "row_groups": measure_row_groups,
+        "pages": measure_pages,
+        "files": measure_files,
+    }.items():
+        with tempfile.TemporaryDirectory() as folder:
+            results[name] = measure(folder, arguments.rounds)
+        print(name, json.dumps(results[name], indent=1))
+    with open(arguments.out, "w", encoding="utf-8") as file:
+        json.dump(results, file, indent=1)
+        file.write("\n")
+
+
+def processor() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        return next(
+            (line.split(":")[1].strip() for line in file if line.startswith("model name")), platform.processor()
+        )
+
+
+if __name__ == "__main__":
+    main()
