@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import parquet_loader
+
 PACKAGE = Path(__file__).parent.parent / "parquet_loader"
 
 # A room (a module, or a package with all it holds) imports only from rooms before it, and from itself.
@@ -21,15 +23,22 @@ ROOMS = [
     "source",
     "snapshot",
     "plan",
-    "read",
+    "filters",
     "columns",
     "arrays",
     "decode",
+    "read",
+    "sizes",
+    "dataset",
+    "arena",
     "window",
+    "process",
+    "workers",
     "engine",
     "worker",
     "collate",
     "device",
+    "stats",
     "loader",
     "store",
     "petastorm",
@@ -126,6 +135,40 @@ def test_importing_loads_no_heavy_package(module: str) -> None:
     code = f"import sys, {module}; print(*(name for name in {HEAVY!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
+
+
+def test_public_names_are_these() -> None:
+    names = [name for name in parquet_loader.__all__ if getattr(parquet_loader, name) is not None]
+    assert names == [
+        "BatchedDataLoader",
+        "Bytes",
+        "Category",
+        "ConfigurationError",
+        "DataError",
+        "DatasetWriter",
+        "EpochPlan",
+        "Group",
+        "Image",
+        "LoaderStateError",
+        "LoaderStats",
+        "MemoryLimitError",
+        "ParquetLoaderError",
+        "Ragged",
+        "RaggedList",
+        "ReadOptions",
+        "Scalar",
+        "Schema",
+        "SchemaError",
+        "Shard",
+        "SourceError",
+        "Tensor",
+        "Text",
+        "TransformError",
+        "UnsupportedError",
+        "WriteError",
+        "WriteOptions",
+        "write_dataset",
+    ]
 
 
 def test_package_is_marked_as_typed() -> None:
