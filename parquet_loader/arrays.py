@@ -292,6 +292,8 @@ def _large_list(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> pa.Ar
 
 def convert(array: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     """Return the canonical array of any field but a group."""
+    if pa.types.is_null(array.type):
+        array = array.cast(field.arrow_type)
     match field:
         case Scalar():
             return scalar(array, field)
@@ -310,6 +312,8 @@ def accepts(type_: pa.DataType, field: Field) -> bool:
     """Whether a column of this Arrow type can be delivered as this field; values may still refuse."""
     t = pa.types
     type_ = plain_type(type_)
+    if t.is_null(type_):
+        return True
     match field:
         case Scalar():
             if t.is_temporal(field.type):

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.decode import Decoder, read_name
+from parquet_loader.decode import Decoder, read_name, type_at
 from parquet_loader.errors import SchemaError, nearest
 from parquet_loader.filters import RowFilter
 from parquet_loader.plan import Plan, plan_epoch
 from parquet_loader.read import Reader, ReadOptions
-from parquet_loader.schema import RaggedList, Scalar, Schema, Tensor
+from parquet_loader.schema import METADATA_KEY, Field, RaggedList, Scalar, Schema, Tensor
 from parquet_loader.schema.infer import infer_fields
 from parquet_loader.sizes import SAMPLE_ROWS, SHARE_FOOTERS, Sizing, divide, measure_rows
 from parquet_loader.snapshot import Snapshot
@@ -101,33 +101,63 @@ def open_dataset(
 def found_schema(snapshot: Snapshot) -> Schema:
     """Return the schema that the files carry, or that follows from their columns, with the partition columns.
 
-    Files without rows have no say.
+    Files without rows have no say, nor has a file on the type of a column in which it holds nothing but nulls.
 
     Raises:
         SchemaError: two files differ; names both and the column.
     """
     with_rows = sorted(set(snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]].tolist()))
     numbers = with_rows or [0]
-    first, *others = numbers
-    names = [snapshot.files[int(np.argmax(snapshot.file_schema == n))].path for n in range(len(snapshot.schemas))]
-    found = Schema.from_arrow(snapshot.schemas[first])
-    for number in others:
-        other = Schema.from_arrow(snapshot.schemas[number])
-        if other == found:
-            continue
-        for column in [*found, *(c for c in other if c not in found)]:
-            here, there = found.get(column), other.get(column)
-            if here != there:
-                raise SchemaError(
-                    f"column {column!r} differs: {names[first]} has {here or 'no such column'}, {names[number]} has "
-                    f"{there or 'no such column'}; pass schema= (missing=<value> reads files that lack a column), "
-                    "or columns= without it"
-                )
-    fields = dict(found)
+    known = [_known_fields(snapshot.schemas[number]) for number in numbers]
+    found: dict[str, tuple[Field, int]] = {}
+    for number, fields in zip(numbers, known, strict=True):
+        for name, field in fields.items():
+            first_field, first = found.setdefault(name, (field, number))
+            if first_field != field:
+                raise _differ(snapshot, name, (first, first_field), (number, field))
+    for number in numbers:
+        for name, (field, first) in found.items():
+            if type_at(snapshot.schemas[number], name) is None and not _is_carried(snapshot.schemas[number], name):
+                raise _differ(snapshot, name, (first, field), (number, None))
+    undetermined = [c for c in snapshot.schemas[numbers[0]] if not any(_stands_for(c.name, n) for n in found)]
+    for column in undetermined:
+        infer_fields(column)  # raises: no file says what it is
+    fields = {name: field for name, (field, _) in found.items()}
     for column in snapshot.partition_schema:
-        if column.name not in fields and column.name not in snapshot.schemas[first].names:
+        if column.name not in fields and column.name not in snapshot.schemas[numbers[0]].names:
             fields.update(infer_fields(column))
     return Schema(fields)
+
+
+def _known_fields(schema: pa.Schema) -> dict[str, Field]:
+    """Return the fields of one file, but for columns in which it holds nothing but nulls."""
+    if METADATA_KEY in (schema.metadata or {}):
+        return dict(Schema.from_arrow(schema))
+    return dict(Schema.from_arrow(pa.schema([c for c in schema if not _holds_nulls_only(c.type)])))
+
+
+def _is_carried(schema: pa.Schema, name: str) -> bool:
+    return METADATA_KEY in (schema.metadata or {}) and name in Schema.from_arrow(schema)
+
+
+def _holds_nulls_only(type_: pa.DataType) -> bool:
+    if pa.types.is_null(type_):
+        return True
+    return any(_holds_nulls_only(type_.field(i).type) for i in range(type_.num_fields))
+
+
+def _stands_for(column: str, name: str) -> bool:
+    return name == column or name.startswith(f"{column}.")
+
+
+def _differ(
+    snapshot: Snapshot, column: str, one: tuple[int, Field], other: tuple[int, Field | None]
+) -> SchemaError:
+    names = [snapshot.files[int(np.argmax(snapshot.file_schema == number))].path for number, _ in (one, other)]
+    return SchemaError(
+        f"column {column!r} differs: {names[0]} has {one[1]}, {names[1]} has {other[1] or 'no such column'}; "
+        "pass schema= (missing=<value> reads files that lack a column), or columns= without it"
+    )
 
 
 def select(schema: Schema, columns: Sequence[str] | None) -> Schema:

@@ -75,7 +75,7 @@ class Decoder:
                     f"{self._file_name}, column {name!r}: expected {pa.binary(field.width_bytes)} for the packed "
                     f"group, found {type_}; was the group written with other members?"
                 )
-        elif not (accepts(type_, field) or pa.types.is_null(plain_type(type_))):
+        elif not accepts(type_, field):
             raise SchemaError(f"{self._file_name}, column {name!r}: the type {type_} cannot be read as {field!r}")
         return own
 
@@ -123,8 +123,7 @@ class Decoder:
             if value is None:
                 value = _missing_value(field)
             found = pa.chunked_array([pa.repeat(value, len(table))])
-        found = plain(found)
-        return found.cast(field.arrow_type) if pa.types.is_null(found.type) else found
+        return plain(found)
 
 
 def _missing_value(field: Field) -> pa.Scalar:

@@ -440,7 +440,8 @@ class Engine:
             window = self._coming[0].window
             if self._coming[0].begun_rows < window.rows:
                 break
-            self._coming.popleft()  # all its batches are begun: the last to be done lets go of it
+            self._coming.popleft()
+            self.workers.changed.notify_all()
         else:
             return None
         ahead = max(1, min(BATCHES_AT_ONCE, self._sizing.batches_bytes // max(self._batch_bytes, 1)))
@@ -451,6 +452,8 @@ class Engine:
         stop = min(start + self._plan.batch_size, window.rows)
         building.begun_rows = stop
         self._begun_batches += 1
+        if stop == window.rows:
+            self._coming.popleft()  # the last of its batches to be done lets go of it
         self.budget.hold(expected)
 
         def settle(batch: ProcessedBatch | BaseException, nbytes: int) -> None:

@@ -100,6 +100,8 @@ def _row_array(field: Tensor, row: Any, place: int) -> np.ndarray[Any, Any]:
         array = np.asarray(row)
     except (TypeError, ValueError, RuntimeError) as error:
         raise Misfit(f"the value is no array of shape {field.shape} ({error})", place) from None
+    if not hasattr(row, "dtype") and array.dtype.kind == "f" and (np.abs(array) >= _FIRST_INEXACT).any():
+        array = np.array(row, dtype=object)  # numpy makes floats of large and mixed integers
     if array.dtype.kind == "O" and array.shape == field.shape:
         flat = from_python(array.reshape(-1).tolist())
         if flat.null_count and field.fill is not None:
@@ -110,6 +112,7 @@ def _row_array(field: Tensor, row: Any, place: int) -> np.ndarray[Any, Any]:
     return array
 
 
+_FIRST_INEXACT = 2.0**53
 _NO_NULL_ELEMENTS = "only whole rows can be null; give fill=<value>, or replace it"
 
 
