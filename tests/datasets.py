@@ -223,6 +223,7 @@ def make_table(rows: int, kinds: tuple[str, ...], rng: Generator, *, first_id: i
 def write_layout(layout: Layout, root: str) -> list[str]:
     """Write the files below `root` and return their paths in the order of their rows' ids."""
     rng = np.random.default_rng(layout.seed)
+    os.makedirs(root, exist_ok=True)
     files, first_id = [], 0
     for number, row_groups in enumerate(layout.row_groups):
         file = os.path.join(root, f"part-{number:03}.parquet")
@@ -247,5 +248,4 @@ def write_layout(layout: Layout, root: str) -> list[str]:
 
 def write_numbered(root: str, row_groups: tuple[tuple[int, ...], ...], kinds: tuple[str, ...] = ()) -> list[str]:
     """Write a plain data set whose column `id` numbers the rows, for tests of order and of failure."""
-    os.makedirs(root, exist_ok=True)
     return write_layout(Layout(row_groups, kinds), root)

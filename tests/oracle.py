@@ -153,10 +153,11 @@ def _scalar(name: str, values: pa.Array) -> Column:
 # ---- the expected rows --------------------------------------------------------------------------------------------
 
 
-def read_file(file: str) -> pa.Table:
+def read_file(file: str, columns: Sequence[str] | None = None) -> pa.Table:
     """One file by itself: no data set, no partitions guessed from its path."""
     with pq.ParquetFile(file, pre_buffer=False) as parquet:
-        table = parquet.read(use_threads=False)
+        names = None if columns is None else [name for name in columns if name in parquet.schema_arrow.names]
+        table = parquet.read(names, use_threads=False)
     # Arrow filters no views yet.
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     return table.cast(pa.schema([f.with_type(plain.get(f.type, f.type)) for f in table.schema]))
@@ -183,7 +184,7 @@ def expected_columns(
     }
     gathered: dict[str, Column] = {}
     for file, partition in zip(files, partitions, strict=True):
-        table = read_file(file)
+        table = read_file(file, columns if filters is None else None)
         for key, value in partition.items():
             if key not in table.column_names:
                 typed = pa.scalar(int(value), pa.int64()) if numeric[key] else pa.scalar(value)

@@ -31,7 +31,7 @@ from tests import oracle
 from tests.datasets import Layout, write_layout, write_numbered
 from tests.footers import ThriftStruct, column_chunk, put, rewrite_footer, row_group, split
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(20)
 
 
 @pytest.fixture(autouse=True)
@@ -410,6 +410,11 @@ def test_files_whose_columns_lie_in_another_order_load_by_name(tmp_path: Path) -
     assert (batch["id"].tolist(), batch["price"].tolist()) == ([1, 2], [1.5, 2.5])
 
 
+def test_a_column_asked_for_twice_is_refused(tmp_path: Path) -> None:
+    write_two(tmp_path, {"price": [1], "date": [1]}, {"price": [1], "date": [1]})
+    assert_refused(SchemaError, str(tmp_path), "'price'", columns=["price", "date", "price"])
+
+
 def test_an_unknown_column_suggests_the_nearest(tmp_path: Path) -> None:
     write_two(tmp_path, {"price": [1], "date": [1]}, {"price": [1], "date": [1]})
     assert_refused(SchemaError, str(tmp_path), "'prize'", "'price'", columns=["date", "prize"])
@@ -503,7 +508,7 @@ WRONG_ARGUMENTS: list[tuple[str, Any]] = [
     *(("isolation", value) for value in ("fiber", None)),
     *(("shuffle", value) for value in ("yes", None, 2)),
     *(("drop_last", value) for value in ("no", None)),
-    *(("columns", value) for value in ("id", [1], [], 5, ["id", "id"])),
+    *(("columns", value) for value in ("id", [1], [], 5)),
     *(("filters", value) for value in ("id > 3", [("id", ">", 3)], 5)),
     *(("transform", value) for value in (3, "normalise")),
     *(("schema", value) for value in ({"id": "int64"}, 5)),
@@ -523,7 +528,8 @@ def test_an_argument_of_the_wrong_kind_is_named(tmp_path: Path, name: str, value
         BatchedDataLoader(**arguments)
     message = str(caught.value)
     assert name in message or name == "source"
-    assert repr(value) in message or str(value) in message or type(value).__name__ in message
+    shown = [repr(value), str(value), type(value).__name__, *map(repr, value if isinstance(value, list) else [])]
+    assert any(text in message for text in shown)
 
 
 def test_numpy_integers_are_integers(tmp_path: Path) -> None:
@@ -549,10 +555,10 @@ def test_an_epoch_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
 
 
 def limit_named(message: str) -> str:
-    """The largest size that the message names: the limit that would do."""
-    sizes = re.findall(r"\d+(?:\.\d+)? ?[KMGT]i?B|(?:memory_limit=)\d+", message)
-    assert sizes, f"{message!r} names no limit"
-    return str(max((s.removeprefix("memory_limit=") for s in sizes), key=parse_bytes))
+    """The limit that would do, as the message names it."""
+    found = re.search(r"memory_limit=(\d+(?:\.\d+)? ?[KMGT]?i?B?) would do", message)
+    assert found, f"{message!r} names no limit that would do"
+    return found[1]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -716,7 +722,8 @@ def test_a_file_that_vanishes_in_the_middle_of_an_epoch_is_named_or_was_read(tmp
         delivered = next(iterator)["id"].tolist()
         os.unlink(files[-1])
         try:
-            delivered += [i for batch in iterator for i in batch["id"].tolist()]
+            for batch in iterator:
+                delivered += batch["id"].tolist()
         except SourceError as error:
             assert files[-1] in str(error)  # noqa: PT017 - either end is right, and each is checked
             assert delivered == list(range(2900))

@@ -34,7 +34,9 @@ BATCHES = 30
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     """30 batches of 10 rows in files of several row groups."""
-    write_layout(Layout(((30, 20), (50,), (25,) * 8), ("double", "text", "ragged")), str(tmp_path / "data"))
+    write_layout(
+        Layout(((30, 20), (50,), (25,) * 8), ("double", "text", "ragged"), dictionary=False), str(tmp_path / "data")
+    )
     return str(tmp_path / "data")
 
 
@@ -346,8 +348,7 @@ INTERRUPTED = {
         loader = BatchedDataLoader(root, 10, **options)
         for number, batch in enumerate(loader):
             if number == 3:
-                print("ready", flush=True)
-                print("interrupted []", flush=True)
+                print("ready\\ninterrupted []", flush=True)
                 signal.pause()
         """,
 }

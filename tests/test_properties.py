@@ -461,5 +461,5 @@ def test_the_dry_run_tells_the_epoch_in_advance(layout: Layout, batch_size: int,
     ):
         plan = loader.plan()
         assert plan.rows == layout.rows
-        assert plan.batches == len(loader)
+        assert plan.steps == len(loader)
         assert sorted(ids(list(loader))) == list(range(layout.rows))
