@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import strategies as st
 
 from parquet_loader.schema import (
@@ -180,7 +181,7 @@ def read_back(field: Any, stored: pa.Array) -> Any:
         return [None if code is None else field.vocabulary[code] for code in stored.to_pylist()]
     if isinstance(field, RaggedList):
         items = read_back(field.item, stored.flatten())
-        lengths = [None if row is None else len(row) for row in stored.to_pylist()]
+        lengths = pc.list_value_length(stored).to_pylist()
         starts = np.cumsum([0, *(n or 0 for n in lengths)]).tolist()
         return [None if n is None else items[a : a + n] for n, a in zip(lengths, starts, strict=False)]
     return stored.to_pylist()
