@@ -7,6 +7,7 @@ python -m demo.train --data /path/to/parquet --target column     all numeric col
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import sys
 import time
@@ -189,6 +190,9 @@ def main() -> None:
     if bool(options.data) != bool(options.target):
         parser.error("--data and --target go together")
     start = time.perf_counter()
+    # Half of the processors for the model, half for reading ahead: torch's threads wait for one another at every step,
+    # and one that finds no processor free holds up all of them.
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
     task = own_data(options.data, options.target) if options.data else flights()
     report(train(task, options.epochs))
     print(f"all in {time.perf_counter() - start:.0f} s")
