@@ -464,6 +464,31 @@ def test_other_file_systems_publish_by_moving_and_replace_by_deleting(tmp_path: 
     assert not [n for n in everything_below(tmp_path) if n.endswith(".tmp")]
 
 
+def test_stores_that_cannot_rename_get_a_copy(tmp_path: Path) -> None:
+    fsspec_local = pytest.importorskip("fsspec.implementations.local")
+
+    class NoRename(fsspec_local.LocalFileSystem):  # type: ignore[misc,name-defined]
+        cachable = False
+
+        def mv(self, *_: Any, **__: Any) -> None:
+            raise NotImplementedError
+
+    store = pafs.PyFileSystem(pafs.FSSpecHandler(NoRename()))
+    write_dataset(batch(200), str(tmp_path / "d"), SCHEMA, options=SMALL, filesystem=store)
+    assert numbers_in(tmp_path / "d") == list(range(200))
+    assert sorted(os.listdir(tmp_path / "d")) == visible(tmp_path / "d")
+
+
+def test_errors_of_the_source_are_not_taken_for_errors_of_the_disk(tmp_path: Path) -> None:
+    def batches() -> Iterator[dict[str, Any]]:
+        yield batch(200)
+        raise FileNotFoundError("the source")
+
+    with pytest.raises(FileNotFoundError, match="the source"):
+        write_dataset(batches(), tmp_path / "d", SCHEMA, options=SMALL)
+    assert os.listdir(tmp_path) == []
+
+
 def test_arguments_of_the_wrong_kind_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="expected a Schema or None"):
         DatasetWriter(tmp_path / "d", {"x": Scalar("int8")})  # type: ignore[arg-type]

@@ -1,9 +1,11 @@
 """What columns mean: field kinds, the `Schema` made of them, and the rules for files that carry none.
 
-arrow_types   names of types, dtypes in which they are delivered
-base, encoded, fields   the kinds of field
-json_form   fields as JSON        infer   fields from Arrow types
-schema   `Schema`
+arrow_types            names of types, dtypes in which they are delivered
+base, encoded, fields  the kinds of field
+json_form              fields as JSON
+infer                  fields from Arrow types
+schema                 `Schema`
+encode                 batches of any form to Arrow tables in a schema's stored form
 """
 
 from __future__ import annotations

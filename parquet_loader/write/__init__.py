@@ -1,8 +1,11 @@
 """Writing data sets: any batch to whole Parquet files, laid out for training.
 
-options   sizes and codec          layout    how each column is stored
-target    what is there already    staging   hidden files, renamed when whole
-publish   all files or none        writer    `DatasetWriter`, `write_dataset`
+options   sizes and codec
+layout    how each column is stored
+target    what is in the directory already
+staging   hidden files, renamed when they are whole
+publish   all files of a writer or none
+writer    `DatasetWriter`, `write_dataset`
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.errors import WriteError
+from parquet_loader.errors import ParquetLoaderError, WriteError
 from parquet_loader.filesystem import is_local
 from parquet_loader.write.staging import (
     StagedFile,
@@ -111,6 +111,8 @@ class Publication:
                 file.publish()
                 done.append(file)
             sync_directory(self.filesystem, self.path)
+            if self._created:
+                sync_directory(self.filesystem, os.path.dirname(self.path))
         except BaseException:
             for file in done:
                 file.discard()
@@ -120,11 +122,15 @@ class Publication:
         return name.lstrip(".").startswith(f"part-{self._id}-")
 
 
-def describe_failure(error: BaseException, path: str) -> WriteError:
-    """Return the error for a file system that refused something."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return WriteError(f"{path}: the data set could not be written, and nothing of it was published: {reason}")
-
-
-STORAGE_ERRORS: tuple[Any, ...] = (OSError, pa.ArrowException)
-"""What file systems raise; pyarrow turns most of it into OSError."""
+@contextlib.contextmanager
+def storage_errors(path: str) -> Iterator[None]:
+    """Turn what a file system raises into a `WriteError` that names the data set."""
+    try:
+        yield
+    except ParquetLoaderError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise WriteError(
+            f"{path}: the data set could not be written, and nothing of it was published: {reason}"
+        ) from error

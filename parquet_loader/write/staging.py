@@ -68,7 +68,7 @@ class StagedFile:
             return
         try:
             self.filesystem.move(self.hidden_path, self.path)
-        except pa.ArrowNotImplementedError:  # stores without rename: one more copy, complete when it is closed
+        except NotImplementedError:  # stores without rename: one more copy, complete when it is closed
             with (
                 self.filesystem.open_input_stream(self.hidden_path) as source,
                 self.filesystem.open_output_stream(self.path) as sink,

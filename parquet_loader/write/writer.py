@@ -9,13 +9,13 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 
-from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SchemaError, WriteError
+from parquet_loader.errors import ConfigurationError, SchemaError, WriteError
 from parquet_loader.filesystem import PathLike, resolve
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import iter_tables
 from parquet_loader.write.layout import Layout, choose_layout
 from parquet_loader.write.options import WriteOptions
-from parquet_loader.write.publish import STORAGE_ERRORS, Publication, describe_failure
+from parquet_loader.write.publish import Publication, storage_errors
 from parquet_loader.write.staging import StagedFile
 from parquet_loader.write.target import (
     check_appendable,
@@ -96,13 +96,9 @@ class DatasetWriter:
         self.schema = schema
         self._filesystem, self.path = resolve(path, filesystem)
         self._there: tuple[pa.Schema, str] | None = None
-        try:
+        with storage_errors(self.path):
             self._check_target(mode)
             self._publication = Publication(self._filesystem, self.path, replace=mode == "overwrite")
-        except STORAGE_ERRORS as error:
-            if isinstance(error, ParquetLoaderError):
-                raise
-            raise describe_failure(error, self.path) from error
         self._finalizer = weakref.finalize(self, self._publication.discard)
         self._rows = 0
         self._bytes = 0
@@ -149,10 +145,8 @@ class DatasetWriter:
             # a large batch alive.
             self._buffer[self._owned_tables :] = [_owned(table) for table in self._buffer[self._owned_tables :]]
             self._owned_tables = len(self._buffer)
-        except BaseException as error:
+        except BaseException:
             self.abort()
-            if isinstance(error, STORAGE_ERRORS) and not isinstance(error, ParquetLoaderError):
-                raise describe_failure(error, self.path) from error
             raise
 
     def close(self) -> WriteSummary:
@@ -169,12 +163,11 @@ class DatasetWriter:
             self._flush()
             if self._rows == 0 and self._there is None:
                 self._write_empty_file()
-            self._finish_file()
-            files = self._publication.commit()
-        except BaseException as error:
+            with storage_errors(self.path):
+                self._finish_file()
+                files = self._publication.commit()
+        except BaseException:
             self.abort()
-            if isinstance(error, STORAGE_ERRORS) and not isinstance(error, ParquetLoaderError):
-                raise describe_failure(error, self.path) from error
             raise
         self._finalizer.detach()
         self._summary = WriteSummary(tuple(files), self._rows, self._bytes)
@@ -228,11 +221,12 @@ class DatasetWriter:
         self._buffer, self._buffered_bytes, self._owned_tables = [], 0, 0
         if self._layout is None:
             self._layout = choose_layout(table, self.options.compression)
-        self._file = self._file or self._new_file(table.schema, self._layout)
-        written = self._file.write(table)
-        self._rows += table.num_rows
-        if written >= int(self.options.file_bytes):
-            self._finish_file()
+        with storage_errors(self.path):
+            self._file = self._file or self._new_file(table.schema, self._layout)
+            written = self._file.write(table)
+            self._rows += table.num_rows
+            if written >= int(self.options.file_bytes):
+                self._finish_file()
 
     def _new_file(self, schema: pa.Schema, layout: Layout) -> StagedFile:
         file = self._publication.new_file()
@@ -248,7 +242,8 @@ class DatasetWriter:
         if self.schema is None:
             raise SchemaError(f"{self.path}: nothing was written, and there is no schema; pass schema=")
         schema = self.schema.arrow_schema()
-        self._file = self._new_file(schema, choose_layout(schema.empty_table(), self.options.compression))
+        with storage_errors(self.path):
+            self._file = self._new_file(schema, choose_layout(schema.empty_table(), self.options.compression))
 
 
 def write_dataset(

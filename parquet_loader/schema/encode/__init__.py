@@ -1,9 +1,11 @@
 """From what callers have to what files hold: batches of any form to Arrow tables in a schema's stored form.
 
-sources   a batch of any form, cut into pieces of columns
-inputs    one column of any form, as numpy array, Arrow array, list or `Ragged`
-lossless  casts that keep every value       columns, tensors, images   a column as its field stores it
-leaves    nested columns taken apart        tables                     `to_table`, `iter_tables`
+sources                    a batch of any form, cut into pieces of columns
+inputs                     one column of any form, as numpy array, Arrow array, list or `Ragged`
+lossless                   casts that keep every value
+columns, tensors, images   a column as its field stores it
+leaves                     nested columns taken apart
+tables                     `to_table`, `iter_tables`
 """
 
 from __future__ import annotations
