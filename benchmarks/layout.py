@@ -1,6 +1,6 @@
 """What the writer's defaults rest on: size and decoding speed of columns, row groups and pages stored in several ways.
 
-    python benchmarks/layout.py            about three minutes; writes benchmarks/results/layout.json
+    python benchmarks/layout.py            less than a minute; writes benchmarks/results/layout.json
 
 All ways of one question are measured in turns, round after round, so that a disturbance hits them alike; figures are
 medians over the rounds, and `spread` is (slowest - fastest) / median. Files are in the page cache. Page checksums are
