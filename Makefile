@@ -50,7 +50,7 @@ test: $(VENV)/dev
 	$(PY) -m pytest $(TESTS)
 
 test-all: $(VENV)/all
-	$(PY) -m pytest -m '' $(TESTS)
+	$(PY) -m pytest -m '' -o faulthandler_timeout=1200 $(TESTS)
 
 lint: $(VENV)/dev
 	$(VENV)/bin/ruff check .
