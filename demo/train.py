@@ -88,7 +88,7 @@ def inputs(batch: Batch, task: Task) -> tuple[Tensor, Tensor]:
     """Return the numeric features ``[batch, n]`` and the label ``[batch]``."""
     rows = len(batch[task.label])
     dense = torch.cat([batch[name].reshape(rows, -1).float() for name in task.dense], 1)
-    return dense.nan_to_num(), batch[task.label].float()
+    return dense.nan_to_num(0, 0, 0), batch[task.label].float()
 
 
 def codes(batch: Batch, task: Task) -> list[Tensor]:
@@ -109,7 +109,8 @@ def moments(task: Task) -> tuple[Tensor, Tensor]:
             squares = squares + numbers.square().sum(0)
     mean = total / rows
     variance = squares / rows - mean.square()
-    return mean.float(), variance.clamp(min=1e-12).sqrt().float()
+    varies = variance > 1e-12 * (1 + mean.square())  # less is rounding: the column is constant
+    return mean.float(), torch.where(varies, variance, 1).sqrt().float()
 
 
 def validate(model: Regressor, loader: BatchedDataLoader, task: Task) -> dict[str, Errors]:
@@ -161,7 +162,7 @@ def train(task: Task, epochs: int) -> dict[str, Errors]:
             errors = validate(model, held_out, task)
             stats = loader.stats()
             print(
-                f"{epoch:5}  {seen.mse:9.1f}  {errors['model'].mse:14.1f}  {errors['model'].mae:14.2f}"
+                f"{epoch:5}  {seen.mse:9.4g}  {errors['model'].mse:14.4g}  {errors['model'].mae:14.4g}"
                 f"  {stats.rows_per_s:8,.0f}  {stats.wait_share:16.1%}  {peak_memory_mb():8.0f} MB"
             )
         stats = loader.stats()
@@ -173,11 +174,11 @@ def train(task: Task, epochs: int) -> dict[str, Errors]:
 def report(errors: dict[str, Errors]) -> None:
     """Print what the model is worth beside the predictions that need no model."""
     model = errors.pop("model")
-    print(f"on the {model.rows:,} validation rows the model has MSE {model.mse:.1f}, MAE {model.mae:.2f}")
+    print(f"on the {model.rows:,} validation rows the model has MSE {model.mse:.4g}, MAE {model.mae:.4g}")
     for name, other in errors.items():
         change = 1 - model.mse / other.mse
         verdict = f"{change:.1%} less" if change > 0 else f"{-change:.1%} MORE: nothing was gained"
-        print(f"  predicting {name}: MSE {other.mse:.1f}, MAE {other.mae:.2f}; the model's MSE is {verdict}")
+        print(f"  predicting {name}: MSE {other.mse:.4g}, MAE {other.mae:.4g}; the model's MSE is {verdict}")
 
 
 def main() -> None:

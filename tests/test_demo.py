@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -117,6 +118,17 @@ def test_target_that_is_no_number_is_refused(directory: Path) -> None:
     pq.write_table(numbers_table(10), directory / "one.parquet")
     with pytest.raises(SystemExit, match="'name' is not one of"):
         own_data(str(directory / "one.parquet"), "name")
+
+
+def test_constant_columns_nulls_and_infinities_do_no_harm(directory: Path) -> None:
+    table = numbers_table(20_000).drop_columns("row")
+    holes = pc.if_else(pc.greater(table["x"], 2), None, table["x"])
+    table = table.append_column("constant", pa.array([2013] * 20_000)).append_column("holes", holes)
+    table = table.append_column("infinite", pa.array([np.inf] * 20_000))
+    for index in range(2):
+        pq.write_table(table.slice(index * 10_000, 10_000), directory / f"{index}.parquet")
+    errors = train(own_data(str(directory), "y"), epochs=2)
+    assert errors["model"].mse < 0.5 * errors["the mean"].mse
 
 
 def test_training_beats_predicting_the_mean(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
