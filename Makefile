@@ -11,6 +11,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TESTS ?= tests
+BENCH ?= $(sort $(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -62,7 +63,7 @@ format: $(VENV)/dev
 	$(VENV)/bin/ruff format .
 
 bench: $(VENV)/dev
-	$(PY) -m benchmarks
+	set -e; for script in $(BENCH); do echo "== $$script"; $(PY) $$script; done
 
 clean:
 	rm -rf $(VENV) .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
