@@ -24,9 +24,9 @@ class WriteOptions:
     The defaults rest on ``benchmarks/layout.py`` (two threads over row groups, page cache warm, two cores):
 
     - 40 float columns decode at 1.5, 4.0, 6.2, 6.5, 6.4 and 6.0 GB/s from row groups of 0.25, 1, 2, 4, 8 and 16 MiB;
-      tensors of 16 KiB at 10.6, 15.5, 15.4, 15.2, 10.0 and 7.4 GB/s. 8 MiB is fast for both, small
-      enough for many to mix in little memory, and large enough for a request to an object store. For wide tensors on a local disk, 2 to 4 MiB
-      decode faster; for distant stores 16 MiB cost fewer requests.
+      tensors of 16 KiB at 10.6, 15.5, 15.4, 15.2, 10.0 and 7.4 GB/s. 8 MiB is fast for both, small enough for many
+      to mix in little memory, and large enough for a request to an object store. For wide tensors on a local disk,
+      2 to 4 MiB decode faster; for distant stores 16 MiB cost fewer requests.
     - Opening a file of 40 columns takes 0.15 ms, and 0.02 ms more for each row group: 512 MiB, or 64 row groups, is
       1.3 ms. Smaller files cost more requests, larger ones more work lost when a writer dies.
     - LZ4 that halves a column takes its decoding from 8 to 2 GB/s a thread, zstd to 1 GB/s; on data that do not shrink
