@@ -300,9 +300,15 @@ def assert_columns_equal(delivered: Mapping[str, Column], expected: Mapping[str,
     got, want = Counter(rows), Counter(expected_rows)
     if got != want:
         extra, lost = got - want, want - got
+        differing = [n for n in sorted(expected) if Counter(delivered[n].values) != Counter(expected[n].values)]
+        examples = [
+            f"{name}: lost {list(w - g)[:2]!r:.200}, unexpected {list(g - w)[:2]!r:.200}"
+            for name in differing[:3]
+            for g, w in [(Counter(delivered[name].values), Counter(expected[name].values))]
+        ]
         raise AssertionError(
-            f"{lost.total()} rows lost and {extra.total()} unexpected of {len(rows)} (columns {sorted(expected)}): "
-            f"lost {list(lost)[:2]}, unexpected {list(extra)[:2]}"
+            f"{lost.total()} rows lost and {extra.total()} unexpected of {len(rows)}; "
+            f"{'; '.join(examples) or 'the values of each column are right, but not in the same rows'}"
         )
 
 

@@ -283,6 +283,52 @@ def test_lists_that_only_average_to_one_length_stay_ragged() -> None:
                 oracle.assert_epoch_equals(loader, root, ordered=True)
 
 
+# ---- transforms ----------------------------------------------------------------------------------------------------
+
+
+@bounded(max_examples=20)
+@given(layout=layouts(), batch_size=BATCH_SIZES, shuffle=st.booleans(), window_rows=WINDOWS)
+def test_a_transform_that_returns_its_columns_changes_nothing(
+    layout: Layout, batch_size: int, shuffle: bool, window_rows: int | None
+) -> None:
+    options = {"shuffle": shuffle, "window_rows": window_rows_for(batch_size, window_rows)}
+    with (
+        written(layout) as root,
+        BatchedDataLoader(root, batch_size, transform=lambda columns, rng: columns, **options) as loader,
+    ):
+        changed = oracle.assert_epoch_equals(loader, root, ordered=not shuffle)
+        plain = load(root, batch_size, **options)
+        oracle.assert_columns_equal(oracle.delivered_columns(changed), oracle.delivered_columns(plain), ordered=True)
+
+
+def test_random_numbers_in_a_transform_are_the_same_for_any_threads_and_new_in_each_epoch() -> None:
+    def transform(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"id": columns["id"], "noise": rng.integers(0, 2**62, len(columns["id"]))}
+
+    seen: list[list[list[int]]] = []
+    with written(FOUR_FILES) as root:
+        for threads in (1, 2, 4):
+            options: dict[str, Any] = {"shuffle": True, "transform": transform, "num_threads": threads, "seed": 3}
+            with BatchedDataLoader(root, 16, window_rows=50, **options) as loader:
+                seen.append([[n for batch in loader for n in batch["noise"].tolist()] for _ in range(2)])
+    assert seen[0] == seen[1] == seen[2]
+    assert len(set(seen[0][0] + seen[0][1])) == 2 * FOUR_FILES.rows
+
+
+def test_a_transform_sees_the_rows_of_its_batch_as_numpy() -> None:
+    def transform(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        assert isinstance(columns["id"], np.ndarray)
+        assert all(isinstance(word, str) for word in columns["text"])
+        return {"double": columns["id"] * 2, "length": np.array([len(word) for word in columns["text"]])}
+
+    with written(FOUR_FILES) as root:
+        plain = load(root, 16, shuffle=True)
+        changed = load(root, 16, shuffle=True, transform=transform)
+    for before, after in zip(plain, changed, strict=True):
+        assert after["double"].tolist() == [2 * i for i in before["id"].tolist()]
+        assert after["length"].tolist() == [len(word) for word in before["text"].to_list()]
+
+
 # ---- filters -------------------------------------------------------------------------------------------------------
 
 COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
