@@ -231,6 +231,15 @@ def test_text_is_taken_in_every_form(values: Any) -> None:
     assert encoded(Category(("", "a", "ü")), values).to_pylist() == [1, 2, 0] or isinstance(values, Ragged)
 
 
+@given(st.lists(st.integers(-(10**12), 10**12), min_size=1), st.integers(0, 12))
+def test_decimals_become_the_nearest_float64(digits: list[int], scale: int) -> None:
+    decimals = [Decimal(n).scaleb(-scale) for n in digits]
+    group = Group({"x": Scalar(f"decimal128(20, {scale})")}, storage="packed")
+    packed = to_table({"x": decimals}, Schema({"g": group}))["g"].to_pylist()
+    assert np.frombuffer(b"".join(packed)).tolist() == [float(d) for d in decimals]
+    assert encoded(Scalar("float64"), decimals).to_pylist() == [float(d) for d in decimals]
+
+
 def test_times_are_taken_in_every_form() -> None:
     moment = dt.datetime(2020, 1, 2, 3, 4, 5, tzinfo=dt.timezone(dt.timedelta(hours=1)))
     seconds = int(moment.timestamp())

@@ -10,7 +10,14 @@ encode                 batches of any form to Arrow tables in a schema's stored 
 
 from __future__ import annotations
 
-from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_scalar_type, stored_type, type_name
+from parquet_loader.schema.arrow_types import (
+    arrow_type_of,
+    decimals_to_float64,
+    delivered_dtype,
+    is_scalar_type,
+    stored_type,
+    type_name,
+)
 from parquet_loader.schema.fields import (
     Bytes,
     Category,
@@ -41,6 +48,7 @@ __all__ = [
     "Tensor",
     "Text",
     "arrow_type_of",
+    "decimals_to_float64",
     "delivered_dtype",
     "infer_fields",
     "is_scalar_type",

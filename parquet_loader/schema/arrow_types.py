@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from parquet_loader.errors import ConfigurationError
 
@@ -93,6 +94,11 @@ def type_name(type_: pa.DataType) -> str:
     """Return the name of a scalar type, such as ``"timestamp[us, tz=UTC]"``; `arrow_type_of` takes it back."""
     text = str(type_)
     return _NUMPY_NAMES.get(text, text)
+
+
+def decimals_to_float64(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return decimals as the nearest float64; the cast of Arrow itself is one unit in the last place off for a third."""
+    return pc.cast(pc.cast(array, pa.string()), pa.float64())
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:

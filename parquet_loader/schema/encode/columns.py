@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.errors import nearest
+from parquet_loader.schema.arrow_types import decimals_to_float64
 from parquet_loader.schema.encode.images import encode_images
 from parquet_loader.schema.encode.inputs import Values, plain, plain_storage, to_arrow
 from parquet_loader.schema.encode.lossless import Misfit, cast
@@ -68,7 +69,7 @@ def numbers(field: Scalar | Category, values: Any) -> np.ndarray[Any, Any]:
     else:
         array = cast(to_arrow(given), field.type)
         if pa.types.is_decimal(field.type):
-            array = array.cast(pa.float64())
+            array = decimals_to_float64(array)
         elif pa.types.is_temporal(field.type):
             array = array.cast(pa.int32() if field.type.bit_width == 32 else pa.int64())
         fill = field.fill

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.schema.arrow_types import is_scalar_type, type_name
+from parquet_loader.schema.arrow_types import decimals_to_float64, is_scalar_type, type_name
 
 
 class Misfit(Exception):
@@ -116,6 +116,8 @@ def _attempt(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
     """Return the cast array, or None if a value changed."""
     kind, wanted = _kind(array.type), _kind(type_)
     start = array
+    if (kind, wanted) == ("d", "f"):
+        return _decimals_as(array, type_)
     try:
         array = _bridge(array, kind, wanted, type_)
         out = pc.cast(array, type_)
@@ -127,7 +129,7 @@ def _attempt(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
     if kind == wanted == "f":
         return out if _infinities(out) == _infinities(start) else None
     unchecked = kind == "i" and pa.types.is_float16(type_)
-    if unchecked or (kind, wanted) in {("i", "b"), ("M", "D"), ("f", "d"), ("d", "f")}:
+    if unchecked or (kind, wanted) in {("i", "b"), ("M", "D"), ("f", "d")}:
         return out if _comes_back(out, array) else None
     if pa.types.is_date64(type_):
         return out if _comes_back(out.cast(pa.date32(), safe=False), out) else None
@@ -141,8 +143,6 @@ def _bridge(array: pa.Array, kind: str, wanted: str, type_: pa.DataType) -> pa.A
         kind = "i"
     if pa.types.is_float16(array.type) and wanted not in "fi":
         array = pc.cast(array, pa.float32())
-    if kind == "d" and pa.types.is_float16(type_):
-        array = pc.cast(array, pa.float64())
     if kind == "i" and wanted in "DMtm":
         array = pc.cast(array, pa.int32() if type_.bit_width == 32 else pa.int64())
     if kind == "i" and wanted == "d":
@@ -150,6 +150,13 @@ def _bridge(array: pa.Array, kind: str, wanted: str, type_: pa.DataType) -> pa.A
     if kind == "f" and wanted == "d" and type_.bit_width < 128:
         array = pc.cast(array, pa.float64())
     return array
+
+
+def _decimals_as(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
+    """Return floats whose nearest decimals are those of `array`, or None."""
+    out = pc.cast(decimals_to_float64(array), type_)
+    wide = pc.cast(out, pa.float64())
+    return out if _comes_back(wide, array) else None
 
 
 def _comes_back(out: pa.Array, array: pa.Array) -> bool:
