@@ -156,6 +156,8 @@ KINDS = (
         _structs(a=_int32, b=_texts), 0, 3)),
     Kind("constant", pa.list_(pa.float64()), _lists(_floats, 3, 3)),
     Kind("fixed", pa.list_(pa.int32(), 4), _lists(_int32, 4, 4)),
+    Kind("wide", pa.list_(pa.float32(), 80), _lists(_floats, 80, 80)),
+    Kind("wide_blob", pa.binary(300), lambda rng, rows: [rng.bytes(300) for _ in range(rows)]),
     Kind("map", pa.map_(pa.string(), pa.int64()), _maps),
     Kind("struct", pa.struct([
         ("id", pa.int32()),

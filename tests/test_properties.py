@@ -245,6 +245,26 @@ def test_batches_that_the_caller_keeps_never_change(layout: Layout, batch_size: 
         assert {name: oracle.column_of(value) for name, value in batch.items()} == before
 
 
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_batches_of_wide_rows_that_the_caller_keeps_never_change(num_threads: int) -> None:
+    """Their memory is used again as soon as it is let go of, and never before."""
+    layout = Layout(((40,) * 6, (25, 60)), ("wide", "wide_blob"), seed=6)
+    with (
+        written(layout) as root,
+        BatchedDataLoader(root, 9, shuffle=True, window_rows=50, num_threads=num_threads) as loader,
+    ):
+        kept, seen = [], []
+        for _ in range(4):
+            for number, batch in enumerate(loader):
+                if number % 3 == 0:
+                    kept.append({name: value[2:5] for name, value in batch.items()})
+                    seen.append({name: value[2:5].clone() for name, value in batch.items()})
+            oracle.assert_epoch_equals(loader, root)
+    for batch, before in zip(kept, seen, strict=True):
+        for name, value in batch.items():
+            assert value.numpy().tobytes() == before[name].numpy().tobytes()
+
+
 def test_writing_into_a_batch_changes_no_other_batch() -> None:
     with written(FOUR_FILES) as root, BatchedDataLoader(root, 10, num_threads=2) as loader:
         delivered = []
