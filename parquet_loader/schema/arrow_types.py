@@ -97,7 +97,7 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def decimals_to_float64(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return decimals as the nearest float64; the cast of Arrow itself is one unit in the last place off for a third."""
+    """Return decimals as the nearest float64; Arrow's cast is off by one in the last place for a third of them."""
     return pc.cast(pc.cast(array, pa.string()), pa.float64())
 
 
