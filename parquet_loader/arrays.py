@@ -263,19 +263,19 @@ def category(array: pa.ChunkedArray, field: Category) -> pa.ChunkedArray:
 
 
 def ragged(array: pa.ChunkedArray, field: RaggedList) -> pa.ChunkedArray:
-    """Convert lists of any kind to large lists of canonical values."""
+    """Convert lists of any kind to large binaries of their items, or to large lists where the items are ragged."""
     type_ = column_of("", field).arrow_type
     start, done = 0, []
     for chunk in array.chunks:
         try:
-            done.append(_large_list(chunk, field, type_))
+            done.append(_canonical_lists(chunk, field, type_))
         except ValueProblem as problem:
             raise ValueProblem(None if problem.row is None else problem.row + start, problem.reason) from None
         start += len(chunk)
     return pa.chunked_array(done, type_)
 
 
-def _large_list(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> pa.Array:
+def _canonical_lists(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> pa.Array:
     if chunk.null_count and policy_of(field) == "refuse":
         _refuse_nulls(pa.chunked_array([chunk]))
     lengths = _lengths(chunk)
@@ -287,7 +287,12 @@ def _large_list(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> pa.Ar
     except ValueProblem as problem:
         row = None if problem.row is None else int(np.searchsorted(offsets, problem.row, side="right")) - 1
         raise ValueProblem(row, f"in its list: an element {problem.reason}") from None
-    return pa.LargeListArray.from_arrays(pa.array(offsets), _combined(items), type=type_)
+    flat = _combined(items)
+    if pa.types.is_large_list(type_):
+        return pa.LargeListArray.from_arrays(pa.array(offsets), flat, type=type_)
+    width = flat.type.bit_width // 8
+    data = (flat.buffers()[1] or pa.py_buffer(b"")).slice(flat.offset * width, len(flat) * width)
+    return pa.Array.from_buffers(type_, len(chunk), [None, pa.py_buffer(offsets * width), data])
 
 
 def convert(array: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:

@@ -62,6 +62,11 @@ class Column:
         return None if self.kind != "fixed" or self.dtype is None else self.dtype.itemsize * math.prod(self.shape)
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether rows are bytes of varying length."""
+        return pa.types.is_large_binary(self.arrow_type)
+
+    @property
     def is_wide(self) -> bool:
         """Whether rows are copied to their place one by one."""
         return pa.types.is_fixed_size_binary(self.arrow_type) and self.arrow_type.byte_width >= WIDE_BYTES
@@ -99,7 +104,9 @@ def column_of(name: str, field: Field) -> Column:
             return Column(name, "image", pa.large_binary(), np.dtype(np.uint8), image=field)
         case RaggedList():
             item = column_of(name, field.item)
-            return Column(name, "list", pa.large_list(item.arrow_type), item.dtype, item.shape, item)
+            # Rows of fixed-width items are moved as bytes; lists of ragged things stay lists.
+            rows = pa.large_binary() if item.kind == "fixed" else pa.large_list(item.arrow_type)
+            return Column(name, "list", rows, item.dtype, (), item)
 
 
 def mask_of(name: str, field: Field) -> Column:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.columns import number_type
 from parquet_loader.decode import Decoder, read_name, type_at
 from parquet_loader.errors import SchemaError, nearest
 from parquet_loader.filters import RowFilter
@@ -207,10 +208,10 @@ def _with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOption
     stream.close()  # type: ignore[attr-defined]
     fields = dict(schema)
     for name in candidates:
-        found = pc.unique(pc.list_value_length(sample.column(name))).to_pylist()
-        item = lists[name].item
-        if found == [lengths[name]]:
-            fields[name] = Tensor(item.type, (found[0],), fill=item.fill, storage="list")
+        item, length = lists[name].item, lengths[name]
+        width = number_type(item.dtype).bit_width // 8
+        if length and pc.unique(pc.binary_length(sample.column(name))).to_pylist() == [length * width]:
+            fields[name] = Tensor(item.type, (length,), fill=item.fill, storage="list")
     return Schema(fields)
 
 

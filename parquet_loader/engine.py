@@ -27,7 +27,7 @@ from parquet_loader.process import BatchProcessor, ProcessedBatch
 from parquet_loader.read import Cursor, Reader
 from parquet_loader.sizes import BATCHES_AT_ONCE, SHARE_READS, SHARE_WINDOWS, Sizing
 from parquet_loader.types import IntArray
-from parquet_loader.window import Assembly, Carry, Parts, Window
+from parquet_loader.window import Assembly, Carry, Parts, Room, Window
 from parquet_loader.workers import Job, Workers
 
 # Windows being made or ready, beyond the one the consumer is in.
@@ -129,6 +129,10 @@ class Engine:
         self._allocator = allocator
         self._skips = skips
         self._parts = Parts.of(reader.columns, 2 * num_threads)
+        self._staging = Arenas()
+        capacity = sizing.window_rows + plan.batch_size
+        ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
+        self._room = Room(capacity, ragged_bytes, self._staging, allocator)
         self._coming: deque[_Building] = deque()
         self._handed: deque[_Building] = deque()
         self._admitted = 0
@@ -155,8 +159,9 @@ class Engine:
         self._coming.clear()
         self._handed.clear()
         self._batches.clear()
-        if isinstance(self._allocator, Arenas):
-            self._allocator.clear()
+        for arenas in (self._staging, self._allocator):
+            if isinstance(arenas, Arenas):
+                arenas.clear()
 
     # ------------------------------------------------------------------ the consumer's side
 
@@ -252,9 +257,8 @@ class Engine:
             [s.rows for s in slices],
             plan.carried_rows(index),
             plan.batch_size,
-            self._sizing.window_rows + plan.batch_size - 1,
+            self._room,
             deliver_rest=index == plan.windows - 1 and not plan.drop_last,
-            allocator=self._allocator,
         )
         window = _Building(index, slices, assembly, waiting=list(range(len(slices))), unread=len(slices))
         for number, piece in enumerate(slices):
@@ -271,7 +275,7 @@ class Engine:
         return int(rows * self._sizing.row.gathered) + (self._arena_bytes() if window.phase == "new" else 0)
 
     def _arena_bytes(self) -> int:
-        return int((self._sizing.window_rows + self._plan.batch_size) * self._sizing.row.wide)
+        return int(self._room.rows * self._sizing.row.wide)
 
     def _fits(self, needed: int) -> bool:
         return self.budget.held_bytes + needed <= self._sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)
@@ -409,14 +413,14 @@ class Engine:
         self.budget.hold(window.gathered_bytes)
 
         def done(_: None) -> None:
-            window.parts = list(range(len(self._parts.gathered)))
+            window.parts = list(range(self._parts.jobs))
             window.ungathered = len(window.parts)
             window.phase = "gather" if window.parts else "finish"
 
         return Job("gather", lambda: window.assembly.begin_gathering(carry), done, self._fail(window))
 
-    def _gather_job(self, window: _Building, part: int) -> Job[int]:
-        def done(_: int) -> None:
+    def _gather_job(self, window: _Building, part: int) -> Job[None]:
+        def done(_: None) -> None:
             window.ungathered -= 1
             if not window.ungathered:
                 window.phase = "finish"

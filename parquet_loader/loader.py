@@ -20,6 +20,7 @@ from parquet_loader.dataset import default_num_threads, open_dataset
 from parquet_loader.device import check_device, copied_ahead
 from parquet_loader.engine import Engine
 from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
+from parquet_loader.memory import use_returning_pool
 from parquet_loader.plan import Plan, batch_count
 from parquet_loader.process import BatchProcessor, Transform
 from parquet_loader.read import ReadOptions
@@ -141,6 +142,7 @@ class BatchedDataLoader:
         self._device = check_device(device)
         self._bar = _progress_bar() if _check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
+        use_returning_pool()
         snapshot = open_snapshot(source, filesystem)
         options = read_options or ReadOptions()
         self._dataset = open_dataset(

@@ -48,12 +48,14 @@ class RowSizes:
         gathered: Canonical bytes of the columns that are gathered a window at a time.
         wide: Bytes of the columns that are copied to their place as they are decoded.
         processed: Bytes of a row in a batch made by image decoding or `transform`; 0 without these.
+        ragged: Of `gathered`, the bytes of each column of varying width, by name.
         sampled_rows: Rows that were decoded to find out; 0 where all columns have fixed width.
     """
 
     gathered: float
     wide: float
     processed: float
+    ragged: tuple[tuple[str, float], ...] = ()
     sampled_rows: int = 0
 
     @property
@@ -78,7 +80,7 @@ class Sizing:
         open_row_groups: Row groups that share a window by slices; 1 where whole ones are small enough.
         whole_rows: Row groups of up to so many rows are read whole, larger ones by a cursor.
         stream_rows: Rows that a cursor decodes at a time.
-        cursor_bytes: What an open cursor holds.
+        cursor_bytes: What an open cursor holds, rows decoded and not yet taken included.
         reads_bytes: Share for reads in flight.
         batches_bytes: Share for batches being made.
     """
@@ -114,17 +116,18 @@ def measure_rows(
     gathered: float = sum(c.row_bytes or 0 for c in columns if not c.is_wide)
     varying = [c for c in columns if c.row_bytes is None]
     image_bytes = float(sum(np.prod([n or 1 for n in c.image.shape]) for c in varying if c.image is not None))
-    rows = 0
+    rows, ragged = 0, tuple[tuple[str, float], ...]()
     if varying and len(counts) and counts.max():
         group = int(np.argmax(np.where(counts > 0, snapshot.row_group_bytes, -1)))
         sample = _sample(reader, group)
         rows = len(sample)
         density = snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)
         scale = float(np.average(density, weights=counts)) / max(1.0, float(density[group]))
-        per_row = sum(sample.column(c.name).nbytes for c in varying) / max(rows, 1)
-        gathered += per_row * min(1.0, max(0.25, scale))
+        scale = min(1.0, max(0.25, scale)) / max(rows, 1)
+        ragged = tuple((c.name, sample.column(c.name).nbytes * scale) for c in varying)
+        gathered += sum(nbytes for _, nbytes in ragged)
     processed = gathered + wide + image_bytes if processes else 0.0
-    return RowSizes(gathered, float(wide), processed, rows)
+    return RowSizes(gathered, float(wide), processed, ragged, rows)
 
 
 def _sample(reader: Reader, row_group: int) -> pa.Table:
@@ -191,6 +194,8 @@ def divide(
             f"memory_limit={-(-needed // 2**20)} MiB would do"
         )
     reads = int(SHARE_READS * limit_bytes)
+    stream_rows = max(1, min(int(reads / 16 / DECODING_FACTOR / row_bytes), 65536))
+    cursor += int(stream_rows * row_bytes)
     most = max(int((SHARE_WINDOWS * limit_bytes - batches) / max(row.in_windows, 1.0)), smallest)
     if window_rows is None:
         most = min(most, max(int(LARGEST_DEFAULT_WINDOW_BYTES / row_bytes), 16 * batch_size))
@@ -198,8 +203,9 @@ def divide(
     whole = int(reads / READS_AT_ONCE / DECODING_FACTOR / row_bytes)
     lanes = 1
     if shuffle and largest_rows * ENOUGH_ROW_GROUPS > window_rows:
-        lanes = max(1, min(MOST_OPEN_ROW_GROUPS, reads // 2 // max(cursor, 1), int(np.count_nonzero(counts))))
-    stream_rows = max(1, min(int(reads / 8 / DECODING_FACTOR / row_bytes), 65536, window_rows))
+        lanes = min(MOST_OPEN_ROW_GROUPS, reads // 2 // max(cursor, 1), int(np.count_nonzero(counts)))
+        if lanes <= window_rows // largest_rows:
+            lanes = 1  # as many whole row groups fit
     return Sizing(
         limit_bytes=limit_bytes,
         row=row,
@@ -221,8 +227,10 @@ def _cursor_bytes(snapshot: Snapshot, row_group: int) -> int:
     for number in range(group.num_columns):
         chunk = group.column(number)
         encoded = chunk.total_uncompressed_size
-        # Writers end pages at 20,000 rows or 1 MiB, whichever comes first; older ones at 1 MiB alone.
+        # Writers end pages at 20,000 rows or 1 MiB, whichever comes first; older ones at 1 MiB alone; and Arrow looks
+        # at the size every 1,024 rows only.
         page = min(2**20, max(encoded * 20_000 // max(group.num_rows, 1), encoded // 8))
+        page = min(encoded, max(page, encoded * 1024 // max(group.num_rows, 1)))
         dictionary = 0
         if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
             dictionary = max(0, chunk.data_page_offset - chunk.dictionary_page_offset)

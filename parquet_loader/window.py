@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.arena import Allocation, Allocator
+from parquet_loader.arena import Allocation, Allocator, Arenas
 from parquet_loader.columns import Column
+from parquet_loader.ragged import RaggedRows, ragged_rows
 from parquet_loader.types import IntArray, Ragged
 
 Array: TypeAlias = "npt.NDArray[Any] | Ragged"
@@ -40,49 +41,80 @@ class Carry:
         rows: How many, less than a batch.
         gathered: Canonical tables, one a part.
         wide: uint8 ``[rows, width]`` by name.
+        ragged: Large binaries by name.
     """
 
     rows: int = 0
     gathered: tuple[pa.Table, ...] = ()
     wide: Mapping[str, npt.NDArray[np.uint8]] = field(default_factory=dict)
+    ragged: Mapping[str, pa.Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """How columns are dealt with: wide ones are placed as they come, the others gathered in parts of about equal size.
+    """How columns are dealt with.
 
     Attributes:
+        columns: All of them, in the order of delivery.
         wide: Columns whose rows are copied to their place when decoded.
-        gathered: Parts of the other columns; each is gathered by one call, and parts run in parallel.
+        ragged: Columns whose rows are staged when decoded, and copied to their place when all are there.
+        gathered: Parts of the other columns, of about equal size; each is gathered by one call.
+        ranges: How many ranges of rows the ragged columns are divided into, to be copied in parallel.
     """
 
+    columns: tuple[Column, ...]
     wide: tuple[Column, ...]
+    ragged: tuple[Column, ...]
     gathered: tuple[tuple[Column, ...], ...]
+    ranges: int
 
     @classmethod
     def of(cls, columns: Sequence[Column], parts: int) -> Parts:
-        """Divide columns; ragged ones count as 64 bytes a row."""
-        narrow = [c for c in columns if not c.is_wide]
+        """Divide columns into this many parts or ranges; lists of ragged things count as 64 bytes a row."""
+        wide = tuple(c for c in columns if c.is_wide)
+        ragged = tuple(c for c in columns if c.is_ragged)
+        narrow = [c for c in columns if not c.is_wide and not c.is_ragged]
         weights = np.cumsum([c.row_bytes or 64 for c in narrow])
         numbers = np.minimum(weights * parts // (weights[-1] + 1), parts - 1) if narrow else np.zeros(0, np.int64)
         chosen = [tuple(c for c, n in zip(narrow, numbers, strict=True) if n == part) for part in range(parts)]
-        return cls(tuple(c for c in columns if c.is_wide), tuple(part for part in chosen if part))
+        return cls(tuple(columns), wide, ragged, tuple(part for part in chosen if part), parts if ragged else 0)
+
+    @property
+    def jobs(self) -> int:
+        """How many steps putting the rows into order takes."""
+        return len(self.gathered) + self.ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What memory a window takes, the same for all windows of an epoch so that it is used again.
+
+    Attributes:
+        rows: Rows to take memory for.
+        ragged_bytes: Bytes expected for each ragged column.
+        staging: Where ragged rows wait to be put into order.
+        allocator: Where delivered memory comes from.
+    """
+
+    rows: int
+    ragged_bytes: Mapping[str, int]
+    staging: Arenas
+    allocator: Allocator
 
 
 class Assembly:
-    """A window while it is made. Not locked: the engine sees to it that each step is taken once, and in this order.
+    """A window while it is made. The engine sees to it that each step is taken once, and in this order.
 
     `prepare` draws the permutation and takes memory; `place` takes each slice's rows, in any order and in parallel;
-    then, when the window before is done, `gather` makes each part, in parallel; then `finish` makes the window.
+    then, when the window before is done, `begin_gathering`; then `gather` takes each job, in parallel; then `finish`.
 
     Args:
         parts: The columns.
         slice_rows: Rows of each slice.
         carried_rows: Rows that the window before leaves over, by the plan.
         batch_size: Rows of a batch.
-        capacity_rows: Rows to take memory for, the same for all windows so that memory is used again.
+        room: Memory.
         deliver_rest: Whether rows that fill no batch are delivered (the end of the epoch), else carried.
-        allocator: Where delivered memory comes from.
     """
 
     def __init__(
@@ -91,27 +123,28 @@ class Assembly:
         slice_rows: Sequence[int],
         carried_rows: int,
         batch_size: int,
-        capacity_rows: int,
+        room: Room,
         *,
         deliver_rest: bool,
-        allocator: Allocator,
     ) -> None:
         self._parts = parts
         self._ends = np.concatenate([[0], np.cumsum(np.asarray(slice_rows, np.int64))])
         self._planned_carry = carried_rows
         self._batch_size = batch_size
-        self._capacity_rows = max(capacity_rows, carried_rows + int(self._ends[-1]))
+        self._room = room
         self._deliver_rest = deliver_rest
-        self._allocator = allocator
         self._order: IntArray | None = None
         self._places: IntArray | None = None
         self._arenas: dict[str, Allocation] = {}
+        self._ragged = RaggedRows(parts.ragged, room.ragged_bytes, room.staging, room.allocator)
+        self._arrivals: IntArray = np.zeros(int(self._ends[-1]) if parts.ragged else 0, np.int64)
         self._pieces: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
         self._missing: set[int] = set()
         self._carry = Carry()
         self._indices: pa.Array | None = None
         self._delivered: dict[str, tuple[Array, Any]] = {}
         self._left: list[pa.Table | None] = [None] * len(parts.gathered)
+        self._left_ragged: dict[str, pa.Array] = {}
 
     def prepare(self, order: IntArray | None) -> None:
         """Take the permutation (None: as the rows lie) and memory for the wide columns."""
@@ -122,30 +155,36 @@ class Assembly:
                 self._places[order] = np.arange(self._planned_carry, self._planned_carry + len(order))
             for column in self._parts.wide:
                 width = column.arrow_type.byte_width
-                self._arenas[column.name] = self._allocator.allocate(self._capacity_rows * width)
+                self._arenas[column.name] = self._room.allocator.allocate(self._room.rows * width)
 
     def place(self, number: int, at_row: int, table: pa.Table) -> int:
         """Take rows of one slice, from its row `at_row` on; return the bytes that stay with the window for them."""
         first = int(self._ends[number]) + at_row
+        kept = 0
         for column in self._parts.wide:
-            out = self._rows_of(column)
-            start = first
-            for chunk in table.column(column.name).chunks:
-                rows = _raw(chunk)
-                if self._places is None:
-                    out[self._planned_carry + start : self._planned_carry + start + len(rows)] = rows
-                else:
-                    out[self._places[start : start + len(rows)]] = rows
-                start += len(rows)
+            self._place_wide(column, first, table.column(column.name))
+        if self._parts.ragged:
+            arrival, kept = self._ragged.place({c.name: table.column(c.name) for c in self._parts.ragged})
+            self._arrivals[first : first + len(table)] = np.arange(arrival, arrival + len(table))
         pieces = self._pieces[number]
         if pieces is None:
             pieces = self._pieces[number] = [[] for _ in self._parts.gathered]
-        kept = 0
         for part, columns in enumerate(self._parts.gathered):
             piece = table.select([c.name for c in columns])
             pieces[part].append(piece)
             kept += piece.nbytes
         return kept
+
+    def _place_wide(self, column: Column, first: int, array: pa.ChunkedArray) -> None:
+        out = self._rows_of(column)
+        for chunk in array.chunks:
+            rows = _raw(chunk)
+            if self._places is None:
+                start = self._planned_carry + first
+                out[start : start + len(rows)] = rows
+            else:
+                out[self._places[first : first + len(rows)]] = rows
+            first += len(rows)
 
     def leave_out(self, number: int) -> None:
         """Go on without a slice that cannot be read."""
@@ -153,20 +192,28 @@ class Assembly:
         self._missing.add(number)
 
     def begin_gathering(self, carry: Carry) -> None:
-        """Take over the rows that the window before left."""
+        """Take over the rows that the window before left, and fix the order of all."""
         self._carry = carry
-        order = self._order
-        if order is None and self._missing:
-            order = np.arange(int(self._ends[-1]))
-        if order is not None and self._missing:
-            slice_of = np.searchsorted(self._ends, order, side="right") - 1
-            is_here = ~np.isin(slice_of, list(self._missing))
-            lost = np.cumsum([0, *(n in self._missing for n in range(len(self._pieces)))])
-            shift = np.concatenate([[0], np.cumsum(np.diff(self._ends) * (np.diff(lost) > 0))])
-            order = order[is_here] - shift[slice_of[is_here]]
-        if order is not None and self._parts.gathered:
+        order = np.arange(int(self._ends[-1])) if self._order is None else self._order
+        if self._missing:
+            order = order[~np.isin(self._slice_of(order), list(self._missing))]
+        if self._parts.ragged:
+            carried: IntArray = np.zeros(0, np.int64)
+            if carry.rows:
+                arrival, _ = self._ragged.place({n: pa.chunked_array([a]) for n, a in carry.ragged.items()})
+                carried = np.arange(arrival, arrival + carry.rows)
+            indices = np.concatenate([carried, self._arrivals[order]])
+            self._left_ragged = self._ragged.order(indices, self._delivered_rows)
+        if self._parts.gathered and (self._order is not None or self._missing):
+            if self._missing:
+                lost = np.isin(np.arange(len(self._pieces)), list(self._missing))
+                shift = np.concatenate([[0], np.cumsum(np.diff(self._ends) * lost)])
+                order = order - shift[self._slice_of(order)]
             indices = np.concatenate([np.arange(carry.rows), order + carry.rows])
             self._indices = pa.array(indices.view(np.uint64))
+
+    def _slice_of(self, order: IntArray) -> IntArray:
+        return np.searchsorted(self._ends, order, side="right") - 1
 
     @property
     def _total_rows(self) -> int:
@@ -178,8 +225,15 @@ class Assembly:
         total = self._total_rows
         return total if self._deliver_rest else total - total % self._batch_size
 
-    def gather(self, part: int) -> int:
-        """Put the rows of one part of the columns into order; return the bytes of the result."""
+    def gather(self, job: int) -> None:
+        """Put a part of the columns, or a range of the ragged columns' rows, into order."""
+        if job < len(self._parts.gathered):
+            self._gather_part(job)
+        else:
+            number, rows = job - len(self._parts.gathered), self._delivered_rows
+            self._ragged.gather(rows * number // self._parts.ranges, rows * (number + 1) // self._parts.ranges)
+
+    def _gather_part(self, part: int) -> None:
         columns = self._parts.gathered[part]
         tables = [self._carry.gathered[part]] if self._carry.rows else []
         for pieces in self._pieces:
@@ -199,10 +253,9 @@ class Assembly:
         for column in columns:
             array = delivered(_one_array(result.column(column.name)).slice(0, rows), column)
             owner = None
-            if self._allocator.copies_gathered and isinstance(array, np.ndarray):
-                array, owner = copied(array, self._allocator)
+            if self._room.allocator.copies_gathered and isinstance(array, np.ndarray):
+                array, owner = copied(array, self._room.allocator)
             self._delivered[column.name] = array, owner
-        return int(result.nbytes)
 
     def finish(self) -> tuple[Window, Carry]:
         """Return the finished window, and the rows it leaves over."""
@@ -210,35 +263,32 @@ class Assembly:
         wide: dict[str, npt.NDArray[np.uint8]] = {}
         for column in self._parts.wide:
             name, out = column.name, self._rows_of(column)
-            if self._carry.rows == self._planned_carry and not self._missing:
-                if self._carry.rows:
-                    out[: self._carry.rows] = self._carry.wide[name]
-            else:
-                out = self._closed_up(column, out, total)
+            if self._carry.rows != self._planned_carry or self._missing:
+                self._close_up(out, total)
+            if self._carry.rows:
+                out[: self._carry.rows] = self._carry.wide[name]
             wide[name] = out[rows:total].copy()
             array = out[:rows].reshape(-1).view(column.dtype).reshape(rows, *column.shape)
             self._delivered[name] = array, self._arenas[name].owner
-        carry = Carry(total - rows, tuple(t for t in self._left if t is not None), wide) if rows < total else Carry()
-        arrays = {name: array for name, (array, _) in self._delivered.items()}
-        owners = {name: owner for name, (_, owner) in self._delivered.items() if owner is not None}
-        window = Window(rows, arrays, owners)
-        self._arenas, self._delivered, self._carry = {}, {}, Carry()
-        return window, carry
+        if self._parts.ragged:
+            self._delivered.update(self._ragged.finish())
+        carry = Carry()
+        if rows < total:
+            carry = Carry(total - rows, tuple(t for t in self._left if t is not None), wide, self._left_ragged)
+        names = [c.name for c in self._parts.columns]
+        arrays = {name: self._delivered[name][0] for name in names}
+        owners = {name: self._delivered[name][1] for name in names if self._delivered[name][1] is not None}
+        self._arenas, self._delivered, self._carry, self._left_ragged = {}, {}, Carry(), {}
+        return Window(rows, arrays, owners), carry
 
     def _rows_of(self, column: Column) -> npt.NDArray[np.uint8]:
-        return self._arenas[column.name].array.reshape(self._capacity_rows, column.arrow_type.byte_width)
+        return self._arenas[column.name].array.reshape(self._room.rows, column.arrow_type.byte_width)
 
-    def _closed_up(self, column: Column, rows: npt.NDArray[np.uint8], total: int) -> npt.NDArray[np.uint8]:
+    def _close_up(self, rows: npt.NDArray[np.uint8], total: int) -> None:
         """Move rows together where slices are missing or fewer rows were carried than planned."""
-        size = int(self._ends[-1])
-        order = np.arange(size) if self._order is None else self._order
-        slice_of = np.searchsorted(self._ends, order, side="right") - 1
-        here = np.flatnonzero(~np.isin(slice_of, list(self._missing)))
-        kept = rows[self._planned_carry + here]
-        rows[self._carry.rows : total] = kept
-        if self._carry.rows:
-            rows[: self._carry.rows] = self._carry.wide[column.name]
-        return rows
+        order = np.arange(int(self._ends[-1])) if self._order is None else self._order
+        here = np.flatnonzero(~np.isin(self._slice_of(order), list(self._missing)))
+        rows[self._carry.rows : total] = rows[self._planned_carry + here]
 
 
 def _raw(chunk: pa.Array) -> npt.NDArray[np.uint8]:
@@ -268,21 +318,18 @@ def delivered(array: pa.Array, column: Column) -> Array:
         if not flat.flags.writeable:
             flat = flat.copy()
         return flat.view(column.dtype).reshape(len(array), *column.shape)
-    buffers = array.buffers()
     offsets = np.zeros(len(array) + 1, np.int64)
+    buffers = array.buffers()
     if buffers[1] is not None and len(array):
         offsets[:] = np.frombuffer(buffers[1], np.int64, len(array) + 1, array.offset * 8)
     first, last = int(offsets[0]), int(offsets[-1])
     offsets -= first
-    if column.kind == "list":
-        assert column.item is not None
+    if column.kind == "list" and column.item is not None and not column.is_ragged:
         return Ragged(delivered(array.values.slice(first, last - first), column.item), offsets)
     data = np.empty(0, np.uint8)
     if buffers[2] is not None and last > first:
         data = np.frombuffer(buffers[2], np.uint8, last - first, first)
-    if not data.flags.writeable:
-        data = data.copy()
-    return Ragged(data, offsets, "text" if column.kind == "text" else "bytes")
+    return ragged_rows(data if data.flags.writeable else data.copy(), offsets, column)
 
 
 def copied(array: npt.NDArray[Any], allocator: Allocator) -> tuple[npt.NDArray[Any], Any]:

@@ -1,0 +1,197 @@
+"""Peak memory of an epoch over a data set ten times `memory_limit`, for each kind of column.
+
+    python benchmarks/memory.py [narrow wide ragged text giant ...] [--cache DIR] [--out benchmarks/results/memory.json]
+
+Each kind runs in a process of its own. Memory is the sum of private and shared anonymous pages (RssAnon + RssShmem),
+sampled every 10 ms from outside; mapped file pages are not counted. Idle is the process with everything imported and a
+small epoch done, so that what is measured is the loader, not the interpreter. The consumer holds one batch at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+LIMIT_BYTES = 256 * 2**20
+DATA_BYTES = 10 * LIMIT_BYTES
+ALLOWED = 1.15
+
+
+def narrow(rows: int, rng: np.random.Generator) -> pa.Table:
+    """40 columns: 13 float32, 26 skewed int32, 1 int8; pyarrow's default encodings."""
+    columns: dict[str, np.ndarray] = {f"d{i}": rng.random(rows, dtype=np.float32) for i in range(13)}
+    columns |= {f"c{i}": np.minimum(rng.zipf(1.3, rows), 10**6).astype(np.int32) for i in range(26)}
+    return pa.table(columns | {"y": rng.integers(0, 2, rows).astype(np.int8)})
+
+
+def wide(rows: int, rng: np.random.Generator) -> pa.Table:
+    """Rows of 4096 float32 as raw bytes."""
+    raw = pa.py_buffer(rng.random((rows, 4096), dtype=np.float32))
+    array = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16384), rows, [None, raw])
+    return pa.Table.from_arrays([array], schema=pa.schema([pa.field("x", pa.binary(16384), nullable=False)]))
+
+
+def ragged(rows: int, rng: np.random.Generator) -> pa.Table:
+    """Lists of 50 to 2,000 int32, and a label."""
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(50, 2000, rows))]).astype(np.int32)
+    values = rng.integers(0, 50_000, offsets[-1]).astype(np.int32)
+    tokens = pa.ListArray.from_arrays(offsets, values)
+    return pa.table({"tokens": tokens, "y": rng.integers(0, 2, rows).astype(np.int8)})
+
+
+def text(rows: int, rng: np.random.Generator) -> pa.Table:
+    """Texts of 20 to 2,000 characters."""
+    letters = rng.integers(97, 123, rows * 1010 + 2000).astype(np.uint8).tobytes().decode()
+    starts = rng.integers(0, len(letters) - 2000, rows)
+    lengths = rng.integers(20, 2000, rows)
+    return pa.table({"text": [letters[a : a + n] for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]})
+
+
+KINDS: dict[str, tuple[Callable[[int, np.random.Generator], pa.Table], int, int, int]] = {
+    # kind: table, bytes a row, rows a row group, batch size
+    "narrow": (narrow, 157, 50_000, 4096),
+    "wide": (wide, 16384, 1024, 256),
+    "ragged": (ragged, 4108, 4096, 256),
+    "text": (text, 1018, 16384, 1024),
+    "giant": (narrow, 157, 2_000_000, 4096),
+    "giant-wide": (wide, 16384, 40_000, 256),
+    "giant-one": (narrow, 157, 10**9, 4096),
+    "giant-text": (text, 1018, 10**9, 1024),
+}
+
+
+def generate(kind: str, cache: Path) -> Path:
+    """Write a data set of about `DATA_BYTES` decoded, unless it is there; "giant" kinds are one file."""
+    folder = cache / kind
+    if folder.exists():
+        return folder
+    make, row_bytes, group_rows, _ = KINDS[kind]
+    rng = np.random.default_rng(0)
+    partial = cache / f".{kind}.partial"
+    partial.mkdir(parents=True, exist_ok=True)
+    rows, done, number = DATA_BYTES // row_bytes + 1, 0, 0
+    per_file = rows if kind.startswith("giant") else rows // 8 + 1
+    piece = min(group_rows, 200_000 if row_bytes < 1000 else 20_000)
+    while done < rows:
+        size = min(per_file, rows - done)
+        tables = (make(min(piece, size - at), rng) for at in range(0, size, piece))
+        first = next(tables)
+        dictionary = not kind.endswith("wide")
+        options = {} if dictionary else {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        with pq.ParquetWriter(partial / f"{number}.parquet", first.schema, **options) as writer:
+            # Buffered: pieces smaller than a row group are joined in it.
+            pieces, held = [first], first.num_rows
+            for table in tables:
+                if held + table.num_rows > group_rows:
+                    writer.write_table(pa.concat_tables(pieces), row_group_size=group_rows)
+                    pieces, held = [], 0
+                pieces.append(table)
+                held += table.num_rows
+            writer.write_table(pa.concat_tables(pieces), row_group_size=group_rows)
+        done, number = done + size, number + 1
+    partial.rename(folder)
+    return folder
+
+
+def consume(folder: str, kind: str, threads: int) -> None:
+    """Run in the measured process: one epoch, saying when it is idle and when it is done."""
+    from parquet_loader import BatchedDataLoader  # noqa: PLC0415  (only the measured process loads torch)
+
+    with tempfile.TemporaryDirectory() as small:
+        pq.write_table(KINDS[kind][0](64, np.random.default_rng(0)), f"{small}/0.parquet")
+        for _ in BatchedDataLoader(small, 16, shuffle=True, memory_limit="64MiB", num_threads=threads):
+            pass
+    print("idle", flush=True)
+    sys.stdin.readline()
+    loader = BatchedDataLoader(
+        folder, KINDS[kind][3], shuffle=True, memory_limit=LIMIT_BYTES, num_threads=threads
+    )
+    plan = loader.plan()
+    for _ in loader:
+        pass
+    stats = loader.stats()
+    figures = {
+        "rows": stats.rows, "seconds": stats.seconds, "window_rows": plan.window_rows, "windows": plan.windows,
+        "open_row_groups": plan.open_row_groups, "predicted_peak_bytes": plan.predicted_peak_bytes,
+        "accounted_peak_bytes": stats.peak_bytes,
+    }
+    print(json.dumps(figures), flush=True)
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return private and shared anonymous memory of a process."""
+    total = 0
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith(("RssAnon:", "RssShmem:")):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+def measure(kind: str, cache: Path, threads: int) -> dict[str, float]:
+    """Run one kind and return its figures."""
+    folder = generate(kind, cache)
+    command = [sys.executable, __file__, "--consume", str(folder), kind, "--threads", str(threads)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "idle\n"
+        idle = peak = anonymous_bytes(child.pid)
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        os.set_blocking(child.stdout.fileno(), False)
+        said = ""
+        while not said:
+            peak = max(peak, anonymous_bytes(child.pid))
+            time.sleep(0.01)  # the sampling interval
+            said = child.stdout.readline()
+    figures = json.loads(said)
+    return {
+        **figures,
+        "limit_bytes": LIMIT_BYTES,
+        "idle_bytes": idle,
+        "peak_above_idle_bytes": peak - idle,
+        "share_of_limit": round((peak - idle) / LIMIT_BYTES, 3),
+    }
+
+
+def main() -> None:
+    """Measure the kinds named, print a line for each, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", default=list(KINDS))
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "parquet_loader-bench" / "memory")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--consume", nargs=2, metavar=("FOLDER", "KIND"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.consume:
+        consume(*arguments.consume, arguments.threads)
+        return
+    results = {}
+    for kind in arguments.kinds:
+        figures = results[kind] = measure(kind, arguments.cache, arguments.threads)
+        verdict = "within" if figures["share_of_limit"] <= ALLOWED else "OVER"
+        print(
+            f"{kind:12} peak above idle {figures['peak_above_idle_bytes'] / 2**20:6.1f} MiB = "
+            f"{figures['share_of_limit']:.2f} of the limit ({verdict} {ALLOWED}), accounted "
+            f"{figures['accounted_peak_bytes'] / 2**20:6.1f} MiB, windows of {figures['window_rows']} rows from "
+            f"{figures['open_row_groups']} open, {figures['rows'] / figures['seconds']:,.0f} rows/s",
+            flush=True,
+        )
+    if arguments.out:
+        arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
