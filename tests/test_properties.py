@@ -147,6 +147,13 @@ def test_with_a_window_given_the_order_is_the_same_for_any_memory_limit() -> Non
     assert one == other
 
 
+def test_with_a_window_given_large_row_groups_mix_alike_for_any_memory_limit() -> None:
+    with written(Layout(((6000,) * 8,), ("double",), seed=2)) as root:
+        options: dict[str, Any] = {"shuffle": True, "window_rows": 3000}
+        orders = [ids(load(root, 500, memory_limit=limit, **options)) for limit in ("5MiB", "16MiB", "1GiB")]
+    assert orders[0] == orders[1] == orders[2]
+
+
 @bounded(max_examples=15)
 @given(layout=layouts(kinds=("float",)), batch_size=BATCH_SIZES, seed=st.integers(0, 2**63 - 1))
 def test_each_epoch_has_its_own_order_and_two_loaders_of_one_seed_agree(
@@ -311,7 +318,7 @@ def test_lists_that_only_average_to_one_length_stay_ragged() -> None:
 def test_a_transform_that_returns_its_columns_changes_nothing(
     layout: Layout, batch_size: int, shuffle: bool, window_rows: int | None
 ) -> None:
-    options = {"shuffle": shuffle, "window_rows": window_rows_for(batch_size, window_rows)}
+    options: dict[str, Any] = {"shuffle": shuffle, "window_rows": window_rows_for(batch_size, window_rows)}
     with (
         written(layout) as root,
         BatchedDataLoader(root, batch_size, transform=lambda columns, rng: columns, **options) as loader,

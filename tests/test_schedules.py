@@ -89,7 +89,11 @@ def same(columns: Any, rng: Any) -> Any:
 def test_the_order_in_which_jobs_finish_changes_nothing(
     layout: Layout, batch_size: int, window_rows: int, shuffle: bool, transform: Any, at_once: int, seed: int
 ) -> None:
-    options = {"window_rows": max(batch_size, window_rows), "shuffle": shuffle, "transform": transform}
+    options: dict[str, Any] = {
+        "window_rows": max(batch_size, window_rows),
+        "shuffle": shuffle,
+        "transform": transform,
+    }
     with tempfile.TemporaryDirectory() as root:
         write_layout(layout, root)
         with BatchedDataLoader(root, batch_size, **options) as loader:
