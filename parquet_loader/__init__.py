@@ -23,7 +23,7 @@ from parquet_loader.errors import (
     UnsupportedError,
     WriteError,
 )
-from parquet_loader.read import ReadOptions
+from parquet_loader.options import ReadOptions
 from parquet_loader.schema import Bytes, Category, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
 from parquet_loader.types import Ragged, Shard
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset

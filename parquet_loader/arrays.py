@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.columns import column_of, number_type
-from parquet_loader.schema import Bytes, Category, Field, Image, RaggedList, Scalar, Tensor, Text, policy_of
+from parquet_loader.schema import Bytes, Category, Field, Group, Image, RaggedList, Scalar, Tensor, Text, policy_of
+from parquet_loader.schema.arrow_types import decimals_to_float64
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
 
 POLICIES = (
@@ -69,6 +70,7 @@ def _filled(array: pa.ChunkedArray, field: Any, zero: Any, fill: Any = None) -> 
     if policy == "refuse":
         _refuse_nulls(array)
     value = (field.fill if fill is None else fill) if field.fill is not None else zero
+    value = int(value) if isinstance(value, bool) else value
     return pc.fill_null(array, pa.scalar(value, array.type))
 
 
@@ -111,6 +113,8 @@ def scalar(array: pa.ChunkedArray, field: Scalar) -> pa.ChunkedArray:
 
 def _cast_scalar(array: pa.ChunkedArray, stored: pa.DataType, target: pa.DataType) -> pa.ChunkedArray:
     t = pa.types
+    if t.is_decimal(array.type) and t.is_float64(target):
+        return decimals_to_float64(array)
     if t.is_temporal(array.type) and array.type != stored:
         zone = pa.timestamp(stored.unit, tz=array.type.tz) if t.is_timestamp(stored) else stored
         array = _cast(array, zone)
@@ -297,7 +301,7 @@ def _canonical_lists(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> 
 
 def convert(array: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     """Return the canonical array of any field but a group."""
-    if pa.types.is_null(array.type):
+    if pa.types.is_null(array.type) and not isinstance(field, Group):
         array = array.cast(field.arrow_type)
     match field:
         case Scalar():

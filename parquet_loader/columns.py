@@ -64,12 +64,12 @@ class Column:
     @property
     def is_ragged(self) -> bool:
         """Whether rows are bytes of varying length."""
-        return pa.types.is_large_binary(self.arrow_type)
+        return bool(pa.types.is_large_binary(self.arrow_type))
 
     @property
     def is_wide(self) -> bool:
         """Whether rows are copied to their place one by one."""
-        return pa.types.is_fixed_size_binary(self.arrow_type) and self.arrow_type.byte_width >= WIDE_BYTES
+        return bool(pa.types.is_fixed_size_binary(self.arrow_type) and self.arrow_type.byte_width >= WIDE_BYTES)
 
 
 def number_type(dtype: np.dtype[Any]) -> pa.DataType:

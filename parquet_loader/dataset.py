@@ -15,8 +15,9 @@ from parquet_loader.columns import number_type
 from parquet_loader.decode import Decoder, read_name, type_at
 from parquet_loader.errors import SchemaError, nearest
 from parquet_loader.filters import RowFilter
+from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan, plan_epoch
-from parquet_loader.read import Reader, ReadOptions
+from parquet_loader.read import Reader
 from parquet_loader.schema import METADATA_KEY, Field, RaggedList, Scalar, Schema, Tensor
 from parquet_loader.schema.infer import infer_fields
 from parquet_loader.sizes import SAMPLE_ROWS, SHARE_FOOTERS, Sizing, divide, measure_rows
@@ -151,9 +152,7 @@ def _stands_for(column: str, name: str) -> bool:
     return name == column or name.startswith(f"{column}.")
 
 
-def _differ(
-    snapshot: Snapshot, column: str, one: tuple[int, Field], other: tuple[int, Field | None]
-) -> SchemaError:
+def _differ(snapshot: Snapshot, column: str, one: tuple[int, Field], other: tuple[int, Field | None]) -> SchemaError:
     names = [snapshot.files[int(np.argmax(snapshot.file_schema == number))].path for number, _ in (one, other)]
     return SchemaError(
         f"column {column!r} differs: {names[0]} has {one[1]}, {names[1]} has {other[1] or 'no such column'}; "
@@ -197,7 +196,9 @@ def _with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOption
     and a row that differs after all is an error when it is read.
     """
     lists = {name: field for name, field in schema.items() if isinstance(field, RaggedList)}
-    lengths = {name: _constant_length(snapshot, name) for name, field in lists.items() if isinstance(field.item, Scalar)}
+    lengths = {
+        name: _constant_length(snapshot, name) for name, field in lists.items() if isinstance(field.item, Scalar)
+    }
     candidates = [name for name, length in lengths.items() if length]
     if not candidates:
         return schema
@@ -254,4 +255,3 @@ def default_num_threads() -> int:
     """Return the number of processors this process may use, at most 8."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(8, available))
-

@@ -142,7 +142,8 @@ def _missing_value(field: Field) -> pa.Scalar:
 def parts_of(name: str, field: Field) -> Iterable[tuple[str, Field]]:
     """Return the stored columns of a field: its own, or those of a group's members."""
     if isinstance(field, Group) and field.storage == "columns":
-        return field.members
+        members: Iterable[tuple[str, Field]] = field.members
+        return members
     return ((name, field),)
 
 

@@ -29,7 +29,9 @@ def check_device(device: Any) -> torch.device | None:
     if found.type != "cuda":
         raise ConfigurationError(f"device={device!r}: batches are copied to 'cuda' devices, or stay on the 'cpu'")
     if not torch.cuda.is_available():
-        raise ConfigurationError(f"device={device!r}: this torch sees no CUDA device; leave device out to stay on the CPU")
+        raise ConfigurationError(
+            f"device={device!r}: this torch sees no CUDA device; leave device out to stay on the CPU"
+        )
     if found.index is not None and found.index >= torch.cuda.device_count():
         raise ConfigurationError(f"device={device!r}: there are {torch.cuda.device_count()} CUDA devices")
     return found if found.index is not None else torch.device("cuda", torch.cuda.current_device())

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
 
 from parquet_loader.arena import Allocator, Arenas
+from parquet_loader.building import Budget, Building, ReadSlice
 from parquet_loader.errors import LoaderStateError, ParquetLoaderError
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.process import BatchProcessor, ProcessedBatch
@@ -32,65 +31,6 @@ from parquet_loader.workers import Job, Workers
 
 # Windows being made or ready, beyond the one the consumer is in.
 WINDOWS_AHEAD = 2
-
-
-@dataclass(slots=True)
-class Budget:
-    """Bytes held and work done; belongs to the engine's lock.
-
-    Attributes:
-        held_bytes, peak_bytes: What the loader holds now, and held at most.
-        reading_bytes: Of these, what row groups being decoded take.
-        bytes_read: Bytes of column chunks read, as they are in the files.
-        row_groups: Row groups read to their end.
-        skipped: Row groups left out because of an error, each with its reason.
-    """
-
-    held_bytes: int = 0
-    peak_bytes: int = 0
-    reading_bytes: int = 0
-    bytes_read: int = 0
-    row_groups: int = 0
-    skipped: list[tuple[int, str]] = field(default_factory=list)
-
-    def hold(self, change: int) -> None:
-        """Count memory taken, or with a negative number let go of."""
-        self.held_bytes += change
-        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
-
-
-@dataclass(slots=True, eq=False)
-class _Building:
-    """A window from its admission until it is let go of."""
-
-    index: int
-    slices: list[Slice]
-    assembly: Assembly
-    phase: Literal["new", "read", "order", "gather", "finish", "busy", "ready"] = "new"
-    waiting: list[int] = field(default_factory=list)
-    unread: int = 0
-    parts: list[int] = field(default_factory=list)
-    ungathered: int = 0
-    arena_bytes: int = 0
-    decoded_bytes: int = 0
-    gathered_bytes: int = 0
-    window: Window | None = None
-    error: BaseException | None = None
-    begun_rows: int = 0
-    unprocessed: int = 0
-
-    @property
-    def held_bytes(self) -> int:
-        return self.arena_bytes + self.decoded_bytes + self.gathered_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What reading a slice gave: bytes that stay with the window, bytes read, and the cursor if it goes on."""
-
-    kept_bytes: int
-    read_bytes: int
-    left_open: Cursor | None
 
 
 class Engine:
@@ -133,8 +73,8 @@ class Engine:
         capacity = sizing.window_rows + plan.batch_size
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
         self._room = Room(capacity, ragged_bytes, self._staging, allocator)
-        self._coming: deque[_Building] = deque()
-        self._handed: deque[_Building] = deque()
+        self._coming: deque[Building] = deque()
+        self._handed: deque[Building] = deque()
         self._admitted = 0
         self._carry: Carry | None = Carry()
         self._cursors: dict[int, Cursor] = {}
@@ -144,6 +84,11 @@ class Engine:
         self._taken_batches = 0
         self._batches: dict[int, ProcessedBatch | BaseException] = {}
         self._batch_bytes = int(sizing.row.processed * plan.batch_size)
+
+    @property
+    def processes(self) -> bool:
+        """Whether batches are handed over one by one, by `next_batch`, instead of windows."""
+        return self._processor is not None
 
     def start(self) -> None:
         """Start the workers."""
@@ -248,7 +193,7 @@ class Engine:
             needs_next = False
         return None
 
-    def _admit(self) -> _Building:
+    def _admit(self) -> Building:
         index, plan = self._admitted, self._plan
         self._admitted += 1
         slices = plan.slices(index)
@@ -260,13 +205,13 @@ class Engine:
             self._room,
             deliver_rest=index == plan.windows - 1 and not plan.drop_last,
         )
-        window = _Building(index, slices, assembly, waiting=list(range(len(slices))), unread=len(slices))
+        window = Building(index, slices, assembly, waiting=list(range(len(slices))), unread=len(slices))
         for number, piece in enumerate(slices):
             if piece.row_group in self._broken:
                 self._leave_out(window, number)
         return window
 
-    def _owed_bytes(self, window: _Building) -> int:
+    def _owed_bytes(self, window: Building) -> int:
         """Return what the window will yet take: rows not decoded, and rows in their new order."""
         if window.phase in ("gather", "finish", "busy"):
             return 0
@@ -280,7 +225,7 @@ class Engine:
     def _fits(self, needed: int) -> bool:
         return self.budget.held_bytes + needed <= self._sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)
 
-    def _window_job(self, window: _Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
+    def _window_job(self, window: Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:
             case "new" if may_exceed or self._fits(owed + self._arena_bytes()):
                 return self._prepare_job(window)
@@ -289,21 +234,21 @@ class Engine:
             case "read" if not window.unread and self._carry is not None:
                 if may_exceed or self._fits(owed + window.decoded_bytes):
                     return self._order_job(window, self._carry)
-            case "gather" if window.parts:
-                return self._gather_job(window, window.parts.pop(0))
+            case "gather" if window.jobs:
+                return self._gather_job(window, window.jobs.pop(0))
             case "finish":
                 return self._finish_job(window)
         return None
 
     # ------------------------------------------------------------------ jobs, in the order of a window's life
 
-    def _fail(self, window: _Building) -> Callable[[BaseException], None]:
+    def _fail(self, window: Building) -> Callable[[BaseException], None]:
         def failed(error: BaseException) -> None:
             window.error = window.error or error
 
         return failed
 
-    def _prepare_job(self, window: _Building) -> Job[None]:
+    def _prepare_job(self, window: Building) -> Job[None]:
         window.phase = "busy"
         window.arena_bytes = self._arena_bytes()
         self.budget.hold(window.arena_bytes)
@@ -313,7 +258,7 @@ class Engine:
 
         return Job("permute", lambda: window.assembly.prepare(self._plan.order(window.index)), done, self._fail(window))
 
-    def _read_job(self, window: _Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
+    def _read_job(self, window: Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         sizing = self._sizing
         for number in window.waiting:
             piece = window.slices[number]
@@ -331,7 +276,7 @@ class Engine:
             return self._slice_job(window, number, flying, whole=whole)
         return None
 
-    def _slice_job(self, window: _Building, number: int, flying: int, *, whole: bool) -> Job[_Read]:
+    def _slice_job(self, window: Building, number: int, flying: int, *, whole: bool) -> Job[ReadSlice]:
         piece = window.slices[number]
         expected = int(piece.rows * self._sizing.row.gathered)
         cursor = self._cursors.pop(piece.row_group, None)
@@ -342,11 +287,11 @@ class Engine:
         self.budget.hold(flying + expected)
         window.decoded_bytes += expected
 
-        def run() -> _Read:
+        def run() -> ReadSlice:
             if not whole:
                 return self._read_by_cursor(window, number, piece, cursor)
             table, read_bytes = self._reader.read(piece.row_group)
-            return _Read(window.assembly.place(number, 0, table), read_bytes, None)
+            return ReadSlice(window.assembly.place(number, 0, table), read_bytes, None)
 
         def landed(kept: int, left_open: Cursor | None) -> None:
             self._busy.discard(piece.row_group)
@@ -358,7 +303,7 @@ class Engine:
             self.budget.hold(stays - was_open - flying + kept - expected)
             window.decoded_bytes += kept - expected
 
-        def done(read: _Read) -> None:
+        def done(read: ReadSlice) -> None:
             landed(read.kept_bytes, read.left_open)
             self.budget.bytes_read += read.read_bytes
             self.budget.row_groups += piece.stop == self._counts[piece.row_group]
@@ -374,7 +319,7 @@ class Engine:
 
         return Job("read", run, done, failed)
 
-    def _read_by_cursor(self, window: _Building, number: int, piece: Slice, cursor: Cursor | None) -> _Read:
+    def _read_by_cursor(self, window: Building, number: int, piece: Slice, cursor: Cursor | None) -> ReadSlice:
         """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile."""
         read_bytes = self._reader.encoded_bytes(piece.row_group) if cursor is None else 0
         cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows)
@@ -386,11 +331,11 @@ class Engine:
                     at_row += len(table)
             if piece.stop == self._counts[piece.row_group] and not self.workers.is_closing:
                 cursor.finish()
-                return _Read(kept, read_bytes, None)
+                return ReadSlice(kept, read_bytes, None)
         except BaseException:
             cursor.close()
             raise
-        return _Read(kept, read_bytes, cursor)
+        return ReadSlice(kept, read_bytes, cursor)
 
     def _break(self, row_group: int, reason: str) -> None:
         """Leave out what is still to come of a row group."""
@@ -400,26 +345,26 @@ class Engine:
             for number in [n for n in window.waiting if window.slices[n].row_group == row_group]:
                 self._leave_out(window, number)
 
-    def _leave_out(self, window: _Building, number: int) -> None:
+    def _leave_out(self, window: Building, number: int) -> None:
         if number in window.waiting:
             window.waiting.remove(number)
         window.assembly.leave_out(number)
         window.unread -= 1
 
-    def _order_job(self, window: _Building, carry: Carry) -> Job[None]:
+    def _order_job(self, window: Building, carry: Carry) -> Job[None]:
         self._carry = None
         window.phase = "busy"
         window.gathered_bytes = window.decoded_bytes
         self.budget.hold(window.gathered_bytes)
 
         def done(_: None) -> None:
-            window.parts = list(range(self._parts.jobs))
-            window.ungathered = len(window.parts)
-            window.phase = "gather" if window.parts else "finish"
+            window.jobs = list(range(self._parts.jobs))
+            window.ungathered = len(window.jobs)
+            window.phase = "gather" if window.jobs else "finish"
 
         return Job("gather", lambda: window.assembly.begin_gathering(carry), done, self._fail(window))
 
-    def _gather_job(self, window: _Building, part: int) -> Job[None]:
+    def _gather_job(self, window: Building, part: int) -> Job[None]:
         def done(_: None) -> None:
             window.ungathered -= 1
             if not window.ungathered:
@@ -427,7 +372,7 @@ class Engine:
 
         return Job("gather", lambda: window.assembly.gather(part), done, self._fail(window))
 
-    def _finish_job(self, window: _Building) -> Job[tuple[Window, Carry]]:
+    def _finish_job(self, window: Building) -> Job[tuple[Window, Carry]]:
         window.phase = "busy"
 
         def done(outcome: tuple[Window, Carry]) -> None:
@@ -440,13 +385,11 @@ class Engine:
         return Job("gather", window.assembly.finish, done, self._fail(window))
 
     def _process_job(self, processor: BatchProcessor) -> Job[ProcessedBatch] | None:
-        while self._coming and self._coming[0].window is not None:
-            window = self._coming[0].window
-            if self._coming[0].begun_rows < window.rows:
-                break
+        while self._coming and self._coming[0].window is not None and not self._coming[0].window.rows:
             self._coming.popleft()
             self.workers.changed.notify_all()
-        else:
+        window = self._coming[0].window if self._coming else None
+        if window is None:
             return None
         ahead = max(1, min(BATCHES_AT_ONCE, self._sizing.batches_bytes // max(self._batch_bytes, 1)))
         if self._begun_batches - self._taken_batches >= ahead:

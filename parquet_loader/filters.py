@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
-from pyarrow import acero
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.snapshot import Snapshot
+
+
+def _lazily(name: str) -> Any:
+    """Return a module of pyarrow that imports pandas where it is installed, which only filters should cost."""
+    return importlib.import_module(f"pyarrow.{name}")
 
 
 class RowFilter:
@@ -41,14 +47,12 @@ class RowFilter:
 
     def apply(self, table: pa.Table) -> pa.Table:
         """Return the rows that pass, in their order."""
-        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-        passing = acero.Declaration("filter", acero.FilterNodeOptions(self._expression), inputs=[source])
-        # One thread: Acero may reorder batches otherwise, and the caller runs several of these at a time anyway.
-        return passing.to_table(use_threads=False)
+        return _passing(table, self._expression)
 
     def surviving(self, snapshot: Snapshot, file: int) -> set[int]:
         """Return the numbers of the row groups of one file whose statistics and partitions admit a matching row."""
         info = snapshot.files[file]
+        pads = _lazily("dataset")
         known = pads.scalar(True)
         for name, value in snapshot.partition_values(file).items():
             if name in snapshot.schema_of(file).names:
@@ -58,6 +62,14 @@ class RowFilter:
         fragment = pads.ParquetFileFormat().make_fragment(info.path, snapshot.filesystem, known)
         schema = with_partitions(snapshot.schema_of(file), snapshot.partition_schema)
         return {group.id for group in fragment.subset(self._expression, schema=schema).row_groups}
+
+
+def _passing(table: pa.Table, expression: pc.Expression) -> pa.Table:
+    acero = _lazily("acero")
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    passing = acero.Declaration("filter", acero.FilterNodeOptions(expression), inputs=[source])
+    # One thread: Acero may reorder batches otherwise, and callers run several of these at a time anyway.
+    return passing.to_table(use_threads=False)
 
 
 def with_partitions(schema: pa.Schema, partition_schema: pa.Schema) -> pa.Schema:
@@ -95,8 +107,7 @@ def _only(schema: pa.Schema, names: list[str]) -> pa.Schema:
 
 def _binding_error(expression: pc.Expression, schema: pa.Schema) -> Exception | None:
     try:
-        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(schema.empty_table()))
-        acero.Declaration("filter", acero.FilterNodeOptions(expression), inputs=[source]).to_table(use_threads=False)
+        _passing(schema.empty_table(), expression)
     except (pa.ArrowException, ValueError, TypeError) as error:
         return error
     return None

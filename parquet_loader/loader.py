@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import importlib
-import os
-import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow.compute as pc
 import torch
 
 from parquet_loader.arena import Allocator, Arenas
-from parquet_loader.collate import Batch, PinnedMemory, batch_tensors, window_batches
+from parquet_loader.arguments import check_bool, check_choice, check_columns, check_window
+from parquet_loader.collate import Batch, PinnedMemory
 from parquet_loader.dataset import default_num_threads, open_dataset
-from parquet_loader.device import check_device, copied_ahead
+from parquet_loader.device import check_device
 from parquet_loader.engine import Engine
+from parquet_loader.epoch import Epoch, EpochFigures
 from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
 from parquet_loader.memory import use_returning_pool
+from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan, batch_count
 from parquet_loader.process import BatchProcessor, Transform
-from parquet_loader.read import ReadOptions
 from parquet_loader.schema import Schema
 from parquet_loader.snapshot import open_snapshot
 from parquet_loader.source import Source
-from parquet_loader.stats import LoaderStats, SkippedRowGroup
+from parquet_loader.stats import LoaderStats
 from parquet_loader.types import Shard, check_int, format_bytes, parse_bytes
 
 
@@ -76,8 +76,8 @@ class BatchedDataLoader:
         window_rows: Rows shuffled together; default: as many as `memory_limit` allows, up to 64 MiB of rows.
         drop_last: Leave out the last batch if it is not full.
         transform: ``transform(columns, rng)`` is called with a dict of numpy arrays of one batch and a generator seeded
-            by (seed, epoch, batch); returns a dict of as many rows. Runs in the background threads. Text comes as object
-            arrays of str, bytes likewise, lists as `Ragged`.
+            by (seed, epoch, batch); returns a dict of as many rows. Runs in the background threads. Text comes as
+            object arrays of str, bytes likewise, lists as `Ragged`.
         device: ``"cuda"``: batches arrive there, copied ahead on a side stream.
         memory_limit: Bytes, as an int or as text (``"1GiB"``): everything the loader holds.
         shard: In this version only everything: None, or ``Shard(0, 1)``.
@@ -121,16 +121,18 @@ class BatchedDataLoader:
     ) -> None:
         self.batch_size = check_int("batch_size", batch_size, 1, 2**31)
         self.seed = check_int("seed", seed, 0, 2**64 - 1)
-        self.shuffle = _check_bool("shuffle", shuffle)
-        self.drop_last = _check_bool("drop_last", drop_last)
-        self.num_threads = default_num_threads() if num_threads is None else check_int("num_threads", num_threads, 1, 256)
-        _check_window(window_rows, self.batch_size)
-        _check_choice("on_error", on_error, ("raise", "skip"))
-        _check_choice("isolation", isolation, ("thread", "process"))
+        self.shuffle = check_bool("shuffle", shuffle)
+        self.drop_last = check_bool("drop_last", drop_last)
+        self.num_threads = (
+            default_num_threads() if num_threads is None else check_int("num_threads", num_threads, 1, 256)
+        )
+        check_window(window_rows, self.batch_size)
+        check_choice("on_error", on_error, ("raise", "skip"))
+        check_choice("isolation", isolation, ("thread", "process"))
         if isolation == "process":
             raise UnsupportedError("isolation='process' is not there yet; isolation='thread' gives the same batches")
         _check_shard(shard)
-        _check_columns(columns)
+        check_columns(columns)
         if schema is not None and not isinstance(schema, Schema):
             raise ConfigurationError(f"schema={schema!r:.80}: expected a parquet_loader.Schema")
         if transform is not None and not callable(transform):
@@ -140,7 +142,7 @@ class BatchedDataLoader:
         self._transform = transform
         self._skips = on_error == "skip"
         self._device = check_device(device)
-        self._bar = _progress_bar() if _check_bool("progress", progress) else None
+        self._bar = _progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
         use_returning_pool()
         snapshot = open_snapshot(source, filesystem)
@@ -160,8 +162,8 @@ class BatchedDataLoader:
         )
         self._next_epoch = 0
         self._closed = False
-        self._running: weakref.ref[_Epoch] | None = None
-        self._last: LoaderStats | None = None
+        self._running: weakref.ref[Epoch] | None = None
+        self._figures: EpochFigures | None = None
 
     @property
     def schema(self) -> Schema:
@@ -221,14 +223,17 @@ class BatchedDataLoader:
         """
         self._check_open()
         running = self._running() if self._running is not None else None
-        if running is not None and running.is_active:
+        if running is not None and running.is_here:
             raise LoaderStateError(
                 "this loader is being iterated already; finish that pass, let go of its iterator, or call "
                 "loader.reset() (two passes at a time need two loaders)"
             )
-        epoch = _Epoch(self, self._plan(self._next_epoch))
+        plan = self._plan(self._next_epoch)
+        bar = None if self._bar is None else self._bar(total=plan.batches, unit="batch", desc=f"epoch {plan.epoch}")
+        epoch = Epoch(self._engine(plan), plan.epoch, self.batch_size, self._device, bar, self.num_threads)
         self._next_epoch += 1
         self._running = weakref.ref(epoch)
+        self._figures = epoch.figures
         return epoch
 
     def reset(self) -> None:
@@ -243,18 +248,15 @@ class BatchedDataLoader:
         Raises:
             LoaderStateError: there was no epoch yet.
         """
-        running = self._running() if self._running is not None else None
-        if running is not None:
-            return running.stats()
-        if self._last is None:
+        if self._figures is None:
             raise LoaderStateError("there are no figures yet: no epoch was begun")
-        return self._last
+        return self._figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
 
     def state_dict(self) -> dict[str, Any]:
         """Not there yet."""
         raise UnsupportedError("state_dict() is not there yet; set_epoch(n) begins any epoch again from its start")
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: ARG002
         """Not there yet."""
         raise UnsupportedError("load_state_dict() is not there yet; set_epoch(n) begins any epoch again from its start")
 
@@ -263,7 +265,7 @@ class BatchedDataLoader:
         self.reset()
         self._closed = True
 
-    def __enter__(self) -> BatchedDataLoader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -295,145 +297,6 @@ class BatchedDataLoader:
         )
 
 
-class _Epoch(Iterator[Batch]):
-    """One pass: asks the engine for windows, and hands over their batches. Used by one thread.
-
-    The engine's threads know nothing of this object, so that letting go of it (by `break`, an exception, or the end of
-    the interpreter) runs the finaliser, which ends them.
-    """
-
-    def __init__(self, loader: BatchedDataLoader, plan: Plan) -> None:
-        self._loader = loader
-        self._plan = plan
-        self._pid = os.getpid()
-        self._engine = loader._engine(plan)
-        self._processed = BatchProcessor.is_needed(loader._dataset.reader.columns, loader._transform)
-        self._batches: Iterator[Batch] = self._pull(self._engine, plan.batch_size, processed=self._processed)
-        if loader._device is not None and loader._device.type == "cuda":
-            self._batches = copied_ahead(self._batches, loader._device)
-        self._clock = _Clock()
-        self._bar = loader._bar(total=plan.batches, unit="batch", desc=f"epoch {plan.epoch}") if loader._bar else None
-        self._finalizer = weakref.finalize(self, self._engine.close)
-        self.is_active = True
-        self._engine.start()
-
-    def __next__(self) -> Batch:
-        if not self.is_active:
-            raise StopIteration
-        if self._pid != os.getpid():
-            raise LoaderStateError("this pass began before fork(); begin one in this process: iter(loader)")
-        self._clock.begin_wait()
-        try:
-            batch = next(self._batches)
-        except BaseException:
-            self._clock.end_wait(0)
-            self.close()
-            raise
-        self._clock.end_wait(_rows(batch))
-        if self._bar is not None:
-            self._bar.update()
-        return batch
-
-    @staticmethod
-    def _pull(engine: Engine, batch_size: int, *, processed: bool) -> Iterator[Batch]:
-        while processed and (made := engine.next_batch()) is not None:
-            yield batch_tensors(made)
-        while not processed and (window := engine.next_window()) is not None:
-            batches = window_batches(window, batch_size)
-            del window
-            for number, batch in enumerate(batches):
-                if number == 1:
-                    engine.let_go_of_previous()
-                yield batch
-                del batch  # or the window would live on while the next one is awaited
-
-    def close(self) -> None:
-        """End the pass and its threads; idempotent."""
-        if not self.is_active:
-            return
-        self.is_active = False
-        self._finalizer()
-        self._batches = iter(())
-        self._clock.stop()
-        if self._bar is not None:
-            self._bar.close()
-        self._loader._last = self.stats()
-
-    def stats(self) -> LoaderStats:
-        """Return the figures so far."""
-        engine, clock, loader = self._engine, self._clock, self._loader
-        snapshot = loader._dataset.snapshot
-        with engine.workers.changed:
-            cpu_s, blocked_s = dict(engine.workers.cpu_s), dict(engine.workers.blocked_s)
-            budget = engine.budget
-            skipped = tuple(
-                SkippedRowGroup(
-                    snapshot.files[int(snapshot.row_group_file[group])].path,
-                    int(snapshot.row_group_number[group]),
-                    reason,
-                )
-                for group, reason in budget.skipped
-            )
-            return LoaderStats(
-                epoch=self._plan.epoch,
-                rows=clock.rows,
-                batches=clock.batches,
-                seconds=clock.seconds,
-                wait_s=clock.wait_s,
-                first_batch_s=clock.first_wait_s,
-                longest_wait_s=clock.longest_wait_s,
-                cpu_s=cpu_s,
-                blocked_s=blocked_s,
-                idle_s=max(0.0, clock.seconds * loader.num_threads - sum(cpu_s.values()) - sum(blocked_s.values())),
-                bytes_read=budget.bytes_read,
-                row_groups=budget.row_groups,
-                skipped_row_groups=skipped,
-                held_bytes=budget.held_bytes + snapshot.footers.held_bytes,
-                peak_bytes=budget.peak_bytes + snapshot.footers.held_bytes,
-                memory_limit_bytes=loader._dataset.sizing.limit_bytes,
-                num_threads=loader.num_threads,
-            )
-
-
-class _Clock:
-    """How long the caller waited, and how long it did something else."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.batches = 0
-        self.wait_s = 0.0
-        self.first_wait_s = 0.0
-        self.longest_wait_s = 0.0
-        self._began = time.perf_counter()
-        self._asked = self._began
-        self._stopped: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        return (self._stopped or time.perf_counter()) - self._began
-
-    def begin_wait(self) -> None:
-        self._asked = time.perf_counter()
-
-    def end_wait(self, rows: int) -> None:
-        waited = time.perf_counter() - self._asked
-        self.wait_s += waited
-        if rows:
-            self.rows += rows
-            self.batches += 1
-            if self.batches == 1:
-                self.first_wait_s = waited
-            else:
-                self.longest_wait_s = max(self.longest_wait_s, waited)
-
-    def stop(self) -> None:
-        self._stopped = time.perf_counter()
-
-
-def _rows(batch: Batch) -> int:
-    return len(next(iter(batch.values()))) if batch else 0
-
-
 def _allocator(device: torch.device | None) -> Allocator:
     """Pinned memory where there is a GPU that batches may go to, ordinary memory elsewhere."""
     in_worker = torch.utils.data.get_worker_info() is not None
@@ -445,34 +308,7 @@ def _progress_bar() -> Any:
     try:
         return importlib.import_module("tqdm.auto").tqdm
     except ImportError as error:
-        raise ConfigurationError(
-            "progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'"
-        ) from error
-
-
-def _check_bool(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise ConfigurationError(f"{name}={value!r}: expected True or False")
-    return bool(value)
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigurationError(f"{name}={value!r}: expected {' or '.join(map(repr, choices))}")
-
-
-def _check_window(window_rows: Any, batch_size: int) -> None:
-    if window_rows is not None and check_int("window_rows", window_rows, 1, 2**40) < batch_size:
-        raise ConfigurationError(f"window_rows={window_rows}: a window holds at least one batch of {batch_size} rows")
-
-
-def _check_columns(columns: Any) -> None:
-    if columns is None:
-        return
-    if isinstance(columns, str) or not isinstance(columns, Sequence) or not all(isinstance(c, str) for c in columns):
-        raise ConfigurationError(f"columns={columns!r:.80}: expected a list of names")
-    if not columns:
-        raise ConfigurationError("columns=[]: expected at least one name; None reads all columns")
+        raise ConfigurationError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
 
 
 def _check_shard(shard: Any) -> None:

@@ -42,8 +42,8 @@ def permutation(size: int, seed: int, stream: Stream, epoch: int, index: int = 0
 
     Method ``philox-radix-1``: every element gets 32 random bits, the elements are sorted by them, and equal bits keep
     their order (one pair in 2**32 does, which no statistic of a batch can see). The bits are the raw stream's words
-    cut into little-endian 16-bit halves: the first ``size`` are the low halves, the next ``size`` the high ones. Sorting
-    16-bit keys stably is a radix sort, so the whole takes about 15 ns an element.
+    cut into little-endian 16-bit halves: the first ``size`` are the low halves, the next ``size`` the high ones.
+    Sorting 16-bit keys stably is a radix sort, so the whole takes about 15 ns an element.
     """
     words = bit_generator(seed, stream, epoch, index).random_raw((2 * size + 3) // 4)
     halves = np.asarray(words, dtype="<u8").view("<u2")

@@ -118,8 +118,8 @@ class BatchProcessor:
     def _image(self, data: bytes, channels: int, where: str) -> npt.NDArray[np.uint8]:
         assert self._pillow is not None
         try:
-            with self._pillow.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
-                image = image.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels])
+            with self._pillow.open(io.BytesIO(data), formats=("JPEG", "PNG")) as opened:
+                image = opened.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels])
                 array = np.asarray(image)
         except (OSError, ValueError, SyntaxError, self._pillow.DecompressionBombError) as error:
             raise DataError(f"{where}: {len(data)} bytes that are no readable JPEG or PNG: {error}") from error

@@ -1,8 +1,8 @@
 """Columns whose rows differ in length, while a window is made: staged as they are decoded, then put into order.
 
 Rows are kept as large binaries, lists of numbers too: putting those into order by Arrow's own list kernel builds an
-index of every element (0.2-0.4 GB/s, and three times the memory), while whole rows of bytes are copied (4-5 GB/s), about
-a MiB at a time into memory that stays warm.
+index of every element (0.2-0.4 GB/s, and three times the memory), while whole rows of bytes are copied (4-5 GB/s),
+about a MiB at a time into memory that stays warm.
 """
 
 from __future__ import annotations

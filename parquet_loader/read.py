@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.decode import Decoder, Place
-from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError, SourceError
+from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
+from parquet_loader.options import ReadOptions
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
 
@@ -20,26 +20,6 @@ from parquet_loader.source import changed_since
 BUFFER_BYTES = 1 << 16
 
 _READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How files are read.
-
-    Attributes:
-        verify_checksums: Check each page against its CRC where the writer stored one. Costs up to three quarters of
-            the speed on tensors, little on compressed columns.
-        memory_map: Map local files instead of reading them into buffers; faster for uncompressed tensors, but a file
-            that is truncated while it is mapped ends the process (SIGBUS): only for files that nobody rewrites.
-    """
-
-    verify_checksums: bool = False
-    memory_map: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("verify_checksums", "memory_map"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigurationError(f"ReadOptions({name}={getattr(self, name)!r}): expected True or False")
 
 
 class Reader:
@@ -271,4 +251,3 @@ class Cursor:
         """Close the file and let go of what is buffered."""
         self._stream.close()  # type: ignore[attr-defined]
         self._left = None
-

@@ -22,13 +22,13 @@ from parquet_loader.read import BUFFER_BYTES, Reader
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import IntArray, format_bytes
 
-SHARE_WINDOWS = 0.60
-SHARE_READS = 0.25
+SHARE_WINDOWS = 0.50
+SHARE_READS = 0.22
 SHARE_FOOTERS = 1 / 32
 # A whole row group is read at once only where several such reads fit into their share.
 READS_AT_ONCE = 4
 # While a row group is decoded, its Arrow columns and their canonical form may both be there for a moment.
-DECODING_FACTOR = 1.5
+DECODING_FACTOR = 2.0
 # More open row groups mix sorted data better; beyond this many a batch's composition changes little.
 MOST_OPEN_ROW_GROUPS = 16
 # A window takes whole row groups where at least this many fit, and slices of several where fewer do.
@@ -180,7 +180,7 @@ def divide(
         reads = SHARE_READS * limit
         stream = DECODING_FACTOR * row_bytes * min(smallest, largest_rows, 1024)
         small = DECODING_FACTOR * row_bytes * largest_rows * READS_AT_ONCE <= reads
-        return smallest * row.in_windows <= windows and (small or cursor + stream <= reads)
+        return smallest * row.in_windows <= windows and (small or cursor + stream <= 1.5 * reads)
 
     if not fits(limit_bytes):
         needed = limit_bytes
@@ -227,12 +227,12 @@ def _cursor_bytes(snapshot: Snapshot, row_group: int) -> int:
     for number in range(group.num_columns):
         chunk = group.column(number)
         encoded = chunk.total_uncompressed_size
-        # Writers end pages at 20,000 rows or 1 MiB, whichever comes first; older ones at 1 MiB alone; and Arrow looks
-        # at the size every 1,024 rows only.
-        page = min(2**20, max(encoded * 20_000 // max(group.num_rows, 1), encoded // 8))
-        page = min(encoded, max(page, encoded * 1024 // max(group.num_rows, 1)))
+        # Writers end pages at 20,000 rows or 1 MiB, whichever comes first; Arrow looks every 1,024 rows only. A page is
+        # there as it was read and decompressed.
+        rows = max(group.num_rows, 1)
+        page = min(encoded, max(min(2**20, encoded * 20_000 // rows), encoded * 1024 // rows))
         dictionary = 0
         if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
             dictionary = max(0, chunk.data_page_offset - chunk.dictionary_page_offset)
-        total += BUFFER_BYTES + page + min(2 * dictionary, 2**21)
+        total += BUFFER_BYTES + 2 * page + min(3 * dictionary // 2, 2**20)
     return total

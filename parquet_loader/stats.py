@@ -40,6 +40,7 @@ class LoaderStats:
             processor, or for Python's global lock.
         idle_s: Seconds of all workers together with nothing to do: the read-ahead was full.
         bytes_read: Bytes of the files' column chunks read.
+        bytes_from_disk: Of these, bytes that a local disk had to fetch, because the page cache did not hold them.
         row_groups: Row groups read to their end.
         skipped_row_groups: Left out because of errors.
         held_bytes, peak_bytes: What the loader holds now, and held at most, by its own account.
@@ -58,6 +59,7 @@ class LoaderStats:
     blocked_s: Mapping[str, float]
     idle_s: float
     bytes_read: int
+    bytes_from_disk: int
     row_groups: int
     skipped_row_groups: tuple[SkippedRowGroup, ...]
     held_bytes: int
@@ -80,11 +82,13 @@ class LoaderStats:
         """What holds the epoch back: ``"consumer"``, ``"decoding"``, ``"shuffle"``, ``"transform"`` or ``"disk"``."""
         if not self.batches or self.wait_share < 0.1:
             return "consumer"
+        # A read that blocks while nothing comes from a disk waits for a processor or for Python's lock.
+        disk_s = self.blocked_s["read"] if self.bytes_from_disk > self.bytes_read // 16 else 0.0
         busy = {
             "decoding": self.cpu_s["read"],
             "shuffle": self.cpu_s["permute"] + self.cpu_s["gather"],
             "transform": self.cpu_s["process"] + self.blocked_s["process"],
-            "disk": self.blocked_s["read"],
+            "disk": disk_s,
         }
         return max(busy, key=lambda name: busy[name])
 
@@ -94,15 +98,15 @@ class LoaderStats:
         return _ADVICE[self.bound_by]
 
     def __str__(self) -> str:
+        rate = f"{self.rows_per_s:,.0f} rows/s"
+        waits = f"{self.first_batch_s:.2f} s for the first batch, then at most {self.longest_wait_s * 1000:.0f} ms"
+        held = f"{format_bytes(self.peak_bytes)} of {format_bytes(self.memory_limit_bytes)}"
         stages = ", ".join(f"{name} {self.cpu_s[name]:.2f}" for name in self.cpu_s)
         lines = [
-            f"epoch {self.epoch}: {self.rows} rows in {self.batches} batches, {self.seconds:.2f} s, "
-            f"{self.rows_per_s:,.0f} rows/s",
-            f"waited {self.wait_s:.2f} s ({self.wait_share:.0%}): {self.first_batch_s:.2f} s for the first batch, "
-            f"then at most {self.longest_wait_s * 1000:.0f} ms",
+            f"epoch {self.epoch}: {self.rows} rows in {self.batches} batches, {self.seconds:.2f} s, {rate}",
+            f"waited {self.wait_s:.2f} s ({self.wait_share:.0%}): {waits}",
             f"{self.num_threads} workers, processor seconds: {stages}; blocked in reads {self.blocked_s['read']:.2f}",
-            f"read {format_bytes(self.bytes_read)} in {self.row_groups} row groups; held at most "
-            f"{format_bytes(self.peak_bytes)} of {format_bytes(self.memory_limit_bytes)}",
+            f"read {format_bytes(self.bytes_read)} in {self.row_groups} row groups; held at most {held}",
             f"bound by {self.bound_by}: {self.advice}",
         ]
         if self.skipped_row_groups:

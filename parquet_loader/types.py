@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -133,11 +134,11 @@ class Ragged:
             if isinstance(self.values, Ragged):
                 inner = self.values.to_list()
                 bounds = self.offsets.tolist()
-                return [inner[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+                return [inner[a:b] for a, b in itertools.pairwise(bounds)]
             return list(self)
         data = np.asarray(self.values).tobytes()
         bounds = self.offsets.tolist()
-        pieces = [data[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        pieces = [data[a:b] for a, b in itertools.pairwise(bounds)]
         return [p.decode("utf-8") for p in pieces] if self.kind == "text" else list(pieces)
 
     def to_padded(self, fill: float = 0, length: int | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""One window from decoded pieces to shuffled columns: rows are placed or gathered once, and cut into batches by views."""
+"""One window from decoded pieces to shuffled columns: rows are placed or gathered once, and cut by views."""
 
 from __future__ import annotations
 
@@ -268,6 +268,7 @@ class Assembly:
             if self._carry.rows:
                 out[: self._carry.rows] = self._carry.wide[name]
             wide[name] = out[rows:total].copy()
+            assert column.dtype is not None
             array = out[:rows].reshape(-1).view(column.dtype).reshape(rows, *column.shape)
             self._delivered[name] = array, self._arenas[name].owner
         if self._parts.ragged:

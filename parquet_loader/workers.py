@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition, Thread, current_thread
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -13,6 +14,13 @@ Stage: TypeAlias = Literal["read", "permute", "gather", "process"]
 STAGES: tuple[Stage, ...] = ("read", "permute", "gather", "process")
 
 T = TypeVar("T")
+
+resource: Any
+try:
+    resource = importlib.import_module("resource")
+    resource = resource if hasattr(resource, "RUSAGE_THREAD") else None
+except ImportError:  # not on Windows
+    resource = None
 
 
 @dataclass(slots=True)
@@ -32,11 +40,31 @@ class Job(Generic[T]):
     failed: Callable[[BaseException], None]
 
 
+@dataclass(slots=True)
+class StageTimes:
+    """What the workers spent; belongs to their lock.
+
+    Attributes:
+        cpu_s: Processor seconds by stage.
+        blocked_s: Seconds by stage in a job without a processor.
+        disk_bytes: Bytes that the jobs had to fetch from a local disk, where the system tells.
+    """
+
+    cpu_s: dict[Stage, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    blocked_s: dict[Stage, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    disk_bytes: int = 0
+
+
+def disk_bytes() -> int:
+    """Return the bytes this thread has fetched from disks so far (Linux); 0 where the system does not tell."""
+    return 512 * resource.getrusage(resource.RUSAGE_THREAD).ru_inblock if resource is not None else 0
+
+
 class Workers:
     """A fixed number of threads that ask `choose` for jobs.
 
-    Invariants: `choose`, `done` and `failed` are called with `changed` held and do no work of their own; `run` is called
-    without it. After every job all waiters are woken, since any outcome may make any other job possible.
+    Invariants: `choose`, `done` and `failed` are called with `changed` held and do no work of their own; `run` is
+    called without it. After every job all waiters are woken, since any outcome may make any other job possible.
 
     Life: `start` begins the threads, `close` ends them after the job each is in. They are daemons, so that an
     interpreter that exits without `close` is not held up; a finaliser calls `close` before that.
@@ -49,8 +77,7 @@ class Workers:
     def __init__(self, choose: Callable[[], Job[Any] | None], count: int) -> None:
         self.changed = Condition()
         self.is_closing = False
-        self.cpu_s: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
-        self.blocked_s: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+        self.times = StageTimes()
         self._choose = choose
         self._pid = os.getpid()
         names = [f"parquet_loader-worker-{number}" for number in range(count)]
@@ -97,7 +124,7 @@ class Workers:
         return None
 
     def _run(self, job: Job[Any]) -> None:
-        started, started_cpu = time.perf_counter(), time.thread_time()
+        started, started_cpu, started_disk = time.perf_counter(), time.thread_time(), disk_bytes()
         outcome: Any = None
         error: BaseException | None = None
         try:
@@ -106,9 +133,11 @@ class Workers:
             error = raised
         cpu_s = time.thread_time() - started_cpu
         wall_s = time.perf_counter() - started
+        read_bytes = disk_bytes() - started_disk
         with self.changed:
-            self.cpu_s[job.stage] += cpu_s
-            self.blocked_s[job.stage] += max(0.0, wall_s - cpu_s)
+            self.times.cpu_s[job.stage] += cpu_s
+            self.times.blocked_s[job.stage] += max(0.0, wall_s - cpu_s)
+            self.times.disk_bytes += read_bytes
             if error is None:
                 job.done(outcome)
             else:

@@ -24,6 +24,8 @@ ROOMS = [
     "snapshot",
     "plan",
     "filters",
+    "options",
+    "memory",
     "columns",
     "arrays",
     "decode",
@@ -31,14 +33,18 @@ ROOMS = [
     "sizes",
     "dataset",
     "arena",
+    "ragged",
     "window",
     "process",
     "workers",
+    "building",
     "engine",
     "worker",
     "collate",
     "device",
     "stats",
+    "epoch",
+    "arguments",
     "loader",
     "store",
     "petastorm",
@@ -47,7 +53,7 @@ ROOMS = [
 # Side rooms: nothing on the way from files to batches needs them, and they need nothing of it.
 NARROWER = {"write": {"errors", "types", "schema", "filesystem"}}
 # `types` imports torch only inside methods that are called with tensors.
-MAY_IMPORT_TORCH = {"collate", "device", "loader", "store", "petastorm", "cli"}
+MAY_IMPORT_TORCH = {"collate", "device", "epoch", "loader", "store", "petastorm", "cli"}
 MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"types"}
 HEAVY = ("torch", "pandas", "polars", "PIL", "dask", "pyspark", "tqdm")
 

@@ -82,7 +82,7 @@ def is_bytes(type_: pa.DataType) -> bool:
 
 
 def _leaves(type_: pa.DataType, name: str) -> dict[str, Field]:
-    if isinstance(type_, pa.FixedShapeTensorType) and _is_element(type_.value_type):
+    if isinstance(type_, pa.FixedShapeTensorType) and is_element(type_.value_type):
         return {name: _tensor(type_.value_type, _logical_shape(type_))}
     type_ = plain_type(type_)
     if is_scalar_type(type_):
@@ -124,7 +124,8 @@ def _tensor(type_: pa.DataType, shape: tuple[int, ...]) -> Tensor:
     return Tensor(type_, shape, fill=math.nan if pa.types.is_floating(type_) else None, storage="list")
 
 
-def _is_element(type_: pa.DataType) -> bool:
+def is_element(type_: pa.DataType) -> bool:
+    """Whether a tensor of fixed shape may have elements of the type."""
     return bool(pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
@@ -134,7 +135,7 @@ def _fixed_shape(type_: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]] | No
     while pa.types.is_fixed_size_list(type_):
         shape.append(type_.list_size)
         type_ = plain_type(type_.value_type)
-    return (type_, tuple(shape)) if _is_element(type_) and all(n > 0 for n in shape) and shape else None
+    return (type_, tuple(shape)) if is_element(type_) and all(n > 0 for n in shape) and shape else None
 
 
 def _logical_shape(type_: pa.FixedShapeTensorType) -> tuple[int, ...]:

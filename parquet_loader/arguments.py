@@ -1,0 +1,40 @@
+"""Checks of the loader's arguments: each returns the value, or says what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.types import check_int
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Return a switch."""
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigurationError(f"{name}={value!r}: expected True or False")
+    return bool(value)
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Check one of a few words."""
+    if value not in choices:
+        raise ConfigurationError(f"{name}={value!r}: expected {' or '.join(map(repr, choices))}")
+
+
+def check_window(window_rows: Any, batch_size: int) -> None:
+    """Check that a window holds a batch."""
+    if window_rows is not None and check_int("window_rows", window_rows, 1, 2**40) < batch_size:
+        raise ConfigurationError(f"window_rows={window_rows}: a window holds at least one batch of {batch_size} rows")
+
+
+def check_columns(columns: Any) -> None:
+    """Check a list of names."""
+    if columns is None:
+        return
+    if isinstance(columns, str) or not isinstance(columns, Sequence) or not all(isinstance(c, str) for c in columns):
+        raise ConfigurationError(f"columns={columns!r:.80}: expected a list of names")
+    if not columns:
+        raise ConfigurationError("columns=[]: expected at least one name; None reads all columns")

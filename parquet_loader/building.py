@@ -1,0 +1,86 @@
+"""What the engine keeps account of: the budget, and windows while they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from parquet_loader.plan import Slice
+from parquet_loader.read import Cursor
+from parquet_loader.window import Assembly, Window
+
+
+@dataclass(slots=True)
+class Budget:
+    """Bytes held and work done; belongs to the engine's lock.
+
+    Attributes:
+        held_bytes, peak_bytes: What the loader holds now, and held at most.
+        reading_bytes: Of these, what row groups being decoded take.
+        bytes_read: Bytes of column chunks read, as they are in the files.
+        row_groups: Row groups read to their end.
+        skipped: Row groups left out because of an error, each with its reason.
+    """
+
+    held_bytes: int = 0
+    peak_bytes: int = 0
+    reading_bytes: int = 0
+    bytes_read: int = 0
+    row_groups: int = 0
+    skipped: list[tuple[int, str]] = field(default_factory=list)
+
+    def hold(self, change: int) -> None:
+        """Count memory taken, or with a negative number let go of."""
+        self.held_bytes += change
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+
+
+@dataclass(slots=True, eq=False)
+class Building:
+    """A window from its admission until it is let go of; belongs to the engine's lock.
+
+    Attributes:
+        index: Its number in the plan.
+        slices: What it reads.
+        assembly: Its rows.
+        phase: What may be done next; ``"busy"`` while a step is under way that allows no other.
+        waiting: Slices not begun.
+        unread: Slices not done.
+        jobs: Gathering steps not begun.
+        ungathered: Gathering steps not done.
+        arena_bytes, decoded_bytes, gathered_bytes: What it holds.
+        window: The result.
+        error: What spoiled it.
+        begun_rows: Rows of batches begun, where batches are processed.
+        unprocessed: Batches not done.
+    """
+
+    index: int
+    slices: list[Slice]
+    assembly: Assembly
+    phase: Literal["new", "read", "order", "gather", "finish", "busy", "ready"] = "new"
+    waiting: list[int] = field(default_factory=list)
+    unread: int = 0
+    jobs: list[int] = field(default_factory=list)
+    ungathered: int = 0
+    arena_bytes: int = 0
+    decoded_bytes: int = 0
+    gathered_bytes: int = 0
+    window: Window | None = None
+    error: BaseException | None = None
+    begun_rows: int = 0
+    unprocessed: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """All it holds."""
+        return self.arena_bytes + self.decoded_bytes + self.gathered_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSlice:
+    """What reading a slice gave: bytes that stay with the window, bytes read, and the cursor if it goes on."""
+
+    kept_bytes: int
+    read_bytes: int
+    left_open: Cursor | None
