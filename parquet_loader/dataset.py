@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from parquet_loader.columns import number_type
 from parquet_loader.decode import Decoder, read_name, type_at
-from parquet_loader.errors import SchemaError, nearest
+from parquet_loader.errors import DataError, SchemaError, nearest
 from parquet_loader.filters import RowFilter
 from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan, plan_epoch
@@ -23,6 +23,8 @@ from parquet_loader.schema.infer import infer_fields
 from parquet_loader.sizes import SAMPLE_ROWS, SHARE_FOOTERS, Sizing, divide, measure_rows
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import IntArray
+
+CONSTANT_LISTS_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def open_dataset(
     snapshot.footers.limit(int(memory_limit_bytes * SHARE_FOOTERS))
     row_filter = None if filters is None else RowFilter(filters, snapshot)
     if schema is None:
-        chosen = _with_constant_lists(select(found_schema(snapshot), columns), snapshot, read_options)
+        chosen = _with_constant_lists(found_schema(snapshot, columns), snapshot, read_options)
     else:
         chosen = select(schema, columns)
     reader = Reader(snapshot, _decoders(chosen, snapshot), row_filter, read_options)
@@ -100,8 +102,10 @@ def open_dataset(
     return Dataset(snapshot, chosen, reader, counts, sizing)
 
 
-def found_schema(snapshot: Snapshot) -> Schema:
+def found_schema(snapshot: Snapshot, columns: Sequence[str] | None = None) -> Schema:
     """Return the schema that the files carry, or that follows from their columns, with the partition columns.
+
+    With `columns`, only these are looked at: others may differ, or be of types that no tensor holds.
 
     Files without rows have no say, nor has a file on the type of a column in which it holds nothing but nulls.
 
@@ -110,7 +114,7 @@ def found_schema(snapshot: Snapshot) -> Schema:
     """
     with_rows = sorted(set(snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]].tolist()))
     numbers = with_rows or [0]
-    known = [_known_fields(snapshot.schemas[number]) for number in numbers]
+    known = [_known_fields(snapshot.schemas[number], columns) for number in numbers]
     found: dict[str, tuple[Field, int]] = {}
     for number, fields in zip(numbers, known, strict=True):
         for name, field in fields.items():
@@ -121,25 +125,40 @@ def found_schema(snapshot: Snapshot) -> Schema:
         for name, (field, first) in found.items():
             if type_at(snapshot.schemas[number], name) is None and not _is_carried(snapshot.schemas[number], name):
                 raise _differ(snapshot, name, (first, field), (number, None))
-    undetermined = [c for c in snapshot.schemas[numbers[0]] if not any(_stands_for(c.name, n) for n in found)]
-    for column in undetermined:
-        infer_fields(column)  # raises: no file says what it is
+    for column in snapshot.schemas[numbers[0]]:
+        known_to_some = any(_stands_for(column.name, name) for name in found)
+        if not known_to_some and _is_wanted(column.name, columns) and not _is_carrying(snapshot.schemas[numbers[0]]):
+            infer_fields(column)  # raises: no file says what it is
     fields = {name: field for name, (field, _) in found.items()}
     for column in snapshot.partition_schema:
         if column.name not in fields and column.name not in snapshot.schemas[numbers[0]].names:
             fields.update(infer_fields(column))
-    return Schema(fields)
+    names = [*snapshot.schemas[numbers[0]].names, *snapshot.partition_schema.names]
+    return select(Schema(fields), columns, names)
 
 
-def _known_fields(schema: pa.Schema) -> dict[str, Field]:
-    """Return the fields of one file, but for columns in which it holds nothing but nulls."""
-    if METADATA_KEY in (schema.metadata or {}):
-        return dict(Schema.from_arrow(schema))
-    return dict(Schema.from_arrow(pa.schema([c for c in schema if not _holds_nulls_only(c.type)])))
+def _known_fields(schema: pa.Schema, columns: Sequence[str] | None) -> dict[str, Field]:
+    """Return the wanted fields of one file, but for columns in which it holds nothing but nulls."""
+    if _is_carrying(schema):
+        fields = Schema.from_arrow(schema)
+    else:
+        known = [c for c in schema if _is_wanted(c.name, columns) and not _holds_nulls_only(c.type)]
+        fields = Schema.from_arrow(pa.schema(known))
+    wanted = {name for name in fields if columns is None or any(_stands_for(c, name) for c in columns)}
+    return {name: field for name, field in fields.items() if name in wanted}
+
+
+def _is_wanted(column: str, columns: Sequence[str] | None) -> bool:
+    """Whether a file's column holds one of the names asked for."""
+    return columns is None or any(_stands_for(column, name) or _stands_for(name, column) for name in columns)
+
+
+def _is_carrying(schema: pa.Schema) -> bool:
+    return METADATA_KEY in (schema.metadata or {})
 
 
 def _is_carried(schema: pa.Schema, name: str) -> bool:
-    return METADATA_KEY in (schema.metadata or {}) and name in Schema.from_arrow(schema)
+    return _is_carrying(schema) and name in Schema.from_arrow(schema)
 
 
 def _holds_nulls_only(type_: pa.DataType) -> bool:
@@ -160,7 +179,7 @@ def _differ(snapshot: Snapshot, column: str, one: tuple[int, Field], other: tupl
     )
 
 
-def select(schema: Schema, columns: Sequence[str] | None) -> Schema:
+def select(schema: Schema, columns: Sequence[str] | None, known: Sequence[str] = ()) -> Schema:
     """Return the named fields; the name of a struct stands for all its leaves.
 
     Raises:
@@ -172,7 +191,9 @@ def select(schema: Schema, columns: Sequence[str] | None) -> Schema:
     for column in columns:
         leaves = [column] if column in schema else [name for name in schema if name.startswith(f"{column}.")]
         if not leaves:
-            raise SchemaError(f"columns: there is no column {column!r}. {nearest(column, schema)}")
+            raise SchemaError(
+                f"columns: there is no column {column!r}. {nearest(column, dict.fromkeys([*schema, *known]))}"
+            )
         names.extend(leaves)
     return schema.select(names)
 
@@ -192,8 +213,9 @@ def _decoders(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
 def _with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOptions) -> Schema:
     """Deliver lists that have the same length in every row as tensors.
 
-    Footers tell how many values each row group has, which rules out most lists; a sample of rows confirms the rest,
-    and a row that differs after all is an error when it is read.
+    Footers tell how many values each row group has, which rules out most lists. What is left is looked at: all of it
+    up to 64 MiB, row groups spread over the data set beyond that, where a row that differs after all is an error when
+    it is read.
     """
     lists = {name: field for name, field in schema.items() if isinstance(field, RaggedList)}
     lengths = {
@@ -202,18 +224,36 @@ def _with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOption
     candidates = [name for name, length in lengths.items() if length]
     if not candidates:
         return schema
-    group = int(np.argmax(snapshot.row_group_rows))
-    some = schema.select(candidates)
-    stream = Reader(snapshot, _decoders(some, snapshot), None, options).stream(group, SAMPLE_ROWS)
-    sample: pa.Table = next(stream)
-    stream.close()  # type: ignore[attr-defined]
     fields = dict(schema)
     for name in candidates:
-        item, length = lists[name].item, lengths[name]
-        width = number_type(item.dtype).bit_width // 8
-        if length and pc.unique(pc.binary_length(sample.column(name))).to_pylist() == [length * width]:
+        item, length = lists[name].item, lengths[name] or 0
+        width = length * number_type(item.dtype).bit_width // 8
+        reader = Reader(snapshot, _decoders(schema.select([name]), snapshot), None, options)
+        if _all_have_width(snapshot, reader, name, width):
             fields[name] = Tensor(item.type, (length,), fill=item.fill, storage="list")
     return Schema(fields)
+
+
+def _all_have_width(snapshot: Snapshot, reader: Reader, name: str, width: int) -> bool:
+    """Look at the lists of row groups spread over the data set, at all of them where there are not too many."""
+    groups = np.flatnonzero(snapshot.row_group_rows)
+    stride = max(1, int(snapshot.row_group_rows[groups].sum()) * width // CONSTANT_LISTS_BYTES)
+    for group in groups[::stride].tolist():
+        seen_bytes = 0
+        stream = reader.stream(group, SAMPLE_ROWS)
+        try:
+            for table in stream:
+                lengths = pc.unique(pc.binary_length(table.column(name)))
+                if lengths.to_pylist() != [width]:
+                    return False
+                seen_bytes += width * len(table)
+                if seen_bytes >= CONSTANT_LISTS_BYTES // 4:
+                    break
+        except DataError:
+            return False  # nulls, or damage: reading it will say so
+        finally:
+            stream.close()  # type: ignore[attr-defined]
+    return True
 
 
 def _constant_length(snapshot: Snapshot, name: str) -> int | None:

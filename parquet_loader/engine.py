@@ -77,6 +77,7 @@ class Engine:
         self._handed: deque[Building] = deque()
         self._admitted = 0
         self._carry: Carry | None = Carry()
+        self._next_to_order = 0
         self._cursors: dict[int, Cursor] = {}
         self._busy: set[int] = set()
         self._broken: set[int] = set()
@@ -231,7 +232,7 @@ class Engine:
                 return self._prepare_job(window)
             case "read" if window.waiting:
                 return self._read_job(window, owed, may_exceed=may_exceed)
-            case "read" if not window.unread and self._carry is not None:
+            case "read" if not window.unread and self._carry is not None and window.index == self._next_to_order:
                 if may_exceed or self._fits(owed + window.decoded_bytes):
                     return self._order_job(window, self._carry)
             case "gather" if window.jobs:
@@ -268,7 +269,9 @@ class Engine:
             whole = piece.rows == self._counts[piece.row_group] and piece.rows <= sizing.whole_rows
             flying = sizing.row_group_bytes(piece.rows if whole else min(piece.rows, sizing.stream_rows))
             flying += 0 if whole or cursor else sizing.cursor_bytes
-            if self.budget.reading_bytes and self.budget.reading_bytes + flying > sizing.reads_bytes:
+            # Where nothing else is being read, the window needed next goes on whatever it takes.
+            alone = may_exceed and not self._busy
+            if not alone and self.budget.reading_bytes + flying > sizing.reads_bytes:
                 return None
             if not may_exceed and not self._fits(owed + flying + int(piece.rows * sizing.row.gathered)):
                 return None
@@ -280,7 +283,7 @@ class Engine:
         piece = window.slices[number]
         expected = int(piece.rows * self._sizing.row.gathered)
         cursor = self._cursors.pop(piece.row_group, None)
-        # What an open cursor holds counts as reading, from its opening to its end.
+        # What an open cursor holds is counted from its opening to its end.
         was_open = self._sizing.cursor_bytes if cursor else 0
         self._busy.add(piece.row_group)
         self.budget.reading_bytes += flying
@@ -299,7 +302,7 @@ class Engine:
             if left_open is not None:
                 self._cursors[piece.row_group] = left_open
                 stays = self._sizing.cursor_bytes
-            self.budget.reading_bytes += stays - was_open - flying
+            self.budget.reading_bytes -= flying
             self.budget.hold(stays - was_open - flying + kept - expected)
             window.decoded_bytes += kept - expected
 
@@ -353,6 +356,7 @@ class Engine:
 
     def _order_job(self, window: Building, carry: Carry) -> Job[None]:
         self._carry = None
+        self._next_to_order += 1
         window.phase = "busy"
         window.gathered_bytes = window.decoded_bytes
         self.budget.hold(window.gathered_bytes)
@@ -386,7 +390,7 @@ class Engine:
 
     def _process_job(self, processor: BatchProcessor) -> Job[ProcessedBatch] | None:
         while self._coming and self._coming[0].window is not None and not self._coming[0].window.rows:
-            self._coming.popleft()
+            self.budget.hold(-self._coming.popleft().held_bytes)
             self.workers.changed.notify_all()
         window = self._coming[0].window if self._coming else None
         if window is None:

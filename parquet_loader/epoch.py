@@ -39,6 +39,7 @@ class Epoch(Iterator[Batch]):
     ) -> None:
         self.figures = EpochFigures(epoch, engine.budget, engine.workers.times, num_threads)
         self.is_active = True
+        self._was_cut_short = False
         self._pid = os.getpid()
         self._engine = engine
         self._bar = bar
@@ -56,6 +57,8 @@ class Epoch(Iterator[Batch]):
             Exception: whatever went wrong in the background, in the place of the batch it spoiled.
         """
         if not self.is_active:
+            if self._was_cut_short:
+                raise LoaderStateError("this pass was ended by the loader's close() or reset() before its last batch")
             raise StopIteration
         if self._pid != os.getpid():
             raise LoaderStateError("this pass began before fork(); begin one in this process: iter(loader)")
@@ -65,6 +68,7 @@ class Epoch(Iterator[Batch]):
         except BaseException:
             self.figures.end_wait(0)
             self.close()
+            self._was_cut_short = False
             raise
         self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
         if self._bar is not None:
@@ -80,6 +84,7 @@ class Epoch(Iterator[Batch]):
         """End the pass and its threads; idempotent."""
         if self.is_active:
             self.is_active = False
+            self._was_cut_short = True
             self._finalizer()
             self._batches = iter(())
 
@@ -168,8 +173,8 @@ class EpochFigures:
             wait_s=self._wait_s,
             first_batch_s=self._first_wait_s,
             longest_wait_s=self._longest_wait_s,
-            cpu_s={**times.cpu_s},
-            blocked_s={**times.blocked_s},
+            cpu_s={str(stage): seconds for stage, seconds in times.cpu_s.items()},
+            blocked_s={str(stage): seconds for stage, seconds in times.blocked_s.items()},
             idle_s=max(0.0, seconds * self._num_threads - busy_s),
             bytes_read=budget.bytes_read,
             bytes_from_disk=times.disk_bytes,

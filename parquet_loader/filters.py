@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +53,9 @@ class RowFilter:
     def surviving(self, snapshot: Snapshot, file: int) -> set[int]:
         """Return the numbers of the row groups of one file whose statistics and partitions admit a matching row."""
         info = snapshot.files[file]
+        schema = with_partitions(snapshot.schema_of(file), snapshot.partition_schema)
+        if not _may_prune(self._expression, [schema.field(name).type for name in self.columns]):
+            return set(range(snapshot.footers.get(file).num_row_groups))
         pads = _lazily("dataset")
         known = pads.scalar(True)
         for name, value in snapshot.partition_values(file).items():
@@ -60,16 +64,36 @@ class RowFilter:
             is_value = pc.field(name) == value if value.is_valid else pc.field(name).is_null()
             known = known & is_value
         fragment = pads.ParquetFileFormat().make_fragment(info.path, snapshot.filesystem, known)
-        schema = with_partitions(snapshot.schema_of(file), snapshot.partition_schema)
         return {group.id for group in fragment.subset(self._expression, schema=schema).row_groups}
 
 
 def _passing(table: pa.Table, expression: pc.Expression) -> pa.Table:
     acero = _lazily("acero")
+    table = _without_views(table)
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     passing = acero.Declaration("filter", acero.FilterNodeOptions(expression), inputs=[source])
     # One thread: Acero may reorder batches otherwise, and callers run several of these at a time anyway.
     return passing.to_table(use_threads=False)
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Return the table with views as plain text and bytes, which Arrow's comparisons and filters know."""
+    for number, column in enumerate(table.schema):
+        plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(column.type)
+        if plain is not None:
+            table = table.set_column(number, column.name, table.column(number).cast(plain))
+    return table
+
+
+def _may_prune(expression: pc.Expression, types: list[pa.DataType]) -> bool:
+    """Whether statistics decide about this expression.
+
+    They leave NaN out, so with floats only what is false for a NaN can be ruled out: comparisons joined by and / or.
+    """
+    if not any(pa.types.is_floating(type_) for type_ in types):
+        return True
+    text = re.sub(r'"[^"]*"', "", str(expression))
+    return "!=" not in text and set(re.findall(r"(\w+)\(", text)) <= {"is_in", "is_valid", "is_null"}
 
 
 def with_partitions(schema: pa.Schema, partition_schema: pa.Schema) -> pa.Schema:
@@ -87,7 +111,8 @@ def _columns_of(expression: pc.Expression, schema: pa.Schema, file: str) -> list
         missing = str(error).split("FieldRef.Name(")[-1].split(")")[0] if "No match for FieldRef" in str(error) else ""
         if missing:
             raise SchemaError(f"{file}: filters name the column {missing!r}. {nearest(missing, schema.names)}")
-        raise SchemaError(f"{file}: filters cannot be applied to these columns: {str(error).splitlines()[0]}")
+        reason = str(error).splitlines()[0]
+        raise SchemaError(f"{file}: filters={expression} cannot be applied to columns of these types: {reason}")
     needed = list(schema.names)
     size = len(needed)
     while size:

@@ -164,7 +164,7 @@ def plan_epoch(
     if shuffle:
         order = order[permutation(len(order), seed, Stream.ROW_GROUPS, epoch)]
     ordered = rows[order]
-    if open_row_groups == 1 or not shuffle:
+    if open_row_groups == 1 or not shuffle or int(ordered.sum()) <= window_rows:
         row_group, start, stop, window_slices = _one_after_another(ordered, window_rows)
     else:
         row_group, start, stop, window_slices = _side_by_side(ordered, window_rows, open_row_groups)

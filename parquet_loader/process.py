@@ -170,6 +170,8 @@ def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
 def _checked(returned: Any, rows: int, where: str) -> BatchArrays:
     if not isinstance(returned, dict):
         raise TransformError(f"{where}: expected a dict of columns, found {type(returned).__name__}")
+    if not returned:
+        raise TransformError(f"{where}: returned no column at all")
     done: BatchArrays = {}
     for name, value in returned.items():
         if not isinstance(name, str):

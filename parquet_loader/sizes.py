@@ -3,14 +3,16 @@
 The limit is divided once, in fixed shares that no thread count enters, so that the window (and with it the order) is
 the same on every machine:
 
-    windows         the one being delivered, the next one's decoded rows, and its rows in their new order
-    reads           row groups being decoded, their buffers and pages; or cursors held open in large row groups
+    windows         the one being delivered, the next one's decoded rows, and its rows in their new order; and cursors
+                    held open in row groups so large that a window takes slices of several
+    reads           row groups being decoded, their buffers and pages
     batches         batches being made by image decoding and `transform`, where there are any
     rest            footers, allocator rounding, and what no estimate sees
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +35,8 @@ DECODING_FACTOR = 2.0
 MOST_OPEN_ROW_GROUPS = 16
 # A window takes whole row groups where at least this many fit, and slices of several where fewer do.
 ENOUGH_ROW_GROUPS = 8
+# Cursors held open for mixing may take as much memory as the windows.
+CURSORS_BESIDE_WINDOWS = 1.0
 # Larger windows leave the caches and gather more slowly, and the first batch waits for a whole window.
 LARGEST_DEFAULT_WINDOW_BYTES = 64 * 2**20
 BATCHES_AT_ONCE = 4
@@ -169,54 +173,64 @@ def divide(
     """
     largest = int(np.argmax(counts)) if len(counts) else 0
     largest_rows = int(counts[largest]) if len(counts) else 0
-    total_rows = int(counts.sum())
+    total_rows = max(int(counts.sum()), 1)
     row_bytes = max(row.decoded, 1.0)
     batches = int(row.processed * batch_size * BATCHES_AT_ONCE)
-    smallest = min(2 * batch_size if window_rows is None else window_rows, max(total_rows, 1))
+    smallest = min(2 * batch_size if window_rows is None else window_rows, total_rows)
     cursor = _cursor_bytes(snapshot, largest) if largest_rows else 0
 
-    def fits(limit: int) -> bool:
-        windows = SHARE_WINDOWS * limit - batches
-        reads = SHARE_READS * limit
-        stream = DECODING_FACTOR * row_bytes * min(smallest, largest_rows, 1024)
-        small = DECODING_FACTOR * row_bytes * largest_rows * READS_AT_ONCE <= reads
-        return smallest * row.in_windows <= windows and (small or cursor + stream <= 1.5 * reads)
+    def lanes_of(window: int) -> int:
+        """Return how many row groups share a window: by the window's size alone, whatever the limit."""
+        if not shuffle or largest_rows * ENOUGH_ROW_GROUPS <= window or window >= total_rows:
+            return 1
+        room = int(window * row.in_windows * CURSORS_BESIDE_WINDOWS) // max(cursor, 1)
+        lanes = min(MOST_OPEN_ROW_GROUPS, room, int(np.count_nonzero(counts)))
+        return lanes if lanes > window // largest_rows else 1
 
-    if not fits(limit_bytes):
-        needed = limit_bytes
-        while not fits(needed):
-            needed = needed * 5 // 4 + 1
+    def needed_bytes(window: int) -> float:
+        """Return the limit that a window of this size needs."""
+        lanes = lanes_of(window)
+        windows = window * row.in_windows + batches + (lanes * cursor if lanes > 1 else 0)
+        at_once = min(window, largest_rows, 1024)
+        streaming = cursor + DECODING_FACTOR * row_bytes * at_once
+        whole = DECODING_FACTOR * row_bytes * largest_rows * READS_AT_ONCE
+        return max(windows / SHARE_WINDOWS, min(whole, streaming) / SHARE_READS)
+
+    if needed_bytes(smallest) > limit_bytes:
         name = snapshot.describe(largest) if len(counts) else "the source"
         raise MemoryLimitError(
             f"memory_limit={format_bytes(limit_bytes)} cannot hold two windows of {smallest} rows of "
             f"{row_bytes:.0f} bytes and the reads for them (batch_size {batch_size}; the largest row group is {name} "
             f"with {largest_rows} rows, about {format_bytes(largest_rows * row_bytes)}); "
-            f"memory_limit={-(-needed // 2**20)} MiB would do"
+            f"memory_limit={int(needed_bytes(smallest)) // 2**20 + 1} MiB would do"
         )
+    if window_rows is None:
+        default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / row_bytes), 16 * batch_size, smallest)
+        window_rows = _largest(smallest, default, lambda window: needed_bytes(window) <= limit_bytes)
     reads = int(SHARE_READS * limit_bytes)
     stream_rows = max(1, min(int(reads / 16 / DECODING_FACTOR / row_bytes), 65536))
-    cursor += int(stream_rows * row_bytes)
-    most = max(int((SHARE_WINDOWS * limit_bytes - batches) / max(row.in_windows, 1.0)), smallest)
-    if window_rows is None:
-        most = min(most, max(int(LARGEST_DEFAULT_WINDOW_BYTES / row_bytes), 16 * batch_size))
-        window_rows = max(most, smallest)
-    whole = int(reads / READS_AT_ONCE / DECODING_FACTOR / row_bytes)
-    lanes = 1
-    if shuffle and largest_rows * ENOUGH_ROW_GROUPS > window_rows:
-        lanes = min(MOST_OPEN_ROW_GROUPS, reads // 2 // max(cursor, 1), int(np.count_nonzero(counts)))
-        if lanes <= window_rows // largest_rows:
-            lanes = 1  # as many whole row groups fit
     return Sizing(
         limit_bytes=limit_bytes,
         row=row,
         window_rows=window_rows,
-        open_row_groups=lanes,
-        whole_rows=max(whole, 1),
+        open_row_groups=lanes_of(window_rows),
+        whole_rows=max(1, int(reads / READS_AT_ONCE / DECODING_FACTOR / row_bytes)),
         stream_rows=stream_rows,
-        cursor_bytes=cursor,
+        cursor_bytes=cursor + int(stream_rows * row_bytes),
         reads_bytes=reads,
         batches_bytes=batches,
     )
+
+
+def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number from `low`, which fits, to `high` that fits, where fewer always fit about as well."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _cursor_bytes(snapshot: Snapshot, row_group: int) -> int:
@@ -234,5 +248,5 @@ def _cursor_bytes(snapshot: Snapshot, row_group: int) -> int:
         dictionary = 0
         if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
             dictionary = max(0, chunk.data_page_offset - chunk.dictionary_page_offset)
-        total += BUFFER_BYTES + 2 * page + min(3 * dictionary // 2, 2**20)
+        total += min(BUFFER_BYTES, encoded) + 2 * page + min(3 * dictionary // 2, 2**20)
     return total

@@ -141,20 +141,30 @@ def read_footer(filesystem: pafs.FileSystem, file: SourceFile) -> pq.FileMetaDat
         raise SourceError(f"{file.path}: the file is empty (0 bytes); a Parquet file has at least a footer")
     try:
         footer = pq.read_metadata(file.path, filesystem=filesystem)
-        rows = sum(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+        counts = [_checked_rows(footer, number) for number in range(footer.num_row_groups)]
     except FileNotFoundError as error:
         raise SourceError(f"{file.path}: the file has vanished since it was listed") from error
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = str(error).split("\n")[0].removesuffix(".")
         raise SourceError(f"{file.path}: not a readable Parquet file of {file.size_bytes} bytes: {reason}") from error
-    if rows != footer.num_rows or rows < 0:
+    if sum(counts) != footer.num_rows:
         raise SourceError(
-            f"{file.path}: the footer contradicts itself: {footer.num_rows} rows in all, {rows} in its row groups"
+            f"{file.path}: the footer contradicts itself: {footer.num_rows} rows in all, {sum(counts)} in row groups"
         )
     changed = changed_since(filesystem, file)
     if changed:
         raise SourceError(f"{file.path}: the file {changed.replace('its footer was read', 'it was listed')}")
     return footer
+
+
+def _checked_rows(footer: pq.FileMetaData, number: int) -> int:
+    """Return the rows of a row group, after a look at a column that has one value a row."""
+    group = footer.row_group(number)
+    flat = next((i for i in range(footer.num_columns) if not footer.schema.column(i).max_repetition_level), None)
+    values = group.num_rows if flat is None else group.column(flat).num_values
+    if group.num_rows < 0 or values != group.num_rows:
+        raise ValueError(f"row group {number} claims {group.num_rows} rows, and a column of {values} values")
+    return int(group.num_rows)
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ def list_files(source: Source, filesystem: Any = None) -> tuple[pafs.FileSystem,
         SourceError: there are no files, a path does not exist or cannot be listed, or a file is named twice.
         ConfigurationError: `source` is no path or sequence of paths, or its paths lie on different filesystems.
     """
-    entries = [source] if not isinstance(source, Sequence) or isinstance(source, str) else list(source)
+    entries = [source] if not isinstance(source, Sequence) or isinstance(source, str | bytes) else list(source)
     if not entries:
         raise SourceError("the source is an empty list: there is no file to read")
     found: list[SourceFile] = []
@@ -99,6 +99,9 @@ def _expand(filesystem: pafs.FileSystem, path: str, name: str) -> list[SourceFil
 
 def _walk(filesystem: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
     listing = filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
+    broken = next((i.path for i in listing if i.type == pafs.FileType.NotFound and _is_visible(i.path, base)), None)
+    if broken is not None:
+        raise SourceError(f"{broken}: is listed but not there; a link that points nowhere?")
     return [info for info in listing if info.type == pafs.FileType.File]
 
 
