@@ -229,11 +229,30 @@ def binary(array: pa.ChunkedArray, field: Text | Bytes | Image) -> pa.ChunkedArr
         array = array.cast(pa.large_string())
     elif pa.types.is_fixed_size_binary(array.type):
         array = array.cast(pa.binary())
+    if isinstance(field, Text):
+        _refuse_other_than_utf8(array)
     array = array.cast(pa.large_binary())
     if not array.null_count:
         return array
     fill = field.fill.encode() if isinstance(field.fill, str) else field.fill
     return _filled(array, field, b"", fill)
+
+
+def _refuse_other_than_utf8(array: pa.ChunkedArray) -> None:
+    start = 0
+    for chunk in array.chunks:
+        try:
+            chunk.validate(full=True)
+        except pa.ArrowInvalid:
+            for row, value in enumerate(chunk.cast(pa.large_binary())):
+                try:
+                    (value.as_py() or b"").decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise ValueProblem(
+                        start + row, f"is no UTF-8 text: {error}; Bytes() reads it as it is, if the file says binary"
+                    ) from None
+            raise
+        start += len(chunk)
 
 
 def category(array: pa.ChunkedArray, field: Category) -> pa.ChunkedArray:

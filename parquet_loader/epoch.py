@@ -58,7 +58,7 @@ class Epoch(Iterator[Batch]):
         """
         if not self.is_active:
             if self._was_cut_short:
-                raise LoaderStateError("this pass was ended by the loader's close() or reset() before its last batch")
+                raise LoaderStateError("the loader was closed or reset before the last batch of this pass")
             raise StopIteration
         if self._pid != os.getpid():
             raise LoaderStateError("this pass began before fork(); begin one in this process: iter(loader)")
