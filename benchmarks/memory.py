@@ -114,16 +114,18 @@ def consume(folder: str, kind: str, threads: int) -> None:
             pass
     print("idle", flush=True)
     sys.stdin.readline()
-    loader = BatchedDataLoader(
-        folder, KINDS[kind][3], shuffle=True, memory_limit=LIMIT_BYTES, num_threads=threads
-    )
+    loader = BatchedDataLoader(folder, KINDS[kind][3], shuffle=True, memory_limit=LIMIT_BYTES, num_threads=threads)
     plan = loader.plan()
     for _ in loader:
         pass
     stats = loader.stats()
     figures = {
-        "rows": stats.rows, "seconds": stats.seconds, "window_rows": plan.window_rows, "windows": plan.windows,
-        "open_row_groups": plan.open_row_groups, "predicted_peak_bytes": plan.predicted_peak_bytes,
+        "rows": stats.rows,
+        "seconds": stats.seconds,
+        "window_rows": plan.window_rows,
+        "windows": plan.windows,
+        "open_row_groups": plan.open_row_groups,
+        "predicted_peak_bytes": plan.predicted_peak_bytes,
         "accounted_peak_bytes": stats.peak_bytes,
     }
     print(json.dumps(figures), flush=True)
@@ -152,10 +154,13 @@ def measure(kind: str, cache: Path, threads: int) -> dict[str, float]:
         child.stdin.flush()
         os.set_blocking(child.stdout.fileno(), False)
         said = ""
-        while not said:
+        while not said and child.poll() is None:
             peak = max(peak, anonymous_bytes(child.pid))
             time.sleep(0.01)  # the sampling interval
             said = child.stdout.readline()
+        said = said or child.stdout.readline()
+    if not said:
+        raise SystemExit(f"{kind}: the measured process failed")
     figures = json.loads(said)
     return {
         **figures,
@@ -176,7 +181,8 @@ def main() -> None:
     parser.add_argument("--consume", nargs=2, metavar=("FOLDER", "KIND"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.consume:
-        consume(*arguments.consume, arguments.threads)
+        folder, kind = arguments.consume
+        consume(folder, kind, arguments.threads)
         return
     results = {}
     for kind in arguments.kinds:

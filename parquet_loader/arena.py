@@ -29,6 +29,9 @@ class Allocator(Protocol):
     copies_gathered: bool
     """Whether gathered columns, too, have to be copied into this memory (pinned memory, for a GPU)."""
 
+    def taken_bytes(self, nbytes: int) -> int:
+        """Return what allocating so much takes, rounding included."""
+
     def allocate(self, nbytes: int) -> Allocation:
         """Return memory that nobody else uses for as long as the allocation, or a view of it, lives."""
 
@@ -62,6 +65,10 @@ class Arenas:
         self._keep = keep
         self._lock = Lock()
         self._free: list[Memory] = []
+
+    def taken_bytes(self, nbytes: int) -> int:
+        """Return `nbytes`: nothing is rounded."""
+        return nbytes
 
     def allocate(self, nbytes: int) -> Allocation:
         """Return `nbytes` of memory."""

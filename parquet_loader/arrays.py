@@ -79,10 +79,23 @@ def _cast(array: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     if array.type == type_:
         return array
     try:
-        return array.cast(type_)
+        done = array.cast(type_)
+        if pa.types.is_floating(type_) and pa.types.is_floating(array.type):
+            _refuse_overflow(array, done)
+        return done
     except pa.ArrowInvalid as error:
         row = _first_failing(array, type_)
         raise ValueProblem(row, f"{_shown(array, row)} does not fit {type_}: {str(error).split(chr(10))[0]}") from None
+
+
+def _refuse_overflow(array: pa.ChunkedArray, narrowed: pa.ChunkedArray) -> None:
+    """Narrowing floats rounds, as the schema asks; what becomes infinite is no rounding."""
+    if array.type.bit_width <= narrowed.type.bit_width:
+        return
+    grown = pc.and_(pc.is_inf(narrowed), pc.invert(pc.is_inf(array)))
+    row = pc.index(grown, True).as_py()
+    if row >= 0:
+        raise ValueProblem(row, f"{_shown(array, row)} is too large for {narrowed.type}")
 
 
 def _first_failing(array: pa.ChunkedArray, type_: pa.DataType) -> int | None:

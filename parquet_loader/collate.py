@@ -37,7 +37,7 @@ def batch_tensors(batch: ProcessedBatch) -> Batch:
 
 def _tensor(array: Any, owner: Any) -> Any:
     if isinstance(array, Ragged):
-        return Ragged(_tensor(array.values, None), torch.from_numpy(array.offsets), array.kind)
+        return Ragged(_tensor(array.values, owner), torch.from_numpy(array.offsets), array.kind)
     if isinstance(array, list):
         return [torch.from_numpy(a if a.flags.writeable else a.copy()) for a in array]
     tensor = torch.from_numpy(array)
@@ -62,6 +62,10 @@ class PinnedMemory:
     """
 
     copies_gathered = True
+
+    def taken_bytes(self, nbytes: int) -> int:
+        """Return the next power of two, to which torch rounds pinned memory."""
+        return 1 << max(nbytes - 1, 0).bit_length()
 
     def allocate(self, nbytes: int) -> Allocation:
         """Return `nbytes` of pinned memory."""

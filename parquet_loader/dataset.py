@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from parquet_loader.columns import number_type
 from parquet_loader.decode import Decoder, read_name, type_at
-from parquet_loader.errors import DataError, SchemaError, nearest
+from parquet_loader.errors import DataError, SchemaError, SourceError, nearest
 from parquet_loader.filters import RowFilter
 from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan, plan_epoch
@@ -37,6 +37,7 @@ class Dataset:
         reader: Reads row groups as the schema says.
         counts: int64 ``[row groups]``, rows of each that pass the filter.
         sizing: How the memory limit is divided.
+        skipped: Row groups left out when the rows that pass the filter were counted, each with its reason.
     """
 
     snapshot: Snapshot
@@ -44,6 +45,7 @@ class Dataset:
     reader: Reader
     counts: IntArray
     sizing: Sizing
+    skipped: tuple[tuple[int, str], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -76,6 +78,7 @@ def open_dataset(
     memory_limit_bytes: int,
     transform: bool,
     read_options: ReadOptions,
+    skips: bool,
     num_threads: int,
 ) -> Dataset:
     """Find out what is delivered, how many rows there are, and what fits; arguments as in `BatchedDataLoader`.
@@ -93,13 +96,15 @@ def open_dataset(
     else:
         chosen = select(schema, columns)
     reader = Reader(snapshot, _decoders(chosen, snapshot), row_filter, read_options)
-    counts = snapshot.row_group_rows if row_filter is None else _count(snapshot, reader, row_filter, num_threads)
+    counts, skipped = snapshot.row_group_rows, tuple[tuple[int, str], ...]()
+    if row_filter is not None:
+        counts, skipped = _count(snapshot, reader, row_filter, num_threads, skips=skips)
     processes = transform or any(c.image is not None for c in reader.columns)
-    row = measure_rows(snapshot, reader, reader.columns, counts, processes=processes)
+    row = measure_rows(snapshot, reader, reader.columns, counts, processes=processes, skips=skips)
     sizing = divide(
         memory_limit_bytes, row, snapshot, counts, batch_size=batch_size, window_rows=window_rows, shuffle=shuffle
     )
-    return Dataset(snapshot, chosen, reader, counts, sizing)
+    return Dataset(snapshot, chosen, reader, counts, sizing, skipped)
 
 
 def found_schema(snapshot: Snapshot, columns: Sequence[str] | None = None) -> Schema:
@@ -273,9 +278,22 @@ def _constant_length(snapshot: Snapshot, name: str) -> int | None:
     return lengths.pop() if lengths else None
 
 
-def _count(snapshot: Snapshot, reader: Reader, row_filter: RowFilter, num_threads: int) -> IntArray:
-    """Count the rows of each row group that pass the filter."""
+def _count(
+    snapshot: Snapshot, reader: Reader, row_filter: RowFilter, num_threads: int, *, skips: bool
+) -> tuple[IntArray, tuple[tuple[int, str], ...]]:
+    """Count the rows of each row group that pass the filter; return the row groups left out too."""
     counts = np.zeros(snapshot.row_groups, np.int64)
+    skipped: list[tuple[int, str]] = []
+
+    def count(group: int) -> int:
+        try:
+            return reader.count(group)
+        except (DataError, SourceError) as error:
+            if not skips:
+                raise
+            skipped.append((group, str(error)))
+            return 0
+
     with ThreadPoolExecutor(num_threads, thread_name_prefix="parquet_loader-count") as pool:
         surviving = list(pool.map(lambda file: row_filter.surviving(snapshot, file), range(len(snapshot.files))))
         groups = [
@@ -284,11 +302,11 @@ def _count(snapshot: Snapshot, reader: Reader, row_filter: RowFilter, num_thread
             if int(snapshot.row_group_number[group]) in surviving[int(snapshot.row_group_file[group])]
         ]
         try:
-            counts[groups] = list(pool.map(reader.count, groups))
+            counts[groups] = list(pool.map(count, groups))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return counts
+    return counts, tuple(sorted(skipped))
 
 
 def default_num_threads() -> int:

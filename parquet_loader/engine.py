@@ -29,8 +29,10 @@ from parquet_loader.types import IntArray
 from parquet_loader.window import Assembly, Carry, Parts, Room, Window
 from parquet_loader.workers import Job, Workers
 
-# Windows being made or ready, beyond the one the consumer is in.
+# Windows being made or ready, beyond the one the consumer is in. Rows that are placed as they are decoded need their
+# window's memory from the first read on, so that a second window ahead would cost much and gain little.
 WINDOWS_AHEAD = 2
+WIDE_WINDOWS_AHEAD = 1
 
 
 class Engine:
@@ -43,7 +45,10 @@ class Engine:
         sizing: The budget.
         processor: Makes batches one by one; None: windows are handed over whole.
         allocator: Where delivered memory comes from.
+        staging: Where ragged rows wait.
         num_threads: Number of workers.
+        is_first: Whether memory is touched for the first time: then windows take several times as long to make, and
+            the first batch waits until the second window is there too, so that no later batch has to.
         skips: Whether a row group that cannot be read is left out, instead of raising.
     """
 
@@ -56,7 +61,9 @@ class Engine:
         *,
         processor: BatchProcessor | None,
         allocator: Allocator,
+        staging: Arenas,
         num_threads: int,
+        is_first: bool,
         skips: bool,
     ) -> None:
         self.budget = Budget()
@@ -69,12 +76,14 @@ class Engine:
         self._allocator = allocator
         self._skips = skips
         self._parts = Parts.of(reader.columns, 2 * num_threads)
-        self._staging = Arenas()
+        self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
+        self._fills_first = is_first and processor is None
         capacity = sizing.window_rows + plan.batch_size
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
-        self._room = Room(capacity, ragged_bytes, self._staging, allocator)
+        self._room = Room(capacity, ragged_bytes, staging, allocator)
         self._coming: deque[Building] = deque()
         self._handed: deque[Building] = deque()
+        self._is_awaited = False
         self._admitted = 0
         self._carry: Carry | None = Carry()
         self._next_to_order = 0
@@ -105,9 +114,6 @@ class Engine:
         self._coming.clear()
         self._handed.clear()
         self._batches.clear()
-        for arenas in (self._staging, self._allocator):
-            if isinstance(arenas, Arenas):
-                arenas.clear()
 
     # ------------------------------------------------------------------ the consumer's side
 
@@ -120,9 +126,14 @@ class Engine:
         with self.workers.changed:
             while True:
                 self._let_go(keep=1)
+                self._is_awaited = not self._is_settled()
+                if self._is_awaited:
+                    self.workers.changed.notify_all()
                 while not self.workers.is_closing and not self._is_settled():
                     self.workers.changed.wait()
+                self._is_awaited = False
                 self._check_open()
+                self._fills_first = False
                 if not self._coming:
                     return None
                 if self._coming[0].error is not None:
@@ -165,7 +176,11 @@ class Engine:
     def _is_settled(self) -> bool:
         if not self._coming:
             return self._admitted == self._plan.windows
-        return self._coming[0].phase == "ready" or self._coming[0].error is not None
+        if self._coming[0].error is not None or self._coming[0].phase != "ready":
+            return self._coming[0].error is not None
+        if not self._fills_first or self._plan.windows == 1:
+            return True
+        return len(self._coming) > 1 and (self._coming[1].phase == "ready" or self._coming[1].error is not None)
 
     def _let_go(self, keep: int) -> None:
         while len(self._handed) > keep:
@@ -180,7 +195,7 @@ class Engine:
             job = self._process_job(self._processor)
             if job is not None:
                 return job
-        if self._admitted < self._plan.windows and len(self._coming) < WINDOWS_AHEAD:
+        if self._admitted < self._plan.windows and len(self._coming) < max(self._ahead, 1 + self._fills_first):
             self._coming.append(self._admit())
         owed, needs_next = 0, True
         for window in self._coming:
@@ -191,7 +206,7 @@ class Engine:
                 return job
             if window.phase != "ready":
                 owed += self._owed_bytes(window)
-            needs_next = False
+            needs_next = self._fills_first and window is self._coming[0]
         return None
 
     def _admit(self) -> Building:
@@ -221,13 +236,15 @@ class Engine:
         return int(rows * self._sizing.row.gathered) + (self._arena_bytes() if window.phase == "new" else 0)
 
     def _arena_bytes(self) -> int:
-        return int(self._room.rows * self._sizing.row.wide)
+        return self._allocator.taken_bytes(int(self._room.rows * self._sizing.row.wide))
 
     def _fits(self, needed: int) -> bool:
         return self.budget.held_bytes + needed <= self._sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)
 
     def _window_job(self, window: Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:
+            case "new" if self._parts.wide and len(self._handed) > 1 and not self._is_awaited:
+                return None  # in a moment the window before last is let go of, and its warm memory is free
             case "new" if may_exceed or self._fits(owed + self._arena_bytes()):
                 return self._prepare_job(window)
             case "read" if window.waiting:
@@ -358,7 +375,7 @@ class Engine:
         self._carry = None
         self._next_to_order += 1
         window.phase = "busy"
-        window.gathered_bytes = window.decoded_bytes
+        window.gathered_bytes = self._allocator.taken_bytes(window.decoded_bytes)
         self.budget.hold(window.gathered_bytes)
 
         def done(_: None) -> None:

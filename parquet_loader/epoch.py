@@ -28,16 +28,16 @@ class Epoch(Iterator[Batch]):
 
     Args:
         engine: Reads the epoch; started here, and closed with the pass.
-        epoch: Its number.
         batch_size: Rows of a batch.
         device: Where batches go, or None.
         bar: A tqdm bar, or None.
+        figures: Keeps time.
     """
 
     def __init__(
-        self, engine: Engine, epoch: int, batch_size: int, device: torch.device | None, bar: Any, num_threads: int
+        self, engine: Engine, batch_size: int, device: torch.device | None, bar: Any, figures: EpochFigures
     ) -> None:
-        self.figures = EpochFigures(epoch, engine.budget, engine.workers.times, num_threads)
+        self.figures = figures
         self.is_active = True
         self._was_cut_short = False
         self._pid = os.getpid()
@@ -117,9 +117,13 @@ class EpochFigures:
         budget: The engine's account of memory and reads.
         times: The workers' account of time.
         num_threads: Number of workers.
+        skipped: Row groups left out before the pass began.
     """
 
-    def __init__(self, epoch: int, budget: Budget, times: StageTimes, num_threads: int) -> None:
+    def __init__(
+        self, epoch: int, budget: Budget, times: StageTimes, num_threads: int, skipped: tuple[tuple[int, str], ...]
+    ) -> None:
+        self._skipped = skipped
         self._epoch = epoch
         self._budget = budget
         self._times = times
@@ -159,11 +163,12 @@ class EpochFigures:
         budget, times = self._budget, self._times
         seconds = (self._stopped or time.perf_counter()) - self._began
         busy_s = sum(times.cpu_s.values()) + sum(times.blocked_s.values())
+        left_out = (*self._skipped, *tuple(budget.skipped))
         skipped = (
             SkippedRowGroup(
                 snapshot.files[int(snapshot.row_group_file[group])].path, int(snapshot.row_group_number[group]), reason
             )
-            for group, reason in tuple(budget.skipped)
+            for group, reason in left_out
         )
         return LoaderStats(
             epoch=self._epoch,

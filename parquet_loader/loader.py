@@ -158,8 +158,12 @@ class BatchedDataLoader:
             memory_limit_bytes=limit,
             transform=transform is not None,
             read_options=options,
+            skips=self._skips,
             num_threads=self.num_threads,
         )
+        # Memory stays warm from epoch to epoch; freed blocks are within the limit that running epochs keep to.
+        self._allocator = _allocator(self._device)
+        self._staging = Arenas()
         self._next_epoch = 0
         self._closed = False
         self._running: weakref.ref[Epoch] | None = None
@@ -230,7 +234,9 @@ class BatchedDataLoader:
             )
         plan = self._plan(self._next_epoch)
         bar = None if self._bar is None else self._bar(total=plan.batches, unit="batch", desc=f"epoch {plan.epoch}")
-        epoch = Epoch(self._engine(plan), plan.epoch, self.batch_size, self._device, bar, self.num_threads)
+        engine = self._engine(plan)
+        figures = EpochFigures(plan.epoch, engine.budget, engine.workers.times, self.num_threads, self._dataset.skipped)
+        epoch = Epoch(engine, self.batch_size, self._device, bar, figures)
         self._next_epoch += 1
         self._running = weakref.ref(epoch)
         self._figures = epoch.figures
@@ -264,6 +270,9 @@ class BatchedDataLoader:
         """End a pass that is under way, its threads included; idempotent. The loader cannot be used afterwards."""
         self.reset()
         self._closed = True
+        for arenas in (self._allocator, self._staging):
+            if isinstance(arenas, Arenas):
+                arenas.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -291,7 +300,9 @@ class BatchedDataLoader:
             self._dataset.reader,
             self._dataset.sizing,
             processor=processor,
-            allocator=_allocator(self._device),
+            allocator=self._allocator,
+            staging=self._staging,
+            is_first=self._figures is None,
             num_threads=self.num_threads,
             skips=self._skips,
         )

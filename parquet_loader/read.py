@@ -62,6 +62,10 @@ class Reader:
         self._check_unchanged(row_group)
         return self._canonical(row_group, table, 0), self.encoded_bytes(row_group, columns)
 
+    def empty_table(self) -> pa.Table:
+        """Return a canonical table without rows."""
+        return pa.schema([(c.name, c.arrow_type) for c in self.columns]).empty_table()
+
     def stream(self, row_group: int, batch_rows: int) -> Iterator[pa.Table]:
         """Yield one row group's canonical rows that pass the filter, about `batch_rows` file rows at a time.
 
@@ -200,7 +204,7 @@ class Reader:
                 break
         if len(columns) == 1:
             culprit = columns[0]
-        reason = str(error).split("\n")[0]
+        reason = "".join(c if c.isprintable() else "?" for c in str(error).split("\n")[0])
         where = self._snapshot.describe(row_group) + (f", column {culprit!r}" if culprit else "")
         return DataError(f"{where}: the data cannot be decoded: {reason}; on_error='skip' leaves such row groups out")
 

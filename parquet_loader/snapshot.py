@@ -88,6 +88,7 @@ class FooterCache:
         self._filesystem = filesystem
         self._files = files
         self._lock = Lock()
+        self._pid = os.getpid()
         self._kept: OrderedDict[int, tuple[pq.FileMetaData, int]] = OrderedDict()
         self._held_bytes = 0
         self._limit_bytes = 64 * 2**20
@@ -110,6 +111,8 @@ class FooterCache:
         Raises:
             SourceError: the file cannot be opened or has no valid footer.
         """
+        if self._pid != os.getpid():
+            self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
         with self._lock:
             kept = self._kept.get(file)
             if kept is not None:
