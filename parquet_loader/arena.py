@@ -22,6 +22,11 @@ class Allocation(NamedTuple):
     array: Memory
     owner: Any = None
 
+    def cut(self, nbytes: int) -> tuple[Allocation, Allocation]:
+        """Return the first `nbytes`, and the rest."""
+        head = Allocation(self.array[:nbytes], None if self.owner is None else self.owner[:nbytes])
+        return head, Allocation(self.array[nbytes:], None if self.owner is None else self.owner[nbytes:])
+
 
 class Allocator(Protocol):
     """Gives memory for the columns of a window; called by any thread."""
@@ -56,12 +61,12 @@ class Arenas:
     writing to it 1.3 to 3 times slower than to a block used before.
 
     Args:
-        keep: How many free blocks to keep, all of the size asked for last.
+        keep: How many free blocks to keep.
     """
 
     copies_gathered = False
 
-    def __init__(self, keep: int = 2) -> None:
+    def __init__(self, keep: int = 32) -> None:
         self._keep = keep
         self._lock = Lock()
         self._free: list[Memory] = []
@@ -75,6 +80,8 @@ class Arenas:
         with self._lock:
             fitting = [n for n, block in enumerate(self._free) if block.nbytes == nbytes]
             block = self._free.pop(fitting[-1]) if fitting else None
+            if block is None and len(self._free) == self._keep:
+                del self._free[0]  # of a size that nobody asks for any more
         if block is None:
             block = np.empty(nbytes, np.uint8)
         return Allocation(np.asarray(_Lease(block, self)))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.arrays import ValueProblem, accepts, convert, matrix, plain, validity
-from parquet_loader.columns import Column, columns_of
+from parquet_loader.columns import Column, column_of, columns_of
 from parquet_loader.errors import DataError, SchemaError, nearest
-from parquet_loader.schema import Category, Field, Group, Scalar, Schema, policy_of
+from parquet_loader.schema import Category, Field, Group, Scalar, Schema, Tensor, policy_of
 from parquet_loader.schema.infer import is_list_like, plain_type
 
 
@@ -43,17 +44,26 @@ class Decoder:
 
     def __init__(self, schema: Schema, file_schema: pa.Schema, partition_schema: pa.Schema, file_name: str) -> None:
         self.columns: tuple[Column, ...] = columns_of(schema)
-        self._schema = schema
         self._file_schema = file_schema
         self._partition_schema = partition_schema
         self._file_name = file_name
         self._arrow_schema = pa.schema([(c.name, c.arrow_type) for c in self.columns])
+        self._paths: dict[str, tuple[str, str] | None] = {}
         reads: dict[str, None] = {}
         for name, field in schema.items():
             for column, part in parts_of(name, field):
+                self._paths[column] = _steps(column, file_schema.names)
                 if self._check(column, part):
                     reads[read_name(file_schema, column)] = None
         self.read_columns: tuple[str, ...] = tuple(reads)
+        self._parts = [(name, field, tuple(parts_of(name, field))) for name, field in schema.items()]
+        # A number or raw tensor of just this type, without nulls, is canonical as it is.
+        self._as_is = {
+            name: column_of(name, field).arrow_type
+            for _, _, parts in self._parts
+            for name, field in parts
+            if isinstance(field, Scalar | Tensor)
+        }
 
     def _check(self, name: str, field: Field) -> bool:
         """Check that the files can give a column; return whether it is read from them."""
@@ -85,45 +95,53 @@ class Decoder:
         Raises:
             DataError: a value cannot be delivered; names file, row group, column, row and value.
         """
+        positions = {name: number for number, name in enumerate(table.column_names)}
         done: list[pa.ChunkedArray] = []
-        for name, field in self._schema.items():
+        for _, field, parts in self._parts:
+            masked = policy_of(field) == "mask"
             arrays, masks = [], []
-            for column, part in parts_of(name, field):
-                array = self._source(table, column, part, partitions)
-                try:
-                    arrays.append(array if isinstance(part, Group) else convert(array, part))
-                except ValueProblem as problem:
-                    row = "" if problem.row is None else f", row {place.first_row + problem.row}"
-                    raise DataError(f"{place.name}, column {column!r}{row}: {problem.reason}") from None
-                except (pa.ArrowException, TypeError) as error:
-                    raise DataError(
-                        f"{place.name}, column {column!r}: {array.type} cannot be read as {part!r}: {error}"
-                    ) from error
-                if policy_of(field) == "mask":
+            for name, part in parts:
+                array = self._source(table, positions, name, part, partitions)
+                arrays.append(self._converted(array, name, part, place))
+                if masked:
                     masks.append(validity(array))
-            if isinstance(field, Group):
-                done.append(
-                    arrays[0]
-                    if field.storage == "packed"
-                    and len(arrays) == 1
-                    and not masks
-                    and pa.types.is_fixed_size_binary(arrays[0].type)
-                    else matrix(arrays, field.dtype)
-                )
-                done.extend([matrix(masks, pa.uint8().to_pandas_dtype())] if masks else [])
+            if isinstance(field, Group) and field.storage == "columns":
+                done.append(matrix(arrays, field.dtype))
+                done.extend([matrix(masks, np.dtype(np.uint8))] if masks else [])
             else:
                 done.extend(arrays)
                 done.extend(masks)
         return pa.Table.from_arrays(done, schema=self._arrow_schema)
 
-    def _source(self, table: pa.Table, name: str, field: Field, partitions: Mapping[str, pa.Scalar]) -> pa.ChunkedArray:
-        found = column_at(table, name)
-        if found is None:
-            value = partitions.get(name)
-            if value is None:
-                value = _missing_value(field)
-            found = pa.chunked_array([pa.repeat(value, len(table))])
-        return plain(found)
+    def _converted(self, array: pa.ChunkedArray, name: str, field: Field, place: Place) -> pa.ChunkedArray:
+        if isinstance(field, Group) or (array.type == self._as_is.get(name) and not array.null_count):
+            return array
+        try:
+            return convert(array, field)
+        except ValueProblem as problem:
+            row = "" if problem.row is None else f", row {place.first_row + problem.row}"
+            raise DataError(f"{place.name}, column {name!r}{row}: {problem.reason}") from None
+        except (pa.ArrowException, TypeError) as error:
+            raise DataError(
+                f"{place.name}, column {name!r}: {array.type} cannot be read as {field!r}: {error}"
+            ) from error
+
+    def _source(
+        self,
+        table: pa.Table,
+        positions: Mapping[str, int],
+        name: str,
+        field: Field,
+        partitions: Mapping[str, pa.Scalar],
+    ) -> pa.ChunkedArray:
+        path = self._paths[name]
+        if path is not None:
+            array = plain(table.column(positions[path[0]]))
+            return _descend(array, path[1]) if path[1] else array
+        value = partitions.get(name)
+        if value is None:
+            value = _missing_value(field)
+        return plain(pa.chunked_array([pa.repeat(value, len(table))]))
 
 
 def _missing_value(field: Field) -> pa.Scalar:
@@ -199,17 +217,8 @@ def read_name(schema: pa.Schema, name: str) -> str:
     return first
 
 
-def column_at(table: pa.Table, name: str) -> pa.ChunkedArray | None:
-    """Return a column by dotted name: through structs, and through lists and maps as lists of its values."""
-    step = _steps(name, table.column_names)
-    if step is None:
-        return None
-    first, rest = step
-    array = table.column(first)
-    return array if not rest else _descend(plain(array), rest)
-
-
 def _descend(array: pa.ChunkedArray, rest: str) -> pa.ChunkedArray:
+    """Return what lies below a column: through structs, and through lists and maps as lists of their values."""
     if pa.types.is_struct(array.type):
         step = _steps(rest, [array.type.field(i).name for i in range(array.type.num_fields)])
         assert step is not None

@@ -141,7 +141,7 @@ class Assembly:
         self._pieces: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
         self._missing: set[int] = set()
         self._carry = Carry()
-        self._indices: pa.Array | None = None
+        self._indices: IntArray | None = None
         self._delivered: dict[str, tuple[Array, Any]] = {}
         self._left: list[pa.Table | None] = [None] * len(parts.gathered)
         self._left_ragged: dict[str, pa.Array] = {}
@@ -178,7 +178,7 @@ class Assembly:
     def _place_wide(self, column: Column, first: int, array: pa.ChunkedArray) -> None:
         out = self._rows_of(column)
         for chunk in array.chunks:
-            rows = _raw(chunk)
+            rows = fixed_rows(chunk, column.arrow_type.byte_width)
             if self._places is None:
                 start = self._planned_carry + first
                 out[start : start + len(rows)] = rows
@@ -209,8 +209,7 @@ class Assembly:
                 lost = np.isin(np.arange(len(self._pieces)), list(self._missing))
                 shift = np.concatenate([[0], np.cumsum(np.diff(self._ends) * lost)])
                 order = order - shift[self._slice_of(order)]
-            indices = np.concatenate([np.arange(carry.rows), order + carry.rows])
-            self._indices = pa.array(indices.view(np.uint64))
+            self._indices = np.concatenate([np.arange(carry.rows), order + carry.rows])
 
     def _slice_of(self, order: IntArray) -> IntArray:
         return np.searchsorted(self._ends, order, side="right") - 1
@@ -244,18 +243,23 @@ class Assembly:
             tables = [pa.schema([(c.name, c.arrow_type) for c in columns]).empty_table()]
         together = pa.concat_tables(tables)
         del tables
-        result = together.combine_chunks() if self._indices is None else together.take(self._indices)
-        del together
-        rows = self._delivered_rows
-        if rows < self._total_rows:
-            rest = np.arange(rows, self._total_rows).view(np.uint64)
-            self._left[part] = result.take(pa.array(rest))
+        rows, total = self._delivered_rows, self._total_rows
+        indices = np.arange(total) if self._indices is None else self._indices
+        if rows < total:
+            self._left[part] = together.take(pa.array(indices[rows:].view(np.uint64)))
+        space = self._room.allocator.allocate(sum(_padded(self._room.rows * (c.row_bytes or 0)) for c in columns))
         for column in columns:
-            array = delivered(_one_array(result.column(column.name)).slice(0, rows), column)
-            owner = None
-            if self._room.allocator.copies_gathered and isinstance(array, np.ndarray):
-                array, owner = copied(array, self._room.allocator)
-            self._delivered[column.name] = array, owner
+            array = together.column(column.name)
+            if column.kind == "fixed":
+                mine, space = space.cut(_padded(self._room.rows * (column.row_bytes or 0)))
+                out = mine.array[: rows * (column.row_bytes or 0)].reshape(rows, column.row_bytes or 0)
+                _gather_rows(array, None if self._indices is None else indices[:rows], out)
+                assert column.dtype is not None
+                flat = out.reshape(-1).view(column.dtype).reshape(rows, *column.shape)
+                self._delivered[column.name] = flat, mine.owner
+            else:
+                taken = array.take(pa.array(indices[:rows].view(np.uint64)))
+                self._delivered[column.name] = nested_rows(_one_array(taken), column), None
 
     def finish(self) -> tuple[Window, Carry]:
         """Return the finished window, and the rows it leaves over."""
@@ -292,41 +296,62 @@ class Assembly:
         rows[self._carry.rows : total] = rows[self._planned_carry + here]
 
 
-def _raw(chunk: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return an array of fixed-size binaries as uint8 ``[rows, width]``, without a copy."""
-    width = chunk.type.byte_width
-    buffer = chunk.buffers()[1]
-    if buffer is None or not len(chunk):
-        return np.empty((0, width), np.uint8)
-    return np.frombuffer(buffer, np.uint8, len(chunk) * width, chunk.offset * width).reshape(len(chunk), width)
-
-
 def _one_array(array: pa.ChunkedArray) -> pa.Array:
     if array.num_chunks == 1:
         return array.chunk(0)
     return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
 
 
-def delivered(array: pa.Array, column: Column) -> Array:
-    """Return a canonical array as numpy: ``[rows, *shape]`` of the delivered dtype, or `Ragged`; no copy if it can."""
+def _padded(nbytes: int) -> int:
+    """Round up to a cache line, so that columns cut from one block are aligned."""
+    return -(-nbytes // 64) * 64
+
+
+def _gather_rows(array: pa.ChunkedArray, indices: IntArray | None, out: npt.NDArray[np.uint8]) -> None:
+    """Copy rows of a canonical fixed-width column to ``out``, uint8 ``[rows, width]``, in the order of the indices.
+
+    Measured on 40 columns: numpy's take from one contiguous copy of the column, which stays in the cache, into warm
+    memory moves twice as many values a second as Arrow's take of the chunks into memory of its own.
+    """
+    width = out.shape[1]
+    if indices is None:
+        start = 0
+        for chunk in array.chunks:
+            rows = fixed_rows(chunk, width)[: len(out) - start]
+            out[start : start + len(rows)] = rows
+            start += len(rows)
+        return
+    source = fixed_rows(_one_array(array), width)
+    if width in (1, 2, 4, 8):
+        word = np.dtype(f"u{width}")
+        np.take(source.view(word)[:, 0], indices, out=out.view(word)[:, 0], mode="clip")
+    else:
+        np.take(source, indices, axis=0, out=out, mode="clip")
+
+
+def fixed_rows(array: pa.Array, width: int) -> npt.NDArray[np.uint8]:
+    """Return a canonical fixed-width array as uint8 ``[rows, width]``, without a copy."""
+    buffer = array.buffers()[1]
+    if buffer is None or not len(array):
+        return np.empty((0, width), np.uint8)
+    return np.frombuffer(buffer, np.uint8, len(array) * width, array.offset * width).reshape(len(array), width)
+
+
+def nested_rows(array: pa.Array, column: Column) -> Array:
+    """Return lists of ragged things, and what they hold, as numpy; shares memory where that can be written."""
     if column.kind == "fixed":
         assert column.dtype is not None
-        width = column.row_bytes or 1
-        buffer = array.buffers()[1]
-        if buffer is None or not len(array):
-            return np.empty((0, *column.shape), column.dtype)
-        flat = np.frombuffer(buffer, np.uint8, len(array) * width, array.offset * width)
-        if not flat.flags.writeable:
-            flat = flat.copy()
-        return flat.view(column.dtype).reshape(len(array), *column.shape)
+        flat = fixed_rows(array, column.row_bytes or 1).reshape(-1)
+        return (flat if flat.flags.writeable else flat.copy()).view(column.dtype).reshape(len(array), *column.shape)
     offsets = np.zeros(len(array) + 1, np.int64)
     buffers = array.buffers()
     if buffers[1] is not None and len(array):
         offsets[:] = np.frombuffer(buffers[1], np.int64, len(array) + 1, array.offset * 8)
     first, last = int(offsets[0]), int(offsets[-1])
     offsets -= first
-    if column.kind == "list" and column.item is not None and not column.is_ragged:
-        return Ragged(delivered(array.values.slice(first, last - first), column.item), offsets)
+    if not column.is_ragged:
+        assert column.item is not None
+        return Ragged(nested_rows(array.values.slice(first, last - first), column.item), offsets)
     data = np.empty(0, np.uint8)
     if buffers[2] is not None and last > first:
         data = np.frombuffer(buffers[2], np.uint8, last - first, first)
