@@ -32,6 +32,9 @@ SHARE_FOOTERS = 1 / 32
 ORDER_BYTES = 48
 # A whole row group is read at once only where several such reads fit into their share.
 READS_AT_ONCE = 4
+# Rows that are copied to their window at once are decoded this much at a time: measured, 16 KiB rows load 1.2 times as
+# fast in pieces of 2 MiB, which stay in the cache and in warm memory, than in whole row groups of 16 MiB.
+STREAM_BYTES = 2 * 2**20
 # While a row group is decoded, its Arrow columns and their canonical form may both be there for a moment.
 DECODING_FACTOR = 2.0
 # More open row groups mix sorted data better; beyond this many a batch's composition changes little.
@@ -69,6 +72,11 @@ class RowSizes:
     def decoded(self) -> float:
         """Bytes of a decoded row."""
         return self.gathered + self.wide
+
+    @property
+    def moved_at_once(self) -> float:
+        """Bytes of a decoded row that are copied to the window at once, and so need not be kept as decoded."""
+        return self.wide + sum(nbytes for _, nbytes in self.ragged)
 
     @property
     def in_windows(self) -> float:
@@ -204,7 +212,8 @@ def divide(
     def needed_bytes(window: int) -> float:
         """Return the limit that a window of this size needs."""
         lanes = lanes_of(window)
-        windows = window * row.in_windows + batches + (lanes * cursor if lanes > 1 else 0)
+        streams = lanes > 1 or largest_rows > window
+        windows = window * row.in_windows + batches + (lanes * cursor if streams else 0)
         at_once = min(window, largest_rows, 1024)
         streaming = cursor + DECODING_FACTOR * row_bytes * at_once
         whole = DECODING_FACTOR * row_bytes * largest_rows * READS_AT_ONCE
@@ -222,13 +231,17 @@ def divide(
         default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / row_bytes), 16 * batch_size, smallest)
         window_rows = _largest(smallest, default, lambda window: needed_bytes(window) <= limit_bytes)
     reads = int(SHARE_READS * limit_bytes)
+    whole_rows = max(1, int(reads / READS_AT_ONCE / DECODING_FACTOR / row_bytes))
     stream_rows = max(1, min(int(reads / 16 / DECODING_FACTOR / row_bytes), 65536))
+    if 2 * row.moved_at_once >= row.decoded:
+        stream_rows = max(1, min(stream_rows, int(STREAM_BYTES / row_bytes)))
+        whole_rows = stream_rows
     return Sizing(
         limit_bytes=limit_bytes,
         row=row,
         window_rows=window_rows,
         open_row_groups=lanes_of(window_rows),
-        whole_rows=max(1, int(reads / READS_AT_ONCE / DECODING_FACTOR / row_bytes)),
+        whole_rows=whole_rows,
         stream_rows=stream_rows,
         cursor_bytes=cursor + int(stream_rows * row_bytes),
         reads_bytes=reads,

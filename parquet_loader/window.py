@@ -15,6 +15,8 @@ from parquet_loader.columns import Column
 from parquet_loader.ragged import RaggedRows, ragged_rows
 from parquet_loader.types import IntArray, Ragged
 
+PIECES_JOINED = 8
+
 Array: TypeAlias = "npt.NDArray[Any] | Ragged"
 
 
@@ -173,6 +175,10 @@ class Assembly:
             piece = table.select([c.name for c in columns])
             pieces[part].append(piece)
             kept += piece.nbytes
+            if at_row and len(pieces[part]) % PIECES_JOINED == 0:
+                # Small pieces that live as long as the window would scatter over the allocator's pages and pin them.
+                joined = pa.concat_tables(pieces[part][-PIECES_JOINED:]).combine_chunks()
+                pieces[part][-PIECES_JOINED:] = [joined]
         return kept
 
     def _place_wide(self, column: Column, first: int, array: pa.ChunkedArray) -> None:
