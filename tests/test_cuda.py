@@ -1,0 +1,99 @@
+"""Batches on a GPU. What can be checked without one is checked without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from parquet_loader import BatchedDataLoader, RaggedList, Scalar, Schema, Tensor, Text, write_dataset
+from parquet_loader.arena import Allocation
+from parquet_loader.collate import PinnedMemory
+
+SCHEMA = Schema(
+    {
+        "id": Scalar("int64"),
+        "wide": Tensor("float32", (128,)),
+        "flag": Scalar("bool"),
+        "list": RaggedList("int32"),
+        "text": Text(),
+    }
+)
+ROWS = 2000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    ids = np.arange(ROWS)
+    rows = {
+        "id": ids,
+        "wide": np.repeat(ids[:, None], 128, axis=1).astype(np.float32),
+        "flag": ids % 2 == 0,
+        "list": [[i] * (i % 4) for i in ids.tolist()],
+        "text": [str(i) for i in ids.tolist()],
+    }
+    write_dataset(rows, tmp_path / "data", SCHEMA)
+    return str(tmp_path / "data")
+
+
+def check(loader: BatchedDataLoader) -> list[int]:
+    seen: list[int] = []
+    for batch in loader:
+        ids = batch["id"].cpu()
+        assert torch.equal(batch["wide"].cpu(), ids[:, None].expand(-1, 128).float())
+        assert torch.equal(batch["flag"].cpu(), ids % 2 == 0)
+        assert torch.equal(batch["list"].lengths.cpu(), ids % 4)
+        assert torch.equal(batch["list"].values.cpu().long(), ids.repeat_interleave(ids % 4))
+        seen += ids.tolist()
+    return seen
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("transform", [None, lambda columns, _: columns])
+def test_batches_arrive_on_the_device_in_the_same_order(folder: str, transform: Any) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "window_rows": 500}
+    on_cpu = check(BatchedDataLoader(folder, 64, device="cpu", **options))
+    loader = BatchedDataLoader(folder, 64, device="cuda", transform=transform, **options)
+    assert next(iter(loader))["wide"].is_cuda
+    loader.reset()
+    loader.set_epoch(0)
+    assert check(loader) == on_cpu
+
+
+@pytest.mark.cuda
+def test_with_a_gpu_batches_are_pinned_and_safe_to_copy_asynchronously(folder: str) -> None:
+    loader = BatchedDataLoader(folder, 64, shuffle=True, window_rows=500)
+    copies = []
+    for batch in loader:
+        assert batch["wide"].is_pinned()
+        assert batch["id"].is_pinned()
+        # The pinned batch is let go of at once, its copy still under way.
+        copies.append((batch["id"].to("cuda", non_blocking=True), batch["wide"].to("cuda", non_blocking=True)))
+    torch.cuda.synchronize()
+    for ids, wide in copies:
+        assert torch.equal(wide, ids[:, None].expand(-1, 128).float())
+
+
+def test_memory_owned_by_tensors_gives_the_same_batches(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of pinned memory, with tensors that are not pinned: all tensors are made from the owner's memory."""
+    owners: list[torch.Tensor] = []
+
+    def allocate(_: PinnedMemory, nbytes: int) -> Allocation:
+        owners.append(torch.empty(nbytes, dtype=torch.uint8))
+        return Allocation(owners[-1].numpy(), owners[-1])
+
+    monkeypatch.setattr(PinnedMemory, "allocate", allocate)
+    monkeypatch.setattr("parquet_loader.loader._allocator", lambda _: PinnedMemory())
+    loader = BatchedDataLoader(folder, 64, shuffle=True, window_rows=500)
+    storages = set()
+    for batch in loader:
+        tensors = (batch["id"], batch["wide"], batch["flag"], batch["list"].values, batch["text"].values)
+        storages |= {t.untyped_storage().data_ptr() for t in tensors}
+    assert storages <= {owner.untyped_storage().data_ptr() for owner in owners}
+    loader.set_epoch(0)
+    assert sorted(check(loader)) == list(range(ROWS))
+    processed = BatchedDataLoader(folder, 64, shuffle=True, window_rows=500, transform=lambda columns, _: columns)
+    assert sorted(check(processed)) == list(range(ROWS))
