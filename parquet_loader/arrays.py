@@ -272,7 +272,7 @@ def category(array: pa.ChunkedArray, field: Category) -> pa.ChunkedArray:
     """Convert text to codes; integers are codes already, and are checked."""
     target = pa.from_numpy_dtype(field.dtype)
     if not is_text(array.type):
-        codes = array if not array.null_count else _filled(array, field, 0, field.code(field.fill) if field.fill else 0)
+        codes = _filled(array, field, 0, None if field.fill is None else field.code(field.fill))
         bounds = pc.min_max(codes)
         if len(codes) and (bounds["min"].as_py() < 0 or bounds["max"].as_py() >= len(field.vocabulary)):
             bad = pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(field.vocabulary)))

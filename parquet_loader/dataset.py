@@ -18,7 +18,7 @@ from parquet_loader.filters import RowFilter
 from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan, plan_epoch
 from parquet_loader.read import Reader
-from parquet_loader.schema import METADATA_KEY, Field, RaggedList, Scalar, Schema, Tensor
+from parquet_loader.schema import METADATA_KEY, Field, Group, RaggedList, Scalar, Schema, Tensor
 from parquet_loader.schema.infer import infer_fields
 from parquet_loader.sizes import SAMPLE_ROWS, SHARE_FOOTERS, Sizing, divide, measure_rows
 from parquet_loader.snapshot import Snapshot
@@ -95,6 +95,8 @@ def open_dataset(
         chosen = _with_constant_lists(found_schema(snapshot, columns), snapshot, read_options)
     else:
         chosen = select(schema, columns)
+    if not chosen and snapshot.row_group_rows.any():
+        raise SchemaError("there is no column to deliver: the schema names none")
     reader = Reader(snapshot, _decoders(chosen, snapshot), row_filter, read_options)
     counts, skipped = snapshot.row_group_rows, tuple[tuple[int, str], ...]()
     if row_filter is not None:
@@ -119,7 +121,7 @@ def found_schema(snapshot: Snapshot, columns: Sequence[str] | None = None) -> Sc
     """
     with_rows = sorted(set(snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]].tolist()))
     numbers = with_rows or [0]
-    known = [_known_fields(snapshot.schemas[number], columns) for number in numbers]
+    known = [_fields_of(snapshot, number, columns) for number in numbers]
     found: dict[str, tuple[Field, int]] = {}
     for number, fields in zip(numbers, known, strict=True):
         for name, field in fields.items():
@@ -140,6 +142,18 @@ def found_schema(snapshot: Snapshot, columns: Sequence[str] | None = None) -> Sc
             fields.update(infer_fields(column))
     names = [*snapshot.schemas[numbers[0]].names, *snapshot.partition_schema.names]
     return select(Schema(fields), columns, names)
+
+
+def _fields_of(snapshot: Snapshot, number: int, columns: Sequence[str] | None) -> dict[str, Field]:
+    """Return `_known_fields` of one of the snapshot's schemas; errors name a file."""
+    try:
+        return _known_fields(snapshot.schemas[number], columns)
+    except SchemaError as error:
+        raise SchemaError(f"{_file_of(snapshot, number)}: {error}") from error
+
+
+def _file_of(snapshot: Snapshot, number: int) -> str:
+    return snapshot.files[int(np.argmax(snapshot.file_schema == number))].path
 
 
 def _known_fields(schema: pa.Schema, columns: Sequence[str] | None) -> dict[str, Field]:
@@ -177,7 +191,7 @@ def _stands_for(column: str, name: str) -> bool:
 
 
 def _differ(snapshot: Snapshot, column: str, one: tuple[int, Field], other: tuple[int, Field | None]) -> SchemaError:
-    names = [snapshot.files[int(np.argmax(snapshot.file_schema == number))].path for number, _ in (one, other)]
+    names = [_file_of(snapshot, number) for number, _ in (one, other)]
     return SchemaError(
         f"column {column!r} differs: {names[0]} has {one[1]}, {names[1]} has {other[1] or 'no such column'}; "
         "pass schema= (missing=<value> reads files that lack a column), or columns= without it"
@@ -195,6 +209,12 @@ def select(schema: Schema, columns: Sequence[str] | None, known: Sequence[str] =
     names: list[str] = []
     for column in columns:
         leaves = [column] if column in schema else [name for name in schema if name.startswith(f"{column}.")]
+        in_group = any(isinstance(field, Group) and column in field.fields for field in schema.values())
+        if not leaves and (in_group or column in known):
+            raise SchemaError(
+                f"columns: {column!r} is in the files, but the schema delivers it as a part of a group or not at all; "
+                "ask for the group, or pass another schema="
+            )
         if not leaves:
             raise SchemaError(
                 f"columns: there is no column {column!r}. {nearest(column, dict.fromkeys([*schema, *known]))}"
@@ -216,13 +236,16 @@ def _decoders(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
 
 
 def _with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOptions) -> Schema:
-    """Deliver lists that have the same length in every row as tensors.
+    """Deliver lists that have the same length in every row as tensors, where no file carries a schema for them.
 
     Footers tell how many values each row group has, which rules out most lists. What is left is looked at: all of it
     up to 64 MiB, row groups spread over the data set beyond that, where a row that differs after all is an error when
     it is read.
     """
-    lists = {name: field for name, field in schema.items() if isinstance(field, RaggedList)}
+    with_rows = set(snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]].tolist())
+    carrying = [found for number, found in enumerate(snapshot.schemas) if number in with_rows and _is_carrying(found)]
+    declared = {name for found in carrying for name in Schema.from_arrow(found)}
+    lists = {n: field for n, field in schema.items() if isinstance(field, RaggedList) and n not in declared}
     lengths = {
         name: _constant_length(snapshot, name) for name, field in lists.items() if isinstance(field.item, Scalar)
     }

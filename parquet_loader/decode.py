@@ -50,13 +50,13 @@ class Decoder:
         self._arrow_schema = pa.schema([(c.name, c.arrow_type) for c in self.columns])
         self._paths: dict[str, tuple[str, str] | None] = {}
         reads: dict[str, None] = {}
-        for name, field in schema.items():
-            for column, part in parts_of(name, field):
+        self._parts = [(name, field, self._stored_parts(name, field)) for name, field in schema.items()]
+        for _, _, parts in self._parts:
+            for column, part in parts:
                 self._paths[column] = _steps(column, file_schema.names)
                 if self._check(column, part):
                     reads[read_name(file_schema, column)] = None
         self.read_columns: tuple[str, ...] = tuple(reads)
-        self._parts = [(name, field, tuple(parts_of(name, field))) for name, field in schema.items()]
         # A number or raw tensor of just this type, without nulls, is canonical as it is.
         self._as_is = {
             name: column_of(name, field).arrow_type
@@ -64,6 +64,18 @@ class Decoder:
             for name, field in parts
             if isinstance(field, Scalar | Tensor)
         }
+
+    def _stored_parts(self, name: str, field: Field) -> tuple[tuple[str, Field], ...]:
+        """Return the columns in which the files hold a field: a group as columns or packed, whatever `storage` says."""
+        if isinstance(field, Group):
+            whole = type_at(self._file_schema, name)
+            has_members = any(type_at(self._file_schema, member) is not None for member in field.fields)
+            if field.storage == "packed" and whole is None and has_members:
+                return tuple(field.fields.items())
+            is_packed = whole is not None and plain_type(whole) == pa.binary(field.width_bytes)
+            if field.storage == "columns" and is_packed and not has_members:
+                return ((name, field),)
+        return tuple(parts_of(name, field))
 
     def _check(self, name: str, field: Field) -> bool:
         """Check that the files can give a column; return whether it is read from them."""
@@ -104,16 +116,19 @@ class Decoder:
                 array = self._source(table, positions, name, part, partitions)
                 arrays.append(self._converted(array, name, part, place))
                 if masked:
-                    masks.append(validity(array))
-            if isinstance(field, Group) and field.storage == "columns":
+                    masks.extend([validity(array)] * (len(part.members) if isinstance(part, Group) else 1))
+            if isinstance(field, Group) and not isinstance(parts[0][1], Group):
                 done.append(matrix(arrays, field.dtype))
                 done.extend([matrix(masks, np.dtype(np.uint8))] if masks else [])
             else:
                 done.extend(arrays)
-                done.extend(masks)
+                done.extend([matrix(masks, np.dtype(np.uint8))] if isinstance(field, Group) and masks else masks)
         return pa.Table.from_arrays(done, schema=self._arrow_schema)
 
     def _converted(self, array: pa.ChunkedArray, name: str, field: Field, place: Place) -> pa.ChunkedArray:
+        if isinstance(field, Group) and array.null_count:
+            row = place.first_row + pc.index(pc.is_null(array), True).as_py()
+            raise DataError(f"{place.name}, column {name!r}, row {row}: is null; packed groups hold no nulls")
         if isinstance(field, Group) or (array.type == self._as_is.get(name) and not array.null_count):
             return array
         try:
@@ -148,12 +163,16 @@ def _missing_value(field: Field) -> pa.Scalar:
     """Return the value that stands in files without the column, in a type that `convert` takes."""
     assert not isinstance(field, Group)
     missing = field.missing
+    # Arrow takes every int for an int64, unless told otherwise.
+    number = pa.uint64() if isinstance(missing, int) and missing >= 2**63 else None
     if isinstance(field, Category):
         return pa.scalar(missing, pa.string())
     if isinstance(field, Scalar):
-        return pa.scalar(missing, field.arrow_type) if not isinstance(missing, int | float) else pa.scalar(missing)
+        return (
+            pa.scalar(missing, field.arrow_type) if not isinstance(missing, int | float) else pa.scalar(missing, number)
+        )
     if hasattr(field, "shape") and hasattr(field, "size"):
-        return pa.scalar([missing] * field.size)
+        return pa.scalar([missing] * field.size, None if number is None else pa.list_(number))
     return pa.scalar(list(missing) if isinstance(missing, tuple) else missing, field.arrow_type)
 
 

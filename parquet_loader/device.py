@@ -46,16 +46,32 @@ def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Bat
     """
     side = torch.cuda.Stream(device)
     coming: tuple[Batch, torch.cuda.Event] | None = None
-    for batch in batches:
-        with torch.cuda.stream(side):
-            moved = {name: _moved(value, device) for name, value in batch.items()}
-            event = torch.cuda.Event()
-            event.record(side)
+    failure: Exception | None = None
+    while True:
+        try:
+            batch = next(batches, None)
+        except Exception as error:  # takes the place of the batch it spoiled, behind the one whose copy is under way
+            batch, failure = None, error
+        following = None if batch is None else _begun(batch, device, side)
+        del batch  # or its window would live on while the next one is awaited
         if coming is not None:
             yield _handed_over(*coming, device)
-        coming = (moved, event)
-    if coming is not None:
-        yield _handed_over(*coming, device)
+        if following is None:
+            break
+        coming = following
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            failure = None
+
+
+def _begun(batch: Batch, device: torch.device, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
+    with torch.cuda.stream(side):
+        moved = {name: _moved(value, device) for name, value in batch.items()}
+        event = torch.cuda.Event()
+        event.record(side)
+    return moved, event
 
 
 def _moved(value: Any, device: torch.device) -> Any:

@@ -62,17 +62,17 @@ class Epoch(Iterator[Batch]):
             raise StopIteration
         if self._pid != os.getpid():
             raise LoaderStateError("this pass began before fork(); begin one in this process: iter(loader)")
-        self.figures.begin_wait()
-        try:
+        try:  # around all of it: Ctrl-C may come anywhere, and its traceback would keep the pass and its threads
+            self.figures.begin_wait()
             batch = next(self._batches)
+            self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
+            if self._bar is not None:
+                self._bar.update()
         except BaseException:
             self.figures.end_wait(0)
             self.close()
             self._was_cut_short = False
             raise
-        self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
-        if self._bar is not None:
-            self._bar.update()
         return batch
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -43,6 +44,9 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     if not separator or "/" in scheme:
         return pafs.LocalFileSystem(), os.path.abspath(os.path.expanduser(text))
     if scheme == "file":
+        rest = rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
+        if not os.path.lexists(rest):  # URLs write spaces and the like as %20; hive's folders have such names, too
+            rest = unquote(rest)
         return pafs.LocalFileSystem(), os.path.abspath(rest)
     # A `?` opens the options of a URL; as a glob character it has to be told apart from them.
     base, question, options = text.partition("?")

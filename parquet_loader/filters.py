@@ -90,10 +90,20 @@ def _may_prune(expression: pc.Expression, types: list[pa.DataType]) -> bool:
 
     They leave NaN out, so with floats only what is false for a NaN can be ruled out: comparisons joined by and / or.
     """
-    if not any(pa.types.is_floating(type_) for type_ in types):
+    if not any(map(_holds_floats, types)):
         return True
     text = re.sub(r'"[^"]*"', "", str(expression))
-    return "!=" not in text and set(re.findall(r"(\w+)\(", text)) <= {"is_in", "is_valid", "is_null"}
+    if "!=" in text or re.search(r"\bnan\b|nan_is_null=true", text, re.IGNORECASE):
+        return False
+    return set(re.findall(r"(\w+)\(", text)) <= {"is_in", "is_valid", "is_null"}
+
+
+def _holds_floats(type_: pa.DataType) -> bool:
+    if isinstance(type_, pa.BaseExtensionType):
+        return _holds_floats(type_.storage_type)
+    if pa.types.is_dictionary(type_):
+        return _holds_floats(type_.value_type)
+    return pa.types.is_floating(type_) or any(_holds_floats(type_.field(i).type) for i in range(type_.num_fields))
 
 
 def with_partitions(schema: pa.Schema, partition_schema: pa.Schema) -> pa.Schema:

@@ -86,7 +86,8 @@ class BatchProcessor:
             done[name] = array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
         for column in self._images:
             assert column.image is not None
-            done[column.name] = self._decoded(column.name, column.image, done[column.name], batch)
+            valid = done[f"{column.name}_valid"] if column.image.null == "mask" else None
+            done[column.name] = self._decoded(column.name, column.image, done[column.name], valid, batch)
         if self._transform is None:
             return {name: _owned(array) for name, array in done.items()}
         rng = np.random.Generator(bit_generator(self._seed, Stream.TRANSFORM, self._epoch, batch))
@@ -98,12 +99,12 @@ class BatchProcessor:
             raise
         return _checked(returned, stop - start, f"transform in batch {batch} of epoch {self._epoch}")
 
-    def _decoded(self, name: str, field: Image, encoded: Any, batch: int) -> npt.NDArray[np.uint8] | Images:
+    def _decoded(self, name: str, field: Image, encoded: Any, valid: Any, batch: int) -> npt.NDArray[np.uint8] | Images:
         height, width, channels = field.shape
         images: Images = []
         for row, data in enumerate(encoded.to_list()):
             where = f"column {name!r}, row {row} of batch {batch}"
-            if not data and height is not None and width is not None:
+            if not data and valid is not None and not valid[row] and height is not None and width is not None:
                 images.append(np.zeros((height, width, channels), np.uint8))
                 continue
             image = self._image(data, channels, where)
@@ -119,6 +120,8 @@ class BatchProcessor:
         assert self._pillow is not None
         try:
             with self._pillow.open(io.BytesIO(data), formats=("JPEG", "PNG")) as opened:
+                if opened.mode.startswith("I"):
+                    raise DataError(f"{where}: a PNG of 16 bits a pixel, which uint8 cannot hold; read it with Bytes()")
                 image = opened.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels])
                 array = np.asarray(image)
         except (OSError, ValueError, SyntaxError, self._pillow.DecompressionBombError) as error:
@@ -185,29 +188,58 @@ def _checked(returned: Any, rows: int, where: str) -> BatchArrays:
 
 def _from_transform(value: Any, where: str) -> Array | Images:
     if isinstance(value, Ragged):
-        return value
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise TransformError(f"{where}: not an array: {error}") from error
+        return _checked_ragged(value, where)
+    array = _as_array(value, where)
     if array.ndim == 0:
         raise TransformError(f"{where}: expected an array of rows, found the single value {value!r:.60}")
-    if array.dtype.kind in "OUST":
-        return _from_objects(array.tolist(), where)
-    if array.dtype.kind not in "biufc":
+    return _from_objects(array.tolist(), where) if array.dtype.kind in "OUST" else _numbers(array, where)
+
+
+def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TransformError(f"{where}: not an array: {error}") from error
+
+
+def _numbers(array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
+    """Return numbers as torch takes them: in C order, of native byte order, writable."""
+    if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
         raise TransformError(f"{where}: no tensor can hold the dtype {array.dtype}; give numbers, str or bytes")
     array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
     return array if array.flags.writeable else array.copy()
 
 
+def _checked_ragged(value: Ragged, where: str) -> Ragged:
+    offsets = _as_array(value.offsets, f"{where}, offsets")
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or not len(offsets):
+        raise TransformError(f"{where}: the offsets of a Ragged are integers [rows + 1], not {value.offsets!r:.60}")
+    offsets = _numbers(offsets.astype(np.int64, copy=False), where)
+    values: Any
+    if isinstance(value.values, Ragged):
+        values = _checked_ragged(value.values, where)
+    else:
+        values = _numbers(_as_array(value.values, where), where)
+        if values.ndim == 0 or (value.kind != "list" and (values.ndim != 1 or values.dtype != np.uint8)):
+            raise TransformError(f"{where}: a Ragged of kind {value.kind!r} has no values of {values.dtype} [...]")
+    if offsets[0] != 0 or offsets[-1] != len(values) or (offsets[1:] < offsets[:-1]).any():
+        raise TransformError(f"{where}: the offsets of a Ragged go up from 0 to its {len(values)} values")
+    return Ragged(values, offsets, value.kind)
+
+
 def _from_objects(values: list[Any], where: str) -> Array | Images:
     if all(isinstance(v, str) for v in values):
-        return _joined([v.encode() for v in values], "text")
+        try:
+            return _joined([v.encode() for v in values], "text")
+        except UnicodeEncodeError as error:
+            raise TransformError(f"{where}: a str that is no UTF-8: {error}") from error
     if all(isinstance(v, bytes) for v in values):
         return _joined(values, "bytes")
-    arrays = [np.ascontiguousarray(v) for v in values]
+    arrays = [np.asarray(v, order="C") for v in values]
     if any(a.dtype.kind not in "biufc" for a in arrays):
         raise TransformError(f"{where}: expected numbers, str or bytes in every row, found a mixture")
+    if not any(a.ndim for a in arrays):
+        return _numbers(_as_array(values, where), where)
     if len({(a.shape, a.dtype) for a in arrays}) == 1:
         return np.stack(arrays)
     return arrays

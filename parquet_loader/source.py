@@ -127,15 +127,29 @@ def _glob_base(pattern: str) -> str:
 
 
 def _glob_regex(pattern: str) -> str:
-    """Translate a glob: ``*`` stays within a name, ``**`` spans directories, and a directory means all below it."""
-    parts: list[str] = []
-    for segment in pattern.split("/"):
-        if segment == "**":
-            parts.append("(?:[^/]+/)*")
+    """Translate a glob: ``*``, ``?`` and ``[]`` stay within a name, ``**`` spans directories.
+
+    A directory that matches means all below it.
+    """
+    *folders, last = pattern.split("/")
+    parts = ["(?:[^/]+/)*" if segment == "**" else _name_regex(segment) + "/" for segment in folders]
+    return "".join(parts) + ("[^/]+" if last == "**" else _name_regex(last)) + "(?:/.*)?$"
+
+
+def _name_regex(segment: str) -> str:
+    """Translate the glob of one name; a bracket that is never closed stands for itself."""
+    out: list[str] = []
+    for piece in re.findall(r"\*+|\?|\[!?\]?[^\]]*\]|[^*?\[]+|\[", segment):
+        if piece.startswith("*"):
+            out.append("[^/]*")
+        elif piece == "?":
+            out.append("[^/]")
+        elif piece.startswith("[") and len(piece) > 1:
+            choice = fnmatch.translate(piece).removeprefix("(?s:").removesuffix(")\\Z").removesuffix(")\\z")
+            out.append(f"(?!/){choice}")
         else:
-            translated = fnmatch.translate(segment).removeprefix("(?s:").removesuffix(")\\Z").removesuffix(")\\z")
-            parts.append(translated.replace(".*", "[^/]*").replace("(?>", "(?:") + "/")
-    return "".join(parts).removesuffix("/") + "(?:/.*)?$"
+            out.append(re.escape(piece))
+    return "".join(out)
 
 
 def _source_file(info: pafs.FileInfo, base: str) -> SourceFile:

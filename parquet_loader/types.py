@@ -105,7 +105,7 @@ class Ragged:
         piece = self.values[start:stop]
         if self.kind == "list":
             return piece
-        data = np.asarray(piece).tobytes()
+        data = _host(piece).tobytes()
         return data.decode("utf-8") if self.kind == "text" else data
 
     def __iter__(self) -> Iterator[Any]:
@@ -136,7 +136,7 @@ class Ragged:
                 bounds = self.offsets.tolist()
                 return [inner[a:b] for a, b in itertools.pairwise(bounds)]
             return list(self)
-        data = np.asarray(self.values).tobytes()
+        data = _host(self.values).tobytes()
         bounds = self.offsets.tolist()
         pieces = [data[a:b] for a, b in itertools.pairwise(bounds)]
         return [p.decode("utf-8") for p in pieces] if self.kind == "text" else list(pieces)
@@ -170,6 +170,11 @@ class Ragged:
         import torch  # noqa: PLC0415  (values are torch tensors, so torch is loaded; the light core never gets here)
 
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+
+def _host(values: Any) -> Any:
+    """Return the values as a numpy array, those of a GPU copied."""
+    return np.asarray(values.cpu() if hasattr(values, "cpu") else values)
 
 
 def _array_functions(values: Any) -> tuple[Any, Any]:

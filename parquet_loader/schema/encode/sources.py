@@ -44,7 +44,11 @@ def pieces(data: Any, piece_bytes: int) -> Iterator[dict[str, Any]]:
     elif type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
         yield from _of_mapping(_pandas_columns(data), piece_bytes)
     elif hasattr(data, "__arrow_c_stream__"):
-        yield from pieces(pa.RecordBatchReader.from_stream(data), piece_bytes)
+        try:
+            reader = pa.RecordBatchReader.from_stream(data)
+        except (pa.ArrowException, ValueError) as error:
+            raise SchemaError(f"{type(data).__name__} is no batch: {str(error).splitlines()[0]}; {_FORMS}") from None
+        yield from pieces(reader, piece_bytes)
     elif hasattr(data, "__arrow_c_array__"):
         yield from pieces(pa.record_batch(data), piece_bytes)
     elif isinstance(data, Iterator):
