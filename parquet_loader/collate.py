@@ -20,7 +20,7 @@ def window_batches(window: Window, batch_size: int) -> Iterator[Batch]:
     """Yield a window's batches in order; each is a view, and keeps the window's memory alive.
 
     Rows are cut out in numpy, which holds Python's lock throughout: torch lets go of it for every slice, and waits for
-    the workers to have it back (measured, longest waits of 2 instead of 7 ms). Memory owned by a tensor is cut in torch.
+    the workers to have it back (measured, longest waits of 2 instead of 7 ms). What a tensor owns is cut in torch.
     """
     rows = window.rows
     columns = {
