@@ -123,51 +123,54 @@ class Engine:
         Raises:
             LoaderStateError: the engine was closed meanwhile. Else whatever spoiled the window.
         """
-        with self.workers.changed:
-            while True:
+        while True:
+            with self.workers.lock:
                 self._let_go(keep=1)
-                self._is_awaited = not self._is_settled()
-                if self._is_awaited:
-                    self.workers.changed.notify_all()
-                while not self.workers.is_closing and not self._is_settled():
-                    self.workers.changed.wait()
-                self._is_awaited = False
                 self._check_open()
-                self._fills_first = False
-                if not self._coming:
-                    return None
-                if self._coming[0].error is not None:
-                    raise self._coming[0].error
-                window = self._coming[0].window
-                assert window is not None
-                self._handed.append(self._coming.popleft())
-                self.workers.changed.notify_all()
-                if window.rows:
-                    return window
+                if self._is_settled():
+                    self._is_awaited = self._fills_first = False
+                    if not self._coming:
+                        return None
+                    if self._coming[0].error is not None:
+                        raise self._coming[0].error
+                    window = self._coming[0].window
+                    assert window is not None
+                    self._handed.append(self._coming.popleft())
+                    self.workers.notify()
+                    if window.rows:
+                        return window
+                    continue
+                if not self._is_awaited:
+                    self._is_awaited = True
+                    self.workers.notify()
+                waker = self.workers.waker()
+            waker.acquire()
 
     def let_go_of_previous(self) -> None:
         """Say that the consumer has let go of all batches before the current window's."""
-        with self.workers.changed:
+        with self.workers.lock:
             self._let_go(keep=1)
 
     def next_batch(self) -> ProcessedBatch | None:
         """Return the next processed batch, waiting for it; None at the end. Raises as `next_window` does."""
-        with self.workers.changed:
-            while not self.workers.is_closing and self._taken_batches not in self._batches:
+        while True:
+            with self.workers.lock:
+                self._check_open()
+                if self._taken_batches in self._batches:
+                    batch = self._batches.pop(self._taken_batches)
+                    self._taken_batches += 1
+                    if isinstance(batch, BaseException):
+                        raise batch
+                    self.budget.hold(-batch.nbytes)
+                    self.workers.notify()
+                    return batch
                 if self._begun_batches == self._taken_batches:
                     if not self._coming and self._admitted == self._plan.windows:
                         return None
                     if self._coming and self._coming[0].error is not None:
                         raise self._coming[0].error
-                self.workers.changed.wait()
-            self._check_open()
-            batch = self._batches.pop(self._taken_batches)
-            self._taken_batches += 1
-            if isinstance(batch, BaseException):
-                raise batch
-            self.budget.hold(-batch.nbytes)
-            self.workers.changed.notify_all()
-            return batch
+                waker = self.workers.waker()
+            waker.acquire()
 
     def _check_open(self) -> None:
         if self.workers.is_closing:
@@ -185,7 +188,7 @@ class Engine:
     def _let_go(self, keep: int) -> None:
         while len(self._handed) > keep:
             self.budget.hold(-self._handed.popleft().held_bytes)
-            self.workers.changed.notify_all()
+            self.workers.notify()
 
     # ------------------------------------------------------------------ choosing what to do
 
@@ -408,7 +411,7 @@ class Engine:
     def _process_job(self, processor: BatchProcessor) -> Job[ProcessedBatch] | None:
         while self._coming and self._coming[0].window is not None and not self._coming[0].window.rows:
             self.budget.hold(-self._coming.popleft().held_bytes)
-            self.workers.changed.notify_all()
+            self.workers.notify()
         window = self._coming[0].window if self._coming else None
         if window is None:
             return None

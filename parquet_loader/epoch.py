@@ -47,7 +47,11 @@ class Epoch(Iterator[Batch]):
         if device is not None and device.type == "cuda":
             self._batches = copied_ahead(self._batches, device)
         self._finalizer = weakref.finalize(self, _end, engine, self.figures, bar)
-        engine.start()
+        try:
+            engine.start()
+        except BaseException:  # no more threads to be had, or Ctrl-C: its traceback would keep this object
+            self.close()
+            raise
 
     def __next__(self) -> Batch:
         """Return the next batch.
@@ -60,9 +64,9 @@ class Epoch(Iterator[Batch]):
             if self._was_cut_short:
                 raise LoaderStateError("the loader was closed or reset before the last batch of this pass")
             raise StopIteration
-        if self._pid != os.getpid():
-            raise LoaderStateError("this pass began before fork(); begin one in this process: iter(loader)")
         try:  # around all of it: Ctrl-C may come anywhere, and its traceback would keep the pass and its threads
+            if self._pid != os.getpid():
+                raise LoaderStateError("this pass began before fork(); begin one in this process: iter(loader)")
             self.figures.begin_wait()
             batch = next(self._batches)
             self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
@@ -70,8 +74,9 @@ class Epoch(Iterator[Batch]):
                 self._bar.update()
         except BaseException:
             self.figures.end_wait(0)
-            self.close()
-            self._was_cut_short = False
+            if self._pid == os.getpid():
+                self.close()
+                self._was_cut_short = False
             raise
         return batch
 
@@ -85,8 +90,13 @@ class Epoch(Iterator[Batch]):
         if self.is_active:
             self.is_active = False
             self._was_cut_short = True
-            self._finalizer()
-            self._batches = iter(())
+            try:
+                self._finalizer()
+            except BaseException:  # Ctrl-C in the midst of it
+                _end(self._engine, self.figures, self._bar)
+                raise
+            finally:
+                self._batches = iter(())
 
 
 def _end(engine: Engine, figures: EpochFigures, bar: Any) -> None:

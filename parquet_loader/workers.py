@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Condition, Thread, current_thread
+from threading import Condition, Lock, RLock, Thread, current_thread
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 Stage: TypeAlias = Literal["read", "permute", "gather", "process"]
@@ -69,15 +69,20 @@ class Workers:
     Life: `start` begins the threads, `close` ends them after the job each is in. They are daemons, so that an
     interpreter that exits without `close` is not held up; a finaliser calls `close` before that.
 
+    Ctrl-C reaches the main thread between any two steps, inside `Condition` too, which then keeps its lock or releases
+    it twice. So the caller's thread takes `lock` itself and waits for a `waker`, never for `changed`.
+
     Args:
         choose: Returns the most urgent job that may start now, or None to wait for a change.
         count: Number of threads.
     """
 
     def __init__(self, choose: Callable[[], Job[Any] | None], count: int) -> None:
-        self.changed = Condition()
+        self.lock = RLock()
+        self.changed = Condition(self.lock)
         self.is_closing = False
         self.times = StageTimes()
+        self._wakers: list[Any] = []
         self._choose = choose
         self._pid = os.getpid()
         names = [f"parquet_loader-worker-{number}" for number in range(count)]
@@ -96,15 +101,29 @@ class Workers:
         """
         if self._pid != os.getpid():
             return False
-        with self.changed:
+        with self.lock:
             self.is_closing = True
-            self.changed.notify_all()
+            self.notify()
         if current_thread() in self._threads:
             return False
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
         return True
+
+    def waker(self) -> Any:
+        """Return a lock that can be taken after the next change; called with `lock` held, and taken without it."""
+        waker = Lock()
+        waker.acquire()
+        self._wakers.append(waker)
+        return waker
+
+    def notify(self) -> None:
+        """Say that something has changed; called with `lock` held."""
+        self.changed.notify_all()
+        wakers, self._wakers = self._wakers, []
+        for waker in wakers:
+            waker.release()
 
     def _work(self) -> None:
         while True:
@@ -142,4 +161,4 @@ class Workers:
                 job.done(outcome)
             else:
                 job.failed(error)
-            self.changed.notify_all()
+            self.notify()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader import device as device_module
+from parquet_loader.engine import Engine
 
 
 def written(folder: Path, **columns: Any) -> Path:
@@ -236,6 +238,48 @@ def test_file_urls_are_unquoted(tmp_path: Path) -> None:
 def test_an_arrow_stream_of_no_columns_is_refused_by_its_type(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="ChunkedArray is no batch"):
         write_dataset(pa.chunked_array([[1]]), tmp_path / "set", Schema({"i": Scalar("int64")}))
+
+
+# ---------------------------------------------------------------------- Ctrl-C
+
+
+@pytest.mark.parametrize("transform", [None, lambda columns, _rng: columns], ids=["windows", "batches"])
+def test_the_caller_never_waits_inside_a_condition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transform: Any
+) -> None:
+    """Ctrl-C there would leave the lock taken, or raise RuntimeError in place of KeyboardInterrupt."""
+    waiting: list[threading.Condition] = []
+    wait = threading.Condition.wait
+
+    def noted(self: threading.Condition, timeout: float | None = None) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            waiting.append(self)
+        return wait(self, timeout)
+
+    path = written(tmp_path, i=np.arange(1000))
+    with BatchedDataLoader(path, 10, shuffle=True, window_rows=50, num_threads=2, transform=transform) as loader:
+        batches = iter(loader)  # Thread.start waits in one of its own
+        monkeypatch.setattr(threading.Condition, "wait", noted)
+        assert sum(len(batch["i"]) for batch in batches) == 1000
+    assert not waiting
+
+
+def test_a_pass_interrupted_while_it_closes_still_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with BatchedDataLoader(written(tmp_path, i=np.arange(100)), 10, num_threads=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        close, calls = Engine.close, []
+
+        def interrupted(self: Engine) -> None:
+            calls.append(self)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            close(self)
+
+        monkeypatch.setattr(Engine, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loader.reset()
+        assert calls[0].workers.is_closing
 
 
 # ---------------------------------------------------------------------- copies to a device

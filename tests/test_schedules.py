@@ -30,13 +30,13 @@ def drive(loader: BatchedDataLoader, schedule: random.Random, at_once: int) -> l
     plan = loader._plan(0)
     engine = loader._engine(plan)
 
-    def wait(timeout: float | None = None) -> bool:
+    def waker() -> Any:
         raise WouldWaitError
 
-    engine.workers.changed.wait = wait  # type: ignore[method-assign]
+    engine.workers.waker = waker  # type: ignore[method-assign]
     begun: list[Any] = []
     batches: list[dict[str, Any]] = []
-    with engine.workers.changed:
+    with engine.workers.lock:
         while True:
             while len(begun) < at_once and (job := engine._choose()) is not None:
                 begun.append(job)
