@@ -268,8 +268,12 @@ def _raise_in_the_loop(loader: BatchedDataLoader) -> None:
 # ---- whole processes -----------------------------------------------------------------------------------------------
 
 PREAMBLE = """
-import gc, os, signal, sys, threading
+import gc, os, select, signal, sys, threading
 from parquet_loader import BatchedDataLoader
+
+def wait_for_a_signal():
+    while True:  # signal.pause() would wait for ever if the signal came just before it
+        select.select([], [], [], 0.05)
 
 def left():
     threads = [t for t in threading.enumerate() if t.name.startswith("parquet_loader")]
@@ -324,7 +328,7 @@ INTERRUPTED = {
                     for number, batch in enumerate(loader):
                         if number == 3:
                             print("ready", flush=True)
-                            signal.pause()
+                            wait_for_a_signal()
             except KeyboardInterrupt:
                 del batch
                 print("interrupted", left(), flush=True)
@@ -349,7 +353,7 @@ INTERRUPTED = {
         for number, batch in enumerate(loader):
             if number == 3:
                 print("ready\\ninterrupted []", flush=True)
-                signal.pause()
+                wait_for_a_signal()
         """,
 }
 
@@ -416,7 +420,7 @@ def test_the_interpreter_exits_in_the_middle_of_an_epoch(root: str, way: str) ->
 
 
 def test_a_killed_process_leaves_nothing(root: str) -> None:
-    process = start(root, EXITS["with the iterator alive"] + "\n        signal.pause()")
+    process = start(root, EXITS["with the iterator alive"] + "\n        wait_for_a_signal()")
     wait_for(process, "ready")
     before = sorted(os.listdir(root))
     process.kill()
