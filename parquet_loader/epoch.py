@@ -65,8 +65,7 @@ class Epoch(Iterator[Batch]):
                 raise LoaderStateError("the loader was closed or reset before the last batch of this pass")
             raise StopIteration
         try:  # around all of it: Ctrl-C may come anywhere, and its traceback would keep the pass and its threads
-            if self._pid != os.getpid():
-                raise LoaderStateError("this pass began before fork(); begin one in this process: iter(loader)")
+            self._check_process()
             self.figures.begin_wait()
             batch = next(self._batches)
             self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
@@ -79,6 +78,10 @@ class Epoch(Iterator[Batch]):
                 self._was_cut_short = False
             raise
         return batch
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise LoaderStateError("this pass began before fork(); begin one in this process: iter(loader)")
 
     @property
     def is_here(self) -> bool:
