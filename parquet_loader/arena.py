@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
@@ -69,6 +70,7 @@ class Arenas:
     def __init__(self, keep: int = 32) -> None:
         self._keep = keep
         self._lock = Lock()
+        self._pid = os.getpid()
         self._free: list[Memory] = []
 
     def taken_bytes(self, nbytes: int) -> int:
@@ -77,6 +79,8 @@ class Arenas:
 
     def allocate(self, nbytes: int) -> Allocation:
         """Return `nbytes` of memory."""
+        if self._pid != os.getpid():
+            self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
         with self._lock:
             fitting = [n for n, block in enumerate(self._free) if block.nbytes == nbytes]
             block = self._free.pop(fitting[-1]) if fitting else None

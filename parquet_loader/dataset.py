@@ -277,7 +277,7 @@ def _all_have_width(snapshot: Snapshot, reader: Reader, name: str, width: int) -
                 seen_bytes += width * len(table)
                 if seen_bytes >= CONSTANT_LISTS_BYTES // 4:
                     break
-        except DataError:
+        except (DataError, SourceError):
             return False  # nulls, or damage: reading it will say so
         finally:
             stream.close()  # type: ignore[attr-defined]

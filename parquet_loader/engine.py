@@ -173,6 +173,8 @@ class Engine:
             waker.acquire()
 
     def _check_open(self) -> None:
+        if self.workers.broken is not None:
+            raise self.workers.broken
         if self.workers.is_closing:
             raise LoaderStateError("the loader was closed while a batch was awaited")
 

@@ -20,14 +20,15 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.columns import Column
-from parquet_loader.errors import DataError, MemoryLimitError
+from parquet_loader.errors import DataError, MemoryLimitError, SourceError
 from parquet_loader.read import BUFFER_BYTES, Reader
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import IntArray, format_bytes
 
 SHARE_WINDOWS = 0.40
 SHARE_READS = 0.16
-SHARE_FOOTERS = 1 / 32
+# Footers that are read and parsed again and again cost more memory, in malloc's fragments, than footers that are kept.
+SHARE_FOOTERS = 1 / 8
 # A row's place in the permutations of the two windows being made: three int64 each, and passing copies.
 ORDER_BYTES = 48
 # A whole row group is read at once only where several such reads fit into their share.
@@ -150,7 +151,7 @@ def _sample_of_largest(snapshot: Snapshot, reader: Reader, counts: IntArray, *, 
     for group in by_size[: int(np.count_nonzero(counts))].tolist():
         try:
             return group, _sample(reader, group)
-        except DataError:
+        except (DataError, SourceError):
             if not skips:
                 raise
     return int(by_size[0]), reader.empty_table()

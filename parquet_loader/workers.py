@@ -81,6 +81,7 @@ class Workers:
         self.lock = RLock()
         self.changed = Condition(self.lock)
         self.is_closing = False
+        self.broken: BaseException | None = None
         self.times = StageTimes()
         self._wakers: list[Any] = []
         self._choose = choose
@@ -126,6 +127,14 @@ class Workers:
             waker.release()
 
     def _work(self) -> None:
+        try:
+            self._work_until_closed()
+        except BaseException as error:  # in the engine's own steps (memory that ran out, say): the caller must know
+            with self.lock:
+                self.broken = self.broken or error
+                self.notify()
+
+    def _work_until_closed(self) -> None:
         while True:
             with self.changed:
                 job = self._next()

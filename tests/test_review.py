@@ -336,3 +336,14 @@ def test_text_on_a_device_becomes_str() -> None:
     ragged = Ragged(OnDevice(b"abc"), np.array([0, 1, 3]), "text")
     assert ragged.to_list() == ["a", "bc"]
     assert ragged[1] == "bc"
+
+
+def test_an_error_in_the_engines_own_steps_reaches_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet", row_group_size=10)
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no room for the plan")
+
+    monkeypatch.setattr(Engine, "_admit", fail)
+    with pytest.raises(MemoryError, match="no room"):
+        next(iter(BatchedDataLoader(tmp_path, 10)))
