@@ -15,6 +15,7 @@ from parquet_loader.collate import Batch, batch_tensors, window_batches
 from parquet_loader.device import copied_ahead
 from parquet_loader.engine import Engine
 from parquet_loader.errors import LoaderStateError
+from parquet_loader.filesystem import is_local
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.stats import LoaderStats, SkippedRowGroup
 from parquet_loader.workers import StageTimes
@@ -195,7 +196,7 @@ class EpochFigures:
             blocked_s={str(stage): seconds for stage, seconds in times.blocked_s.items()},
             idle_s=max(0.0, seconds * self._num_threads - busy_s),
             bytes_read=budget.bytes_read,
-            bytes_from_disk=times.disk_bytes,
+            bytes_from_disk=times.disk_bytes if is_local(snapshot.filesystem) else budget.bytes_read,
             row_groups=budget.row_groups,
             skipped_row_groups=tuple(skipped),
             held_bytes=budget.held_bytes + snapshot.footers.held_bytes,
