@@ -40,8 +40,8 @@ class LoaderStats:
             processor, or for Python's global lock.
         idle_s: Seconds of all workers together with nothing to do: the read-ahead was full.
         bytes_read: Bytes of the files' column chunks read.
-        bytes_from_disk: Of these, bytes that a local disk had to fetch, because the page cache did not hold them; all of
-            them where files are remote.
+        bytes_from_disk: Of these, bytes that a local disk had to fetch, because the page cache did not hold them; all
+            of them where files are remote.
         row_groups: Row groups read to their end.
         skipped_row_groups: Left out because of errors.
         held_bytes, peak_bytes: What the loader holds now, and held at most, by its own account.
