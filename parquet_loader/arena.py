@@ -32,8 +32,8 @@ class Allocation(NamedTuple):
 class Allocator(Protocol):
     """Gives memory for the columns of a window; called by any thread."""
 
-    copies_gathered: bool
-    """Whether gathered columns, too, have to be copied into this memory (pinned memory, for a GPU)."""
+    copies_processed: bool
+    """Whether processed batches, too, have to be copied into this memory (pinned memory, for a GPU)."""
 
     def taken_bytes(self, nbytes: int) -> int:
         """Return what allocating so much takes, rounding included."""
@@ -65,7 +65,7 @@ class Arenas:
         keep: How many free blocks to keep.
     """
 
-    copies_gathered = False
+    copies_processed = False
 
     def __init__(self, keep: int = 32) -> None:
         self._keep = keep

@@ -6,6 +6,7 @@ and where the nulls were. A value that cannot be delivered raises `ValueProblem`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -142,14 +143,19 @@ def tensor(array: pa.ChunkedArray, field: Tensor) -> pa.ChunkedArray:
     if array.type == raw:
         pattern = np.full(field.size, 0 if field.fill is None else field.fill, dtype=field.dtype).tobytes()
         return _filled(array, field, pattern, pattern)
+    return _by_chunk(array, raw, lambda chunk: _raw_rows(chunk, field, raw))
+
+
+def _by_chunk(array: pa.ChunkedArray, type_: pa.DataType, change: Callable[[pa.Array], pa.Array]) -> pa.ChunkedArray:
+    """Change an array chunk by chunk; a problem's row counts from the beginning of the whole."""
     start, done = 0, []
     for chunk in array.chunks:
         try:
-            done.append(_raw_rows(chunk, field, raw))
+            done.append(change(chunk))
         except ValueProblem as problem:
             raise ValueProblem(None if problem.row is None else problem.row + start, problem.reason) from None
         start += len(chunk)
-    return pa.chunked_array(done, raw)
+    return pa.chunked_array(done, type_)
 
 
 def _raw_rows(chunk: pa.Array, field: Tensor, raw: pa.DataType) -> pa.Array:
@@ -301,14 +307,7 @@ def category(array: pa.ChunkedArray, field: Category) -> pa.ChunkedArray:
 def ragged(array: pa.ChunkedArray, field: RaggedList) -> pa.ChunkedArray:
     """Convert lists of any kind to large binaries of their items, or to large lists where the items are ragged."""
     type_ = column_of("", field).arrow_type
-    start, done = 0, []
-    for chunk in array.chunks:
-        try:
-            done.append(_canonical_lists(chunk, field, type_))
-        except ValueProblem as problem:
-            raise ValueProblem(None if problem.row is None else problem.row + start, problem.reason) from None
-        start += len(chunk)
-    return pa.chunked_array(done, type_)
+    return _by_chunk(array, type_, lambda chunk: _canonical_lists(chunk, field, type_))
 
 
 def _canonical_lists(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> pa.Array:

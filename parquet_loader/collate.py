@@ -66,7 +66,7 @@ class PinnedMemory:
     done; that is why tensors are made from the tensor that owns the memory, never from the numpy view.
     """
 
-    copies_gathered = True
+    copies_processed = True
 
     def taken_bytes(self, nbytes: int) -> int:
         """Return the next power of two, to which torch rounds pinned memory."""

@@ -73,10 +73,12 @@ class Epoch(Iterator[Batch]):
             if self._bar is not None:
                 self._bar.update()
         except BaseException:
-            self.figures.end_wait(0)
-            if self._pid == os.getpid():
-                self.close()
-                self._was_cut_short = False
+            try:
+                self.figures.end_wait(0)
+            finally:  # another Ctrl-C may come here, too
+                if self._pid == os.getpid():
+                    self.close()
+                    self._was_cut_short = False
             raise
         return batch
 
