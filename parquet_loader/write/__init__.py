@@ -5,6 +5,7 @@ layout    how each column is stored
 target    what is in the directory already
 staging   hidden files, renamed when they are whole
 publish   all files of a writer or none
+packer    batches of any size to files of even row groups
 writer    `DatasetWriter`, `write_dataset`
 """
 

@@ -12,11 +12,9 @@ import pyarrow as pa
 from parquet_loader.errors import ConfigurationError, SchemaError, WriteError
 from parquet_loader.filesystem import PathLike, resolve
 from parquet_loader.schema import Schema
-from parquet_loader.schema.encode import iter_tables
-from parquet_loader.write.layout import Layout, choose_layout
 from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.packer import Packer
 from parquet_loader.write.publish import Publication, storage_errors
-from parquet_loader.write.staging import StagedFile
 from parquet_loader.write.target import (
     check_appendable,
     check_new,
@@ -100,13 +98,7 @@ class DatasetWriter:
             self._check_target(mode)
             self._publication = Publication(self._filesystem, self.path, replace=mode == "overwrite")
         self._finalizer = weakref.finalize(self, self._publication.discard)
-        self._rows = 0
-        self._bytes = 0
-        self._buffer: list[pa.Table] = []
-        self._owned_tables = 0
-        self._buffered_bytes = 0
-        self._layout: Layout | None = None
-        self._file: StagedFile | None = None
+        self._packer = Packer(self.path, self.schema, self.options, self._publication.new_file)
         self._summary: WriteSummary | None = None
         self._is_aborted = False
 
@@ -123,7 +115,7 @@ class DatasetWriter:
 
     def __repr__(self) -> str:
         state = "aborted" if self._is_aborted else "closed" if self._summary else "open"
-        return f"DatasetWriter({self.path!r}, {state}, {self._rows} rows)"
+        return f"DatasetWriter({self.path!r}, {state}, {self._packer.rows} rows)"
 
     def write(self, batch: Any) -> None:
         """Add rows: a dict of columns, row dicts, Arrow data, a frame, or an iterator or reader of any of these.
@@ -137,14 +129,8 @@ class DatasetWriter:
         """
         self._check_open()
         try:
-            for table in iter_tables(batch, self.schema):
-                if self.schema is None:
-                    self.schema = Schema.from_arrow(table.schema)
-                self._add(table)
-            # What waits for the rest of its row group must neither change with the caller's arrays, nor keep all of
-            # a large batch alive.
-            self._buffer[self._owned_tables :] = [_owned(table) for table in self._buffer[self._owned_tables :]]
-            self._owned_tables = len(self._buffer)
+            self._packer.write(batch)
+            self.schema = self._packer.schema
         except BaseException:
             self.abort()
             raise
@@ -160,17 +146,16 @@ class DatasetWriter:
             return self._summary
         self._check_open()
         try:
-            self._flush()
-            if self._rows == 0 and self._there is None:
-                self._write_empty_file()
+            self._packer.finish()
+            if self._packer.rows == 0 and self._there is None:
+                self._packer.write_empty_file(self._known_schema())
             with storage_errors(self.path):
-                self._finish_file()
                 files = self._publication.commit()
         except BaseException:
             self.abort()
             raise
         self._finalizer.detach()
-        self._summary = WriteSummary(tuple(files), self._rows, self._bytes)
+        self._summary = WriteSummary(tuple(files), self._packer.rows, self._packer.bytes)
         return self._summary
 
     def abort(self) -> None:
@@ -178,7 +163,7 @@ class DatasetWriter:
         if self._summary is not None:
             return
         self._is_aborted = True
-        self._buffer = []
+        self._packer.clear()
         self._finalizer()
 
     def _check_target(self, mode: WriteMode) -> None:
@@ -194,56 +179,16 @@ class DatasetWriter:
                 self.schema = self.schema or Schema.from_arrow(self._there[0])
                 check_appendable(self.schema, *self._there)
 
+    def _known_schema(self) -> Schema:
+        if self.schema is None:
+            raise SchemaError(f"{self.path}: nothing was written, and there is no schema; pass schema=")
+        return self.schema
+
     def _check_open(self) -> None:
         if self._is_aborted:
             raise WriteError(f"{self.path}: the writer was aborted by an error or by abort(); nothing was published")
         if self._summary is not None:
             raise WriteError(f"{self.path}: the writer is closed; mode='append' in a new one adds rows")
-
-    def _add(self, table: pa.Table) -> None:
-        """Buffer a table, and write the row groups that are full."""
-        goal = int(self.options.row_group_bytes)
-        while table.num_rows:
-            row_bytes = max(1.0, table.nbytes / table.num_rows)
-            rows = max(0 if self._buffer else 1, int((goal - self._buffered_bytes) / row_bytes))
-            head, table = table.slice(0, rows), table.slice(rows)
-            if head.num_rows:
-                self._buffer.append(head)
-                self._buffered_bytes += head.nbytes
-            if table.num_rows or self._buffered_bytes >= goal:
-                self._flush()
-
-    def _flush(self) -> None:
-        """Write the buffer as one row group."""
-        if not self._buffer:
-            return
-        table = pa.concat_tables(self._buffer)
-        self._buffer, self._buffered_bytes, self._owned_tables = [], 0, 0
-        if self._layout is None:
-            self._layout = choose_layout(table, self.options.compression)
-        with storage_errors(self.path):
-            self._file = self._file or self._new_file(table.schema, self._layout)
-            written = self._file.write(table)
-            self._rows += table.num_rows
-            if written >= int(self.options.file_bytes):
-                self._finish_file()
-
-    def _new_file(self, schema: pa.Schema, layout: Layout) -> StagedFile:
-        file = self._publication.new_file()
-        file.open(schema, layout.writer_arguments())
-        return file
-
-    def _finish_file(self) -> None:
-        if self._file is not None:
-            self._bytes += self._file.finish()
-            self._file = None
-
-    def _write_empty_file(self) -> None:
-        if self.schema is None:
-            raise SchemaError(f"{self.path}: nothing was written, and there is no schema; pass schema=")
-        schema = self.schema.arrow_schema()
-        with storage_errors(self.path):
-            self._file = self._new_file(schema, choose_layout(schema.empty_table(), self.options.compression))
 
 
 def write_dataset(
@@ -272,11 +217,3 @@ def write_dataset(
     with DatasetWriter(path, schema, mode=mode, options=options, filesystem=filesystem) as writer:
         writer.write(data)
     return writer.close()
-
-
-def _owned(table: pa.Table) -> pa.Table:
-    """Return a copy that shares no memory with the caller and holds no more than its rows."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return pa.ipc.open_stream(sink.getvalue()).read_all()
