@@ -87,8 +87,8 @@ class Engine:
         self._admitted = 0
         self._carry: Carry | None = Carry()
         self._next_to_order = 0
-        self._cursors: dict[int, Cursor] = {}
-        self._busy: set[int] = set()
+        self._cursors: dict[tuple[int, int], Cursor] = {}
+        self._busy: set[tuple[int, int]] = set()
         self._broken: set[int] = set()
         self._begun_batches = 0
         self._taken_batches = 0
@@ -285,8 +285,8 @@ class Engine:
         sizing = self._sizing
         for number in window.waiting:
             piece = window.slices[number]
-            cursor = self._cursors.get(piece.row_group)
-            if piece.row_group in self._busy or (cursor.position if cursor else 0) != piece.start:
+            cursor = self._cursors.get(piece.run)
+            if piece.run in self._busy or (cursor.position if cursor else piece.first) != piece.start:
                 continue  # its cursor has not come so far yet
             whole = piece.rows == self._counts[piece.row_group] and piece.rows <= sizing.whole_rows
             flying = sizing.row_group_bytes(piece.rows if whole else min(piece.rows, sizing.stream_rows))
@@ -304,10 +304,10 @@ class Engine:
     def _slice_job(self, window: Building, number: int, flying: int, *, whole: bool) -> Job[ReadSlice]:
         piece = window.slices[number]
         expected = int(piece.rows * self._sizing.row.gathered)
-        cursor = self._cursors.pop(piece.row_group, None)
+        cursor = self._cursors.pop(piece.run, None)
         # What an open cursor holds is counted from its opening to its end.
         was_open = self._sizing.cursor_bytes if cursor else 0
-        self._busy.add(piece.row_group)
+        self._busy.add(piece.run)
         self.budget.reading_bytes += flying
         self.budget.hold(flying + expected)
         window.decoded_bytes += expected
@@ -319,10 +319,10 @@ class Engine:
             return ReadSlice(window.assembly.place(number, 0, table), read_bytes, None)
 
         def landed(kept: int, left_open: Cursor | None) -> None:
-            self._busy.discard(piece.row_group)
+            self._busy.discard(piece.run)
             stays = 0
             if left_open is not None:
-                self._cursors[piece.row_group] = left_open
+                self._cursors[piece.run] = left_open
                 stays = self._sizing.cursor_bytes
             self.budget.reading_bytes -= flying
             self.budget.hold(stays - was_open - flying + kept - expected)
@@ -331,7 +331,7 @@ class Engine:
         def done(read: ReadSlice) -> None:
             landed(read.kept_bytes, read.left_open)
             self.budget.bytes_read += read.read_bytes
-            self.budget.row_groups += piece.stop == self._counts[piece.row_group]
+            self.budget.row_groups += piece.stop == piece.last
             window.unread -= 1
 
         def failed(error: BaseException) -> None:
@@ -345,17 +345,24 @@ class Engine:
         return Job("read", run, done, failed)
 
     def _read_by_cursor(self, window: Building, number: int, piece: Slice, cursor: Cursor | None) -> ReadSlice:
-        """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile."""
+        """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile.
+
+        Parquet pages say how many rows they hold only when they are read: rows before the first are decoded, too.
+        """
         read_bytes = self._reader.encoded_bytes(piece.row_group) if cursor is None else 0
         cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows)
         kept, at_row = 0, 0
         try:
+            while cursor.position < piece.start and not self.workers.is_closing:
+                cursor.take(min(self._sizing.stream_rows, piece.start - cursor.position))
             while at_row < piece.rows and not self.workers.is_closing:
                 for table in cursor.take(min(self._sizing.stream_rows, piece.rows - at_row)):
                     kept += window.assembly.place(number, at_row, table)
                     at_row += len(table)
-            if piece.stop == self._counts[piece.row_group] and not self.workers.is_closing:
-                cursor.finish()
+            if piece.stop == piece.last and not self.workers.is_closing:
+                if piece.stop == self._counts[piece.row_group]:
+                    cursor.finish()
+                cursor.close()
                 return ReadSlice(kept, read_bytes, None)
         except BaseException:
             cursor.close()

@@ -22,9 +22,10 @@ from parquet_loader.epoch import Epoch, EpochFigures
 from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
 from parquet_loader.memory import use_returning_pool
 from parquet_loader.options import ReadOptions
-from parquet_loader.plan import Plan, batch_count
+from parquet_loader.plan import Plan
 from parquet_loader.process import BatchProcessor, Transform
 from parquet_loader.schema import Schema
+from parquet_loader.shards import batch_count
 from parquet_loader.snapshot import open_snapshot
 from parquet_loader.source import Source
 from parquet_loader.stats import LoaderStats
@@ -181,7 +182,7 @@ class BatchedDataLoader:
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch (at most, under ``on_error="skip"``)."""
-        return batch_count(self._dataset.rows, self.batch_size, self.drop_last)
+        return batch_count(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
 
     def __repr__(self) -> str:
         snapshot = self._dataset.snapshot
@@ -196,8 +197,8 @@ class BatchedDataLoader:
         """Return what the next epoch will do; nothing is read."""
         self._check_open()
         plan, sizing, snapshot = self._plan(self._next_epoch), self._dataset.sizing, self._dataset.snapshot
-        groups = np.unique(plan.row_group)
-        window = max((plan.window_rows(w) for w in range(plan.windows)), default=0)
+        groups = plan.row_groups_read
+        window = plan.largest_window_rows
         in_windows = sizing.row.decoded + sizing.row.gathered + (sizing.row.decoded if plan.windows > 1 else 0)
         whole = int(np.minimum(self._dataset.counts, sizing.whole_rows).max(initial=0))
         reads = min(sizing.reads_bytes, sizing.row_group_bytes(whole) * self.num_threads)

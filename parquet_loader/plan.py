@@ -1,22 +1,33 @@
 """The order of an epoch as a pure function: no I/O, no threads, no clock, no global random state.
 
-`plan_epoch` turns the rows of every row group into windows, each a list of slices of row groups; `permutation` is the
-only source of randomness, with a method that is written down and versioned (`PERMUTATION_METHOD`), because numpy
-promises the raw stream of a bit generator but not what its `Generator` methods make of it (NEP 19).
+`plan_epoch` turns the rows of every row group into windows, each a list of slices of row groups. Where windows begin is
+a formula (`Part.window_begin`), so that a plan holds two numbers a row group, whatever the number of windows, and any
+window can be asked for by its number.
+
+`permutation` is the only source of randomness, with a method that is written down and versioned
+(`PERMUTATION_METHOD`), because numpy promises the raw stream of a bit generator but not what its `Generator` methods
+make of it (NEP 19).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from itertools import islice
+from itertools import pairwise
 
 import numpy as np
 
+from parquet_loader.shards import Division, PartRows, everything
 from parquet_loader.types import IntArray
 
 PERMUTATION_METHOD = "philox-radix-1"
+WINDOW_METHOD = "lanes-1"
+
+# Row groups of up to this share of a window are not cut where windows end.
+WHOLE_SHARE = 4
+# How often, and by how much, the number of windows is raised to find one with which they end between row groups.
+TRIALS = 16
 
 
 class Stream(IntEnum):
@@ -54,37 +65,146 @@ def permutation(size: int, seed: int, stream: Stream, epoch: int, index: int = 0
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows ``start`` to ``stop`` (exclusive) of one row group, counted after the filter."""
+    """Rows ``start`` to ``stop`` (exclusive) of one row group, counted after the filter.
+
+    Attributes:
+        row_group: Index in the snapshot.
+        start, stop: The rows.
+        first, last: The rows of this row group that the plan reads at all, in slices one after another: all of them
+            but where two ranks share it.
+    """
 
     row_group: int
     start: int
     stop: int
+    first: int
+    last: int
 
     @property
     def rows(self) -> int:
         """Number of rows."""
         return self.stop - self.start
 
+    @property
+    def run(self) -> tuple[int, int]:
+        """What its slices have in common, and no others: the row group, and the first of its rows."""
+        return self.row_group, self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One shard's rows of the epoch, divided into windows of about equal size.
+
+    Attributes:
+        number: Names the part in random streams; 0 where there is one.
+        first, stop: The rows, counted in the order in which row groups are read.
+        lanes: Rows of the part before each lane, and at last all. A lane is a run of whole row groups; each gives the
+            same share of its rows to every window.
+        windows: Number of windows.
+        step_rows: Rows of each window but the last; 0: all have the same, but for one row.
+        whole_rows: Row groups of at most so many rows are not cut where a window ends: it ends before or behind them,
+            whichever is nearer. Only with one lane.
+    """
+
+    number: int
+    first: int
+    stop: int
+    lanes: tuple[int, ...]
+    windows: int
+    step_rows: int = 0
+    whole_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.stop - self.first
+
+    def window_begin(self, window: int, begins: IntArray) -> int:
+        """Return the rows of the part before a window.
+
+        Args:
+            window: From 0 to `windows`, where it is all rows.
+            begins: int64 ``[row groups + 1]``, as in `Plan`.
+        """
+        if window in (0, self.windows):
+            return self.rows if window else 0
+        if self.step_rows:
+            return window * self.step_rows
+        begin = self.rows * window // self.windows
+        return int(self._snapped(np.array([begin]), begins)[0]) if self.whole_rows else begin
+
+    def window_ends(self, begins: IntArray) -> IntArray:
+        """Return the rows of the part before every window, and at last all: int64 ``[windows + 1]``."""
+        numbers = np.arange(self.windows + 1)
+        if self.step_rows:
+            return np.minimum(numbers * self.step_rows, self.rows)
+        quotient, rest = divmod(self.rows, max(1, self.windows))
+        ends = quotient * numbers + rest * numbers // max(1, self.windows)
+        if self.whole_rows:
+            ends[1:-1] = self._snapped(ends[1:-1], begins)
+        return ends
+
+    def largest_window_rows(self, begins: IntArray) -> int:
+        """Return the most rows of a window."""
+        if not self.windows:
+            return 0
+        if self.whole_rows:
+            return int(np.diff(self.window_ends(begins)).max())
+        if self.step_rows:
+            return max(self.step_rows, self.rows - (self.windows - 1) * self.step_rows)
+        return -(-self.rows // self.windows)
+
+    def _snapped(self, rows: IntArray, begins: IntArray) -> IntArray:
+        """Move places within small row groups to the nearer of their ends."""
+        at = rows + self.first
+        group = np.minimum(np.searchsorted(begins, at, side="right"), len(begins) - 1) - 1
+        low, high = np.maximum(begins[group], self.first), np.minimum(begins[group + 1], self.stop)
+        nearer = np.where(2 * at <= low + high, low, high)
+        return np.where(begins[group + 1] - begins[group] <= self.whole_rows, nearer, at) - self.first
+
+    def pieces(self, window: int, begins: IntArray) -> list[tuple[int, int]]:
+        """Return where each lane's rows of a window begin and end, counted as `first`."""
+        begin, end = self.window_begin(window, begins), self.window_begin(window + 1, begins)
+        if len(self.lanes) == 2:
+            return [(self.first + begin, self.first + end)]
+        found: list[tuple[int, int]] = []
+        for low, high in pairwise(self.lanes):
+            # The same share of every lane, rounded so that the sum over all lanes is `begin`.
+            starts, stops = ((high * at // self.rows) - (low * at // self.rows) for at in (begin, end))
+            found.append((self.first + low + starts, self.first + low + stops))
+        return found
+
+    def window_of(self, row: int, begins: IntArray) -> int:
+        """Return the window that holds a row of the part."""
+        window = min(row // self.step_rows if self.step_rows else row * self.windows // self.rows, self.windows - 1)
+        while self.window_begin(window, begins) > row:
+            window -= 1
+        while self.window_begin(window + 1, begins) <= row:
+            window += 1
+        return window
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One epoch's windows, kept as arrays: 24 bytes a slice.
+    """One epoch of one rank: 16 bytes a row group.
 
     Attributes:
-        row_group, start, stop: int64 ``[slices]``, as in `Slice`.
-        window_slices: int64 ``[windows + 1]``: window ``w`` is slices ``window_slices[w]`` to ``window_slices[w + 1]``.
-        window_ends: int64 ``[windows + 1]``: rows of the epoch before each window, and at last all of them.
+        row_group: int64 ``[row groups]``: those that hold rows, in the order in which they are read.
+        begins: int64 ``[row groups + 1]``: rows of the whole epoch before each, and at last all of them.
+        parts: The shards that this rank reads. Several stand side by side: each batch holds as many rows of each.
         batch_size: Rows of a batch.
+        batches: Number of batches delivered.
+        delivered_rows: Rows delivered.
         drop_last: Whether rows that do not fill a last batch are left out.
         shuffle, seed, epoch: What the permutations are drawn from.
     """
 
     row_group: IntArray
-    start: IntArray
-    stop: IntArray
-    window_slices: IntArray
-    window_ends: IntArray
+    begins: IntArray
+    parts: tuple[Part, ...]
     batch_size: int
+    batches: int
+    delivered_rows: int
     drop_last: bool
     shuffle: bool
     seed: int
@@ -93,45 +213,108 @@ class Plan:
     @property
     def windows(self) -> int:
         """Number of windows."""
-        return len(self.window_slices) - 1
+        return self.parts[0].windows
 
     @property
     def rows(self) -> int:
         """Rows that the windows hold together."""
-        return int(self.window_ends[-1])
+        return sum(part.rows for part in self.parts)
 
     @property
-    def batches(self) -> int:
-        """Number of batches delivered."""
-        return batch_count(self.rows, self.batch_size, self.drop_last)
+    def row_groups_read(self) -> IntArray:
+        """The row groups read, int64, each once."""
+        runs = [
+            self.row_group[np.searchsorted(self.begins, p.first, side="right") - 1 : _end_of(self.begins, p.stop)]
+            for p in self.parts
+            if p.rows
+        ]
+        return np.unique(np.concatenate([*runs, np.zeros(0, np.int64)]))
 
     def slices(self, window: int) -> list[Slice]:
         """Return the slices of one window, in the order in which its rows lie before the permutation."""
-        first, last = int(self.window_slices[window]), int(self.window_slices[window + 1])
-        columns = (self.row_group[first:last], self.start[first:last], self.stop[first:last])
-        return [Slice(*numbers) for numbers in zip(*(c.tolist() for c in columns), strict=True)]
+        return [
+            piece
+            for part in self.parts
+            for begin, end in part.pieces(window, self.begins)
+            for piece in self._slices_of(part, begin, end)
+        ]
+
+    def _slices_of(self, part: Part, begin: int, end: int) -> Iterator[Slice]:
+        if begin == end:
+            return
+        low = int(np.searchsorted(self.begins, begin, side="right")) - 1
+        high = _end_of(self.begins, end)
+        groups, bounds = self.row_group[low:high].tolist(), self.begins[low : high + 1].tolist()
+        for group, (first, last) in zip(groups, pairwise(bounds), strict=True):
+            yield Slice(
+                group,
+                max(begin, first) - first,
+                min(end, last) - first,
+                max(part.first, first) - first,
+                min(part.stop, last) - first,
+            )
+
+    def window_begin(self, window: int) -> int:
+        """Return the rows of all windows before this one."""
+        return sum(part.window_begin(window, self.begins) for part in self.parts)
 
     def window_rows(self, window: int) -> int:
         """Return the number of rows the window reads."""
-        return int(self.window_ends[window + 1] - self.window_ends[window])
+        return self.window_begin(window + 1) - self.window_begin(window)
+
+    @property
+    def largest_window_rows(self) -> int:
+        """Most rows that a window reads."""
+        return sum(part.largest_window_rows(self.begins) for part in self.parts)
 
     def carried_rows(self, window: int) -> int:
         """Return how many rows the windows before left over, which go to the front of this one."""
-        return int(self.window_ends[window]) % self.batch_size
+        return self.window_begin(window) % self.batch_size
 
     def order(self, window: int) -> IntArray | None:
         """Return where each delivered row of the window lies among its rows read, or None for as they lie."""
+        if len(self.parts) > 1:
+            return self._side_by_side(window)
+        return self._permutation(self.parts[0], window) if self.shuffle else None
+
+    def _permutation(self, part: Part, window: int) -> IntArray:
+        rows = part.window_begin(window + 1, self.begins) - part.window_begin(window, self.begins)
         if not self.shuffle:
-            return None
-        return permutation(self.window_rows(window), self.seed, Stream.ROWS, self.epoch, window)
+            return np.arange(rows)
+        return permutation(rows, self.seed, Stream.ROWS, self.epoch, part.number << 40 | window)
+
+    def _side_by_side(self, window: int) -> IntArray:
+        """Take the rows of a batch from every part in turn; what a part has beyond its share comes last."""
+        share = self.batch_size // len(self.parts)
+        delivered = self.delivered_rows // len(self.parts)
+        lists, lying = [], 0
+        for part in self.parts:
+            own = self._permutation(part, window)
+            lists.append(own + lying)
+            lying += len(own)
+        rows = min(delivered - self.parts[0].window_begin(window, self.begins), *map(len, lists))
+        full = rows - rows % share
+        turns = np.stack([own[:full] for own in lists]).reshape(len(lists), -1, share).transpose(1, 0, 2)
+        return np.concatenate([turns.reshape(-1), *(own[full:rows] for own in lists), *(own[rows:] for own in lists)])
+
+    def left_out(self, window: int) -> int:
+        """Return how many rows at the end of the window's order are not delivered, so that all ranks get as many."""
+        end = self.window_begin(window + 1)
+        return min(max(0, end - self.delivered_rows), end - self.window_begin(window))
+
+    def beginning_of(self, batch: int) -> tuple[int, int]:
+        """Return the window in which a batch begins, and how many rows of its order come before it."""
+        row = batch * self.batch_size
+        window = self.parts[0].window_of(row // len(self.parts), self.begins)
+        return window, row - self.window_begin(window)
 
     def __iter__(self) -> Iterator[list[Slice]]:
         return (self.slices(window) for window in range(self.windows))
 
 
-def batch_count(rows: int, batch_size: int, drop_last: bool) -> int:
-    """Return the number of batches that `rows` rows make."""
-    return rows // batch_size if drop_last else -(-rows // batch_size)
+def _end_of(begins: IntArray, row: int) -> int:
+    """Return the index behind the row group that holds the row before `row`."""
+    return int(np.searchsorted(begins, row, side="left"))
 
 
 def plan_epoch(
@@ -144,14 +327,16 @@ def plan_epoch(
     shuffle: bool,
     seed: int,
     epoch: int,
+    division: Division | None = None,
 ) -> Plan:
     """Divide an epoch into windows.
 
-    Row groups come in seeded order (as they lie without `shuffle`). With one row group open at a time a window takes
-    whole row groups, and a slice of one only where it would be less than half full otherwise. With several open, each
-    of them gives an equal share of every window, whole where it is smaller than that, so that sorted data mixes. A row
-    group's slices are always taken in order, by one streaming cursor. Every window but the last few is at least half
-    full, so with ``window_rows >= 2 * batch_size`` a batch touches two windows at most.
+    Row groups come in seeded order (as they lie without `shuffle`). Windows hold about the same number of rows, and are
+    at least half full, so with ``window_rows >= 2 * batch_size`` a batch touches two windows at most. With one row
+    group open at a time, windows take whole row groups where these have at most a quarter of a window's rows. With
+    several open, the row groups are divided into that many lanes of about the same length, and each lane gives an equal
+    share of every window, so that sorted data mixes. A row group's slices are always taken in order, by one streaming
+    cursor.
 
     Args:
         rows: int64 ``[row groups]``, rows of each that pass the filter.
@@ -159,23 +344,29 @@ def plan_epoch(
         open_row_groups: Most row groups that windows share at a time.
         batch_size, drop_last: As in the loader.
         shuffle, seed, epoch: As in the loader.
+        division: Which rows to read, and how many of them to deliver; default: all.
     """
     order = np.flatnonzero(rows)
     if shuffle:
         order = order[permutation(len(order), seed, Stream.ROW_GROUPS, epoch)]
-    ordered = rows[order]
-    if open_row_groups == 1 or not shuffle or int(ordered.sum()) <= window_rows:
-        row_group, start, stop, window_slices = _one_after_another(ordered, window_rows)
+    begins = np.zeros(len(order) + 1, np.int64)
+    np.cumsum(rows[order], out=begins[1:])
+    if division is None:
+        division = everything(int(begins[-1]), batch_size, drop_last=drop_last)
+    lanes = max(1, open_row_groups // division.side_by_side) if shuffle else 1
+    window_rows = max(1, window_rows // division.side_by_side)
+    if len(division.parts) > 1 or division.side_by_side > 1:
+        share = batch_size // len(division.parts)
+        made = [_in_steps(r, begins, window_rows, lanes, share, division) for r in division.parts]
     else:
-        row_group, start, stop, window_slices = _side_by_side(ordered, window_rows, open_row_groups)
-    taken = np.concatenate([[0], np.cumsum(stop - start)])
+        made = [_in_windows(r, begins, window_rows, lanes) for r in division.parts]
     return Plan(
-        row_group=order[row_group],
-        start=start,
-        stop=stop,
-        window_slices=window_slices,
-        window_ends=taken[window_slices],
+        row_group=order,
+        begins=begins,
+        parts=tuple(made),
         batch_size=batch_size,
+        batches=division.batches,
+        delivered_rows=division.delivered_rows,
         drop_last=drop_last,
         shuffle=shuffle,
         seed=seed,
@@ -183,54 +374,49 @@ def plan_epoch(
     )
 
 
-def _one_after_another(rows: IntArray, window_rows: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """End each window where a row group ends, unless that leaves it less than half full."""
-    ends = np.cumsum(rows)
-    total = int(ends[-1]) if len(ends) else 0
-    cuts = [0]
-    while cuts[-1] < total:
-        full = min(cuts[-1] + window_rows, total)
-        whole = int(ends[np.searchsorted(ends, full, side="right") - 1]) if full >= ends[0] else 0
-        cuts.append(whole if 2 * (whole - cuts[-1]) >= window_rows else full)
-    bounds = np.union1d(cuts, ends)
-    row_group = np.searchsorted(ends, bounds[:-1], side="right")
-    begins = (ends - rows)[row_group]
-    return row_group, bounds[:-1] - begins, bounds[1:] - begins, np.searchsorted(bounds, cuts)
+def _in_windows(part: PartRows, begins: IntArray, window_rows: int, lanes: int) -> Part:
+    windows = -(-part.rows // window_rows)
+    if lanes > 1 and windows > 1:
+        bounds = _lanes(part, begins, lanes, windows)
+        if len(bounds) > 2:
+            return Part(part.number, part.first, part.stop, bounds, windows)
+    plain = Part(part.number, part.first, part.stop, (0, part.rows), windows)
+    return _between_row_groups(plain, begins, window_rows) if 1 < windows < len(begins) else plain
 
 
-def _side_by_side(
-    rows: IntArray, window_rows: int, open_row_groups: int
-) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Let several lanes of row groups each give an equal share of every window."""
-    sizes = rows.tolist()
-    following = iter(range(len(sizes)))
-    lanes: list[tuple[int, int]] = [(group, 0) for group in islice(following, open_row_groups)]
-    slices: list[tuple[int, int, int]] = []
+def _in_steps(part: PartRows, begins: IntArray, window_rows: int, lanes: int, share: int, division: Division) -> Part:
+    """Let every window but the last hold the same number of shares of a batch, and so all parts the same number."""
+    batches = division.batches
+    windows = -(-batches // max(1, window_rows // share - 1))
+    if not windows:
+        return Part(part.number, part.first, part.first, (0, 0), 0)
+    step = -(-batches // windows) * share
+    windows = -(-batches * share // step)
+    bounds = _lanes(part, begins, lanes, windows)
+    return Part(part.number, part.first, part.stop, bounds, windows, step_rows=step)
+
+
+def _lanes(part: PartRows, begins: IntArray, lanes: int, windows: int) -> tuple[int, ...]:
+    """Cut a part between row groups into lanes of about equal length, each with a few rows for every window."""
+    targets = part.first + np.arange(1, lanes) * part.rows // lanes
+    after = np.searchsorted(begins, targets)
+    nearer = np.where(2 * targets <= begins[after - 1] + begins[after], begins[after - 1], begins[after])
     bounds = [0]
-    while lanes:
-        kept: list[tuple[int, int]] = []
-        room = window_rows
-        for number, lane in enumerate(lanes):
-            share = room // (len(lanes) - number)
-            half = share // 2
-            group, position = lane
-            while share > 0:
-                take = min(share, sizes[group] - position)
-                slices.append((group, position, position + take))
-                share, room, position = share - take, room - take, position + take
-                if position < sizes[group]:
-                    kept.append((group, position))
-                    break
-                fresh = next(following, None)
-                if fresh is None:
-                    break
-                group, position = fresh, 0
-                if share <= half and share < sizes[group] <= 2 * half:
-                    share = 0  # a small row group stays whole: it waits for the next window
-            else:
-                if position < sizes[group]:
-                    kept.append((group, position))
-        lanes = kept
-        bounds.append(len(slices))
-    table = np.array(slices, dtype=np.int64).reshape(-1, 3)
-    return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), np.array(bounds)
+    for bound in (nearer - part.first).tolist():
+        if min(bound - bounds[-1], part.rows - bound) >= 4 * windows:
+            bounds.append(bound)
+    return (*bounds, part.rows)
+
+
+def _between_row_groups(part: Part, begins: IntArray, window_rows: int) -> Part:
+    """Let windows end between row groups, if that leaves none too large or less than half full.
+
+    The number of windows is raised until it does, by a third at most; else row groups are cut.
+    """
+    fewest = part.windows
+    for windows in sorted({fewest + fewest * trial // (3 * TRIALS) for trial in range(TRIALS + 1)}):
+        whole = replace(part, windows=windows, whole_rows=window_rows // WHOLE_SHARE)
+        sizes = np.diff(whole.window_ends(begins))
+        if sizes.max() <= window_rows and 2 * sizes.min() >= window_rows:
+            return whole
+    return part

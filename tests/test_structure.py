@@ -25,6 +25,7 @@ ROOMS = [
     "write",
     "source",
     "snapshot",
+    "shards",
     "plan",
     "filters",
     "columns",

@@ -1,0 +1,74 @@
+"""The plan at the sizes it was made for, and the formulas by which any window is found by its number."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parquet_loader.plan import plan_epoch
+
+MILLION = 1_000_000
+
+
+@pytest.mark.parametrize("open_row_groups", [1, 16])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("most_rows", [100, 100_000, 3_000_000])
+def test_a_million_row_groups_plan_in_two_seconds_and_200_bytes_each(
+    most_rows: int, shuffle: bool, open_row_groups: int
+) -> None:
+    rows = np.random.default_rng(0).integers(1, most_rows, MILLION)
+    started = time.perf_counter()
+    tracemalloc.start()
+    try:
+        plan = plan_epoch(
+            rows,
+            window_rows=200_000,
+            open_row_groups=open_row_groups,
+            batch_size=4096,
+            drop_last=False,
+            shuffle=shuffle,
+            seed=1,
+            epoch=0,
+        )
+        assert tracemalloc.get_traced_memory()[1] <= 200 * MILLION
+    finally:
+        tracemalloc.stop()
+    assert plan.rows == rows.sum()
+    assert plan.largest_window_rows <= 200_000
+    for window in (0, plan.windows // 2, plan.windows - 1):
+        assert sum(piece.rows for piece in plan.slices(window)) == plan.window_rows(window) >= 100_000
+    assert time.perf_counter() - started <= 2
+
+
+@given(
+    rows=st.lists(st.integers(0, 300), max_size=30),
+    window_rows=st.integers(1, 500),
+    open_row_groups=st.integers(1, 12),
+    batch_size=st.integers(1, 40),
+    shuffle=st.booleans(),
+)
+def test_a_batch_is_found_by_its_number(
+    rows: list[int], window_rows: int, open_row_groups: int, batch_size: int, shuffle: bool
+) -> None:
+    plan = plan_epoch(
+        np.array(rows, np.int64),
+        window_rows=window_rows,
+        open_row_groups=open_row_groups,
+        batch_size=batch_size,
+        drop_last=False,
+        shuffle=shuffle,
+        seed=0,
+        epoch=0,
+    )
+    ends = [plan.window_begin(window) for window in range(plan.windows + 1)]
+    sizes = np.diff(ends)
+    assert all(2 * size >= min(window_rows, plan.rows) - 1 for size in sizes)
+    assert plan.largest_window_rows == max(sizes, default=0)
+    for batch in range(plan.batches):
+        window, before = plan.beginning_of(batch)
+        assert ends[window] + before == batch * batch_size < ends[window + 1]
