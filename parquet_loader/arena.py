@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import weakref
+from collections import deque
+from collections.abc import Callable
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -43,15 +46,26 @@ class Allocator(Protocol):
 
 
 class _Lease:
-    """Owns a block while arrays over it live: numpy keeps it as their base, and its end gives the block back."""
+    """Stands for the use of a block: numpy keeps it as the base of arrays over it, so it lives as long as they do."""
 
-    def __init__(self, block: Memory, arenas: Arenas) -> None:
+    __slots__ = ("__array_interface__", "__weakref__", "_block")
+
+    def __init__(self, block: Memory) -> None:
         self._block = block
-        self._arenas = arenas
         self.__array_interface__ = block.__array_interface__
 
-    def __del__(self) -> None:
-        self._arenas._give_back(self._block)
+
+class _End(weakref.ref[_Lease]):
+    """Tells of a lease's end, and keeps its block until then and beyond."""
+
+    __slots__ = ("block",)
+
+    def __new__(cls, lease: _Lease, ended: Callable[[_End], object], block: Memory) -> Self:  # noqa: ARG004
+        return super().__new__(cls, lease, ended)
+
+    def __init__(self, lease: _Lease, ended: Callable[[_End], object], block: Memory) -> None:
+        super().__init__(lease, ended)  # type: ignore[call-arg]
+        self.block = block
 
 
 class Arenas:
@@ -72,6 +86,10 @@ class Arenas:
         self._lock = Lock()
         self._pid = os.getpid()
         self._free: list[Memory] = []
+        self._leases: set[_End] = set()
+        # A lease ends wherever the last view dies: in a garbage collection, in a worker, between any two steps of the
+        # main thread, where Ctrl-C may come. So its end runs no Python code and takes no lock: it appends to a deque.
+        self._ended: deque[_End] = deque()
 
     def taken_bytes(self, nbytes: int) -> int:
         """Return `nbytes`: nothing is rounded."""
@@ -82,25 +100,30 @@ class Arenas:
         if self._pid != os.getpid():
             self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
         with self._lock:
+            self._collect()
             fitting = [n for n, block in enumerate(self._free) if block.nbytes == nbytes]
             block = self._free.pop(fitting[-1]) if fitting else None
             if block is None and len(self._free) == self._keep:
-                del self._free[0]  # of a size that nobody asks for any more
+                del self._free[:1]  # of a size that nobody asks for any more
         if block is None:
             block = np.empty(nbytes, np.uint8)
-        return Allocation(np.asarray(_Lease(block, self)))
+        lease = _Lease(block)
+        with self._lock:
+            if self._keep:
+                self._leases.add(_End(lease, self._ended.append, block))
+        return Allocation(np.asarray(lease))
 
-    def _give_back(self, block: Memory) -> None:
-        # Called wherever the last view dies, in a garbage collection too: it must not wait for the lock.
-        if self._lock.acquire(blocking=False):
-            try:
-                if len(self._free) < self._keep:
-                    self._free.append(block)
-            finally:
-                self._lock.release()
+    def _collect(self) -> None:
+        while self._ended:
+            end = self._ended.popleft()
+            self._leases.discard(end)
+            if len(self._free) < self._keep:
+                self._free.append(end.block)
 
     def clear(self) -> None:
-        """Let go of the free blocks, and keep none from now on."""
+        """Let go of the free blocks, and keep none from now on: leased ones end with their last view."""
         with self._lock:
             self._keep = 0
             self._free.clear()
+            self._leases.clear()
+            self._ended.clear()

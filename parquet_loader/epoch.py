@@ -21,14 +21,14 @@ from parquet_loader.stats import LoaderStats, SkippedRowGroup
 from parquet_loader.workers import StageTimes
 
 
-class Epoch(Iterator[Batch]):
-    """An iterator of batches. Used by one thread at a time.
+class Epoch:
+    """One pass: the engine, the batches that come of it, and their figures. Used by one thread at a time.
 
-    The engine's threads know nothing of this object, so that letting go of it (by `break`, an exception, or the end of
-    the interpreter) runs the finaliser, which ends them.
+    `deliver` makes the iterator that the caller gets. It is a generator, because that is the one kind of iterator that
+    no traceback keeps alive: where Ctrl-C comes, at its entry even, the caller's loop lets go of it, and the pass ends.
 
     Args:
-        engine: Reads the epoch; started here, and closed with the pass.
+        engine: Reads the epoch; started by `deliver`, and closed with the pass.
         batch_size: Rows of a batch.
         device: Where batches go, or None.
         bar: A tqdm bar, or None.
@@ -39,7 +39,7 @@ class Epoch(Iterator[Batch]):
         self, engine: Engine, batch_size: int, device: torch.device | None, bar: Any, figures: EpochFigures
     ) -> None:
         self.figures = figures
-        self.is_active = True
+        self._is_over = False
         self._was_cut_short = False
         self._pid = os.getpid()
         self._engine = engine
@@ -47,69 +47,76 @@ class Epoch(Iterator[Batch]):
         self._batches = _pull(engine, batch_size)
         if device is not None and device.type == "cuda":
             self._batches = copied_ahead(self._batches, device)
-        self._finalizer = weakref.finalize(self, _end, engine, self.figures, bar)
+
+    def deliver(self) -> Iterator[Batch]:
+        """Start the engine, and return the iterator over the batches; call it once.
+
+        The engine's threads know nothing of the iterator, so that letting go of it (by `break`, an exception, or the
+        end of the interpreter) ends them.
+        """
+        delivering = self._deliver()
+        self._finalizer = weakref.finalize(delivering, self.close)
         try:
-            engine.start()
-        except BaseException:  # no more threads to be had, or Ctrl-C: its traceback would keep this object
+            self._engine.start()
+        except BaseException:  # no more threads to be had, or Ctrl-C: its traceback would keep the iterator
             self.close()
             raise
+        return delivering
 
-    def __next__(self) -> Batch:
-        """Return the next batch.
+    def _deliver(self) -> Iterator[Batch]:
+        try:
+            while (batch := self._next()) is not None:
+                yield batch
+                del batch  # or it would live on while the next one is awaited
+        finally:
+            self.close(was_cut_short=False)
+            self._finalizer.detach()
+
+    def _next(self) -> Batch | None:
+        """Return the next batch, or None at the end.
 
         Raises:
             LoaderStateError: the loader was closed, or the pass began before a fork.
             Exception: whatever went wrong in the background, in the place of the batch it spoiled.
         """
-        if not self.is_active:
-            if self._was_cut_short:
-                raise LoaderStateError("the loader was closed or reset before the last batch of this pass")
-            raise StopIteration
-        try:  # around all of it: Ctrl-C may come anywhere, and its traceback would keep the pass and its threads
-            self._check_process()
-            self.figures.begin_wait()
-            batch = next(self._batches)
-            self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
-            if self._bar is not None:
-                self._bar.update()
-        except BaseException:
-            try:
-                self.figures.end_wait(0)
-            finally:  # another Ctrl-C may come here, too
-                if self._pid == os.getpid():
-                    self.close()
-                    self._was_cut_short = False
-            raise
-        return batch
-
-    def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise LoaderStateError("this pass began before fork(); begin one in this process: iter(loader)")
+        if self._was_cut_short:
+            raise LoaderStateError("the loader was closed or reset before the last batch of this pass")
+        self.figures.begin_wait()
+        batch = next(self._batches, None)
+        self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
+        if self._bar is not None and batch is not None:
+            self._bar.update()
+        return batch
 
     @property
     def is_here(self) -> bool:
         """Whether the pass is under way in this process."""
-        return self.is_active and self._pid == os.getpid()
+        return not self._is_over and self._pid == os.getpid()
 
-    def close(self) -> None:
-        """End the pass and its threads; idempotent."""
-        if self.is_active:
-            self.is_active = False
-            self._was_cut_short = True
-            try:
-                self._finalizer()
-            except BaseException:  # Ctrl-C in the midst of it
-                _end(self._engine, self.figures, self._bar)
-                raise
-            finally:
-                self._batches = iter(())
+    def close(self, *, was_cut_short: bool = True) -> None:
+        """End the pass and its threads; idempotent, and safe in any thread and in a forked child.
 
+        Args:
+            was_cut_short: Whether asking for another batch is an error, not the end.
+        """
+        if self._is_over:
+            return
+        self._was_cut_short = was_cut_short
+        try:
+            self._end()
+        except BaseException:  # Ctrl-C in the midst of it
+            self._end()
+            raise
 
-def _end(engine: Engine, figures: EpochFigures, bar: Any) -> None:
-    engine.close()
-    figures.stop()
-    if bar is not None:
-        bar.close()
+    def _end(self) -> None:
+        self._engine.close()
+        self.figures.stop()
+        if self._bar is not None:
+            self._bar.close()
+        self._batches = iter(())
+        self._is_over = True
 
 
 def _pull(engine: Engine, batch_size: int) -> Iterator[Batch]:

@@ -238,10 +238,11 @@ class BatchedDataLoader:
         engine = self._engine(plan)
         figures = EpochFigures(plan.epoch, engine.budget, engine.workers.times, self.num_threads, self._dataset.skipped)
         epoch = Epoch(engine, self.batch_size, self._device, bar, figures)
+        delivering = epoch.deliver()
         self._next_epoch += 1
         self._running = weakref.ref(epoch)
-        self._figures = epoch.figures
-        return epoch
+        self._figures = figures
+        return delivering
 
     def reset(self) -> None:
         """End a pass that is under way, if there is one."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from threading import Condition, Lock, RLock, Thread, current_thread
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from parquet_loader.interrupts import uninterrupted
+
 Stage: TypeAlias = Literal["read", "permute", "gather", "process"]
 STAGES: tuple[Stage, ...] = ("read", "permute", "gather", "process")
 
@@ -84,15 +86,26 @@ class Workers:
         self.broken: BaseException | None = None
         self.times = StageTimes()
         self._wakers: list[Any] = []
+        self._running = 0
         self._choose = choose
         self._pid = os.getpid()
         names = [f"parquet_loader-worker-{number}" for number in range(count)]
         self._threads = [Thread(target=self._work, name=name, daemon=True) for name in names]
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads; Ctrl-C waits so long, since a thread half started could not be joined."""
+        uninterrupted(self._start)
+
+    def _start(self) -> None:
         for thread in self._threads:
-            thread.start()
+            with self.lock:
+                self._running += 1
+            try:
+                thread.start()
+            except BaseException:  # no more threads to be had
+                with self.lock:
+                    self._running -= 1
+                raise
 
     def close(self) -> bool:
         """End the threads; return whether they have ended.
@@ -107,10 +120,20 @@ class Workers:
             self.notify()
         if current_thread() in self._threads:
             return False
+        while (waker := self._waker_while_running()) is not None:
+            waker.acquire()
+        # Interrupted, `join` may take a running thread for an ended one; what is left to wait for takes no time.
+        uninterrupted(self._join)
+        return True
+
+    def _waker_while_running(self) -> Any:
+        with self.lock:
+            return self.waker() if self._running else None
+
+    def _join(self) -> None:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
-        return True
 
     def waker(self) -> Any:
         """Return a lock that can be taken after the next change; called with `lock` held, and taken without it."""
@@ -132,6 +155,9 @@ class Workers:
         except BaseException as error:  # in the engine's own steps (memory that ran out, say): the caller must know
             with self.lock:
                 self.broken = self.broken or error
+        finally:
+            with self.lock:
+                self._running -= 1
                 self.notify()
 
     def _work_until_closed(self) -> None:
