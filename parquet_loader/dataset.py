@@ -20,6 +20,7 @@ from parquet_loader.plan import Plan, plan_epoch
 from parquet_loader.read import Reader
 from parquet_loader.schema import METADATA_KEY, Field, Group, RaggedList, Scalar, Schema, Tensor
 from parquet_loader.schema.infer import infer_fields
+from parquet_loader.shards import Division
 from parquet_loader.sizes import SAMPLE_ROWS, SHARE_FOOTERS, Sizing, divide, measure_rows
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import IntArray
@@ -52,8 +53,10 @@ class Dataset:
         """Rows of an epoch."""
         return int(self.counts.sum())
 
-    def plan(self, *, batch_size: int, drop_last: bool, shuffle: bool, seed: int, epoch: int) -> Plan:
-        """Return one epoch's plan."""
+    def plan(
+        self, division: Division, *, batch_size: int, drop_last: bool, shuffle: bool, seed: int, epoch: int
+    ) -> Plan:
+        """Return one rank's plan of an epoch."""
         return plan_epoch(
             self.counts,
             window_rows=self.sizing.window_rows,
@@ -63,6 +66,7 @@ class Dataset:
             shuffle=shuffle,
             seed=seed,
             epoch=epoch,
+            division=division,
         )
 
 

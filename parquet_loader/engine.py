@@ -50,6 +50,7 @@ class Engine:
         is_first: Whether memory is touched for the first time: then windows take several times as long to make, and
             the first batch waits until the second window is there too, so that no later batch has to.
         skips: Whether a row group that cannot be read is left out, instead of raising.
+        first_batch: Where in the epoch to begin.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Engine:
         num_threads: int,
         is_first: bool,
         skips: bool,
+        first_batch: int = 0,
     ) -> None:
         self.budget = Budget()
         self.workers = Workers(self._choose, num_threads)
@@ -78,20 +80,22 @@ class Engine:
         self._parts = Parts.of(reader.columns, 2 * num_threads)
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
         self._fills_first = is_first and processor is None
-        capacity = sizing.window_rows + plan.batch_size
+        capacity = plan.largest_window_rows + plan.batch_size
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
         self._room = Room(capacity, ragged_bytes, staging, allocator)
         self._coming: deque[Building] = deque()
         self._handed: deque[Building] = deque()
         self._is_awaited = False
-        self._admitted = 0
+        # The first window gives only rows of this batch and later ones, so that nothing has to be carried to it.
+        self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (0, 0)
+        self._admitted = self._first_window
         self._carry: Carry | None = Carry()
-        self._next_to_order = 0
+        self._next_to_order = self._first_window
         self._cursors: dict[tuple[int, int], Cursor] = {}
         self._busy: set[tuple[int, int]] = set()
         self._broken: set[int] = set()
-        self._begun_batches = 0
-        self._taken_batches = 0
+        self._begun_batches = first_batch
+        self._taken_batches = first_batch
         self._batches: dict[int, ProcessedBatch | BaseException] = {}
         self._batch_bytes = int(sizing.row.processed * plan.batch_size)
 
@@ -221,16 +225,20 @@ class Engine:
         assembly = Assembly(
             self._parts,
             [s.rows for s in slices],
-            plan.carried_rows(index),
+            0 if index == self._first_window else plan.carried_rows(index),
             plan.batch_size,
             self._room,
             deliver_rest=index == plan.windows - 1 and not plan.drop_last,
+            left_out=self._begun_in(index) + plan.left_out(index),
         )
         window = Building(index, slices, assembly, waiting=list(range(len(slices))), unread=len(slices))
         for number, piece in enumerate(slices):
             if piece.row_group in self._broken:
                 self._leave_out(window, number)
         return window
+
+    def _begun_in(self, index: int) -> int:
+        return self._begun_rows if index == self._first_window else 0
 
     def _owed_bytes(self, window: Building) -> int:
         """Return what the window will yet take: rows not decoded, and rows in their new order."""
@@ -279,14 +287,19 @@ class Engine:
         def done(_: None) -> None:
             window.phase = "read"
 
-        return Job("permute", lambda: window.assembly.prepare(self._plan.order(window.index)), done, self._fail(window))
+        def run() -> None:
+            window.assembly.prepare(self._plan.order(window.index, self._begun_in(window.index)))
+
+        return Job("permute", run, done, self._fail(window))
 
     def _read_job(self, window: Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         sizing = self._sizing
         for number in window.waiting:
             piece = window.slices[number]
             cursor = self._cursors.get(piece.run)
-            if piece.run in self._busy or (cursor.position if cursor else piece.first) != piece.start:
+            # A cursor is opened by a row group's first slice, and by any in the window with which the pass begins.
+            opened_at = piece.start if window.index == self._first_window else piece.first
+            if piece.run in self._busy or (cursor.position if cursor else opened_at) != piece.start:
                 continue  # its cursor has not come so far yet
             whole = piece.rows == self._counts[piece.row_group] and piece.rows <= sizing.whole_rows
             flying = sizing.row_group_bytes(piece.rows if whole else min(piece.rows, sizing.stream_rows))

@@ -25,7 +25,7 @@ from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan
 from parquet_loader.process import BatchProcessor, Transform
 from parquet_loader.schema import Schema
-from parquet_loader.shards import batch_count
+from parquet_loader.shards import batch_count, everything
 from parquet_loader.snapshot import open_snapshot
 from parquet_loader.source import Source
 from parquet_loader.stats import LoaderStats
@@ -287,8 +287,14 @@ class BatchedDataLoader:
             raise LoaderStateError("the loader is closed; make a new one")
 
     def _plan(self, epoch: int) -> Plan:
+        division = everything(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
         return self._dataset.plan(
-            batch_size=self.batch_size, drop_last=self.drop_last, shuffle=self.shuffle, seed=self.seed, epoch=epoch
+            division,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            shuffle=self.shuffle,
+            seed=self.seed,
+            epoch=epoch,
         )
 
     def _engine(self, plan: Plan) -> Engine:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.types import check_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +27,44 @@ class ReadOptions:
         for name in ("verify_checksums", "memory_map"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigurationError(f"ReadOptions({name}={getattr(self, name)!r}): expected True or False")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOptions:
+    """How rows are divided over ranks. All ranks get the same number of batches, unless ``"uneven"`` is asked for.
+
+    Attributes:
+        remainder: What becomes of rows that do not come out even. ``"drop"``: every rank gets full batches only, and
+            less than one batch of all ranks together is left out, with `shuffle` other rows in each epoch. ``"pad"``:
+            every row is delivered, and fewer rows than there are ranks are delivered twice. ``"uneven"``: every row
+            exactly once; ranks may differ by a batch, and then collectives such as those of DDP wait for ever. None:
+            ``"drop"`` with `drop_last`, else ``"pad"``.
+        logical_shards: Divide the epoch into so many shards instead, of which ranks take whole ones, with as many rows
+            of each in every batch. Then, as long as ``batch_size`` times the number of ranks stays the same, batches
+            with the same number hold the same rows, all ranks taken together, on any number of ranks that divides this.
+        fewest_ranks: With `logical_shards`, the smallest number of ranks that the job will run on: its `memory_limit`
+            has to do for that many.
+    """
+
+    remainder: Literal["drop", "pad", "uneven"] | None = None
+    logical_shards: int | None = None
+    fewest_ranks: int = 1
+
+    def __post_init__(self) -> None:
+        if self.remainder not in (None, "drop", "pad", "uneven"):
+            raise ConfigurationError(
+                f"ShardOptions(remainder={self.remainder!r}): expected 'drop', 'pad', 'uneven' or None"
+            )
+        check_int("ShardOptions fewest_ranks", self.fewest_ranks, 1, 2**20)
+        if self.logical_shards is None:
+            return
+        check_int("ShardOptions logical_shards", self.logical_shards, 1, 2**20)
+        if self.remainder == "uneven":
+            raise ConfigurationError(
+                "ShardOptions(remainder='uneven', logical_shards=...): logical shards are equally long; "
+                "choose 'drop' or 'pad'"
+            )
+        if self.logical_shards % self.fewest_ranks:
+            raise ConfigurationError(
+                f"ShardOptions(fewest_ranks={self.fewest_ranks}): does not divide logical_shards={self.logical_shards}"
+            )

@@ -271,11 +271,20 @@ class Plan:
         """Return how many rows the windows before left over, which go to the front of this one."""
         return self.window_begin(window) % self.batch_size
 
-    def order(self, window: int) -> IntArray | None:
-        """Return where each delivered row of the window lies among its rows read, or None for as they lie."""
+    def order(self, window: int, begun_rows: int = 0) -> IntArray | None:
+        """Return where each row of the window, in the order of delivery, lies among its rows read; None: as they lie.
+
+        Args:
+            window: Which one.
+            begun_rows: So many rows at the beginning, delivered before, move to the end, behind those `left_out`.
+        """
         if len(self.parts) > 1:
-            return self._side_by_side(window)
-        return self._permutation(self.parts[0], window) if self.shuffle else None
+            order = self._side_by_side(window)
+        elif self.shuffle or begun_rows:
+            order = self._permutation(self.parts[0], window)
+        else:
+            return None
+        return np.concatenate([order[begun_rows:], order[:begun_rows]]) if begun_rows else order
 
     def _permutation(self, part: Part, window: int) -> IntArray:
         rows = part.window_begin(window + 1, self.begins) - part.window_begin(window, self.begins)

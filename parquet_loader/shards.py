@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.options import ShardOptions
+from parquet_loader.types import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class Division:
     Attributes:
         parts: The rows it reads; of several, every batch holds as many rows of each.
         batches: Batches it delivers.
-        delivered_rows: Rows it delivers.
+        delivered_rows: Rows it delivers; fewer than it reads where all ranks must get as many.
         side_by_side: Most parts that any number of ranks lets one rank read: memory is shared among so many.
     """
 
@@ -49,3 +54,100 @@ def batch_count(rows: int, batch_size: int, *, drop_last: bool) -> int:
 def everything(rows: int, batch_size: int, *, drop_last: bool) -> Division:
     """Return the division of one rank alone."""
     return Division((PartRows(0, 0, rows),), batch_count(rows, batch_size, drop_last=drop_last), rows)
+
+
+def check_shards(shard: Shard, options: ShardOptions, batch_size: int) -> None:
+    """Check that logical shards come out even.
+
+    Raises:
+        ConfigurationError: they do not; says which numbers would.
+    """
+    shards, ranks = options.logical_shards, shard.world_size
+    if shards is None:
+        return
+    if shards % ranks:
+        raise ConfigurationError(
+            f"logical_shards={shards} cannot be divided evenly over {ranks} ranks; choose a multiple of every number "
+            "of ranks that the job may run on"
+        )
+    if ranks < options.fewest_ranks:
+        raise ConfigurationError(
+            f"fewest_ranks={options.fewest_ranks}, but there are {ranks} ranks; memory was planned for more"
+        )
+    if batch_size * ranks % shards:
+        raise ConfigurationError(
+            f"batch_size={batch_size} on {ranks} ranks is a global batch of {batch_size * ranks} rows, which "
+            f"{shards} logical shards do not share evenly; choose a multiple of {shards // ranks}"
+        )
+
+
+def divide_rows(rows: int, batch_size: int, shard: Shard, options: ShardOptions, *, drop_last: bool) -> Division:
+    """Return what one rank does of an epoch.
+
+    Rank ``k`` of ``n`` begins at row ``rows * k // n``. With ``"drop"`` all ranks get the batches that the smallest of
+    them can fill; with ``"pad"`` all get as many rows as the largest, the first row of the next rank being repeated.
+
+    Args:
+        rows: Rows of the epoch, those that pass the filter.
+        batch_size: Rows of a batch of one rank.
+        shard: Which rank of how many.
+        options: What becomes of the remainder; logical shards.
+        drop_last: Whether a last batch that is not full is left out.
+    """
+    if options.logical_shards is not None:
+        return _logical(rows, batch_size, shard, options, drop_last=drop_last)
+    if shard.world_size == 1:
+        return everything(rows, batch_size, drop_last=drop_last)
+    ranks, rank = shard.world_size, shard.rank
+    first, stop = rows * rank // ranks, rows * (rank + 1) // ranks
+    match remainder_of(options, drop_last=drop_last):
+        case "drop":
+            batches = rows // (ranks * batch_size)
+            return Division((PartRows(rank, first, stop),), batches, batches * batch_size)
+        case "pad":
+            padded = -(-rows // ranks)
+            batches = batch_count(padded, batch_size, drop_last=drop_last)
+            return Division((PartRows(rank, first, first + padded),), batches, min(padded, batches * batch_size))
+        case _:
+            batches = batch_count(stop - first, batch_size, drop_last=drop_last)
+            return Division((PartRows(rank, first, stop),), batches, min(stop - first, batches * batch_size))
+
+
+def remainder_of(options: ShardOptions, *, drop_last: bool) -> str:
+    """Return the caller's choice, or what follows from `drop_last`."""
+    return options.remainder or ("drop" if drop_last else "pad")
+
+
+def _logical(rows: int, batch_size: int, shard: Shard, options: ShardOptions, *, drop_last: bool) -> Division:
+    shards = options.logical_shards
+    assert shards is not None
+    own = shards // shard.world_size
+    share = batch_size // own
+    firsts = [rows * number // shards for number in range(shards + 1)]
+    if remainder_of(options, drop_last=drop_last) == "drop":
+        batches = rows // (shards * share)
+        delivered, lengths = batches * share, [b - a for a, b in pairwise(firsts)]
+    else:
+        padded = -(-rows // shards)
+        batches = batch_count(padded, share, drop_last=drop_last)
+        delivered, lengths = min(padded, batches * share), [padded] * shards
+    numbers = range(shard.rank * own, (shard.rank + 1) * own)
+    parts = tuple(PartRows(n, firsts[n], firsts[n] + lengths[n]) for n in numbers)
+    return Division(parts, batches, delivered * own, side_by_side=shards // options.fewest_ranks)
+
+
+def split_over_workers(division: Division, batch_size: int, worker: int, workers: int) -> Division:
+    """Divide a rank's batches over worker processes that take turns, the first one first.
+
+    Together they deliver exactly what the rank would without them: each reads a run of the rank's rows, full batches
+    all of them but for the rank's last one, which is the last in turn.
+    """
+    (part,) = division.parts
+    counts = [division.batches // workers + (n < division.batches % workers) for n in range(workers)]
+    sizes = [count * batch_size for count in counts]
+    if division.batches:
+        sizes[(division.batches - 1) % workers] -= division.batches * batch_size - division.delivered_rows
+    first = part.first + sum(sizes[:worker])
+    excess = part.rows - division.delivered_rows if worker == workers - 1 else 0
+    rows = PartRows(part.number * workers + worker, first, first + sizes[worker] + excess)
+    return Division((rows,), counts[worker], sizes[worker])

@@ -179,6 +179,7 @@ def divide(
     batch_size: int,
     window_rows: int | None,
     shuffle: bool,
+    side_by_side: int = 1,
 ) -> Sizing:
     """Divide the memory limit.
 
@@ -190,6 +191,7 @@ def divide(
         batch_size: Rows of a batch; a window holds two of them at least, so that a batch spans two windows at most.
         window_rows: What the caller asked for, or None for a default.
         shuffle: Whether windows are shuffled; where not, large row groups are read one after another.
+        side_by_side: Parts of the epoch that share every window, each with row groups of its own.
 
     Raises:
         MemoryLimitError: the smallest window does not fit; names the largest row group and a limit that would do.
@@ -204,6 +206,11 @@ def divide(
 
     def lanes_of(window: int) -> int:
         """Return how many row groups share a window: by the window's size alone, whatever the limit."""
+        if side_by_side > 1:
+            return side_by_side * max(1, shared(window) // side_by_side)
+        return shared(window)
+
+    def shared(window: int) -> int:
         if not shuffle or largest_rows * ENOUGH_ROW_GROUPS <= window or window >= total_rows:
             return 1
         room = int(window * row.in_windows * CURSORS_BESIDE_WINDOWS) // max(cursor, 1)

@@ -117,6 +117,7 @@ class Assembly:
         batch_size: Rows of a batch.
         room: Memory.
         deliver_rest: Whether rows that fill no batch are delivered (the end of the epoch), else carried.
+        left_out: How many rows at the end of the order are neither delivered nor carried.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Assembly:
         room: Room,
         *,
         deliver_rest: bool,
+        left_out: int = 0,
     ) -> None:
         self._parts = parts
         self._ends = np.concatenate([[0], np.cumsum(np.asarray(slice_rows, np.int64))])
@@ -135,6 +137,8 @@ class Assembly:
         self._batch_size = batch_size
         self._room = room
         self._deliver_rest = deliver_rest
+        self._left_out = left_out
+        self._total_rows = 0
         self._order: IntArray | None = None
         self._places: IntArray | None = None
         self._arenas: dict[str, Allocation] = {}
@@ -200,9 +204,10 @@ class Assembly:
     def begin_gathering(self, carry: Carry) -> None:
         """Take over the rows that the window before left, and fix the order of all."""
         self._carry = carry
-        order = np.arange(int(self._ends[-1])) if self._order is None else self._order
+        order = self._counted()
         if self._missing:
             order = order[~np.isin(self._slice_of(order), list(self._missing))]
+        self._total_rows = carry.rows + len(order)
         if self._parts.ragged:
             carried: IntArray = np.zeros(0, np.int64)
             if carry.rows:
@@ -217,13 +222,13 @@ class Assembly:
                 order = order - shift[self._slice_of(order)]
             self._indices = np.concatenate([np.arange(carry.rows), order + carry.rows])
 
+    def _counted(self) -> IntArray:
+        """Return the order of the rows that are delivered or carried, those of missing slices among them."""
+        rows = int(self._ends[-1]) - self._left_out
+        return np.arange(rows) if self._order is None else self._order[:rows]
+
     def _slice_of(self, order: IntArray) -> IntArray:
         return np.searchsorted(self._ends, order, side="right") - 1
-
-    @property
-    def _total_rows(self) -> int:
-        lost = sum(int(self._ends[n + 1] - self._ends[n]) for n in self._missing)
-        return self._carry.rows + int(self._ends[-1]) - lost
 
     @property
     def _delivered_rows(self) -> int:
@@ -297,7 +302,7 @@ class Assembly:
 
     def _close_up(self, rows: npt.NDArray[np.uint8], total: int) -> None:
         """Move rows together where slices are missing or fewer rows were carried than planned."""
-        order = np.arange(int(self._ends[-1])) if self._order is None else self._order
+        order = self._counted()
         here = np.flatnonzero(~np.isin(self._slice_of(order), list(self._missing)))
         rows[self._carry.rows : total] = rows[self._planned_carry + here]
 
