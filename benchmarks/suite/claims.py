@@ -1,0 +1,88 @@
+"""Ratios between entries of one workload, each round's own pair, and what was aimed at. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ratio of rates.
+
+    Attributes:
+        workload: Where both were measured.
+        ours, other: Entries.
+        aim: The least that was aimed at.
+        text: What the ratio says.
+    """
+
+    workload: str
+    ours: str
+    other: str
+    aim: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times `other`'s rate `ours`'s is.
+
+    Attributes:
+        median, least, most: Over the rounds.
+        paired: Whether both were measured in one run, round by round; otherwise medians were divided.
+    """
+
+    median: float
+    least: float
+    most: float
+    paired: bool
+
+
+CLAIMS = (
+    Claim("tabular", "ours", "decode", 0.6, "default layout, batch 4096, beside decoding alone"),
+    Claim("tabular", "ours-200k", "decode", 0.6, "the same with windows of 200,000 rows"),
+    Claim("tabular", "ours", "petastorm", 10, "beside Petastorm"),
+    Claim("tabular", "ours", "torch-0", 3.5, "beside the torch DataLoader by hand"),
+    Claim("tabular", "ours-ours", "ours", 1.5, "our layout beside the default layout"),
+    Claim("tabular", "ours-packed", "ours", 2.5, "our layout with packed groups beside the default layout"),
+    Claim("tabular-256", "ours", "decode", 0.4, "batch 256 in 40 tensors beside decoding alone"),
+    Claim("tabular-256", "ours-grouped", "decode", 0.6, "batch 256 grouped into matrices beside decoding alone"),
+    Claim("science", "ours", "copy", 0.4, "raw tensors beside a memory copy on one thread"),
+    Claim("science", "ours", "petastorm", 40, "raw tensors beside Petastorm, which reads lists"),
+    Claim("science", "ours", "tfrecord", 5, "raw tensors beside tf.data over TFRecord"),
+    Claim("science", "ours-list", "decode-list", 0.8, "lists of other writers beside decoding them alone"),
+    Claim("wide", "ours", "decode", 0.6, "1,000 columns beside decoding alone"),
+    Claim("ragged", "ours", "decode", 0.5, "token lists beside decoding alone"),
+    Claim("images", "ours", "decode-jpeg", 0.9, "images beside decoding the same JPEGs alone"),
+)
+
+
+def ratio(entries: Mapping[str, Mapping[str, Any]], ours: str, other: str) -> Ratio | None:
+    """Divide the rates of two entries; None where one has none."""
+    first, second = entries.get(ours, {}), entries.get(other, {})
+    if first.get("status") != "ok" or second.get("status") != "ok":
+        return None
+    rates, others = first["bytes_per_s"], second["bytes_per_s"]
+    paired = first["run"]["date"] == second["run"]["date"] and len(rates["all"]) == len(others["all"])
+    if not paired:
+        return Ratio(
+            rates["median"] / others["median"], rates["min"] / others["max"], rates["max"] / others["min"], False
+        )
+    pairs = [a / b for a, b in zip(rates["all"], others["all"], strict=True)]
+    return Ratio(statistics.median(pairs), min(pairs), max(pairs), True)
+
+
+def faster_peers(entries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """Return peers faster than our fastest entry on the first layout they share, as (name, times), fastest first."""
+    if entries.get("ours", {}).get("status") != "ok":
+        return []
+    found = []
+    for name, entry in entries.items():
+        if entry["role"] == "peer" and entry["status"] == "ok":
+            times = ratio(entries, name, "ours")
+            if times is not None and times.median > 1:
+                found.append((name, times.median))
+    return sorted(found, key=lambda pair: -pair[1])
