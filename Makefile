@@ -4,14 +4,14 @@
 #   make demo DATA=/path/to/parquet TARGET=column  the same training from data of your own
 #   make test        the tests of every day         make test-all   also the slow ones and those that need Spark
 #   make lint        ruff and mypy                  make format     what lint expects of layout
-#   make bench       the benchmarks                 make clean      removes the environment, demo data and caches
+#   make bench       loaders side by side            make clean      removes the environment, demo data and caches
 
 PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TESTS ?= tests
-BENCH ?= $(sort $(wildcard benchmarks/*.py))
+BENCH ?= all
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -62,9 +62,10 @@ format: $(VENV)/dev
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-bench: $(VENV)/dev
-	set -e; for script in $(BENCH); do echo "== $$script"; $(PY) $$script; done
+# One workload and system: make bench BENCH="run tabular --system ours". The suite builds an environment for each system.
+bench: $(VENV)/made
+	$(PY) -m benchmarks.suite $(BENCH)
 
 clean:
-	rm -rf $(VENV) .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .bench .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
