@@ -80,10 +80,11 @@ class Worker:
 
     def close(self, grace_s: float = 10.0) -> None:
         """Let the process end, and end what is left of its group."""
-        if self._requests >= 0:
-            os.close(self._requests)
-            os.close(self._answers)
-            self._requests = self._answers = -1
+        if self._requests < 0:
+            return
+        os.close(self._requests)
+        os.close(self._answers)
+        self._requests = self._answers = -1
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_s)
         with contextlib.suppress(ProcessLookupError):
