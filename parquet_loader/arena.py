@@ -7,12 +7,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Memory = npt.NDArray[np.uint8]
+T = TypeVar("T")
 
 
 class Allocation(NamedTuple):
@@ -55,17 +56,56 @@ class _Lease:
         self.__array_interface__ = block.__array_interface__
 
 
-class _End(weakref.ref[_Lease]):
-    """Tells of a lease's end, and keeps its block until then and beyond."""
+class _End(weakref.ref[_Lease], Generic[T]):
+    """Tells of a lease's end, and keeps what was lent until then and beyond."""
 
-    __slots__ = ("block",)
+    __slots__ = ("lent",)
 
-    def __new__(cls, lease: _Lease, ended: Callable[[_End], object], block: Memory) -> Self:  # noqa: ARG004
+    def __new__(cls, lease: _Lease, ended: Callable[[_End[T]], object], lent: T) -> Self:  # noqa: ARG004
         return super().__new__(cls, lease, ended)
 
-    def __init__(self, lease: _Lease, ended: Callable[[_End], object], block: Memory) -> None:
+    def __init__(self, lease: _Lease, ended: Callable[[_End[T]], object], lent: T) -> None:
         super().__init__(lease, ended)  # type: ignore[call-arg]
-        self.block = block
+        self.lent = lent
+
+
+class Leases(Generic[T]):
+    """Memory lent out until the last view of it dies.
+
+    That may be anywhere: in a garbage collection, in a worker, between any two steps of the main thread, where Ctrl-C
+    may come. So a lease's end runs no Python code and takes no lock: it appends to a deque.
+    """
+
+    def __init__(self) -> None:
+        self._open: set[_End[T]] = set()
+        self._ended: deque[_End[T]] = deque()
+
+    def lend(self, block: Memory, lent: T) -> Memory:
+        """Return the block as an array whose end, and that of all its views, is told by `ended`."""
+        lease = _Lease(block)
+        self._open.add(_End(lease, self._ended.append, lent))
+        return np.asarray(lease)
+
+    def ended(self) -> list[T]:
+        """Return what was lent and came back since the last call."""
+        found: list[T] = []
+        while True:
+            try:
+                end = self._ended.popleft()
+            except IndexError:
+                return found
+            self._open.discard(end)
+            found.append(end.lent)
+
+    def forget(self) -> None:
+        """Let go of what is lent: it ends with its last view, untold."""
+        self._open.clear()
+        self._ended.clear()
+
+
+def heap_block(nbytes: int) -> Memory:
+    """Return ordinary memory."""
+    return np.empty(nbytes, np.uint8)
 
 
 class Arenas:
@@ -77,19 +117,20 @@ class Arenas:
 
     Args:
         keep: How many free blocks to keep.
+        new_block: Where blocks come from.
+        copies_processed: Whether processed batches, too, have to be copied into this memory.
     """
 
-    copies_processed = False
-
-    def __init__(self, keep: int = 32) -> None:
+    def __init__(
+        self, keep: int = 32, new_block: Callable[[int], Memory] = heap_block, *, copies_processed: bool = False
+    ) -> None:
+        self.copies_processed = copies_processed
         self._keep = keep
+        self._new_block = new_block
         self._lock = Lock()
         self._pid = os.getpid()
         self._free: list[Memory] = []
-        self._leases: set[_End] = set()
-        # A lease ends wherever the last view dies: in a garbage collection, in a worker, between any two steps of the
-        # main thread, where Ctrl-C may come. So its end runs no Python code and takes no lock: it appends to a deque.
-        self._ended: deque[_End] = deque()
+        self._leases: Leases[Memory] = Leases()
 
     def taken_bytes(self, nbytes: int) -> int:
         """Return `nbytes`: nothing is rounded."""
@@ -100,30 +141,20 @@ class Arenas:
         if self._pid != os.getpid():
             self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
         with self._lock:
-            self._collect()
+            back = self._leases.ended()
+            self._free.extend(back[: max(0, self._keep - len(self._free))])
             fitting = [n for n, block in enumerate(self._free) if block.nbytes == nbytes]
             block = self._free.pop(fitting[-1]) if fitting else None
             if block is None and len(self._free) == self._keep:
                 del self._free[:1]  # of a size that nobody asks for any more
         if block is None:
-            block = np.empty(nbytes, np.uint8)
-        lease = _Lease(block)
+            block = self._new_block(nbytes)
         with self._lock:
-            if self._keep:
-                self._leases.add(_End(lease, self._ended.append, block))
-        return Allocation(np.asarray(lease))
-
-    def _collect(self) -> None:
-        while self._ended:
-            end = self._ended.popleft()
-            self._leases.discard(end)
-            if len(self._free) < self._keep:
-                self._free.append(end.block)
+            return Allocation(self._leases.lend(block, block) if self._keep else block)
 
     def clear(self) -> None:
         """Let go of the free blocks, and keep none from now on: leased ones end with their last view."""
         with self._lock:
             self._keep = 0
             self._free.clear()
-            self._leases.clear()
-            self._ended.clear()
+            self._leases.forget()

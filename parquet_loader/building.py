@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from parquet_loader.plan import Slice
 from parquet_loader.read import Cursor
 from parquet_loader.window import Assembly, Window
+from parquet_loader.workers import STAGES
 
 
 @dataclass(slots=True)
@@ -33,6 +35,33 @@ class Budget:
         """Count memory taken, or with a negative number let go of."""
         self.held_bytes += change
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a pass has taken so far; plain values, which travel between processes.
+
+    Attributes:
+        cpu_s, blocked_s: Processor seconds, and seconds without a processor, of the workers by stage.
+        disk_bytes: Bytes that they had to fetch from a local disk.
+        bytes_read, row_groups, skipped, held_bytes, peak_bytes: As in `Budget`.
+        footers_bytes: Parsed footers held by the process that reads, where that is not the caller's.
+    """
+
+    cpu_s: Mapping[str, float]
+    blocked_s: Mapping[str, float]
+    disk_bytes: int
+    bytes_read: int
+    row_groups: int
+    skipped: tuple[tuple[int, str], ...]
+    held_bytes: int
+    peak_bytes: int
+    footers_bytes: int = 0
+
+    @classmethod
+    def nothing(cls) -> Account:
+        """Return the account of a pass that has not begun."""
+        return cls(dict.fromkeys(STAGES, 0.0), dict.fromkeys(STAGES, 0.0), 0, 0, 0, (), 0, 0)
 
 
 @dataclass(slots=True, eq=False)

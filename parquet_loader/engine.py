@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from parquet_loader.arena import Allocator, Arenas
-from parquet_loader.building import Budget, Building, ReadSlice
+from parquet_loader.building import Account, Budget, Building, ReadSlice
+from parquet_loader.dataset import Dataset
 from parquet_loader.errors import LoaderStateError, ParquetLoaderError
 from parquet_loader.plan import Plan, Slice
-from parquet_loader.process import BatchProcessor, ProcessedBatch
+from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.read import Cursor, Reader
 from parquet_loader.sizes import BATCHES_AT_ONCE, SHARE_READS, SHARE_WINDOWS, Sizing
 from parquet_loader.types import IntArray
@@ -33,6 +35,52 @@ from parquet_loader.workers import Job, Workers
 # window's memory from the first read on, so that a second window ahead would cost much and gain little.
 WINDOWS_AHEAD = 2
 WIDE_WINDOWS_AHEAD = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How a loader's passes are read; plain values, which travel between processes.
+
+    Attributes:
+        transform: The caller's function, or None.
+        seed: What the generator given to it is drawn from.
+        num_threads: Number of workers.
+        skips: Whether a row group that cannot be read is left out, instead of raising.
+    """
+
+    transform: Transform | None
+    seed: int
+    num_threads: int
+    skips: bool
+
+
+def open_engine(
+    dataset: Dataset,
+    plan: Plan,
+    options: EngineOptions,
+    *,
+    first_batch: int,
+    allocator: Allocator,
+    staging: Arenas,
+    is_first: bool,
+) -> Engine:
+    """Return the engine of one pass over a data set, in whichever process; arguments as in `Engine`."""
+    columns, processor = dataset.reader.columns, None
+    if BatchProcessor.is_needed(columns, options.transform):
+        processor = BatchProcessor(columns, options.transform, options.seed, plan.epoch)
+    return Engine(
+        plan,
+        dataset.counts,
+        dataset.reader,
+        dataset.sizing,
+        processor=processor,
+        allocator=allocator,
+        staging=staging,
+        num_threads=options.num_threads,
+        is_first=is_first,
+        skips=options.skips,
+        first_batch=first_batch,
+    )
 
 
 class Engine:
@@ -118,6 +166,21 @@ class Engine:
         self._coming.clear()
         self._handed.clear()
         self._batches.clear()
+
+    def account(self, footers_bytes: int = 0) -> Account:
+        """Return what the pass has taken so far; numbers of a running pass may be a job apart from each other."""
+        budget, times = self.budget, self.workers.times
+        return Account(
+            cpu_s={str(stage): seconds for stage, seconds in times.cpu_s.items()},
+            blocked_s={str(stage): seconds for stage, seconds in times.blocked_s.items()},
+            disk_bytes=times.disk_bytes,
+            bytes_read=budget.bytes_read,
+            row_groups=budget.row_groups,
+            skipped=tuple(budget.skipped),
+            held_bytes=budget.held_bytes,
+            peak_bytes=budget.peak_bytes,
+            footers_bytes=footers_bytes,
+        )
 
     # ------------------------------------------------------------------ the consumer's side
 

@@ -6,19 +6,46 @@ import os
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from parquet_loader.building import Budget
-from parquet_loader.collate import Batch, batch_tensors, window_batches
+from parquet_loader.arena import Allocator
+from parquet_loader.building import Account
+from parquet_loader.collate import Batch, batch_tensors, moved, window_batches
 from parquet_loader.device import copied_ahead
-from parquet_loader.engine import Engine
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.filesystem import is_local
+from parquet_loader.process import ProcessedBatch
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.stats import LoaderStats, SkippedRowGroup
-from parquet_loader.workers import StageTimes
+from parquet_loader.window import Window
+
+
+class PassEngine(Protocol):
+    """What reads a pass, in this process or in another; see `Engine`."""
+
+    @property
+    def processes(self) -> bool:
+        """Whether batches are handed over one by one, instead of windows."""
+
+    def start(self) -> None:
+        """Begin reading."""
+
+    def close(self) -> None:
+        """End the pass; idempotent."""
+
+    def next_window(self) -> Window | None:
+        """Return the next window, or None at the end."""
+
+    def next_batch(self) -> ProcessedBatch | None:
+        """Return the next processed batch, or None at the end."""
+
+    def let_go_of_previous(self) -> None:
+        """Say that the consumer has let go of all batches before the current window's."""
+
+    def account(self) -> Account:
+        """Return what the pass has taken so far."""
 
 
 class Epoch:
@@ -30,13 +57,20 @@ class Epoch:
     Args:
         engine: Reads the epoch; started by `deliver`, and closed with the pass.
         batch_size: Rows of a batch.
+        pinned: Where batches are copied to before they go to a GPU, if the engine did not put them there.
         device: Where batches go, or None.
         bar: A tqdm bar, or None.
         figures: Keeps time.
     """
 
     def __init__(
-        self, engine: Engine, batch_size: int, device: torch.device | None, bar: Any, figures: EpochFigures
+        self,
+        engine: PassEngine,
+        batch_size: int,
+        device: torch.device | None,
+        pinned: Allocator | None,
+        bar: Any,
+        figures: EpochFigures,
     ) -> None:
         self.figures = figures
         self._is_over = False
@@ -44,7 +78,7 @@ class Epoch:
         self._pid = os.getpid()
         self._engine = engine
         self._bar = bar
-        self._batches = _pull(engine, batch_size)
+        self._batches = _pull(engine, batch_size, pinned)
         if device is not None and device.type == "cuda":
             self._batches = copied_ahead(self._batches, device)
 
@@ -119,11 +153,12 @@ class Epoch:
         self._is_over = True
 
 
-def _pull(engine: Engine, batch_size: int) -> Iterator[Batch]:
+def _pull(engine: PassEngine, batch_size: int, pinned: Allocator | None) -> Iterator[Batch]:
     while engine.processes and (made := engine.next_batch()) is not None:
-        yield batch_tensors(made)
+        yield batch_tensors(made if pinned is None else moved(made, pinned))
+        del made
     while not engine.processes and (window := engine.next_window()) is not None:
-        batches = window_batches(window, batch_size)
+        batches = window_batches(window, batch_size, pinned)
         del window
         for number, batch in enumerate(batches):
             if number == 1:
@@ -137,19 +172,16 @@ class EpochFigures:
 
     Args:
         epoch: Its number.
-        budget: The engine's account of memory and reads.
-        times: The workers' account of time.
+        engine: What reads the pass.
         num_threads: Number of workers.
         skipped: Row groups left out before the pass began.
     """
 
-    def __init__(
-        self, epoch: int, budget: Budget, times: StageTimes, num_threads: int, skipped: tuple[tuple[int, str], ...]
-    ) -> None:
+    def __init__(self, epoch: int, engine: PassEngine, num_threads: int, skipped: tuple[tuple[int, str], ...]) -> None:
         self._skipped = skipped
         self._epoch = epoch
-        self._budget = budget
-        self._times = times
+        self._engine: PassEngine | None = engine
+        self._account = Account.nothing()
         self._num_threads = num_threads
         self._rows = 0
         self._batches = 0
@@ -178,15 +210,18 @@ class EpochFigures:
 
     def stop(self) -> None:
         """The pass has ended."""
+        if self._engine is not None:
+            self._account, self._engine = self._engine.account(), None
         if self._stopped is None:
             self._stopped = time.perf_counter()
 
     def stats(self, snapshot: Snapshot, memory_limit_bytes: int) -> LoaderStats:
-        """Return the figures so far; numbers of a running pass may be a job apart from each other."""
-        budget, times = self._budget, self._times
+        """Return the figures so far."""
+        account = self._account if self._engine is None else self._engine.account()
         seconds = (self._stopped or time.perf_counter()) - self._began
-        busy_s = sum(times.cpu_s.values()) + sum(times.blocked_s.values())
-        left_out = (*self._skipped, *tuple(budget.skipped))
+        busy_s = sum(account.cpu_s.values()) + sum(account.blocked_s.values())
+        footers_bytes = account.footers_bytes + snapshot.footers.held_bytes
+        left_out = (*self._skipped, *account.skipped)
         skipped = (
             SkippedRowGroup(
                 snapshot.files[int(snapshot.row_group_file[group])].path, int(snapshot.row_group_number[group]), reason
@@ -201,15 +236,15 @@ class EpochFigures:
             wait_s=self._wait_s,
             first_batch_s=self._first_wait_s,
             longest_wait_s=self._longest_wait_s,
-            cpu_s={str(stage): seconds for stage, seconds in times.cpu_s.items()},
-            blocked_s={str(stage): seconds for stage, seconds in times.blocked_s.items()},
+            cpu_s=account.cpu_s,
+            blocked_s=account.blocked_s,
             idle_s=max(0.0, seconds * self._num_threads - busy_s),
-            bytes_read=budget.bytes_read,
-            bytes_from_disk=times.disk_bytes if is_local(snapshot.filesystem) else budget.bytes_read,
-            row_groups=budget.row_groups,
+            bytes_read=account.bytes_read,
+            bytes_from_disk=account.disk_bytes if is_local(snapshot.filesystem) else account.bytes_read,
+            row_groups=account.row_groups,
             skipped_row_groups=tuple(skipped),
-            held_bytes=budget.held_bytes + snapshot.footers.held_bytes,
-            peak_bytes=budget.peak_bytes + snapshot.footers.held_bytes,
+            held_bytes=account.held_bytes + footers_bytes,
+            peak_bytes=account.peak_bytes + footers_bytes,
             memory_limit_bytes=memory_limit_bytes,
             num_threads=self._num_threads,
         )

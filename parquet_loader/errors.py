@@ -9,6 +9,7 @@
     ├── TransformError         the caller's `transform` broke its contract
     ├── WriteError             a data set could not be written                         (also an OSError)
     ├── UnsupportedError       part of the contract that this version does not have yet (also a NotImplementedError)
+    ├── ReadingProcessError    the process that reads ended, or cannot be started       (also a RuntimeError)
     └── LoaderStateError       used after `close()`, or iterated twice at once         (also a RuntimeError)
 
 A message is one sentence each for where (file, row group, column), what was expected, what was found
@@ -55,6 +56,18 @@ class WriteError(ParquetLoaderError, OSError):
 
 class UnsupportedError(ParquetLoaderError, NotImplementedError):
     """Something that this version cannot do yet; the message says what to do meanwhile."""
+
+
+class ReadingProcessError(ParquetLoaderError, RuntimeError):
+    """Under ``isolation="process"``: the process that reads was killed or could not be started.
+
+    Attributes:
+        exitcode: Its exit code, negative for the signal that killed it; None where it never ran.
+    """
+
+    def __init__(self, message: str, exitcode: int | None = None) -> None:
+        super().__init__(message)
+        self.exitcode = exitcode
 
 
 class LoaderStateError(ParquetLoaderError, RuntimeError):

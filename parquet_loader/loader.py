@@ -17,9 +17,10 @@ from parquet_loader.arguments import check_bool, check_choice, check_columns, ch
 from parquet_loader.collate import Batch, PinnedMemory
 from parquet_loader.dataset import default_num_threads, open_dataset
 from parquet_loader.device import check_device
-from parquet_loader.engine import Engine
-from parquet_loader.epoch import Epoch, EpochFigures
+from parquet_loader.engine import EngineOptions, open_engine
+from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
+from parquet_loader.isolated import IsolatedEngine, ReadingProcess
 from parquet_loader.memory import use_returning_pool
 from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan
@@ -83,7 +84,9 @@ class BatchedDataLoader:
         memory_limit: Bytes, as an int or as text (``"1GiB"``): everything the loader holds.
         shard: In this version only everything: None, or ``Shard(0, 1)``.
         num_threads: Background threads; default: the processors, at most 8. The order does not depend on it.
-        isolation: In this version only ``"thread"``.
+        isolation: ``"process"`` reads in a process of its own, with `num_threads` threads there: the same batches in
+            the same order, and none of the work shares Python's lock with the training loop. A `transform` from a
+            script or notebook is sent there by value, which needs cloudpickle. Linux only.
         on_error: ``"skip"`` leaves out row groups that cannot be read, and lists them in `stats`.
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
         progress: Show a progress bar (needs tqdm).
@@ -130,8 +133,6 @@ class BatchedDataLoader:
         check_window(window_rows, self.batch_size)
         check_choice("on_error", on_error, ("raise", "skip"))
         check_choice("isolation", isolation, ("thread", "process"))
-        if isolation == "process":
-            raise UnsupportedError("isolation='process' is not there yet; isolation='thread' gives the same batches")
         _check_shard(shard)
         check_columns(columns)
         if schema is not None and not isinstance(schema, Schema):
@@ -140,8 +141,7 @@ class BatchedDataLoader:
             raise ConfigurationError(f"transform={transform!r:.80}: expected a function of (columns, rng)")
         if read_options is not None and not isinstance(read_options, ReadOptions):
             raise ConfigurationError(f"read_options={read_options!r:.80}: expected a parquet_loader.ReadOptions")
-        self._transform = transform
-        self._skips = on_error == "skip"
+        self._options = EngineOptions(transform, self.seed, self.num_threads, on_error == "skip")
         self._device = check_device(device)
         self._bar = _progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
@@ -159,12 +159,13 @@ class BatchedDataLoader:
             memory_limit_bytes=limit,
             transform=transform is not None,
             read_options=options,
-            skips=self._skips,
+            skips=self._options.skips,
             num_threads=self.num_threads,
         )
         # Memory stays warm from epoch to epoch; freed blocks are within the limit that running epochs keep to.
         self._allocator = _allocator(self._device)
         self._staging = Arenas()
+        self._reading = ReadingProcess(self._dataset, self._options) if isolation == "process" else None
         self._next_epoch = 0
         self._closed = False
         self._running: weakref.ref[Epoch] | None = None
@@ -236,8 +237,9 @@ class BatchedDataLoader:
         plan = self._plan(self._next_epoch)
         bar = None if self._bar is None else self._bar(total=plan.batches, unit="batch", desc=f"epoch {plan.epoch}")
         engine = self._engine(plan)
-        figures = EpochFigures(plan.epoch, engine.budget, engine.workers.times, self.num_threads, self._dataset.skipped)
-        epoch = Epoch(engine, self.batch_size, self._device, bar, figures)
+        figures = EpochFigures(plan.epoch, engine, self.num_threads, self._dataset.skipped)
+        pinned = self._allocator if self._reading is not None and self._allocator.copies_processed else None
+        epoch = Epoch(engine, self.batch_size, self._device, pinned, bar, figures)
         delivering = epoch.deliver()
         self._next_epoch += 1
         self._running = weakref.ref(epoch)
@@ -272,6 +274,8 @@ class BatchedDataLoader:
         """End a pass that is under way, its threads included; idempotent. The loader cannot be used afterwards."""
         self.reset()
         self._closed = True
+        if self._reading is not None:
+            self._reading.end()
         for arenas in (self._allocator, self._staging):
             if isinstance(arenas, Arenas):
                 arenas.clear()
@@ -297,22 +301,18 @@ class BatchedDataLoader:
             epoch=epoch,
         )
 
-    def _engine(self, plan: Plan) -> Engine:
-        columns = self._dataset.reader.columns
-        processor = None
-        if BatchProcessor.is_needed(columns, self._transform):
-            processor = BatchProcessor(columns, self._transform, self.seed, plan.epoch)
-        return Engine(
+    def _engine(self, plan: Plan, first_batch: int = 0) -> PassEngine:
+        if self._reading is not None:
+            processes = BatchProcessor.is_needed(self._dataset.reader.columns, self._options.transform)
+            return IsolatedEngine(self._reading, plan, first_batch, processes=processes)
+        return open_engine(
+            self._dataset,
             plan,
-            self._dataset.counts,
-            self._dataset.reader,
-            self._dataset.sizing,
-            processor=processor,
+            self._options,
+            first_batch=first_batch,
             allocator=self._allocator,
             staging=self._staging,
             is_first=self._figures is None,
-            num_threads=self.num_threads,
-            skips=self._skips,
         )
 
 

@@ -94,6 +94,10 @@ class FooterCache:
         self._limit_bytes = 64 * 2**20
         self.largest_bytes = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process without the footers, which are read again there."""
+        return _footer_cache, (self._filesystem, self._files, self._limit_bytes)
+
     @property
     def held_bytes(self) -> int:
         """Estimated memory of the footers kept."""
@@ -104,6 +108,12 @@ class FooterCache:
         with self._lock:
             self._limit_bytes = limit_bytes
             self._trim()
+
+    def clear(self) -> None:
+        """Let go of all footers."""
+        with self._lock:
+            self._kept.clear()
+            self._held_bytes = 0
 
     def get(self, file: int) -> pq.FileMetaData:
         """Return a file's footer, reading it if it is not kept.
@@ -132,6 +142,12 @@ class FooterCache:
         while self._held_bytes > self._limit_bytes and len(self._kept) > 1:
             _, (_, size) = self._kept.popitem(last=False)
             self._held_bytes -= size
+
+
+def _footer_cache(filesystem: pafs.FileSystem, files: tuple[SourceFile, ...], limit_bytes: int) -> FooterCache:
+    cache = FooterCache(filesystem, files)
+    cache.limit(limit_bytes)
+    return cache
 
 
 def read_footer(filesystem: pafs.FileSystem, file: SourceFile) -> pq.FileMetaData:

@@ -545,11 +545,6 @@ def test_numpy_integers_are_integers(tmp_path: Path) -> None:
     assert len(ids(load(str(tmp_path), np.int64(5), shuffle=True, memory_limit=np.int64(2**30), **numbers))) == 20
 
 
-def test_what_later_versions_bring_is_refused_by_name(tmp_path: Path) -> None:
-    write_numbered(str(tmp_path), ((20,),))
-    assert_refused(ParquetLoaderError, str(tmp_path), "isolation", isolation="process")
-
-
 def test_an_epoch_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
     write_numbered(str(tmp_path), ((20,),))
     with BatchedDataLoader(str(tmp_path), 5) as loader:

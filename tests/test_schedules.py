@@ -29,6 +29,7 @@ def drive(loader: BatchedDataLoader, schedule: random.Random, at_once: int) -> l
     """Run one epoch's jobs, up to `at_once` of them begun at a time, finishing in an order drawn from `schedule`."""
     plan = loader._plan(0)
     engine = loader._engine(plan)
+    assert isinstance(engine, Engine)
 
     def waker() -> Any:
         raise WouldWaitError

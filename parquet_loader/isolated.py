@@ -1,0 +1,260 @@
+"""``isolation="process"``: the engine in a process of its own, so that the caller's loop and decoding share no GIL.
+
+The process is started at the first pass and kept for the next one when a pass ends by itself. It is killed when a pass
+is left early or fails, when the loader is closed or let go of, and at the interpreter's end. Killing is all it takes:
+what it holds has no name. Its death, and the caller's, is found out by the socket between them, at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from parquet_loader.building import Account
+from parquet_loader.channel import Channel
+from parquet_loader.dataset import Dataset
+from parquet_loader.engine import EngineOptions
+from parquet_loader.errors import ConfigurationError, LoaderStateError, ReadingProcessError
+from parquet_loader.interrupts import uninterrupted
+from parquet_loader.plan import Plan
+from parquet_loader.process import ProcessedBatch
+from parquet_loader.shared import Taker, check_shared_memory
+from parquet_loader.window import Window
+from parquet_loader.worker import Begin, LetGo, Next, Open, Reply
+
+_KILLED_S = 5.0
+_START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[3])
+from parquet_loader.worker import main
+main(int(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+@dataclass(slots=True)
+class _Child:
+    """A running process, its channel, and the shared memory taken from it."""
+
+    process: subprocess.Popen[bytes]
+    channel: Channel
+    taker: Taker
+    pid: int
+
+    def end(self) -> None:
+        """Kill and reap it; idempotent. A process forked off the one that started it leaves it alone."""
+        if self.pid != os.getpid():
+            return
+        self.process.kill()
+        self.process.wait(_KILLED_S)
+        self.channel.close()
+
+
+class ReadingProcess:
+    """Starts the process that reads a data set, and starts it again after it was ended.
+
+    Args:
+        dataset: What to read.
+        options: How.
+
+    Raises:
+        ConfigurationError: something of these cannot be sent to another process.
+        UnsupportedError: the system has no nameless shared memory.
+    """
+
+    def __init__(self, dataset: Dataset, options: EngineOptions) -> None:
+        check_shared_memory()
+        self._dataset = dataset
+        self._options = by_value(options)
+        self._check_sendable()
+        self._child: _Child | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    def _check_sendable(self) -> None:
+        try:
+            pickle.dumps(self._dataset.snapshot.filesystem, protocol=5)
+        except Exception as error:
+            raise ConfigurationError(
+                f"isolation='process': the filesystem {self._dataset.snapshot.filesystem!r} cannot be sent to another "
+                f"process: {error}"
+            ) from error
+
+    def running(self) -> _Child:
+        """Return the process, started if it is not running.
+
+        Raises:
+            ReadingProcessError: it cannot be started.
+        """
+        child = self._child
+        if child is not None and child.pid == os.getpid() and child.process.poll() is None:
+            return child
+        self.end()
+        uninterrupted(self._start)
+        assert self._child is not None
+        self._child.channel.send(Open(self._dataset, self._options))
+        # Footers were needed to find out what to read; from now on they are kept where that is done.
+        self._dataset.snapshot.footers.clear()
+        return self._child
+
+    def _start(self) -> None:
+        if not sys.executable:
+            raise ReadingProcessError("isolation='process': there is no Python interpreter to start (sys.executable)")
+        ours, theirs = socket.socketpair()
+        number = theirs.fileno()
+        command = [
+            sys.executable,
+            "-c",
+            _START,
+            str(number),
+            str(os.getpid()),
+            json.dumps([path for path in sys.path if isinstance(path, str)]),
+        ]
+        try:
+            # A process group of its own: Ctrl-C at a terminal goes to the caller alone, which then ends this process.
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[number], process_group=0)
+        except OSError as error:
+            ours.close()
+            raise ReadingProcessError(f"isolation='process': no process can be started: {error}") from error
+        finally:
+            theirs.close()
+        self._child = _Child(process, Channel(ours), Taker(), os.getpid())
+        self._finalizer = weakref.finalize(self, self._child.end)
+
+    def end(self) -> None:
+        """End the process; idempotent. Batches that were handed over stay valid."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+        if self._finalizer is not None:
+            self._finalizer.detach()
+            self._finalizer = None
+
+
+class IsolatedEngine:
+    """The caller's side of one pass; what `Engine` is within one process. Used by one thread at a time.
+
+    Args:
+        reading: The process.
+        plan: The pass's order.
+        first_batch: Where in it to begin.
+        processes: Whether batches are handed over one by one.
+    """
+
+    def __init__(self, reading: ReadingProcess, plan: Plan, first_batch: int, *, processes: bool) -> None:
+        self.processes = processes
+        self._reading = reading
+        self._begin = Begin(plan, first_batch)
+        self._child: _Child | None = None
+        self._account = Account.nothing()
+        self._is_over = False
+
+    def start(self) -> None:
+        """Begin reading."""
+        self._child = self._reading.running()
+        self._child.channel.send(self._begin)
+
+    def close(self) -> None:
+        """End the pass; the process with it, if the pass was not over. Idempotent."""
+        if self._is_over:
+            return
+        self._reading.end()
+        self._child = None
+        self._is_over = True
+
+    def account(self) -> Account:
+        """Return what the pass had taken when the last window or batch was handed over."""
+        return self._account
+
+    def next_window(self) -> Window | None:
+        """Return the next window, waiting for it; None at the end. Raises what spoiled it."""
+        window = self._next()
+        assert window is None or isinstance(window, Window)
+        return window
+
+    def next_batch(self) -> ProcessedBatch | None:
+        """Return the next processed batch, waiting for it; None at the end. Raises what spoiled it."""
+        batch = self._next()
+        assert batch is None or isinstance(batch, ProcessedBatch)
+        return batch
+
+    def let_go_of_previous(self) -> None:
+        """Say that the consumer has let go of all batches before the current window's."""
+        child = self._child
+        if child is not None and not self._is_over:
+            try:
+                child.channel.send(LetGo(child.taker.ended()))
+            except OSError:
+                raise self._death(child) from None
+
+    def _next(self) -> Any:
+        child = self._child
+        if child is None or self._is_over:
+            raise LoaderStateError("the loader was closed while a batch was awaited")
+        received: list[Any] = []
+
+        def take() -> None:
+            reply, files = child.channel.receive()
+            assert isinstance(reply, Reply)
+            received.append(reply)
+            received.append(None if reply.parcel is None else child.taker.unpack(reply.parcel, files))
+
+        try:
+            child.channel.send(Next(child.taker.ended()))
+            child.channel.wait()
+            uninterrupted(take)  # what has been received must be taken whole: files come with it
+        except (EOFError, OSError):
+            raise self._death(child) from None
+        reply, thing = received
+        self._account = reply.account
+        if reply.error is not None:
+            raise pickle.loads(reply.error)  # noqa: S301 - of our own process
+        if reply.parcel is None:
+            self._is_over = True
+        return thing
+
+    def _death(self, child: _Child) -> ReadingProcessError:
+        """Reap a process that has ended by itself, and say how."""
+        try:
+            code: int | None = child.process.wait(_KILLED_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        how = f"with exit code {code}"
+        if code is not None and code < 0:
+            try:
+                how = f"killed by {signal.Signals(-code).name} (exit code {code})"
+            except ValueError:
+                how = f"killed by signal {-code} (exit code {code})"
+        hint = "; the system may have been out of memory" if code == -signal.SIGKILL else ""
+        return ReadingProcessError(f"isolation='process': the process that reads has ended, {how}{hint}", code)
+
+
+def by_value(options: EngineOptions) -> bytes:
+    """Pickle the options; a `transform` defined in a script or a notebook by value.
+
+    Raises:
+        ConfigurationError: it cannot be sent.
+    """
+    try:
+        pickler: Any = importlib.import_module("cloudpickle")
+    except ImportError:
+        pickler = pickle
+    transform = options.transform
+    if pickler is pickle and getattr(transform, "__module__", None) == "__main__":
+        raise ConfigurationError(
+            "isolation='process': a transform defined in a script or notebook is sent by value, which needs "
+            "cloudpickle: pip install 'torch-parquet-loader[process]'"
+        )
+    try:
+        return bytes(pickler.dumps(options))
+    except Exception as error:
+        raise ConfigurationError(
+            f"isolation='process': transform={transform!r:.80} cannot be sent to another process: {error}"
+        ) from error

@@ -1,0 +1,213 @@
+"""The process that reads: runs the engine, and hands windows to the caller's process in shared memory.
+
+Started by `isolated.ReadingProcess` as a plain subprocess, so that it needs no main guard and works inside notebooks
+and daemonic workers. It imports no torch.
+
+It answers one message at a time, on its main thread. A second thread waits for the death of the caller's process, of
+which the system tells by the end of the socket and by a `pidfd` (the socket's other end may live on in processes forked
+off the caller's), and then ends this process at once: nothing it holds has a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import socket
+import traceback
+from dataclasses import dataclass
+from threading import Thread
+
+from parquet_loader.arena import Arenas
+from parquet_loader.building import Account
+from parquet_loader.channel import Channel
+from parquet_loader.dataset import Dataset
+from parquet_loader.engine import Engine, EngineOptions, open_engine
+from parquet_loader.errors import ReadingProcessError
+from parquet_loader.memory import use_returning_pool
+from parquet_loader.plan import Plan
+from parquet_loader.process import ProcessedBatch
+from parquet_loader.shared import Giver, Parcel
+from parquet_loader.window import Window
+
+_LOOK_FOR_PARENT_MS = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """What to read; the first message.
+
+    Attributes:
+        dataset: Files, columns, sizes.
+        options: How to read; pickled by itself, since a `transform` travels in a way of its own.
+    """
+
+    dataset: Dataset
+    options: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Begin a pass.
+
+    Attributes:
+        plan: Its order.
+        first_batch: Where in it to begin.
+    """
+
+    plan: Plan
+    first_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Send the next window or batch.
+
+    Attributes:
+        unseen: Tags of parcels that nobody sees any more.
+    """
+
+    unseen: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """The caller has let go of all batches before the current window's. Not answered."""
+
+    unseen: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer to `Next`.
+
+    Attributes:
+        account: What the pass has taken so far.
+        parcel: A window or batch; None at the end of the pass, which is over then.
+        error: What came in its place, pickled.
+    """
+
+    account: Account
+    parcel: Parcel | None = None
+    error: bytes | None = None
+
+
+def main(socket_number: int, parent: int) -> None:
+    """Serve until the caller's process closes the socket or dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's
+    end = socket.socket(fileno=socket_number)
+    Thread(target=_end_with, args=(end, parent), name="parquet_loader-parent", daemon=True).start()
+    use_returning_pool()
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _Server(Channel(end)).serve()
+    os._exit(0)  # threads may be in the midst of reads
+
+
+def _end_with(end: socket.socket, parent: int) -> None:
+    """End this process when the caller's ends, or closes its end of the socket."""
+    waiting = select.poll()
+    waiting.register(end, select.POLLRDHUP)
+    timeout: int | None = None
+    try:
+        waiting.register(os.pidfd_open(parent), select.POLLIN)
+    except (AttributeError, OSError):
+        timeout = _LOOK_FOR_PARENT_MS  # an older or a simulated kernel: look every now and then
+    while os.getppid() == parent and not waiting.poll(timeout):
+        pass
+    os._exit(0)
+
+
+class _Server:
+    """One caller's passes, one after another."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._giver = Giver()
+        self._staging = Arenas()
+        self._dataset: Dataset | None = None
+        self._options: EngineOptions | None = None
+        self._engine: Engine | None = None
+        self._is_first = True
+        self._failure: BaseException | None = None
+
+    def serve(self) -> None:
+        """Answer messages until the socket ends."""
+        while True:
+            message, _ = self._channel.receive()
+            match message:
+                case Open():
+                    self._dataset = message.dataset
+                    try:
+                        self._options = pickle.loads(message.options)  # noqa: S301 - of the caller's process
+                    except BaseException as error:  # a transform whose module cannot be imported here, say
+                        error.add_note("raised while transform was brought into the process that reads")
+                        self._failure = error
+                case Begin():
+                    self._begin(message)
+                case Next():
+                    self._giver.take_back(message.unseen)
+                    self._answer()
+                case LetGo():
+                    self._giver.take_back(message.unseen)
+                    if self._engine is not None:
+                        self._engine.let_go_of_previous()
+
+    def _begin(self, message: Begin) -> None:
+        if self._options is None or self._dataset is None:
+            return
+        try:
+            self._engine = open_engine(
+                self._dataset,
+                message.plan,
+                self._options,
+                first_batch=message.first_batch,
+                allocator=self._giver.arenas,
+                staging=self._staging,
+                is_first=self._is_first,
+            )
+            self._is_first = False
+            self._engine.start()
+        except BaseException as error:
+            self._failure = error
+
+    def _answer(self) -> None:
+        try:
+            made = self._made()
+        except BaseException as error:
+            self._channel.send(Reply(self._account(), error=packed_error(error)))
+            return
+        if made is None and self._engine is not None:
+            self._engine.close()
+            self._channel.send(Reply(self._account()))
+            self._engine = None
+            return
+        parcel, files = self._giver.pack(made)
+        self._channel.send(Reply(self._account(), parcel), files)
+        self._giver.sent(parcel)
+
+    def _made(self) -> Window | ProcessedBatch | None:
+        if self._failure is not None:
+            raise self._failure
+        assert self._engine is not None
+        return self._engine.next_batch() if self._engine.processes else self._engine.next_window()
+
+    def _account(self) -> Account:
+        if self._engine is None or self._dataset is None:
+            return Account.nothing()
+        return self._engine.account(self._dataset.snapshot.footers.held_bytes)
+
+
+def packed_error(error: BaseException) -> bytes:
+    """Pickle an error with the traceback of this process as a note; by its text where it does not survive that."""
+    trace = "".join(traceback.format_exception(error))
+    error.add_note(f"in the process that reads:\n{trace}")
+    try:
+        packed = pickle.dumps(error)
+        pickle.loads(packed)  # noqa: S301 - just made; some are pickled, and then cannot be made again
+    except Exception:
+        told = ReadingProcessError(f"{type(error).__name__}: {error}")
+        told.add_note(f"in the process that reads:\n{trace}")
+        packed = pickle.dumps(told)
+    return packed
