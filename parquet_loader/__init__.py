@@ -24,7 +24,7 @@ from parquet_loader.errors import (
     WriteError,
 )
 from parquet_loader.options import ReadOptions
-from parquet_loader.schema import Bytes, Category, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
+from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
 from parquet_loader.types import Ragged, Shard
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 
@@ -47,6 +47,7 @@ __all__ = [
     "ConfigurationError",
     "DataError",
     "DatasetWriter",
+    "Encoded",
     "EpochPlan",
     "Group",
     "Image",

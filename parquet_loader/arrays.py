@@ -15,9 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.columns import column_of, number_type
-from parquet_loader.schema import Bytes, Category, Field, Group, Image, RaggedList, Scalar, Tensor, Text, policy_of
+from parquet_loader.schema import (
+    Bytes,
+    Category,
+    Encoded,
+    Field,
+    Group,
+    Image,
+    RaggedList,
+    Scalar,
+    Tensor,
+    Text,
+    policy_of,
+    unpacked_field,
+)
 from parquet_loader.schema.arrow_types import decimals_to_float64
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
+from parquet_loader.unpack import RowProblem, unpack
 
 POLICIES = (
     "say what a null means with a Schema: fill=<value> puts a value in its place, null='mask' delivers a mask beside "
@@ -242,12 +256,9 @@ def _combined(array: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
 
 
-def binary(array: pa.ChunkedArray, field: Text | Bytes | Image) -> pa.ChunkedArray:
+def binary(array: pa.ChunkedArray, field: Text | Bytes | Image | Encoded) -> pa.ChunkedArray:
     """Convert text and bytes to large binaries."""
-    if pa.types.is_string_view(array.type):
-        array = array.cast(pa.large_string())
-    elif pa.types.is_fixed_size_binary(array.type):
-        array = array.cast(pa.binary())
+    array = _plain_bytes(array)
     if isinstance(field, Text):
         _refuse_other_than_utf8(array)
     array = array.cast(pa.large_binary())
@@ -255,6 +266,14 @@ def binary(array: pa.ChunkedArray, field: Text | Bytes | Image) -> pa.ChunkedArr
         return array
     fill = field.fill.encode() if isinstance(field.fill, str) else field.fill
     return _filled(array, field, b"", fill)
+
+
+def _plain_bytes(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary_view(array.type):
+        return array.cast(pa.large_binary())
+    return array.cast(pa.binary()) if pa.types.is_fixed_size_binary(array.type) else array
 
 
 def _refuse_other_than_utf8(array: pa.ChunkedArray) -> None:
@@ -330,6 +349,25 @@ def _canonical_lists(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> 
     return pa.Array.from_buffers(type_, len(chunk), [None, pa.py_buffer(offsets * width), data])
 
 
+def encoded(array: pa.ChunkedArray, field: Encoded) -> pa.ChunkedArray:
+    """Convert the bytes of arrays: those of a shape that can be laid out in columns are taken apart, others kept."""
+    unpacked = unpacked_field(field)
+    if unpacked is None:
+        return binary(array, field)
+    if array.null_count and policy_of(field) == "refuse":
+        _refuse_nulls(array)
+    type_ = column_of("", field).arrow_type
+
+    def taken_apart(chunk: pa.Array) -> pa.Array:
+        try:
+            values = pa.chunked_array([unpack(chunk, field)])
+        except RowProblem as problem:
+            raise ValueProblem(problem.row, str(problem)) from None
+        return _combined(convert(values, unpacked))
+
+    return _by_chunk(_plain_bytes(array), type_, taken_apart)
+
+
 def convert(array: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     """Return the canonical array of any field but a group."""
     if pa.types.is_null(array.type) and not isinstance(field, Group):
@@ -345,6 +383,8 @@ def convert(array: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
             return ragged(array, field)
         case Text() | Bytes() | Image():
             return binary(array, field)
+        case Encoded():
+            return encoded(array, field)
     raise TypeError(f"{field!r} is not made of one column")
 
 
@@ -379,7 +419,7 @@ def accepts(type_: pa.DataType, field: Field) -> bool:
             return is_list_like(type_) and accepts(type_.value_type, field.item)
         case Text():
             return is_text(type_)
-        case Bytes() | Image():
+        case Bytes() | Image() | Encoded():
             return is_bytes(type_) or bool(t.is_fixed_size_binary(type_))
         case _:
             return False

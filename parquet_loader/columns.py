@@ -16,6 +16,7 @@ import pyarrow as pa
 from parquet_loader.schema import (
     Bytes,
     Category,
+    Encoded,
     Field,
     Group,
     Image,
@@ -25,6 +26,7 @@ from parquet_loader.schema import (
     Tensor,
     Text,
     policy_of,
+    unpacked_field,
 )
 
 Kind: TypeAlias = Literal["fixed", "list", "text", "bytes", "image"]
@@ -45,7 +47,7 @@ class Column:
         dtype: numpy dtype of the delivered elements, None for lists of ragged things.
         shape: Shape of one row (of one element, for lists).
         item: What a list holds.
-        image: The field, for images.
+        image: The field, for images and other arrays that are decoded batch by batch.
     """
 
     name: str
@@ -54,7 +56,7 @@ class Column:
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] = ()
     item: Column | None = None
-    image: Image | None = None
+    image: Image | Encoded | None = None
 
     @property
     def row_bytes(self) -> int | None:
@@ -102,6 +104,11 @@ def column_of(name: str, field: Field) -> Column:
             return Column(name, "bytes", pa.large_binary(), np.dtype(np.uint8))
         case Image():
             return Column(name, "image", pa.large_binary(), np.dtype(np.uint8), image=field)
+        case Encoded():
+            unpacked = unpacked_field(field)
+            if unpacked is None:
+                return Column(name, "image", pa.large_binary(), field.dtype, image=field)
+            return column_of(name, unpacked)
         case RaggedList():
             item = column_of(name, field.item)
             # Rows of fixed-width items are moved as bytes; lists of ragged things stay lists.

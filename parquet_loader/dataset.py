@@ -24,6 +24,7 @@ from parquet_loader.shards import Division
 from parquet_loader.sizes import SAMPLE_ROWS, SHARE_FOOTERS, Sizing, divide, measure_rows
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import IntArray
+from parquet_loader.unischema.hook import with_unischema
 
 CONSTANT_LISTS_BYTES = 64 * 2**20
 
@@ -94,6 +95,8 @@ def open_dataset(
         SchemaError, DataError, SourceError, MemoryLimitError, ConfigurationError: see there.
     """
     snapshot.footers.limit(int(memory_limit_bytes * SHARE_FOOTERS))
+    if schema is None:
+        snapshot, schema = with_unischema(snapshot, columns)
     row_filter = None if filters is None else RowFilter(filters, snapshot)
     if schema is None:
         chosen = _with_constant_lists(found_schema(snapshot, columns), snapshot, read_options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.arena import Allocator
+from parquet_loader.blobs import BlobProblem, pillow_image
 from parquet_loader.columns import Column
-from parquet_loader.errors import ConfigurationError, DataError, TransformError
+from parquet_loader.errors import DataError, TransformError
 from parquet_loader.plan import Stream, bit_generator
-from parquet_loader.schema import Image
+from parquet_loader.schema import Encoded, Image
 from parquet_loader.types import Ragged
+from parquet_loader.unpack import read_array
 from parquet_loader.window import Array, Window, copied, nbytes_of
 
 Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
@@ -55,7 +56,8 @@ class BatchProcessor:
 
     def __init__(self, columns: Sequence[Column], transform: Transform | None, seed: int, epoch: int) -> None:
         self._images = [c for c in columns if c.image is not None]
-        self._pillow = pillow_image() if self._images else None
+        pictures = [c for c in self._images if isinstance(c.image, Image) or (c.image and c.image.is_image)]
+        self._pillow = pillow_image() if pictures else None
         self._transform = transform
         self._seed = seed
         self._epoch = epoch
@@ -87,7 +89,8 @@ class BatchProcessor:
         for column in self._images:
             assert column.image is not None
             valid = done[f"{column.name}_valid"] if column.image.null == "mask" else None
-            done[column.name] = self._decoded(column.name, column.image, done[column.name], valid, batch)
+            decoded = _decoded_arrays if isinstance(column.image, Encoded) else self._decoded
+            done[column.name] = decoded(column.name, column.image, done[column.name], valid, batch)  # type: ignore[arg-type]
         if self._transform is None:
             return {name: _owned(array) for name, array in done.items()}
         rng = np.random.Generator(bit_generator(self._seed, Stream.TRANSFORM, self._epoch, batch))
@@ -129,18 +132,19 @@ class BatchProcessor:
         return array.reshape(*array.shape[:2], channels)
 
 
-def pillow_image() -> Any:
-    """Return Pillow's `Image` module.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
-    try:
-        return importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise ConfigurationError(
-            "images are decoded by Pillow, which is not installed: pip install 'torch-parquet-loader[images]'"
-        ) from error
+def _decoded_arrays(name: str, field: Encoded, encoded: Any, valid: Any, batch: int) -> npt.NDArray[Any] | Images:
+    """Return the arrays of one column's rows: stacked where all have one shape, else a list."""
+    arrays: Images = []
+    for row, data in enumerate(encoded.to_list()):
+        if not data and valid is not None and not valid[row]:
+            arrays.append(np.zeros([n or 0 for n in field.shape], field.dtype))
+            continue
+        try:
+            array = read_array(data, field)
+        except BlobProblem as problem:
+            raise DataError(f"column {name!r}, row {row} of batch {batch}: {problem}") from None
+        arrays.append(np.array(array, field.dtype, order="C"))
+    return np.stack(arrays) if field.is_fixed and arrays else arrays
 
 
 def _nbytes(array: Array | Images) -> int:

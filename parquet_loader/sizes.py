@@ -132,7 +132,8 @@ def measure_rows(
     wide = sum(c.row_bytes or 0 for c in columns if c.is_wide)
     gathered: float = sum(c.row_bytes or 0 for c in columns if not c.is_wide)
     varying = [c for c in columns if c.row_bytes is None]
-    image_bytes = float(sum(np.prod([n or 1 for n in c.image.shape]) for c in varying if c.image is not None))
+    arrays = [(c.image.shape, np.dtype(c.dtype)) for c in varying if c.image is not None]
+    image_bytes = float(sum(np.prod([n or 1 for n in shape]) * dtype.itemsize for shape, dtype in arrays))
     rows, ragged = 0, tuple[tuple[str, float], ...]()
     if varying and len(counts) and counts.max():
         group, sample = _sample_of_largest(snapshot, reader, counts, skips=skips)

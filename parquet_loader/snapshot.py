@@ -277,4 +277,4 @@ def _is_int64(text: str) -> bool:
 
 
 def _partition_scalar(text: str | None, type_: pa.DataType) -> pa.Scalar:
-    return pa.scalar(None if text is None else int(text) if pa.types.is_int64(type_) else text, type_)
+    return pa.scalar(text, pa.string()).cast(type_)

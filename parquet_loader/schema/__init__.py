@@ -21,6 +21,7 @@ from parquet_loader.schema.arrow_types import (
 from parquet_loader.schema.fields import (
     Bytes,
     Category,
+    Encoded,
     Field,
     Group,
     Image,
@@ -30,6 +31,7 @@ from parquet_loader.schema.fields import (
     Tensor,
     Text,
     policy_of,
+    unpacked_field,
 )
 from parquet_loader.schema.infer import infer_fields
 from parquet_loader.schema.schema import METADATA_KEY, Schema
@@ -38,6 +40,7 @@ __all__ = [
     "METADATA_KEY",
     "Bytes",
     "Category",
+    "Encoded",
     "Field",
     "Group",
     "Image",
@@ -55,4 +58,5 @@ __all__ = [
     "policy_of",
     "stored_type",
     "type_name",
+    "unpacked_field",
 ]

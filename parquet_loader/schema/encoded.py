@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype
 from parquet_loader.schema.base import FieldBase, NullPolicy, check_null
 
 
@@ -103,6 +106,90 @@ class Image(FieldBase):
     def is_fixed(self) -> bool:
         """Whether all images have the same height and width."""
         return self.shape[0] is not None
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The type of the column as stored."""
+        return pa.binary()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Encoded(FieldBase):
+    """An array a row, kept as the bytes of a known format; what Petastorm's codecs for arrays and images write.
+
+    How it is delivered follows from `type` and `shape`, never from the values:
+
+    - numbers of a fixed shape: ``[batch, *shape]``;
+    - numbers of which only the first length varies, from ``"npy"`` and ``"npz"``: a `Ragged` of ``[*shape[1:]]``;
+    - text and bytes: `Ragged`, nested once for each dimension;
+    - anything else: a list of tensors, one a row.
+
+    Args:
+        type: dtype of the elements: bool, integers or floats (images: uint8 or uint16), or ``"string"``, ``"binary"``.
+        shape: Shape of one row's array, None for a length that varies; images are ``(h, w)`` or ``(h, w, channels)``.
+        encoding: ``"npy"`` (`np.save`), ``"npz"`` (`np.savez_compressed`, member ``arr``), ``"png"`` or ``"jpeg"``.
+        null: As in `Scalar`; gaps are zeros, or empty.
+    """
+
+    type: Any
+    shape: tuple[int | None, ...]
+    encoding: Literal["npy", "npz", "png", "jpeg"] = "npy"
+    null: NullPolicy = "refuse"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", arrow_type_of(self.type))
+        if not (self.is_text or pa.types.is_boolean(self.type) or self._is_number):
+            raise ConfigurationError(f"Encoded({self.type}): elements are bool, numbers, string or binary")
+        try:
+            shape = tuple(None if n is None else operator.index(n) for n in self.shape)
+        except TypeError:
+            raise ConfigurationError(f"Encoded shape {self.shape!r}: expected lengths, or None") from None
+        if any(n is not None and n < 1 for n in shape):
+            raise ConfigurationError(f"Encoded shape {shape}: lengths are at least 1, or None where they vary")
+        object.__setattr__(self, "shape", shape)
+        check_null(self.null)
+        if self.encoding not in ("npy", "npz", "png", "jpeg"):
+            raise ConfigurationError(f"Encoded encoding={self.encoding!r}: expected 'npy', 'npz', 'png' or 'jpeg'")
+        if self.is_image and (len(shape) not in (2, 3) or self.type not in (pa.uint8(), pa.uint16())):
+            raise ConfigurationError(
+                f"Encoded image of {self.type} {shape}: expected uint8 or uint16 of (height, width[, channels])"
+            )
+        if self.is_fixed and not self.is_text and math.prod(shape) * self.dtype.itemsize >= 2**31:  # type: ignore[arg-type]
+            raise ConfigurationError(f"Encoded shape {shape}: a row is over the limit of 2 GiB")
+
+    @property
+    def _is_number(self) -> bool:
+        return bool(pa.types.is_integer(self.type) or pa.types.is_floating(self.type))
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the elements are text or bytes."""
+        return bool(self.type in (pa.string(), pa.binary()))
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the bytes are a PNG or JPEG."""
+        return self.encoding in ("png", "jpeg")
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all rows have one shape."""
+        return None not in self.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype of the elements as they are delivered; uint8 for text and bytes."""
+        return np.dtype(np.uint8) if self.is_text else delivered_dtype(self.type)
+
+    @property
+    def fill(self) -> None:
+        """There is none: a null is refused or masked."""
+        return
+
+    @property
+    def missing(self) -> None:
+        """There is none: files without the column are refused."""
+        return
 
     @property
     def arrow_type(self) -> pa.DataType:

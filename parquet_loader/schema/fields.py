@@ -18,11 +18,12 @@ import pyarrow as pa
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_scalar_type, stored_type
 from parquet_loader.schema.base import FieldBase, NullPolicy, check_null, number_of
-from parquet_loader.schema.encoded import Category, Image
+from parquet_loader.schema.encoded import Category, Encoded, Image
 
 __all__ = [
     "Bytes",
     "Category",
+    "Encoded",
     "Field",
     "Group",
     "Image",
@@ -32,6 +33,7 @@ __all__ = [
     "Tensor",
     "Text",
     "policy_of",
+    "unpacked_field",
 ]
 
 
@@ -289,7 +291,27 @@ class Group(FieldBase):
         return len(self.members) * self.dtype.itemsize
 
 
-Field: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Image | Group
+Field: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Image | Encoded | Group
+
+
+def unpacked_field(field: Encoded) -> Scalar | Tensor | RaggedList | None:
+    """Return the field as which an encoded one is delivered once its bytes are arrays; None: as a list of arrays."""
+    shape, policy = field.shape, field.null
+    if field.is_image:
+        return None
+    if field.is_text:
+        item: Any = Text() if pa.types.is_string(field.type) else Bytes()
+        for _ in shape[1:]:
+            item = RaggedList(item)
+        return RaggedList(item, null=policy)
+    if not shape:
+        return Scalar(field.type, null=policy)
+    rest = tuple(n for n in shape[1:] if n is not None)
+    if len(rest) < len(shape) - 1:
+        return None
+    if shape[0] is not None:
+        return Tensor(field.type, (shape[0], *rest), null=policy)
+    return RaggedList(Tensor(field.type, rest) if rest else Scalar(field.type), null=policy)
 
 
 def policy_of(field: Field) -> Literal["refuse", "fill", "mask"]:

@@ -22,6 +22,7 @@ from parquet_loader.schema.arrow_types import type_name
 from parquet_loader.schema.fields import (
     Bytes,
     Category,
+    Encoded,
     Field,
     Group,
     Image,
@@ -33,7 +34,9 @@ from parquet_loader.schema.fields import (
 
 VERSION = 1
 
-_KINDS: dict[str, Any] = {k.__name__: k for k in (Scalar, Tensor, RaggedList, Text, Bytes, Category, Image, Group)}
+_KINDS: dict[str, Any] = {
+    k.__name__: k for k in (Scalar, Tensor, RaggedList, Text, Bytes, Category, Image, Encoded, Group)
+}
 
 
 def dump_fields(fields_: Mapping[str, Field]) -> str:

@@ -3,7 +3,7 @@
 sources                    a batch of any form, cut into pieces of columns
 inputs                     one column of any form, as numpy array, Arrow array, list or `Ragged`
 lossless                   casts that keep every value
-columns, tensors, images   a column as its field stores it
+columns, tensors, images, blobs   a column as its field stores it
 leaves                     nested columns taken apart
 tables                     `to_table`, `iter_tables`
 """

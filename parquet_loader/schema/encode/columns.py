@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from parquet_loader.errors import nearest
 from parquet_loader.schema.arrow_types import decimals_to_float64
+from parquet_loader.schema.encode.blobs import encode_arrays
 from parquet_loader.schema.encode.images import encode_images
 from parquet_loader.schema.encode.inputs import Values, plain, plain_storage, to_arrow
 from parquet_loader.schema.encode.lossless import Misfit, cast
@@ -19,6 +20,7 @@ from parquet_loader.schema.encode.tensors import encode_tensor, tensor_of
 from parquet_loader.schema.fields import (
     Bytes,
     Category,
+    Encoded,
     Image,
     RaggedList,
     Scalar,
@@ -29,7 +31,7 @@ from parquet_loader.schema.fields import (
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text
 from parquet_loader.types import Ragged
 
-Column: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Image
+Column: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Image | Encoded
 
 
 def encode_column(field: Column, values: Any) -> pa.Array:
@@ -258,4 +260,5 @@ _ENCODERS: dict[type, Callable[[Any, Values], pa.Array]] = {
     RaggedList: _ragged_list,
     Category: _category,
     Image: encode_images,
+    Encoded: encode_arrays,
 }

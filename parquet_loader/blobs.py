@@ -1,0 +1,191 @@
+"""Arrays kept as bytes: what `np.save` and `np.savez_compressed` write, and PNG and JPEG. Nothing is unpickled.
+
+The header of an array is matched as text, never evaluated, and an array is made only where its bytes are there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import math
+import re
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.errors import ConfigurationError
+
+MAX_HEADER_BYTES = 1 << 16
+MAX_ARRAY_BYTES = 2**31 - 1
+MAX_DIMENSIONS = 32
+_MAGIC = b"\x93NUMPY"
+_HEADER = re.compile(
+    r"\{'descr': '(?P<descr>[<>|=]?[?biufcSUMm][0-9]{0,9}(?:\[[0-9]{0,9}[a-zA-Z]{1,7}\])?)', "
+    r"'fortran_order': (?P<fortran>True|False), "
+    r"'shape': \((?P<shape>[0-9L, ]{0,400})\), ?\}\s*"
+)
+_MEMBER = "arr.npy"
+_IMAGE_FORMATS = ("JPEG", "PNG")
+
+
+class BlobProblem(ValueError):
+    """Bytes that hold no array, or none that may be made."""
+
+
+@lru_cache(maxsize=1024)
+def _parsed(header: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
+    """Return dtype, whether in Fortran's order, shape, and bytes of the array that a header describes."""
+    text = header.decode("latin-1")
+    match = _HEADER.fullmatch(text)
+    if match is None:
+        raise BlobProblem(f"the header of the array is {text[:120]!r}, which describes no array of numbers or text")
+    lengths = [part.strip().removesuffix("L") for part in match["shape"].split(",")]
+    if lengths and not lengths[-1]:
+        lengths.pop()
+    if not all(part.isdigit() for part in lengths) or len(lengths) > MAX_DIMENSIONS:
+        raise BlobProblem(f"the shape of the array is ({match['shape'][:60]})")
+    try:
+        dtype = np.dtype(match["descr"])
+    except TypeError:
+        raise BlobProblem(f"the array has the dtype {match['descr']!r}, which numpy does not know") from None
+    shape = tuple(map(int, lengths))
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > MAX_ARRAY_BYTES or max(shape, default=0) > MAX_ARRAY_BYTES:
+        raise BlobProblem(f"the array claims the shape {shape} of {dtype}: more than {MAX_ARRAY_BYTES} bytes")
+    return dtype, match["fortran"] == "True", shape, nbytes
+
+
+def header_length(data: Any) -> int:
+    """Return the bytes before the values of what `np.save` wrote.
+
+    Raises:
+        BlobProblem: the bytes do not begin as `np.save` begins.
+    """
+    start = bytes(data[:12])
+    if len(start) < 12 or not start.startswith(_MAGIC):
+        raise BlobProblem(f"the bytes begin with {start[:8]!r}, and np.save begins with {_MAGIC!r}")
+    if start[6] not in {1, 2, 3} or start[7] != 0:
+        raise BlobProblem(f"np.save format {start[6]}.{start[7]} is not known")
+    before, size = (10, 2) if start[6] == 1 else (12, 4)
+    length = int.from_bytes(start[8 : 8 + size], "little")
+    if length > MAX_HEADER_BYTES:
+        raise BlobProblem(f"the header of the array claims {length} bytes")
+    return before + length
+
+
+def npy_array(data: bytes | memoryview) -> npt.NDArray[Any]:
+    """Return the array that `np.save` wrote; it shares the memory of `data`, and cannot be written to.
+
+    Raises:
+        BlobProblem: the bytes are no such array, hold Python objects or records, or are too short.
+    """
+    begin = header_length(data)
+    dtype, fortran, shape, nbytes = npy_header(data, begin)
+    if len(data) - begin < nbytes:
+        raise BlobProblem(f"the array of {dtype} {shape} takes {nbytes} bytes, and {len(data) - begin} are there")
+    if not nbytes:
+        return np.zeros(shape, dtype)
+    if dtype.kind == "U" and (np.frombuffer(data, f"{dtype.str[0]}u4", nbytes // 4, begin) > sys.maxunicode).any():
+        raise BlobProblem("the array of text holds characters that there are not")  # numpy would make them
+    array: npt.NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape), begin)
+    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+
+
+def npy_header(data: Any, length: int) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
+    """Return dtype, whether in Fortran's order, shape, and bytes of an array, from its header of so many bytes."""
+    if len(data) < length:
+        raise BlobProblem(f"the header of the array takes {length} bytes, and {len(data)} are there")
+    before = 10 if data[6] == 1 else 12
+    return _parsed(bytes(data[before:length]))
+
+
+def npz_array(data: bytes | memoryview) -> npt.NDArray[Any]:
+    """Return the array ``arr`` of what `np.savez_compressed` wrote.
+
+    Raises:
+        BlobProblem: the bytes are no such archive; or as `npy_array`.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            info = archive.getinfo(_MEMBER)
+            if info.file_size > MAX_ARRAY_BYTES + MAX_HEADER_BYTES:
+                raise BlobProblem(f"the archive claims an array of {info.file_size} bytes")
+            with archive.open(info) as member:
+                start = member.read(MAX_HEADER_BYTES)
+                begin = header_length(start)
+                *_, nbytes = npy_header(start, begin)
+                if begin + nbytes > info.file_size:
+                    raise BlobProblem(f"the array takes {nbytes} bytes, and {info.file_size - begin} are there")
+                rest = member.read(max(0, begin + nbytes - len(start)))
+    except KeyError:
+        raise BlobProblem(f"the archive holds no {_MEMBER!r}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        raise BlobProblem(f"the bytes are no archive of np.savez_compressed: {error}") from None
+    return npy_array(start + rest)
+
+
+def image_array(data: bytes | memoryview, pillow: Any = None) -> npt.NDArray[Any]:
+    """Return the pixels of a PNG or JPEG: ``[h, w]`` grey, ``[h, w, 3]`` RGB or ``[h, w, 4]`` RGBA.
+
+    uint8, or uint16 for a PNG of 16 bits a channel. Palettes become RGB.
+
+    Raises:
+        BlobProblem: the bytes are no image, or one too large.
+        ConfigurationError: Pillow is not installed.
+    """
+    pillow = pillow or pillow_image()
+    try:
+        with pillow.open(io.BytesIO(data), formats=_IMAGE_FORMATS) as image:
+            rawmode = image.tile[0][3] if image.tile else ""
+            rawmode = rawmode if isinstance(rawmode, str) else rawmode[0]
+            if image.mode == "RGB" and rawmode == "RGB;16B":
+                return _sixteen_bits(data, image, pillow)
+            if image.mode in {"1", "P", "PA", "LA", "CMYK", "YCbCr"}:
+                has_alpha = image.mode in {"PA", "LA"} or "transparency" in image.info
+                converted = image.convert("L" if image.mode == "1" else "RGBA" if has_alpha else "RGB")
+                return np.asarray(converted)
+            pixels: npt.NDArray[Any] = np.asarray(image)
+    except (OSError, ValueError, SyntaxError, IndexError, pillow.DecompressionBombError) as error:
+        raise BlobProblem(f"{len(data)} bytes that are no readable JPEG or PNG: {error}") from error
+    return pixels.astype(np.uint16) if pixels.dtype not in (np.uint8, np.uint16) else pixels
+
+
+def _sixteen_bits(data: bytes | memoryview, image: Any, pillow: Any) -> npt.NDArray[np.uint16]:
+    """Return RGB of 16 bits, of which Pillow keeps one byte: asked for the other order of bytes, it keeps the other."""
+    high = np.asarray(image).astype(np.uint16)
+    with pillow.open(io.BytesIO(data), formats=_IMAGE_FORMATS) as again:
+        tile = again.tile[0]
+        changed = (*tile[:3], "RGB;16L")
+        again.tile = [type(tile)(*changed) if hasattr(tile, "_fields") else changed]
+        low = np.asarray(again).astype(np.uint16)
+    pixels: npt.NDArray[np.uint16] = (high << np.uint16(8)) | low
+    return pixels
+
+
+def pillow_image() -> Any:
+    """Return Pillow's `Image` module.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise ConfigurationError(
+            "images are decoded by Pillow, which is not installed: pip install 'torch-parquet-loader[images]'"
+        ) from error
+
+
+READERS: dict[str, Callable[[bytes | memoryview], npt.NDArray[Any]]] = {
+    "npy": npy_array,
+    "npz": npz_array,
+    "png": image_array,
+    "jpeg": image_array,
+}
+"""From bytes to an array, by the name of their encoding."""

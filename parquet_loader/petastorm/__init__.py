@@ -1,0 +1,25 @@
+"""Petastorm's names on this library: change the import, keep the script.
+
+    from petastorm import make_reader                 from parquet_loader.petastorm import make_reader
+    from petastorm.pytorch import DataLoader    ->    from parquet_loader.petastorm.pytorch import DataLoader
+
+Modules have the names that they have in Petastorm: `unischema`, `codecs`, `predicates`, `selectors`, `ngram`,
+`transform`, `weighted_sampling_reader`, `reader`, `pytorch`, `tf_utils`, `spark`, `spark_utils`, `etl`, `test_util`.
+docs/petastorm.md lists what differs.
+"""
+
+from __future__ import annotations
+
+from parquet_loader.petastorm.copying import copy_dataset, print_dataset
+from parquet_loader.petastorm.errors import NoDataAvailableError
+from parquet_loader.petastorm.reader import make_batch_reader, make_reader
+from parquet_loader.petastorm.transform import TransformSpec
+
+__all__ = [
+    "NoDataAvailableError",
+    "TransformSpec",
+    "copy_dataset",
+    "make_batch_reader",
+    "make_reader",
+    "print_dataset",
+]

@@ -1,0 +1,213 @@
+"""A data set as its readers see it: files, row groups, partitions, schema, and row groups read as Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from decimal import Decimal
+from typing import Any
+from urllib.parse import urlparse
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from parquet_loader.errors import ConfigurationError, DataError
+from parquet_loader.filesystem import is_local
+from parquet_loader.filters import RowFilter
+from parquet_loader.petastorm import codecs
+from parquet_loader.petastorm.errors import PetastormMetadataError
+from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, RowGroupIndexerBase, SingleFieldIndexer
+from parquet_loader.petastorm.unischema import Unischema, UnischemaField
+from parquet_loader.schema.infer import is_bytes
+from parquet_loader.snapshot import Snapshot, open_snapshot
+from parquet_loader.unischema import (
+    INDEX_KEY,
+    Codec,
+    UnischemaRecord,
+    declared_unischema,
+    metadata_of,
+    read_indexes,
+    roots_of,
+)
+from parquet_loader.unischema.hook import with_partition_types
+
+_READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError)
+_CODECS: dict[str, Callable[[Codec], Any]] = {
+    "ScalarCodec": lambda codec: codecs.ScalarCodec(codec.spark),
+    "NdarrayCodec": lambda _: codecs.NdarrayCodec(),
+    "CompressedNdarrayCodec": lambda _: codecs.CompressedNdarrayCodec(),
+    "CompressedImageCodec": lambda codec: codecs.CompressedImageCodec(codec.image_codec or "png", codec.quality or 80),
+}
+
+
+def source_of(
+    dataset_url_or_urls: Any, filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
+) -> tuple[Any, pafs.FileSystem | None]:
+    """Return what the arguments of a reader mean: a source, and the filesystem it is on (None: as the URLs say).
+
+    Raises:
+        ValueError: there is no URL, or one is no str.
+    """
+    urls = dataset_url_or_urls if isinstance(dataset_url_or_urls, list) else [dataset_url_or_urls]
+    if not urls or not all(isinstance(url, str) and url for url in urls):
+        raise ValueError("dataset_url is a URL, or a list of URLs that is not empty")
+    urls = [url.rstrip("/") if url.strip("/") else url for url in urls]
+    if filesystem is None and storage_options:
+        filesystem = _fsspec_filesystem(urls[0], storage_options)
+    if filesystem is not None:
+        if not isinstance(filesystem, pafs.FileSystem):
+            filesystem = pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+        urls = [_path_of(url) for url in urls]
+    return (urls if isinstance(dataset_url_or_urls, list) else urls[0]), filesystem
+
+
+def _fsspec_filesystem(url: str, storage_options: Mapping[str, Any]) -> Any:
+    try:
+        import fsspec  # noqa: PLC0415  (only where storage_options are given)
+    except ImportError:
+        raise ConfigurationError("storage_options need fsspec: pip install fsspec") from None
+    return fsspec.filesystem(urlparse(url).scheme or "file", **storage_options)
+
+
+def _path_of(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    return urlparse(url).path if scheme in ("file", "hdfs") else rest
+
+
+class RowGroups:
+    """The row groups of a data set, in the order of their files. Immutable; any thread may read.
+
+    Args:
+        source: Paths or URLs.
+        filesystem: Where they are, or None.
+        filters: Tuples, as `pyarrow.parquet` takes them, or an expression; rows are filtered exactly.
+
+    Attributes:
+        snapshot: Files and footers.
+        unischema: The schema of all fields.
+        is_petastorm: Whether the data set carries it.
+    """
+
+    def __init__(self, source: Any, filesystem: Any = None, filters: Any = None) -> None:
+        snapshot = open_snapshot(source, filesystem)
+        record = declared_unischema(snapshot.filesystem, snapshot.files)
+        self.is_petastorm = record is not None
+        self.snapshot: Snapshot = snapshot if record is None else with_partition_types(snapshot, record)
+        self.unischema = self._inferred() if record is None else unischema_of(record)
+        self._filter: RowFilter | None = None
+        self.surviving = list(range(self.snapshot.row_groups))
+        if filters is not None:
+            expression = pq.filters_to_expression(filters) if isinstance(filters, list | tuple) else filters
+            self._filter = RowFilter(expression, self.snapshot)
+            files = range(len(self.snapshot.files))
+            left = {file: self._filter.surviving(self.snapshot, file) for file in files}
+            numbers = zip(self.snapshot.row_group_file.tolist(), self.snapshot.row_group_number.tolist(), strict=True)
+            self.surviving = [group for group, (file, number) in enumerate(numbers) if number in left[file]]
+
+    def _inferred(self) -> Unischema:
+        with_rows = self.snapshot.file_schema[self.snapshot.row_group_file[self.snapshot.row_group_rows > 0]]
+        files = self.snapshot.schemas[int(with_rows[0]) if len(with_rows) else 0]
+        partitions = pa.schema([f for f in self.snapshot.partition_schema if f.name not in files.names])
+        return Unischema.from_arrow_schema(files, partitions)
+
+    @property
+    def partition_names(self) -> set[str]:
+        """Names of the columns that come from directory names."""
+        return set(self.snapshot.partition_schema.names)
+
+    def partition_values(self, row_group: int) -> dict[str, Any]:
+        """Return the values of the partition columns of a row group, as Python values."""
+        file = int(self.snapshot.row_group_file[row_group])
+        return {name: value.as_py() for name, value in self.snapshot.partition_values(file).items()}
+
+    def describe(self, row_group: int) -> str:
+        """Name a row group: its file, and its number there."""
+        return self.snapshot.describe(row_group)
+
+    def cache_key(self, row_group: int, columns: Collection[str]) -> str:
+        """Return a key under which a row group can be kept; another one once the file has changed."""
+        file = self.snapshot.files[int(self.snapshot.row_group_file[row_group])]
+        number = int(self.snapshot.row_group_number[row_group])
+        return f"{file.path}:{number}:{file.size_bytes}:{file.mtime_ns}:{','.join(sorted(columns))}:{self._filter!r}"
+
+    def read(self, row_group: int, columns: Collection[str]) -> pa.Table:
+        """Return the rows of a row group that pass the filters, in their order: the columns asked for, as stored.
+
+        Raises:
+            DataError: they cannot be read; names file and row group.
+        """
+        file = int(self.snapshot.row_group_file[row_group])
+        number = int(self.snapshot.row_group_number[row_group])
+        own = self.snapshot.schema_of(file).names
+        needed = list(dict.fromkeys([*columns, *(self._filter.columns if self._filter is not None else ())]))
+        from_file = [name for name in needed if name in own]
+        local = is_local(self.snapshot.filesystem)
+        try:
+            with pq.ParquetFile(
+                self.snapshot.files[file].path,
+                filesystem=self.snapshot.filesystem,
+                metadata=self.snapshot.footers.get(file),
+                pre_buffer=not local,
+            ) as opened:
+                # A nested column is named by its leaves, of which a name alone stands for all.
+                table = opened.read_row_group(number, columns=from_file, use_threads=False)
+        except _READ_ERRORS as error:
+            reason = str(error).split("\n")[0]
+            raise DataError(f"{self.describe(row_group)}: the data cannot be read: {reason}") from error
+        rows = int(self.snapshot.row_group_rows[row_group])
+        if len(table) not in (0 if not from_file else rows, rows):
+            raise DataError(f"{self.describe(row_group)}: the footer says {rows} rows, the pages hold {len(table)}")
+        arrays = {name: table.column(name) for name in from_file}
+        for name, value in self.snapshot.partition_values(file).items():
+            if name in needed and name not in own:
+                arrays[name] = pa.chunked_array([pa.repeat(value, rows)])
+        missing = [name for name in needed if name not in arrays]
+        if missing:
+            raise DataError(f"{self.describe(row_group)}: there is no column {missing[0]!r}")
+        whole = pa.table(arrays) if arrays else pa.table({"": pa.nulls(rows)})
+        if self._filter is not None:
+            whole = self._filter.apply(whole)
+        return whole.select([name for name in needed if name in set(columns)])
+
+    def indexes(self) -> dict[str, RowGroupIndexerBase]:
+        """Return the indexes of row groups that the data set carries.
+
+        Raises:
+            PetastormMetadataError: it carries none.
+            DataError: they are refused.
+        """
+        for root in roots_of(self.snapshot.files):
+            data = (metadata_of(self.snapshot.filesystem, root) or {}).get(INDEX_KEY)
+            if data is not None:
+                return {name: _indexer(record) for name, record in read_indexes(data).items()}
+        raise PetastormMetadataError(
+            "the data set carries no index of row groups; build_rowgroup_index() in etl.rowgroup_indexing makes one"
+        )
+
+
+def _indexer(record: Any) -> RowGroupIndexerBase:
+    if record.kind == "FieldNotNullIndexer":
+        not_null = FieldNotNullIndexer(record.name, record.column)
+        not_null._index_data |= record.row_groups
+        return not_null
+    single = SingleFieldIndexer(record.name, record.column)
+    single._index_data.update({value: set(numbers) for value, numbers in record.values.items()})
+    return single
+
+
+def unischema_of(record: UnischemaRecord) -> Unischema:
+    """Return what was read of a data set's metadata as a `Unischema`."""
+    fields = []
+    for field in record.fields:
+        dtype: Any = Decimal if field.dtype == "Decimal" else getattr(np, field.dtype)
+        codec = None if field.codec is None else _CODECS[field.codec.kind](field.codec)
+        fields.append(UnischemaField(field.name, dtype, field.shape, codec, field.nullable))
+    return Unischema(record.name, fields)
+
+
+def is_binary(type_: pa.DataType) -> bool:
+    """Whether a column holds bytes."""
+    return is_bytes(type_) or bool(pa.types.is_fixed_size_binary(type_))

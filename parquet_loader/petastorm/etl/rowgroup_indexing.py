@@ -1,0 +1,64 @@
+"""Indexes of row groups: built from a data set, kept in its metadata, read again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from typing import Any
+
+from parquet_loader.petastorm.dataset import RowGroups, source_of
+from parquet_loader.petastorm.decoding import decode_columns
+from parquet_loader.petastorm.errors import PetastormMetadataError
+from parquet_loader.petastorm.etl.dataset_metadata import add_to_metadata
+from parquet_loader.petastorm.etl.pickled import dump_indexes
+from parquet_loader.petastorm.etl.rowgroup_indexers import RowGroupIndexerBase
+from parquet_loader.unischema import INDEX_KEY, UNISCHEMA_KEY, metadata_of, roots_of
+
+
+def build_rowgroup_index(
+    dataset_url: str,
+    spark_context: Any,  # noqa: ARG001  (row groups are read by threads here)
+    indexers: Sequence[RowGroupIndexerBase],
+    hdfs_driver: str = "libhdfs3",  # noqa: ARG001
+) -> None:
+    """Index the row groups of a data set, and keep the indexes in its metadata.
+
+    Raises:
+        PetastormMetadataError: the data set carries no Unischema.
+        ValueError: a row group has no rows, or a column is not there.
+    """
+    source, home = source_of(dataset_url)
+    dataset = RowGroups(source, home)
+    if not dataset.is_petastorm:
+        raise PetastormMetadataError(f"{dataset_url}: the data set carries no Unischema")
+    columns = sorted({column for indexer in indexers for column in indexer.column_names})
+    unknown = set(columns) - set(dataset.unischema.fields)
+    if unknown:
+        raise ValueError(f"{dataset_url}: there is no field {', '.join(sorted(unknown))} to index")
+
+    def index(row_group: int) -> list[Any]:
+        decoded = decode_columns(dataset.read(row_group, columns), dataset.unischema, dataset.describe(row_group))
+        rows = [dict(zip(decoded, values, strict=True)) for values in zip(*decoded.values(), strict=True)]
+        found = deepcopy(list(indexers))
+        for indexer in found:
+            indexer.build_index(rows, row_group)
+        return found
+
+    total = list(indexers)
+    with ThreadPoolExecutor(4, thread_name_prefix="parquet_loader-petastorm") as pool:
+        for found in pool.map(index, range(dataset.snapshot.row_groups)):
+            total = [one + other for one, other in zip(total, found, strict=True)]
+    filesystem = dataset.snapshot.filesystem
+    root = next(r for r in roots_of(dataset.snapshot.files) if UNISCHEMA_KEY in (metadata_of(filesystem, r) or {}))
+    add_to_metadata(filesystem, root, {INDEX_KEY: dump_indexes({i.index_name: i for i in total})})
+
+
+def get_row_group_indexes(dataset_url: str) -> Mapping[str, RowGroupIndexerBase]:
+    """Return the indexes that a data set carries, by name.
+
+    Raises:
+        PetastormMetadataError: it carries none.
+    """
+    source, home = source_of(dataset_url)
+    return RowGroups(source, home).indexes()

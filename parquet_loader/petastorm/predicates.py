@@ -1,0 +1,171 @@
+"""Predicates: which rows a reader returns.
+
+Each takes a row as a dict (`make_reader`), or the columns of a row group as a pandas DataFrame (`make_batch_reader`),
+and returns a bool, or a Series of bools.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class PredicateBase(abc.ABC):
+    """What all predicates are."""
+
+    @abc.abstractmethod
+    def get_fields(self) -> set[str]:
+        """Return the names of the fields it looks at."""
+
+    @abc.abstractmethod
+    def do_include(self, values: Any) -> Any:
+        """Return whether a row is returned, or which ones."""
+
+
+def _each(column: Any, test: Callable[[Any], bool]) -> Any:
+    """Apply a test to a value, or to every value of a Series."""
+    return column.map(test).astype(bool) if _is_series(column) else test(column)
+
+
+def _is_series(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy")
+
+
+class in_set(PredicateBase):  # noqa: N801  (Petastorm's names)
+    """Rows whose field is one of some values."""
+
+    def __init__(self, inclusion_values: Iterable[Any], predicate_field: str) -> None:
+        self._inclusion_values = set(inclusion_values)
+        self._predicate_field = predicate_field
+
+    def get_fields(self) -> set[str]:
+        """Return the field."""
+        return {self._predicate_field}
+
+    def do_include(self, values: Any) -> Any:
+        """Return whether the value is one of them."""
+        return _each(values[self._predicate_field], lambda value: value in self._inclusion_values)
+
+
+class in_intersection(PredicateBase):  # noqa: N801
+    """Rows whose field, a list or array, holds at least one of some values."""
+
+    def __init__(self, inclusion_values: Iterable[Any], _predicate_field: str) -> None:
+        self._inclusion_values = list(inclusion_values)
+        self._predicate_field = _predicate_field
+
+    def get_fields(self) -> set[str]:
+        """Return the field."""
+        return {self._predicate_field}
+
+    def do_include(self, values: Any) -> Any:
+        """Return whether the array holds one of them."""
+        return _each(values[self._predicate_field], self._intersects)
+
+    def _intersects(self, value: Any) -> bool:
+        if not isinstance(value, Iterable):
+            raise ValueError(f"in_intersection: the field {self._predicate_field!r} is no list: {value!r:.60}")
+        return bool(np.isin(np.asarray(value), self._inclusion_values).any())
+
+
+class in_lambda(PredicateBase):  # noqa: N801
+    """Rows for which a function is true; it takes the fields in their order, and behind them `state_arg` if any."""
+
+    def __init__(
+        self, predicate_fields: Sequence[str], predicate_func: Callable[..., Any], state_arg: Any = None
+    ) -> None:
+        if not isinstance(predicate_fields, list):
+            raise ValueError("in_lambda: predicate_fields is a list")
+        self._predicate_fields = predicate_fields
+        self._predicate_func = predicate_func
+        self._state_arg = state_arg
+
+    def get_fields(self) -> set[str]:
+        """Return the fields."""
+        return set(self._predicate_fields)
+
+    def do_include(self, values: Any) -> Any:
+        """Return what the function returns."""
+        arguments = [values[field] for field in self._predicate_fields]
+        if self._state_arg is not None:
+            arguments.append(self._state_arg)
+        return self._predicate_func(*arguments)
+
+
+class in_negate(PredicateBase):  # noqa: N801
+    """Rows that another predicate leaves out."""
+
+    def __init__(self, predicate: PredicateBase) -> None:
+        if not isinstance(predicate, PredicateBase):
+            raise ValueError("in_negate: the predicate is derived from PredicateBase")
+        self._predicate = predicate
+
+    def get_fields(self) -> set[str]:
+        """Return the other's fields."""
+        return self._predicate.get_fields()
+
+    def do_include(self, values: Any) -> Any:
+        """Return the opposite."""
+        included = self._predicate.do_include(values)
+        return ~included if _is_series(included) else not included
+
+
+class in_reduce(PredicateBase):  # noqa: N801
+    """Rows by several predicates: ``all`` (and), ``any`` (or), or any function of a list of bools."""
+
+    def __init__(self, predicate_list: Sequence[PredicateBase], reduce_func: Callable[[list[bool]], bool]) -> None:
+        if not all(isinstance(predicate, PredicateBase) for predicate in predicate_list):
+            raise ValueError("in_reduce: all predicates are derived from PredicateBase")
+        self._predicate_list = predicate_list
+        self._reduce_func = reduce_func
+
+    def get_fields(self) -> set[str]:
+        """Return all their fields."""
+        return {field for predicate in self._predicate_list for field in predicate.get_fields()}
+
+    def do_include(self, values: Any) -> Any:
+        """Return the function's value of theirs, row by row."""
+        included = [predicate.do_include(values) for predicate in self._predicate_list]
+        if not included or not _is_series(included[0]):
+            return self._reduce_func(included)
+        rows = zip(*(series.tolist() for series in included), strict=True)
+        return included[0].__class__([bool(self._reduce_func(list(row))) for row in rows], index=included[0].index)
+
+
+class in_pseudorandom_split(PredicateBase):  # noqa: N801
+    """One of several parts of the rows, by the hash of a field: always the same part for the same value.
+
+    Args:
+        fraction_list: Size of each part, from 0 to 1.
+        subset_index: Which part.
+        predicate_field: The field.
+    """
+
+    def __init__(self, fraction_list: Sequence[float], subset_index: int, predicate_field: str) -> None:
+        if subset_index >= len(fraction_list):
+            raise ValueError(f"in_pseudorandom_split: there is no part {subset_index} of {len(fraction_list)}")
+        self._predicate_field = predicate_field
+        low = sum(fraction_list[:subset_index]) if subset_index else 0
+        high = sum(fraction_list[: subset_index + 1])
+        self._bucket_low = low * (sys.maxsize - 1)
+        self._bucket_high = high * (sys.maxsize - 1)
+
+    def get_fields(self) -> set[str]:
+        """Return the field."""
+        return {self._predicate_field}
+
+    def do_include(self, values: Mapping[str, Any] | Any) -> Any:
+        """Return whether the value's hash lies in the part."""
+        names: Collection[Any] = values.keys()
+        if self._predicate_field not in names:
+            raise ValueError(f"in_pseudorandom_split: there is no field {self._predicate_field!r}")
+        return _each(values[self._predicate_field], self._is_inside)
+
+    def _is_inside(self, value: Any) -> bool:
+        digest = hashlib.md5(str(value).encode("utf-8"), usedforsecurity=False).hexdigest()
+        return self._bucket_low <= int(digest, 16) % sys.maxsize < self._bucket_high

@@ -1,0 +1,350 @@
+"""`DataLoader`, `BatchedDataLoader` and `InMemBatchedDataLoader` over a `Reader`.
+
+Random numbers come from torch's own generator, so `torch.manual_seed` repeats an order.
+"""
+
+from __future__ import annotations
+
+import decimal
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch.utils.data.dataloader import default_collate
+
+_WIDENED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.bool_): np.uint8}
+
+
+def _sanitized(name: str, value: Any) -> Any:
+    """Return a value in a type that Petastorm's loaders deliver: uint16 as int32, uint32 as int64, bool as uint8.
+
+    Raises:
+        TypeError: it is None, or an array of text or objects.
+    """
+    if value is None:
+        raise TypeError(f"field {name!r} holds None, and a tensor has no nulls; fill them with a TransformSpec")
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "SUO":
+            raise TypeError(f"field {name!r} is an array of {value.dtype}, which no tensor holds; leave the field out")
+        dtype = _WIDENED.get(value.dtype.newbyteorder("="), value.dtype.newbyteorder("="))
+        return value.astype(dtype, copy=False)
+    if isinstance(value, np.generic) and value.dtype in _WIDENED:
+        return value.astype(_WIDENED[value.dtype])
+    return value
+
+
+def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
+    """Return samples as a batch: as torch's `default_collate` does, but Decimals and text as lists."""
+    first = batch[0]
+    if isinstance(first, decimal.Decimal | str | bytes):
+        return list(batch)
+    if isinstance(first, Mapping):
+        return {key: decimal_friendly_collate([sample[key] for sample in batch]) for key in first}
+    if isinstance(first, Sequence):
+        return [decimal_friendly_collate(samples) for samples in zip(*batch, strict=True)]
+    return default_collate(list(batch))
+
+
+class LoaderBase:
+    """What the loaders share: one pass at a time, each from the reader's beginning."""
+
+    def __init__(self, reader: Any, batch_size: int, shuffling_queue_capacity: int) -> None:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size={batch_size!r}: expected a positive int")
+        self.reader = reader
+        self.batch_size = batch_size
+        self.shuffling_queue_capacity = shuffling_queue_capacity
+        self._in_iter: bool | None = None
+        self._error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of one pass.
+
+        Raises:
+            RuntimeError: a pass is under way, or the last one failed.
+        """
+        if self._error is not None:
+            raise RuntimeError(f"no pass can begin, because the last one failed with {self._error!r}")
+        if self._in_iter:
+            raise RuntimeError("a pass over this loader is under way; finish it, or make a new reader and loader")
+        if self._in_iter is not None:
+            self.reader.reset()
+        self._in_iter = True
+        try:
+            yield from self._batches()
+        except Exception as error:
+            self._error = error
+            raise
+        finally:
+            self._in_iter = False
+
+    def _batches(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.stop()
+        self.reader.join()
+
+
+class DataLoader(LoaderBase):
+    """Batches of a reader's rows, put together by `collate_fn`.
+
+    Args:
+        reader: From `make_reader` or `make_batch_reader`; its `num_epochs` says how long a pass is.
+        batch_size: Rows of a batch; the last one of a pass may have fewer.
+        collate_fn: From a list of dicts to a batch.
+        shuffling_queue_capacity: Rows of which the next is drawn at random; 0: no shuffling.
+    """
+
+    def __init__(
+        self,
+        reader: Any,
+        batch_size: int = 1,
+        collate_fn: Callable[[list[dict[str, Any]]], Any] = decimal_friendly_collate,
+        shuffling_queue_capacity: int = 0,
+    ) -> None:
+        super().__init__(reader, batch_size, shuffling_queue_capacity)
+        self.collate_fn = collate_fn
+
+    def _batches(self) -> Iterator[Any]:
+        batch: list[dict[str, Any]] = []
+        for row in self._shuffled(self._rows()):
+            batch.append(row)
+            if len(batch) == self.batch_size:
+                yield self.collate_fn(batch)
+                batch = []
+        if batch:
+            yield self.collate_fn(batch)
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for item in self.reader:
+            values = {name: _sanitized(name, value) for name, value in _as_dict(item).items()}
+            if self.reader.batched_output:
+                names = list(values)
+                for row in zip(*values.values(), strict=True):
+                    yield dict(zip(names, row, strict=True))
+            else:
+                yield values
+
+    def _shuffled(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Draw each row from as many as the capacity; the last ones from those that are left."""
+        if self.shuffling_queue_capacity <= 0:
+            yield from rows
+            return
+        waiting: list[dict[str, Any]] = []
+        draws = _Draws()
+        for row in rows:
+            waiting.append(row)
+            if len(waiting) >= self.shuffling_queue_capacity:
+                yield draws.taken(waiting)
+        while waiting:
+            yield draws.taken(waiting)
+
+
+def _as_dict(item: Any) -> dict[str, Any]:
+    if isinstance(item, Mapping):  # an n-gram: its steps are no names, and its rows are dicts in turn
+        raise TypeError("the torch loaders take rows and batches; n-grams are read from the reader itself")
+    found: dict[str, Any] = item._asdict()
+    return found
+
+
+class _Draws:
+    """Random positions, drawn many at a time."""
+
+    def __init__(self) -> None:
+        self._numbers: list[float] = []
+
+    def taken(self, waiting: list[Any]) -> Any:
+        """Take a row at random; the last one takes its place."""
+        if not self._numbers:
+            self._numbers = torch.rand(1024, dtype=torch.float64).tolist()
+        position = int(self._numbers.pop() * len(waiting))
+        waiting[position], waiting[-1] = waiting[-1], waiting[position]
+        return waiting.pop()
+
+
+class BatchedDataLoader(LoaderBase):
+    """Batches as dicts of tensors, cut and shuffled as tensors.
+
+    Args:
+        reader: As in `DataLoader`; all fields are numbers.
+        batch_size: As in `DataLoader`.
+        transform_fn: From an array ``[rows, ...]`` to a tensor; default `torch.as_tensor`.
+        shuffling_queue_capacity: Rows of which a batch is drawn at random; 0: no shuffling.
+    """
+
+    def __init__(
+        self,
+        reader: Any,
+        batch_size: int = 1,
+        transform_fn: Callable[[Any], torch.Tensor] | None = None,
+        shuffling_queue_capacity: int = 0,
+    ) -> None:
+        super().__init__(reader, batch_size, shuffling_queue_capacity)
+        self.transform_fn = transform_fn or torch.as_tensor
+
+    def _batches(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Cut batches from what has been read and not delivered.
+
+        With shuffling, new rows are mixed with those left over by one permutation, and as many batches are cut as
+        leave `shuffling_queue_capacity` rows for the next mixing.
+        """
+        kept = max(0, self.shuffling_queue_capacity - 1)
+        chunk_rows = max(self.batch_size, self.shuffling_queue_capacity)
+        pool: dict[str, torch.Tensor] = {}
+        for new in tensors_of(self.reader, self.transform_fn, chunk_rows):
+            pool = {name: torch.cat([pool[name], rows]) if pool else rows for name, rows in new.items()}
+            size = _rows_of(pool)
+            if size < kept + self.batch_size:
+                continue
+            if self.shuffling_queue_capacity > 0:
+                pool = _permuted(pool)
+            whole = (size - kept) // self.batch_size * self.batch_size
+            yield from _cut(pool, 0, whole, self.batch_size)
+            pool = {name: rows[whole:] for name, rows in pool.items()}
+        if pool and self.shuffling_queue_capacity > 0:
+            pool = _permuted(pool)
+        yield from _cut(pool, 0, _rows_of(pool), self.batch_size)
+
+
+def _rows_of(pool: Mapping[str, torch.Tensor]) -> int:
+    return len(next(iter(pool.values()))) if pool else 0
+
+
+def _permuted(pool: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    first = next(iter(pool.values()))
+    order = torch.randperm(len(first), device=first.device)
+    return {name: rows[order] for name, rows in pool.items()}
+
+
+def _cut(pool: Mapping[str, torch.Tensor], start: int, stop: int, size: int) -> Iterator[dict[str, torch.Tensor]]:
+    for begin in range(start, stop, size):
+        yield {name: rows[begin : min(begin + size, stop)] for name, rows in pool.items()}
+
+
+def tensors_of(
+    reader: Any, transform_fn: Callable[[Any], torch.Tensor], chunk_rows: int
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield what a reader returns as tensors ``[rows, ...]`` by name: batches as they are, rows by `chunk_rows`."""
+    if reader.batched_output:
+        for item in reader:
+            yield {name: transform_fn(_sanitized(name, value)) for name, value in _as_dict(item).items()}
+        return
+    rows: list[dict[str, Any]] = []
+    for item in reader:
+        rows.append({name: _sanitized(name, value) for name, value in _as_dict(item).items()})
+        if len(rows) == chunk_rows:
+            yield _stacked(rows, transform_fn)
+            rows = []
+    if rows:
+        yield _stacked(rows, transform_fn)
+
+
+def _stacked(rows: list[dict[str, Any]], transform_fn: Callable[[Any], torch.Tensor]) -> dict[str, torch.Tensor]:
+    found = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        if isinstance(values[0], torch.Tensor):
+            found[name] = transform_fn(torch.stack(values))
+            continue
+        try:
+            array = np.stack([np.asarray(value) for value in values])
+        except ValueError:
+            raise TypeError(f"field {name!r}: the arrays of a batch have one shape, and these differ") from None
+        if array.dtype.kind in "SUO":
+            raise TypeError(f"field {name!r} is {array.dtype}, which no tensor holds; leave it out with schema_fields")
+        found[name] = transform_fn(array)
+    return found
+
+
+class InMemBatchedDataLoader:
+    """Batches of rows that are read once and kept.
+
+    Args:
+        reader: Read when the loader is made, and stopped then.
+        batch_size: As in `DataLoader`.
+        transform_fn: As in `BatchedDataLoader`.
+        num_epochs: Passes that one iteration makes.
+        seed: Of the order; each pass has its own.
+        rows_capacity: Most rows that are kept. Where the reader has more, a warning says so; None: all.
+        shuffle: Permute the rows of each pass.
+    """
+
+    def __init__(
+        self,
+        reader: Any,
+        batch_size: int = 1,
+        transform_fn: Callable[[Any], torch.Tensor] | None = None,
+        num_epochs: int = 1,
+        seed: int = 0,
+        rows_capacity: int | None = 1024,
+        shuffle: bool = False,
+    ) -> None:
+        if rows_capacity is None and getattr(reader, "num_epochs", 1) is None:
+            raise ValueError("InMemBatchedDataLoader: rows_capacity=None needs a reader that ends (num_epochs)")
+        self._batch_size = batch_size
+        self._num_epochs = num_epochs
+        self._seed = seed
+        self._shuffle = shuffle
+        self._used = False
+        self._rows = _loaded(reader, transform_fn or torch.as_tensor, rows_capacity)
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield the batches of all passes, once.
+
+        Raises:
+            RuntimeError: it was iterated before.
+        """
+        if self._used:
+            raise RuntimeError("InMemBatchedDataLoader is iterated once; num_epochs says how many passes that makes")
+        self._used = True
+        for epoch in range(self._num_epochs):
+            rows = self._rows
+            if self._shuffle and rows:
+                generator = torch.Generator()
+                generator.manual_seed(self._seed + epoch)
+                order = torch.randperm(_rows_of(rows), generator=generator)
+                rows = {name: column[order.to(column.device)] for name, column in rows.items()}
+            for batch in _cut(rows, 0, _rows_of(rows), self._batch_size):
+                yield batch if self._shuffle else {name: column.clone() for name, column in batch.items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _loaded(
+    reader: Any, transform_fn: Callable[[Any], torch.Tensor], rows_capacity: int | None
+) -> dict[str, torch.Tensor]:
+    pieces: list[dict[str, torch.Tensor]] = []
+    count, left_out = 0, 0
+    try:
+        for piece in tensors_of(reader, transform_fn, 1024):
+            room = _rows_of(piece) if rows_capacity is None else rows_capacity - count
+            if room <= 0:
+                left_out = _rows_of(piece)
+                break
+            pieces.append({name: rows[:room] for name, rows in piece.items()})
+            count += min(room, _rows_of(piece))
+            left_out = max(0, _rows_of(piece) - room)
+            if left_out or (rows_capacity == count and getattr(reader, "num_epochs", 1) is None):
+                break
+    finally:
+        reader.stop()
+        reader.join()
+    if left_out and getattr(reader, "num_epochs", 1) is not None:
+        warnings.warn(
+            f"InMemBatchedDataLoader keeps rows_capacity={rows_capacity} rows, and the reader has more: "
+            "the others are left out of every pass; rows_capacity=None keeps all",
+            stacklevel=3,
+        )
+    if not pieces:
+        return {}
+    return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}

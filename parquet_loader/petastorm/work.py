@@ -1,0 +1,231 @@
+"""What a thread of a reader does with one row group: read, choose rows, decode, transform."""
+
+from __future__ import annotations
+
+import abc
+import importlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.errors import ConfigurationError, TransformError
+from parquet_loader.petastorm.cache import CacheBase
+from parquet_loader.petastorm.dataset import RowGroups
+from parquet_loader.petastorm.decoding import batch_arrays, decode_columns
+from parquet_loader.petastorm.ngram import NGram
+from parquet_loader.petastorm.predicates import PredicateBase
+from parquet_loader.petastorm.transform import TransformSpec
+from parquet_loader.petastorm.unischema import Unischema
+from parquet_loader.plan import Stream, permutation
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a row group, read at once.
+
+    Attributes:
+        row_group: Its number.
+        part, parts: Which of how many equal parts.
+    """
+
+    row_group: int
+    part: int
+    parts: int
+
+    def rows(self, count: int, overlap: int = 0) -> slice:
+        """Return the rows of this part, and so many of the next one."""
+        parts = min(count, self.parts)
+        if not parts or self.part >= parts:
+            return slice(0, 0)
+        bounds = [-(-number * count // parts) for number in (self.part, self.part + 1)]
+        return slice(bounds[0], min(count, bounds[1] + overlap))
+
+
+@dataclass(frozen=True, slots=True)
+class Work(abc.ABC):
+    """Reads row groups. Immutable; any thread may call it.
+
+    Attributes:
+        dataset: The row groups.
+        stored: Fields that are read.
+        delivered: Fields of what is returned.
+        predicate: Which rows are returned, or None.
+        transform: What is done to them, or None.
+        ngram: How rows are put together, or None.
+        cache: Where row groups are kept as they were read.
+        seed: Of the order of rows, together with epoch and row group.
+        shuffle_rows: Whether the rows of a row group are permuted.
+    """
+
+    dataset: RowGroups
+    stored: Unischema
+    delivered: Unischema
+    predicate: PredicateBase | None
+    transform: TransformSpec | None
+    ngram: NGram | None
+    cache: CacheBase
+    seed: int
+    shuffle_rows: bool
+
+    @abc.abstractmethod
+    def __call__(self, piece: Piece, epoch: int) -> deque[Any]:
+        """Return what a piece gives, in order."""
+
+    def _columns(self) -> list[str]:
+        names = dict.fromkeys(self.stored.fields)
+        if self.predicate is not None:
+            names |= dict.fromkeys(sorted(self.predicate.get_fields()))
+        if self.ngram is not None:
+            names[self.ngram.timestamp_name] = None
+        return list(names)
+
+    def _table(self, piece: Piece, epoch: int) -> pa.Table:
+        """Return the rows of a piece in the order of the epoch: one permutation for all columns."""
+        columns = self._columns()
+        key = self.dataset.cache_key(piece.row_group, columns)
+        table = self.cache.get(key, lambda: self.dataset.read(piece.row_group, columns))
+        rows = piece.rows(len(table), self.ngram.length - 1 if self.ngram is not None else 0)
+        if self.shuffle_rows:
+            order = permutation(len(table), self.seed, Stream.ROWS, epoch, piece.row_group)
+            return table.take(pa.array(order[rows]))
+        return table.slice(rows.start, rows.stop - rows.start)
+
+
+@dataclass(frozen=True, slots=True)
+class RowWork(Work):
+    """Rows as namedtuples, or n-grams of them."""
+
+    def __call__(self, piece: Piece, epoch: int) -> deque[Any]:
+        """Return the rows or n-grams of a piece."""
+        table = self._table(piece, epoch)
+        place = self.dataset.describe(piece.row_group)
+        known: dict[str, list[Any]] = {}
+        if self.predicate is not None:
+            known = decode_columns(table.select(sorted(self.predicate.get_fields())), self.dataset.unischema, place)
+            tested = [dict(zip(known, values, strict=True)) for values in zip(*known.values(), strict=True)]
+            passing = [row for row, values in enumerate(tested) if self.predicate.do_include(values)]
+            if not passing:
+                return deque()
+            if len(passing) < len(table):
+                table = table.take(pa.array(passing, pa.int64()))
+                known = {name: [values[row] for row in passing] for name, values in known.items()}
+        others = [name for name in table.column_names if name not in known]
+        known |= decode_columns(table.select(others), self.dataset.unischema, place)
+        names = [name for name in self.stored.fields if name in known]
+        if self.ngram is not None:
+            return self._ngrams(known)
+        if self.transform is None:
+            make = self.delivered._get_namedtuple()._make
+            return deque(map(make, zip(*(known[name] for name in self.delivered.fields), strict=True)))
+        rows = [dict(zip(names, values, strict=True)) for values in zip(*(known[n] for n in names), strict=True)]
+        return deque(self._transformed(row, place) for row in rows)
+
+    def _transformed(self, row: dict[str, Any], place: str) -> Any:
+        assert self.transform is not None
+        changed = row if self.transform.func is None else self.transform.func(row)
+        if not isinstance(changed, dict):
+            raise TransformError(
+                f"{place}: the function of the TransformSpec returned {type(changed).__name__}, expected a dict"
+            )
+        missing = [name for name in self.delivered.fields if name not in changed]
+        removed = set(self.transform.removed_fields)
+        chosen = self.transform.selected_fields is not None
+        unknown = [n for n in changed if n not in self.delivered.fields and n not in removed and not chosen]
+        if missing or unknown:
+            raise TransformError(
+                f"{place}: the function of the TransformSpec returned "
+                f"{'no ' + ', '.join(missing) if missing else ', '.join(map(str, unknown))}; "
+                f"expected the fields {', '.join(self.delivered.fields)} (see edit_fields and removed_fields)"
+            )
+        return self.delivered.make_namedtuple(**{name: changed[name] for name in self.delivered.fields})
+
+    def _ngrams(self, columns: dict[str, list[Any]]) -> deque[Any]:
+        assert self.ngram is not None
+        rows: Sequence[dict[str, Any]]
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        if self.transform is not None:
+            place = "an n-gram"
+            time = self.ngram.timestamp_name
+            changed = [self._transformed(row, place)._asdict() for row in rows]
+            rows = [{time: row[time], **new} for row, new in zip(rows, changed, strict=True)]
+        steps = {s: self.ngram.get_schema_at_timestep(self.delivered, s) for s in self.ngram.fields}
+        empty = Unischema(f"{self.delivered._name}_view", [])
+        found = self.ngram.form_ngram(rows, self.delivered)
+        return deque({s: steps.get(s, empty).make_namedtuple(**row) for s, row in gram.items()} for gram in found)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWork(Work):
+    """Row groups as namedtuples of arrays."""
+
+    def __call__(self, piece: Piece, epoch: int) -> deque[Any]:
+        """Return the batch of a piece, or nothing where no row passes."""
+        table = self._table(piece, epoch)
+        place = self.dataset.describe(piece.row_group)
+        if self.predicate is not None and len(table):
+            tested = table.select(sorted(self.predicate.get_fields()))
+            included = np.asarray(self.predicate.do_include(_pandas(tested)), bool)
+            if included.shape != (len(table),):
+                raise ConfigurationError(
+                    f"the predicate returned the shape {included.shape} for {len(table)} rows; of make_batch_reader it "
+                    "takes columns as pandas Series and returns a Series of bools"
+                )
+            table = table.filter(pa.array(included))
+        if not len(table):
+            return deque()
+        table = table.select(list(self.stored.fields))
+        arrays = batch_arrays(table, self.stored, place) if self.transform is None else self._transformed(table, place)
+        return deque([self.delivered._get_namedtuple()(*(arrays[name] for name in self.delivered.fields))])
+
+    def _transformed(self, table: pa.Table, place: str) -> dict[str, Any]:
+        assert self.transform is not None
+        frame = _pandas(table)
+        if self.transform.func is not None:
+            frame = self.transform.func(frame)
+        removed = set(self.transform.removed_fields)
+        found = [name for name in frame.columns if name not in removed]
+        wanted = list(self.delivered.fields)
+        if self.transform.selected_fields is not None:
+            found = [name for name in found if name in self.delivered.fields]
+        if set(found) != set(wanted):
+            raise TransformError(
+                f"{place}: the function of the TransformSpec returned the columns {', '.join(map(str, found))}, "
+                f"expected {', '.join(wanted)} (see edit_fields and removed_fields)"
+            )
+        return {name: _from_series(frame[name], self.delivered.fields[name], place) for name in wanted}
+
+
+def _from_series(series: Any, field: Any, place: str) -> Any:
+    """Return a column of a frame as an array: arrays in its cells stacked, of the shape that the field says."""
+    values = series.to_numpy()
+    if values.dtype != object or not len(values):
+        return values if values.flags.writeable else values.copy()
+    if any(isinstance(v, np.ndarray | list | tuple) for v in values):
+        cells = [np.asarray(v) for v in values]
+        if len({cell.shape for cell in cells}) != 1:
+            raise TransformError(f"{place}, column {field.name!r}: the arrays of a batch have one shape, these differ")
+        expected = field.shape
+        stacked = np.stack(cells)
+        if len(expected) > 1 and None not in expected and stacked.shape[1:] != tuple(expected):
+            raise TransformError(
+                f"{place}, column {field.name!r}: the arrays have the shape {stacked.shape[1:]}, expected {expected}"
+            )
+        return stacked
+    if all(isinstance(v, str) for v in values):
+        return np.array(values.tolist(), np.str_)
+    return values
+
+
+def _pandas(table: pa.Table) -> Any:
+    try:
+        importlib.import_module("pandas")
+    except ImportError:
+        raise ConfigurationError(
+            "predicates and transformations of make_batch_reader take pandas DataFrames, and pandas is not installed: "
+            "pip install 'torch-parquet-loader[pandas]'"
+        ) from None
+    return table.to_pandas()

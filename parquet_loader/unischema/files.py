@@ -1,0 +1,79 @@
+"""Where Petastorm's metadata lies: ``_common_metadata`` at the root of a data set, above its partitions."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from parquet_loader.errors import DataError, SchemaError, SourceError
+from parquet_loader.source import SourceFile
+from parquet_loader.unischema.records import UnischemaRecord, read_unischema
+
+UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
+ROW_GROUPS_KEY = b"dataset-toolkit.num_row_groups_per_file.v1"
+INDEX_KEY = b"dataset-toolkit.rowgroups_index.v1"
+
+COMMON_METADATA = "_common_metadata"
+_MANY_ROOTS = 64
+
+
+def roots_of(files: Sequence[SourceFile]) -> list[str]:
+    """Return the directories that may be roots of the files' data sets: theirs, less the partitions.
+
+    Where there are very many, only the one that holds all of them.
+    """
+    roots: dict[str, None] = {}
+    for file in files:
+        folder = posixpath.dirname(file.path)
+        while "=" in posixpath.basename(folder):
+            folder = posixpath.dirname(folder)
+        roots[folder] = None
+    if len(roots) > _MANY_ROOTS:
+        return [posixpath.commonpath(list(roots))]
+    return list(roots)
+
+
+def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | None:
+    """Return the keys and values of a data set's ``_common_metadata``, or None where there is no such file.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    path = posixpath.join(root, COMMON_METADATA)
+    try:
+        if filesystem.get_file_info(path).type != pafs.FileType.File:
+            return None
+        found: dict[bytes, bytes] = pq.read_metadata(path, filesystem=filesystem).metadata or {}
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise SourceError(f"{path}: the metadata of the data set cannot be read: {reason}") from error
+    return found
+
+
+def declared_unischema(filesystem: pafs.FileSystem, files: Sequence[SourceFile]) -> UnischemaRecord | None:
+    """Return the Unischema that a source's data sets carry, or None where there is none.
+
+    Raises:
+        DataError: the metadata are refused, because they hold what Petastorm does not write.
+        SchemaError: data sets that are read together carry different Unischemas.
+        SourceError: the file with the metadata cannot be read.
+    """
+    first: tuple[str, UnischemaRecord] | None = None
+    for root in roots_of(files):
+        data = (metadata_of(filesystem, root) or {}).get(UNISCHEMA_KEY)
+        if data is None:
+            continue
+        try:
+            found = read_unischema(data)
+        except DataError as error:
+            raise DataError(
+                f"{posixpath.join(root, COMMON_METADATA)}: {error}; pass schema= to read the files without it"
+            ) from None
+        if first is not None and first[1].fields != found.fields:
+            raise SchemaError(f"{first[0]} and {root} carry different Unischemas; pass schema= to read them together")
+        first = first or (root, found)
+    return None if first is None else first[1]

@@ -1,0 +1,61 @@
+"""What Petastorm says of a source, brought into the opening of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.errors import SourceError
+from parquet_loader.schema import METADATA_KEY, Schema
+from parquet_loader.snapshot import Snapshot
+from parquet_loader.unischema.fields import partition_type, schema_of
+from parquet_loader.unischema.files import declared_unischema
+from parquet_loader.unischema.records import UnischemaRecord
+
+
+def with_unischema(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[Snapshot, Schema | None]:
+    """Return the schema that follows from the Unischema of a Petastorm data set, or None where there is none.
+
+    The snapshot comes back with the types of partition columns that the Unischema gives them. Files that carry a
+    schema of this library go by that.
+
+    Raises:
+        DataError, SchemaError, SourceError: see `declared_unischema` and `schema_of`.
+    """
+    if any(METADATA_KEY in (schema.metadata or {}) for schema in snapshot.schemas):
+        return snapshot, None
+    record = declared_unischema(snapshot.filesystem, snapshot.files)
+    if record is None:
+        return snapshot, None
+    if columns is not None:
+        wanted = set(columns)
+        if wanted <= {field.name for field in record.fields}:
+            record = UnischemaRecord(record.name, tuple(f for f in record.fields if f.name in wanted))
+    typed = with_partition_types(snapshot, record)
+    with_rows = snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]]
+    files = snapshot.schemas[int(with_rows[0]) if len(with_rows) else 0]
+    return typed, schema_of(record, files, typed.partition_schema)
+
+
+def with_partition_types(snapshot: Snapshot, record: UnischemaRecord) -> Snapshot:
+    """Return the snapshot with partition columns of the types that a Unischema gives them.
+
+    Raises:
+        SourceError: the name of a directory is no value of its column's type.
+    """
+    types = {field.name: partition_type(field) for field in record.fields}
+    schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in snapshot.partition_schema])
+    typed = replace(snapshot, partition_schema=schema)
+    if schema != snapshot.partition_schema:
+        _, firsts = np.unique(np.array([str(f.partitions) for f in snapshot.files]), return_index=True)
+        for file in firsts.tolist():
+            try:
+                typed.partition_values(file)
+            except pa.ArrowInvalid as error:
+                raise SourceError(
+                    f"{snapshot.files[file].path}: the name of a directory is no value of its column: {error}"
+                ) from None
+    return typed

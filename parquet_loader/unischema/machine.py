@@ -1,0 +1,281 @@
+"""Runs the opcodes of a pickle on values that can do nothing: what comes out is a tree of plain records.
+
+Python's own unpickler calls what a pickle tells it to call, and sets the attributes it is told to set; forbidding names
+leaves all that machinery in place. Here there is no machinery to forbid: a name is an entry of a list (`names`), a
+call is noted down as a `Made`, and no object of any other kind exists. Lists, sets and dicts are notes as well, so that
+nothing is hashed or compared either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from parquet_loader.unischema.names import CALLED, Name
+from parquet_loader.unischema.opcodes import MAX_STACK, Op, check_name, check_ops, read_ops, refuse
+
+MAX_DEPTH = 64
+
+
+@dataclass(slots=True, eq=False, repr=False)  # a tree of shared parts can be too large to print
+class Items:
+    """A list, tuple or set."""
+
+    kind: Literal["list", "tuple", "set"]
+    values: list[Any]
+
+
+@dataclass(slots=True, eq=False, repr=False)  # a tree of shared parts can be too large to print
+class Pairs:
+    """A dict: keys and values in their order."""
+
+    values: list[tuple[Any, Any]]
+
+
+@dataclass(slots=True, eq=False, repr=False)  # a tree of shared parts can be too large to print
+class Made:
+    """What a pickle would have made by a call: the name, the arguments, and what was then put into the object.
+
+    Attributes:
+        name: What would have been called.
+        arguments: With what.
+        state: What its attributes would have become.
+        pairs: What would have been set in it as in a dict.
+        values: What would have been added to it as to a list or set.
+    """
+
+    name: Name
+    arguments: list[Any]
+    state: Any = None
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+
+
+Value: TypeAlias = "bool | int | float | str | bytes | Name | Items | Pairs | Made | None"
+
+
+class _Mark:
+    __slots__ = ()
+
+
+_MARK = _Mark()
+
+
+def run(data: bytes) -> Value:
+    """Return what a pickle describes.
+
+    Raises:
+        DataError: the pickle is damaged, names what is not on the list, calls what is no name, nests too deeply, or
+            holds a value within itself.
+    """
+    check_ops(data)
+    machine = _Machine()
+    for op in read_ops(data):
+        if op[0] == "STOP":
+            break
+        machine.step(op)
+    value = machine.result()
+    _check_tree(value)
+    return value
+
+
+class _Machine:
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+
+    def step(self, op: Op) -> None:
+        name, argument, at = op
+        stack = self._stack
+        if len(stack) > MAX_STACK:
+            refuse(f"more than {MAX_STACK} values wait on its stack", at)
+        match name:
+            case "VALUE":
+                stack.append(argument)
+            case "TRUE" | "FALSE":
+                stack.append(name == "TRUE")
+            case "MARK":
+                stack.append(_MARK)
+            case "POP":
+                if not stack:
+                    refuse("it takes a value where there is none", at)
+                stack.pop()
+            case "POP_MARK":
+                self._to_mark(at)
+            case "DUP":
+                stack.append(self._top(at))
+            case "PUT":
+                self._memo[argument] = self._top(at)
+            case "MEMOIZE":
+                self._memo[len(self._memo)] = self._top(at)
+            case "GET":
+                if argument not in self._memo:
+                    refuse(f"the memo holds nothing at {argument}", at)
+                stack.append(self._memo[argument])
+            case "GLOBAL":
+                stack.append(check_name(argument[0], argument[1], at))
+            case "STACK_GLOBAL":
+                what, module = self._pop(at), self._pop(at)
+                if not isinstance(module, str) or not isinstance(what, str):
+                    refuse("a name that is no str", at)
+                stack.append(check_name(module, what, at))
+            case "REDUCE":
+                arguments, called = self._pop(at), self._pop(at)
+                stack.append(_made(called, arguments, at))
+            case "NEWOBJ":
+                arguments, called = self._pop(at), self._pop(at)
+                stack.append(_made(called, arguments, at))
+            case "NEWOBJ_EX":
+                keywords, arguments, called = self._pop(at), self._pop(at), self._pop(at)
+                if not isinstance(keywords, Pairs) or keywords.values:
+                    refuse("a call with keyword arguments", at)
+                stack.append(_made(called, arguments, at))
+            case "BUILD":
+                state = self._pop(at)
+                target = self._top(at)
+                if not isinstance(target, Made) or target.state is not None:
+                    refuse("it gives attributes to what is no object, or twice to one", at)
+                target.state = state
+            case "EMPTY_LIST" | "EMPTY_SET" | "EMPTY_TUPLE":
+                kinds: dict[str, Any] = {"EMPTY_LIST": "list", "EMPTY_SET": "set", "EMPTY_TUPLE": "tuple"}
+                stack.append(Items(kinds[name], []))
+            case "EMPTY_DICT":
+                stack.append(Pairs([]))
+            case "LIST":
+                stack.append(Items("list", self._to_mark(at)))
+            case "TUPLE":
+                stack.append(Items("tuple", self._to_mark(at)))
+            case "FROZENSET":
+                stack.append(Items("set", self._to_mark(at)))
+            case "DICT":
+                stack.append(Pairs(_paired(self._to_mark(at), at)))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                values = [self._pop(at) for _ in range(int(name[-1]))]
+                stack.append(Items("tuple", values[::-1]))
+            case "APPEND":
+                values = [self._pop(at)]
+                self._extend(values, ("list",), at)
+            case "APPENDS":
+                values = self._to_mark(at)
+                self._extend(values, ("list",), at)
+            case "ADDITEMS":
+                values = self._to_mark(at)
+                self._extend(values, ("set",), at)
+            case "SETITEM":
+                value, key = self._pop(at), self._pop(at)
+                self._update([(key, value)], at)
+            case "SETITEMS":
+                pairs = _paired(self._to_mark(at), at)
+                self._update(pairs, at)
+            case "PROTO" | "FRAME":
+                pass
+            case _:
+                refuse(f"the opcode {name} has no place in it", at)
+
+    def result(self) -> Value:
+        """Return the one value that is left.
+
+        Raises:
+            DataError: there is none, or more than one.
+        """
+        if len(self._stack) != 1 or self._stack[0] is _MARK:
+            refuse(f"{len(self._stack)} values are left at its end, where one is expected")
+        value: Value = self._stack[0]
+        return value
+
+    def _top(self, at: int) -> Any:
+        if not self._stack or self._stack[-1] is _MARK:
+            refuse("it takes a value where there is none", at)
+        return self._stack[-1]
+
+    def _pop(self, at: int) -> Any:
+        self._top(at)
+        return self._stack.pop()
+
+    def _to_mark(self, at: int) -> list[Any]:
+        stack = self._stack
+        position = len(stack) - 1
+        while position >= 0 and stack[position] is not _MARK:
+            position -= 1
+        if position < 0:
+            refuse("it goes back to a mark that is not there", at)
+        values = stack[position + 1 :]
+        del stack[position:]
+        return values
+
+    def _extend(self, values: list[Any], kinds: tuple[str, ...], at: int) -> None:
+        target = self._top(at)
+        if isinstance(target, Made) or (isinstance(target, Items) and target.kind in kinds):
+            target.values.extend(values)
+        else:
+            refuse("it adds to what is no list or set", at)
+
+    def _update(self, pairs: list[tuple[Any, Any]], at: int) -> None:
+        target = self._top(at)
+        if isinstance(target, Pairs):
+            target.values.extend(pairs)
+        elif isinstance(target, Made):
+            target.pairs.extend(pairs)
+        else:
+            refuse("it sets keys of what is no dict", at)
+
+
+def _made(called: Any, arguments: Any, at: int) -> Made:
+    if not isinstance(called, Name):
+        refuse("it calls what is no name, but the result of another call or a plain value", at)
+    if called.role not in CALLED:
+        refuse(f"it calls {called.name!r}, of which it may only give the name", at)
+    if not isinstance(arguments, Items) or arguments.kind != "tuple":
+        refuse("it calls with what are no arguments", at)
+    return Made(called, arguments.values)
+
+
+def _paired(values: list[Any], at: int) -> list[tuple[Any, Any]]:
+    if len(values) % 2:
+        refuse("a key without a value", at)
+    return list(zip(values[::2], values[1::2], strict=True))
+
+
+def _inside(value: Any) -> list[Any]:
+    match value:
+        case Items():
+            return value.values
+        case Pairs():
+            return [part for pair in value.values for part in pair]
+        case Made():
+            pairs = [part for pair in value.pairs for part in pair]
+            return [*value.arguments, value.state, *pairs, *value.values]
+        case _:
+            return []
+
+
+def _check_tree(root: Any) -> None:
+    """Refuse values that hold themselves, and those nested too deeply; what is shared is looked at once."""
+    heights: dict[Any, int] = {}  # of values that are done; 0 for those that are open
+    if not isinstance(root, Items | Pairs | Made):
+        return
+    path: list[tuple[Any, list[Any], list[int]]] = [(root, list(_inside(root)), [0])]
+    heights[root] = 0
+    while path:
+        value, left, below = path[-1]
+        if not left:
+            path.pop()
+            height = heights[value] = max(below) + 1
+            if height > MAX_DEPTH:
+                refuse(f"values nest more than {MAX_DEPTH} deep")
+            if path:
+                path[-1][2].append(height)
+            continue
+        inner = left.pop()
+        if not isinstance(inner, Items | Pairs | Made):
+            continue
+        known = heights.get(inner)
+        if known == 0:
+            refuse("a value holds itself")
+        if known is not None:
+            below.append(known)
+            continue
+        if len(path) >= MAX_DEPTH:
+            refuse(f"values nest more than {MAX_DEPTH} deep")
+        heights[inner] = 0
+        path.append((inner, list(_inside(inner)), [0]))

@@ -1,0 +1,165 @@
+"""The names that Petastorm's metadata may hold: an exact list, and what each of them stands for here.
+
+Nothing in this list is a callable, and no name is ever imported. A pickle that names anything else is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal[
+    "unischema",
+    "field",
+    "codec",
+    "indexer",
+    "spark",
+    "ordered dict",
+    "default dict",
+    "set",
+    "decimal",
+    "dtype",
+    "scalar",
+    "restore",
+    "reconstructor",
+    "number type",
+    "base",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """One name of the list.
+
+    Attributes:
+        role: What it stands for.
+        name: The canonical name within its role: ``"str_"`` for ``numpy.unicode_``.
+    """
+
+    role: Role
+    name: str
+
+
+CALLED: frozenset[Role] = frozenset(
+    {
+        "unischema",
+        "field",
+        "codec",
+        "indexer",
+        "spark",
+        "ordered dict",
+        "default dict",
+        "set",
+        "decimal",
+        "dtype",
+        "scalar",
+        "restore",
+        "reconstructor",
+    }
+)
+"""Roles of which a pickle makes objects; of the others it only gives the name."""
+
+_PACKAGES = ("petastorm", "av.experimental.deepdrive.dataset_toolkit", "av.ml.dataset_toolkit")
+_CODECS = ("ScalarCodec", "NdarrayCodec", "CompressedNdarrayCodec", "CompressedImageCodec")
+_INDEXERS = ("SingleFieldIndexer", "FieldNotNullIndexer")
+SPARK_TYPES = (
+    "NullType",
+    "StringType",
+    "CharType",
+    "VarcharType",
+    "BinaryType",
+    "BooleanType",
+    "DateType",
+    "TimestampType",
+    "TimestampNTZType",
+    "DecimalType",
+    "DoubleType",
+    "FloatType",
+    "ByteType",
+    "ShortType",
+    "IntegerType",
+    "LongType",
+    "DayTimeIntervalType",
+    "YearMonthIntervalType",
+    "ArrayType",
+    "MapType",
+    "StructField",
+    "StructType",
+)
+# Old and new names of numpy's scalar types, each with the name that numpy has for it today.
+NUMBER_TYPES = {
+    "bool": "bool",
+    "bool_": "bool",
+    "bool8": "bool",
+    "int8": "int8",
+    "int16": "int16",
+    "int32": "int32",
+    "int64": "int64",
+    "uint8": "uint8",
+    "uint16": "uint16",
+    "uint32": "uint32",
+    "uint64": "uint64",
+    "byte": "int8",
+    "short": "int16",
+    "intc": "int32",
+    "int_": "int64",
+    "intp": "int64",
+    "long": "int64",
+    "longlong": "int64",
+    "ubyte": "uint8",
+    "ushort": "uint16",
+    "uintc": "uint32",
+    "uint": "uint64",
+    "uintp": "uint64",
+    "ulong": "uint64",
+    "ulonglong": "uint64",
+    "float16": "float16",
+    "float32": "float32",
+    "float64": "float64",
+    "half": "float16",
+    "single": "float32",
+    "double": "float64",
+    "float_": "float64",
+    "complex64": "complex64",
+    "complex128": "complex128",
+    "csingle": "complex64",
+    "cdouble": "complex128",
+    "complex_": "complex128",
+    "str_": "str_",
+    "unicode_": "str_",
+    "str0": "str_",
+    "bytes_": "bytes_",
+    "string_": "bytes_",
+    "bytes0": "bytes_",
+    "datetime64": "datetime64",
+    "timedelta64": "timedelta64",
+}
+
+
+def _listed() -> dict[tuple[str, str], Name]:
+    found: dict[tuple[str, str], Name] = {}
+    for package in _PACKAGES:
+        found[f"{package}.unischema", "Unischema"] = Name("unischema", "Unischema")
+        found[f"{package}.unischema", "UnischemaField"] = Name("field", "UnischemaField")
+        found |= {(f"{package}.codecs", codec): Name("codec", codec) for codec in _CODECS}
+        found |= {(f"{package}.etl.rowgroup_indexers", name): Name("indexer", name) for name in _INDEXERS}
+    found |= {("pyspark.sql.types", name): Name("spark", name) for name in SPARK_TYPES}
+    found |= {("numpy", old): Name("number type", new) for old, new in NUMBER_TYPES.items()}
+    found["numpy", "dtype"] = Name("dtype", "dtype")
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+        found[module, "scalar"] = Name("scalar", "scalar")
+    found["collections", "OrderedDict"] = Name("ordered dict", "OrderedDict")
+    found["collections", "defaultdict"] = Name("default dict", "defaultdict")
+    found["decimal", "Decimal"] = Name("decimal", "Decimal")
+    found["pyspark.serializers", "_restore"] = Name("restore", "_restore")
+    for module in ("copy_reg", "copyreg"):
+        found[module, "_reconstructor"] = Name("reconstructor", "_reconstructor")
+    for module in ("__builtin__", "builtins"):
+        found[module, "set"] = Name("set", "set")
+        found[module, "tuple"] = Name("base", "tuple")
+        found[module, "object"] = Name("base", "object")
+    return found
+
+
+LISTED = _listed()
+"""Every name that may be read, by module and name."""

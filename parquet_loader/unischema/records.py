@@ -1,0 +1,377 @@
+"""What Petastorm's metadata says, as plain values; and the way there from the tree that `machine` reads.
+
+Every function here takes apart a tree of records and checks what it finds; none calls anything that a pickle names.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from parquet_loader.unischema.machine import Items, Made, Pairs, run
+from parquet_loader.unischema.names import Name
+from parquet_loader.unischema.opcodes import refuse
+
+MAX_TEXT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SparkType:
+    """A Spark SQL type.
+
+    Attributes:
+        name: Its class, such as ``"DecimalType"``.
+        precision, scale: Of decimals.
+    """
+
+    name: str
+    precision: int | None = None
+    scale: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How a field is stored.
+
+    Attributes:
+        kind: ``"ScalarCodec"``, ``"NdarrayCodec"``, ``"CompressedNdarrayCodec"`` or ``"CompressedImageCodec"``.
+        spark: The type of scalars.
+        image_codec: ``"png"`` or ``"jpeg"``, of images.
+        quality: Of JPEGs.
+    """
+
+    kind: str
+    spark: SparkType | None = None
+    image_codec: str | None = None
+    quality: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRecord:
+    """One field of a Unischema.
+
+    Attributes:
+        name: Its column.
+        dtype: numpy's name of its type (``"int32"``, ``"str_"``, ``"bytes_"``, ``"datetime64"``), or ``"Decimal"``.
+        shape: Lengths, None where they vary; ``()`` for scalars.
+        codec: How it is stored; None: as Spark stores its type.
+        nullable: Whether there may be nulls.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    codec: Codec | None
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnischemaRecord:
+    """A Unischema: a name, and fields in their order."""
+
+    name: str
+    fields: tuple[FieldRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRecord:
+    """An index of row groups.
+
+    Attributes:
+        kind: ``"SingleFieldIndexer"`` or ``"FieldNotNullIndexer"``.
+        name: Name of the index.
+        column: The column that is indexed.
+        values: Numbers of row groups by value, of a `SingleFieldIndexer`.
+        row_groups: Numbers of the row groups that hold a value, of a `FieldNotNullIndexer`.
+    """
+
+    kind: str
+    name: str
+    column: str
+    values: Mapping[Any, frozenset[int]] = field(default_factory=dict)
+    row_groups: frozenset[int] = frozenset()
+
+
+def read_unischema(data: bytes) -> UnischemaRecord:
+    """Return the Unischema of a pickle.
+
+    Raises:
+        DataError: it is none, or is refused; see `machine.run`.
+    """
+    made = _object(run(data), "unischema", "a Unischema")
+    state = _attributes(made, "the Unischema")
+    fields = []
+    for key, value in _dict(state.get("_fields"), "the fields of the Unischema"):
+        found = _field(value)
+        if not isinstance(key, str) or found.name != key:
+            refuse(f"the field {found.name!r:.80} stands under another name")
+        fields.append(found)
+    names = [f.name for f in fields]
+    if len(set(names)) != len(names):
+        refuse("two fields have one name")
+    return UnischemaRecord(_text(state.get("_name"), "the name of the Unischema"), tuple(fields))
+
+
+def read_indexes(data: bytes) -> dict[str, IndexRecord]:
+    """Return the indexes of row groups of a pickle, by name.
+
+    Raises:
+        DataError: they are none, or are refused; see `machine.run`.
+    """
+    found: dict[str, IndexRecord] = {}
+    known: dict[Any, Any] = {}
+    for key, value in _dict(run(data), "the indexes"):
+        name = _text(key, "the name of an index")
+        found[name] = _index(_object(value, "indexer", "an index"), known)
+    return found
+
+
+def _object(value: Any, role: str, what: str) -> Made:
+    """Return the object of a role, whichever way it was pickled."""
+    if isinstance(value, Made) and value.name.role == "reconstructor":
+        arguments = value.arguments
+        if len(arguments) != 3 or not all(isinstance(a, Name) for a in arguments[:2]):
+            refuse(f"{what} is put together from {len(arguments)} arguments")
+        content = arguments[2].values if isinstance(arguments[2], Items) else []
+        value = Made(arguments[0], content, value.state, value.pairs, value.values)
+    if not isinstance(value, Made) or value.name.role != role:
+        found = value.name.name if isinstance(value, Made) else type(value).__name__.lower()
+        refuse(f"where {what} is expected stands {found!r}")
+    return value
+
+
+def _attributes(made: Made, what: str) -> dict[str, Any]:
+    if made.state is None:
+        return {}
+    return {_text(k, f"an attribute of {what}"): v for k, v in _dict(made.state, f"the attributes of {what}")}
+
+
+def _dict(value: Any, what: str) -> list[tuple[Any, Any]]:
+    """Return the pairs of any form of dict."""
+    if isinstance(value, Pairs):
+        return value.values
+    if not isinstance(value, Made) or value.name.role not in {"ordered dict", "default dict"}:
+        refuse(f"{what} are no dict")
+    pairs = list(value.pairs)
+    arguments = value.arguments if value.name.role == "ordered dict" else []
+    for argument in arguments[:1]:
+        if not isinstance(argument, Items):
+            refuse(f"{what} are no pairs")
+        for pair in argument.values:
+            if not isinstance(pair, Items) or len(pair.values) != 2:
+                refuse(f"{what} are no pairs")
+            pairs.append((pair.values[0], pair.values[1]))
+    return pairs
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        refuse(f"{what} is {str(type(value).__name__)!r}, expected a str")
+    return value
+
+
+def _field(value: Any) -> FieldRecord:
+    if isinstance(value, Made) and value.name.role == "restore":
+        values = _restored(value)
+    else:
+        values = _object(value, "field", "a field").arguments
+    if len(values) != 5:
+        refuse(f"a field has {len(values)} parts, expected name, dtype, shape, codec and nullable")
+    name, dtype, shape, codec, nullable = values
+    name = _text(name, "the name of a field")
+    if not isinstance(nullable, bool | int | None):
+        refuse(f"field {name!r}: nullable is no bool")
+    return FieldRecord(name, _dtype_name(dtype, name), _shape(shape, name), _codec(codec, name), bool(nullable))
+
+
+def _restored(made: Made) -> list[Any]:
+    """Return the parts of a namedtuple that pyspark pickled: name, names of its parts, the parts."""
+    if len(made.arguments) != 3 or made.arguments[0] != "UnischemaField":
+        refuse("pyspark restores what is no UnischemaField")
+    names, values = made.arguments[1:]
+    expected = ["name", "numpy_dtype", "shape", "codec", "nullable"]
+    if not isinstance(names, Items) or not isinstance(values, Items) or not _are_texts(names.values, expected):
+        refuse("pyspark restores a UnischemaField of other parts")
+    if len(values.values) != len(names.values):
+        refuse("pyspark restores a UnischemaField of other parts")
+    parts = dict(zip(names.values, values.values, strict=True))
+    return [parts[name] for name in expected]
+
+
+def _are_texts(values: list[Any], expected: list[str]) -> bool:
+    return all(isinstance(v, str) for v in values) and sorted(values) == sorted(expected)
+
+
+def _dtype_name(value: Any, field_name: str) -> str:
+    if isinstance(value, Name) and value.role == "number type":
+        return value.name
+    if isinstance(value, Name) and value.role == "decimal":
+        return "Decimal"
+    if not isinstance(value, Made) or value.name.role != "dtype":
+        refuse(f"field {field_name!r}: its dtype is none of numpy's")
+    return _dtype(value).type.__name__
+
+
+def _shape(value: Any, field_name: str) -> tuple[int | None, ...]:
+    lengths = value.values if isinstance(value, Items) and value.kind != "set" else None
+    if lengths is None or len(lengths) > 32:
+        refuse(f"field {field_name!r}: its shape is no tuple of lengths")
+    found: list[int | None] = []
+    for length in lengths:
+        if isinstance(length, Made) and length.name.role == "scalar":
+            length = _scalar(length)  # noqa: PLW2901  (a length may be one of numpy's ints)
+        if length is not None and (isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 0):
+            refuse(f"field {field_name!r}: its shape is no tuple of lengths")
+        found.append(None if length is None else int(length))
+    return tuple(found)
+
+
+def _codec(value: Any, field_name: str) -> Codec | None:
+    if value is None:
+        return None
+    made = _object(value, "codec", f"the codec of field {field_name!r}")
+    state = _attributes(made, f"the codec of field {field_name!r}")
+    if made.name.name == "ScalarCodec":
+        return Codec("ScalarCodec", spark=_spark_type(state.get("_spark_type"), field_name))
+    if made.name.name == "CompressedImageCodec":
+        kind = _text(state.get("_image_codec", ".png"), "the kind of an image").removeprefix(".").lower()
+        quality = state.get("_quality", 80)
+        return Codec(
+            "CompressedImageCodec",
+            image_codec="jpeg" if kind == "jpg" else kind,
+            quality=quality if isinstance(quality, int) else 80,
+        )
+    return Codec(made.name.name)
+
+
+def _spark_type(value: Any, field_name: str) -> SparkType | None:
+    if isinstance(value, Name) and value.role == "spark":  # the class, where an object was meant
+        return SparkType(value.name)
+    if value is None:
+        return None
+    made = _object(value, "spark", f"the Spark type of field {field_name!r}")
+    state = _attributes(made, f"the Spark type of field {field_name!r}")
+    precision, scale = state.get("precision"), state.get("scale")
+    if not isinstance(precision, int | None) or not isinstance(scale, int | None):
+        refuse(f"field {field_name!r}: precision and scale are no integers")
+    return SparkType(made.name.name, precision, scale)
+
+
+def _index(made: Made, known: dict[Any, Any]) -> IndexRecord:
+    state = _attributes(made, "an index")
+    name = _text(state.get("_index_name"), "the name of an index")
+    column = _text(state.get("_column_name"), "the column of an index")
+    data = state.get("_index_data")
+    if not isinstance(data, Items | Pairs | Made):
+        refuse(f"index {name!r} has no values")
+    if data not in known:  # what several indexes share is read once
+        if made.name.name == "FieldNotNullIndexer":
+            known[data] = _numbers(data, name)
+        else:
+            pairs = _dict(data, f"the values of index {name!r}")
+            known[data] = {_key(key): _shared_numbers(value, name, known) for key, value in pairs}
+    content = known[data]
+    if isinstance(content, frozenset) != (made.name.name == "FieldNotNullIndexer"):
+        refuse(f"index {name!r} holds the values of an index of another kind")
+    if isinstance(content, frozenset):
+        return IndexRecord(made.name.name, name, column, row_groups=content)
+    return IndexRecord(made.name.name, name, column, values=content)
+
+
+def _shared_numbers(value: Any, name: str, known: dict[Any, Any]) -> frozenset[int]:
+    if not isinstance(value, Items | Made):
+        refuse(f"index {name!r}: expected a set of numbers of row groups")
+    if value not in known:
+        known[value] = _numbers(value, name)
+    numbers = known[value]
+    if not isinstance(numbers, frozenset):
+        refuse(f"index {name!r} holds itself")
+    return numbers
+
+
+def _numbers(value: Any, name: str) -> frozenset[int]:
+    if isinstance(value, Made) and value.name.role == "set" and len(value.arguments) <= 1:
+        inner = value.arguments[0] if value.arguments else Items("list", [])
+        value = Items("set", [*(inner.values if isinstance(inner, Items) else [None]), *value.values])
+    if not isinstance(value, Items):
+        refuse(f"index {name!r}: expected a set of numbers of row groups")
+    for number in value.values:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**31:
+            refuse(f"index {name!r}: expected a set of numbers of row groups")
+    return frozenset(value.values)
+
+
+def _key(value: Any) -> Any:
+    """Return a value that was indexed."""
+    if isinstance(value, Made) and value.name.role == "scalar":
+        return _scalar(value)
+    if isinstance(value, Made) and value.name.role == "decimal":
+        return _decimal(value)
+    if isinstance(value, int) and not -(2**64) < value < 2**64:
+        refuse("an index of integers that no column holds")
+    if value is not None and not isinstance(value, str | bytes | bool | int | float):
+        refuse("an index of values that are no scalars")
+    return value
+
+
+_DECIMAL = re.compile(r"-?[0-9]{1,80}(\.[0-9]{0,80})?([Ee][+-]?[0-9]{1,4})?")
+
+
+def _decimal(made: Made) -> Decimal:
+    text = made.arguments[0] if len(made.arguments) == 1 else None
+    if not isinstance(text, str) or not _DECIMAL.fullmatch(text):
+        refuse("a Decimal that is no number")
+    return Decimal(text)
+
+
+_DTYPE = re.compile(r"(b1|[iu][1248]|f[248]|c(8|16)|[US][0-9]{1,7}|[Mm]8)")
+_UNITS = re.compile(r"Y|M|W|D|h|m|s|ms|us|ns")
+
+
+def _dtype(made: Made) -> np.dtype[Any]:
+    """Return a dtype pickled as its code and a state that gives the byte order, and the unit of times."""
+    code = made.arguments[0] if made.arguments else None
+    if not isinstance(code, str) or not _DTYPE.fullmatch(code):
+        refuse(f"a dtype {code!r:.40} has no place in it" if isinstance(code, str) else "a dtype without its code")
+    state = made.state.values if isinstance(made.state, Items) else []
+    order = state[1] if len(state) > 1 else "|"
+    if order not in ("<", ">", "|", "="):
+        refuse("a dtype of an unknown byte order")
+    unit = ""
+    if code[0] in "Mm":
+        metadata = state[8] if len(state) > 8 else None
+        inner = metadata.values[-1] if isinstance(metadata, Items) and metadata.values else None
+        parts = inner.values if isinstance(inner, Items) else []
+        if len(parts) < 2 or not isinstance(parts[0], str | bytes) or parts[1] != 1:
+            refuse("a dtype of time without its unit")
+        unit = parts[0] if isinstance(parts[0], str) else parts[0].decode("latin-1")
+        if not _UNITS.fullmatch(unit):
+            refuse("a dtype of time of an unknown unit")
+        unit = f"[{unit}]"
+    return np.dtype(f"{'' if order in '|=' else order}{code}{unit}")
+
+
+def _scalar(made: Made) -> Any:
+    """Return one of numpy's scalars, pickled as its dtype and its bytes."""
+    dtype_made, data = made.arguments if len(made.arguments) == 2 else (None, None)
+    if not isinstance(dtype_made, Made) or dtype_made.name.role != "dtype":
+        refuse("a scalar without its dtype")
+    dtype = _dtype(dtype_made)
+    if isinstance(data, str):  # Python 2's bytes
+        try:
+            data = data.encode("latin-1")
+        except UnicodeEncodeError:
+            refuse("a scalar that is no bytes")
+    if not isinstance(data, bytes) or len(data) != dtype.itemsize:
+        refuse(f"a scalar of {dtype.char!r} that has not its {dtype.itemsize} bytes")
+    if not data:
+        return np.str_() if dtype.kind == "U" else np.bytes_()
+    if dtype.kind == "U" and (np.frombuffer(data, f"{dtype.str[0]}u4") > sys.maxunicode).any():
+        refuse("a scalar of text of characters that there are not")  # numpy would make them
+    return np.frombuffer(data, dtype)[0]
