@@ -30,6 +30,7 @@ from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 
 if TYPE_CHECKING:
     from parquet_loader.loader import BatchedDataLoader, EpochPlan
+    from parquet_loader.rewrite import RewriteReport, rewrite_dataset
     from parquet_loader.stats import LoaderStats
 
 __version__ = "0.1.0"
@@ -38,6 +39,8 @@ _LAZY = {
     "BatchedDataLoader": "parquet_loader.loader",
     "EpochPlan": "parquet_loader.loader",
     "LoaderStats": "parquet_loader.stats",
+    "RewriteReport": "parquet_loader.rewrite",
+    "rewrite_dataset": "parquet_loader.rewrite",
 }
 
 __all__ = [
@@ -58,6 +61,7 @@ __all__ = [
     "Ragged",
     "RaggedList",
     "ReadOptions",
+    "RewriteReport",
     "Scalar",
     "Schema",
     "SchemaError",
@@ -69,6 +73,7 @@ __all__ = [
     "UnsupportedError",
     "WriteError",
     "WriteOptions",
+    "rewrite_dataset",
     "write_dataset",
 ]
 

@@ -141,7 +141,7 @@ def found_schema(snapshot: Snapshot, columns: Sequence[str] | None = None) -> Sc
                 raise _differ(snapshot, name, (first, field), (number, None))
     for column in snapshot.schemas[numbers[0]]:
         known_to_some = any(_stands_for(column.name, name) for name in found)
-        if not known_to_some and _is_wanted(column.name, columns) and not _is_carrying(snapshot.schemas[numbers[0]]):
+        if not known_to_some and _is_wanted(column.name, columns) and not is_carrying(snapshot.schemas[numbers[0]]):
             infer_fields(column)  # raises: no file says what it is
     fields = {name: field for name, (field, _) in found.items()}
     for column in snapshot.partition_schema:
@@ -165,7 +165,7 @@ def _file_of(snapshot: Snapshot, number: int) -> str:
 
 def _known_fields(schema: pa.Schema, columns: Sequence[str] | None) -> dict[str, Field]:
     """Return the wanted fields of one file, but for columns in which it holds nothing but nulls."""
-    if _is_carrying(schema):
+    if is_carrying(schema):
         fields = Schema.from_arrow(schema)
     else:
         known = [c for c in schema if _is_wanted(c.name, columns) and not _holds_nulls_only(c.type)]
@@ -179,12 +179,12 @@ def _is_wanted(column: str, columns: Sequence[str] | None) -> bool:
     return columns is None or any(_stands_for(column, name) or _stands_for(name, column) for name in columns)
 
 
-def _is_carrying(schema: pa.Schema) -> bool:
+def is_carrying(schema: pa.Schema) -> bool:
     return METADATA_KEY in (schema.metadata or {})
 
 
 def _is_carried(schema: pa.Schema, name: str) -> bool:
-    return _is_carrying(schema) and name in Schema.from_arrow(schema)
+    return is_carrying(schema) and name in Schema.from_arrow(schema)
 
 
 def _holds_nulls_only(type_: pa.DataType) -> bool:
@@ -250,7 +250,7 @@ def _with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOption
     it is read.
     """
     with_rows = set(snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]].tolist())
-    carrying = [found for number, found in enumerate(snapshot.schemas) if number in with_rows and _is_carrying(found)]
+    carrying = [found for number, found in enumerate(snapshot.schemas) if number in with_rows and is_carrying(found)]
     declared = {name for found in carrying for name in Schema.from_arrow(found)}
     lists = {n: field for n, field in schema.items() if isinstance(field, RaggedList) and n not in declared}
     lengths = {

@@ -36,6 +36,7 @@ class Stream(IntEnum):
     ROW_GROUPS = 1
     ROWS = 2
     TRANSFORM = 3
+    REWRITE = 8
 
 
 def bit_generator(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.random.Philox:

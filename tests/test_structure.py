@@ -49,6 +49,7 @@ ROOMS = [
     "channel",
     "worker",
     "isolated",
+    "rewrite",
     "collate",
     "device",
     "stats",
@@ -171,6 +172,7 @@ def test_public_names_are_these() -> None:
         "Ragged",
         "RaggedList",
         "ReadOptions",
+        "RewriteReport",
         "Scalar",
         "Schema",
         "SchemaError",
@@ -182,6 +184,7 @@ def test_public_names_are_these() -> None:
         "UnsupportedError",
         "WriteError",
         "WriteOptions",
+        "rewrite_dataset",
         "write_dataset",
     ]
 

@@ -7,8 +7,9 @@ at the speed of a memory copy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ _SAMPLE_BYTES = 4 * 2**20
 _SAMPLE_SLICES = 8
 _PAGE_BYTES = 2**20
 _UNLIMITED_ROWS = 2**31 - 1
+_PAGES = {"data_page_size": _PAGE_BYTES, "max_rows_per_page": _UNLIMITED_ROWS, "write_page_checksum": True}
 
 # Decoding pays for both, so a column has to become this much smaller. Measured by benchmarks/layout.py, one thread,
 # from the page cache: LZ4 that halves a column takes its decoding from 8 to 2 GB/s, which pays where files come in
@@ -49,13 +51,58 @@ class Layout:
         Page checksums are always written: they cost little here, and reading verifies them only on request.
         """
         compression = dict.fromkeys(self.plain, "NONE") | dict.fromkeys(self.compressed, self.codec.upper())
-        return {
+        return _PAGES | {
             "compression": compression or "NONE",
             "use_dictionary": sorted(self.dictionaries) or False,
             "write_statistics": sorted(self.statistics) or False,
-            "data_page_size": _PAGE_BYTES,
-            "max_rows_per_page": _UNLIMITED_ROWS,
-            "write_page_checksum": True,
+        }
+
+
+Encoding: TypeAlias = Literal["plain", "dictionary", "delta", "split"]
+_PARQUET_ENCODINGS = {"delta": "DELTA_BINARY_PACKED", "split": "BYTE_STREAM_SPLIT"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Way:
+    """One way to store a column.
+
+    Attributes:
+        encoding: ``"plain"``, ``"dictionary"``, ``"delta"`` (differences of integers, packed into bits) or ``"split"``
+            (first bytes of all numbers, then the second ones, and so on: for a codec to find likeness in).
+        codec: ``"none"``, ``"lz4"``, ``"snappy"`` or ``"zstd"``.
+    """
+
+    encoding: Encoding
+    codec: str
+
+    def __str__(self) -> str:
+        return self.encoding if self.codec == "none" else f"{self.encoding}+{self.codec}"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnLayout:
+    """A way for each column, chosen one by one.
+
+    Attributes:
+        ways: By path in the Parquet schema; all columns there are.
+        statistics: Columns with minimum, maximum and null count a row group.
+    """
+
+    ways: Mapping[str, Way]
+    statistics: frozenset[str]
+
+    def writer_arguments(self) -> dict[str, Any]:
+        """Return keyword arguments for `pyarrow.parquet.ParquetWriter`."""
+        encodings = {
+            path: _PARQUET_ENCODINGS[way.encoding]
+            for path, way in self.ways.items()
+            if way.encoding in _PARQUET_ENCODINGS
+        }
+        return _PAGES | {
+            "compression": {path: way.codec.upper() for path, way in self.ways.items()} or "NONE",
+            "use_dictionary": sorted(p for p, way in self.ways.items() if way.encoding == "dictionary") or False,
+            "column_encoding": encodings or None,
+            "write_statistics": sorted(self.statistics) or False,
         }
 
 
@@ -81,7 +128,7 @@ def choose_layout(table: pa.Table, codec: str = "lz4") -> Layout:
     return Layout(
         compressed=frozenset(compressed),
         dictionaries=frozenset(dictionaries),
-        statistics=frozenset(field.name for field in table.schema if _has_order(field.type)),
+        statistics=columns_with_order(table.schema),
         plain=frozenset(plain.keys() - compressed),
         codec=codec,
     )
@@ -115,6 +162,11 @@ def _trial(sample: pa.Table, codec: str, *, use_dictionary: bool) -> dict[str, t
         column = group.column(i)
         sizes[column.path_in_schema] = column.total_uncompressed_size, column.total_compressed_size
     return sizes
+
+
+def columns_with_order(schema: pa.Schema) -> frozenset[str]:
+    """Return the columns for which minimum and maximum are worth keeping."""
+    return frozenset(field.name for field in schema if _has_order(field.type))
 
 
 def _has_order(type_: pa.DataType) -> bool:

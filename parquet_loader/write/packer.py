@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import iter_tables
-from parquet_loader.write.layout import Layout, choose_layout
+from parquet_loader.write.layout import ColumnLayout, Layout, choose_layout
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.publish import storage_errors
 from parquet_loader.write.staging import StagedFile
@@ -47,7 +47,7 @@ class Packer:
         self._buffer: list[pa.Table] = []
         self._owned_tables = 0
         self._buffered_bytes = 0
-        self._layout: Layout | None = None
+        self._layout: Layout | ColumnLayout | None = None
         self._file: StagedFile | None = None
         self._file_rows = 0
 
@@ -62,10 +62,13 @@ class Packer:
             if self.schema is None:
                 self.schema = Schema.from_arrow(table.schema)
             self.add(table)
-        # What waits for the rest of its row group must neither change with the caller's arrays, nor keep all of
-        # a large batch alive.
-        self._buffer[self._owned_tables :] = [_owned(table) for table in self._buffer[self._owned_tables :]]
-        self._owned_tables = len(self._buffer)
+        self._own_buffer()
+
+    def write_stored(self, table: pa.Table, layout: ColumnLayout) -> None:
+        """Add a table in the stored form; its columns are stored as `layout` says, from the first table on."""
+        self._layout = self._layout or layout
+        self.add(table)
+        self._own_buffer()
 
     def add(self, table: pa.Table) -> None:
         """Add a table in the stored form, and write the row groups that are full; it is kept, not copied."""
@@ -96,6 +99,11 @@ class Packer:
         """Let go of what is buffered."""
         self._buffer, self._buffered_bytes, self._owned_tables = [], 0, 0
 
+    def _own_buffer(self) -> None:
+        """What waits for the rest of its row group must not change with the caller's arrays, nor keep a batch alive."""
+        self._buffer[self._owned_tables :] = [_owned(table) for table in self._buffer[self._owned_tables :]]
+        self._owned_tables = len(self._buffer)
+
     def _flush(self) -> None:
         """Write the buffer as one row group."""
         if not self._buffer:
@@ -112,7 +120,7 @@ class Packer:
         if written >= int(self._options.file_bytes):
             self._finish_file()
 
-    def _open_file(self, schema: pa.Schema, layout: Layout) -> StagedFile:
+    def _open_file(self, schema: pa.Schema, layout: Layout | ColumnLayout) -> StagedFile:
         file = self._new_file()
         file.open(schema, layout.writer_arguments())
         return file

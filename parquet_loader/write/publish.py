@@ -48,6 +48,11 @@ class Publication:
         if self._beside is None:
             make_directory(filesystem, path)
 
+    @property
+    def id(self) -> str:
+        """The hexadecimal part of all its hidden names."""
+        return self._id
+
     def new_file(self) -> StagedFile:
         """Return the next file, not open yet."""
         file = StagedFile(self.filesystem, self._beside or self.path, f"part-{self._id}-{len(self._staged)}.parquet")

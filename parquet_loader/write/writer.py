@@ -12,6 +12,7 @@ import pyarrow as pa
 from parquet_loader.errors import ConfigurationError, SchemaError, WriteError
 from parquet_loader.filesystem import PathLike, resolve
 from parquet_loader.schema import Schema
+from parquet_loader.write.layout import ColumnLayout
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.packer import Packer
 from parquet_loader.write.publish import Publication, storage_errors
@@ -134,6 +135,32 @@ class DatasetWriter:
         except BaseException:
             self.abort()
             raise
+
+    def write_stored(self, table: pa.Table, layout: ColumnLayout) -> None:
+        """Add rows that have the stored form of the schema already, with each column stored as `layout` says.
+
+        Args:
+            table: The columns of ``schema.arrow_schema()``; each may be not-null where the schema admits nulls. All
+                tables of one writer have the same Arrow schema.
+            layout: The same for all tables of one writer.
+
+        Raises:
+            SchemaError: the columns are not those of the schema.
+            WriteError: as `write`.
+        """
+        self._check_open()
+        if self.schema is None or table.column_names != list(self.schema.stored_columns()):
+            raise SchemaError(f"{self.path}: the columns {table.column_names} are not those that the schema stores")
+        try:
+            self._packer.write_stored(table, layout)
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def staging_id(self) -> str:
+        """A hexadecimal name that all hidden files of this writer hold, by which they are found if it is killed."""
+        return self._publication.id
 
     def close(self) -> WriteSummary:
         """Write what is buffered, publish all files, and say what was published; again, it only says it again.

@@ -67,6 +67,17 @@ def iter_tables(data: Any, schema: Schema | None = None, piece_bytes: int = PIEC
         yield table
 
 
+def encode_columns(columns: Mapping[str, Any], schema: Schema, first_row: int) -> pa.Table:
+    """Return columns that are there as a whole in exactly ``schema.arrow_schema()``; as `to_table`.
+
+    Args:
+        columns: By name.
+        schema: What they mean.
+        first_row: Number of their first row, for messages.
+    """
+    return _encode(columns, schema, first_row)
+
+
 def infer_schema(columns: Mapping[str, Any]) -> Schema:
     """Return the schema of columns that come without one.
 

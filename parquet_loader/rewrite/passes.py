@@ -1,0 +1,196 @@
+"""Passes over the source in stored form: a sample, what footers say about nulls, all rows once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from parquet_loader.dataset import Dataset
+from parquet_loader.decode import parts_of, read_name
+from parquet_loader.filters import RowFilter
+from parquet_loader.options import ReadOptions
+from parquet_loader.plan import Stream, permutation
+from parquet_loader.read import Reader
+from parquet_loader.rewrite.stored import Levels, StoredDecoder, Target, any_level, null_levels, nullable
+from parquet_loader.rewrite.target import Facts
+from parquet_loader.schema import Group, Schema
+from parquet_loader.schema.infer import is_list_like
+
+_SAMPLE_GROUPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A source's rows in the stored form of a target.
+
+    Attributes:
+        dataset: What there is, and which rows pass the filters.
+        target: What is written.
+        reader: Reads row groups as stored columns.
+        piece_rows: Rows that are read at a time.
+    """
+
+    dataset: Dataset
+    target: Target
+    reader: Reader
+    piece_rows: int
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Dataset,
+        target: Target,
+        row_filter: RowFilter | None,
+        options: ReadOptions,
+        piece_bytes: int,
+    ) -> Rows:
+        """Return the rows of a data set."""
+        snapshot = dataset.snapshot
+        with_rows = set(snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]].tolist())
+        decoders: list[StoredDecoder | None] = []
+        for number, file_schema in enumerate(snapshot.schemas):
+            name = snapshot.files[int(np.argmax(snapshot.file_schema == number))].path
+            is_read = number in with_rows or not with_rows
+            decoders.append(StoredDecoder(target, file_schema, snapshot.partition_schema, name) if is_read else None)
+        usable = next(d for d in decoders if d is not None)
+        rows = max(1, int(piece_bytes / max(dataset.sizing.row.decoded, 1.0)))
+        return cls(dataset, target, Reader(snapshot, [d or usable for d in decoders], row_filter, options), rows)
+
+    @property
+    def row_groups(self) -> list[int]:
+        """The row groups that have rows, in their order."""
+        return np.flatnonzero(self.dataset.counts).tolist()  # type: ignore[no-any-return]
+
+    def pieces(self, row_group: int) -> Iterator[pa.Table]:
+        """Yield one row group's rows a piece at a time."""
+        yield from self.reader.stream(row_group, self.piece_rows)
+
+    def empty(self) -> pa.Table:
+        """Return a table of stored columns without rows."""
+        return nullable(self.target.schema.arrow_schema().empty_table())
+
+    def sample(self, sample_bytes: int, *, shuffled: bool, seed: int) -> pa.Table:
+        """Return rows from row groups spread over the data set, in random order if they will be stored so."""
+        groups = self.row_groups
+        stride = max(1, -(-len(groups) // _SAMPLE_GROUPS))
+        chosen = groups[::stride]
+        rows = max(1, int(sample_bytes / max(self.dataset.sizing.row.decoded, 1.0)) // max(len(chosen), 1))
+        tables: list[pa.Table] = []
+        for group in chosen:
+            taken = 0
+            stream = self.reader.stream(group, min(rows, self.piece_rows))
+            try:
+                for table in stream:
+                    tables.append(table.slice(0, rows - taken))
+                    taken += len(tables[-1])
+                    if taken >= rows:
+                        break
+            finally:
+                stream.close()  # type: ignore[attr-defined]
+        sample = pa.concat_tables(tables).combine_chunks()
+        return sample.take(pa.array(permutation(len(sample), seed, Stream.REWRITE, 1))) if shuffled else sample
+
+
+def guess_nulls(rows: Rows, sample: pa.Table) -> dict[str, Levels]:
+    """Return the levels with nulls in the sample, and at the top where a footer counts some.
+
+    That a footer counts none proves nothing: whoever writes a column not-null looks at each of its rows.
+    """
+    levels = {name: null_levels(sample.column(name)) for name in sample.column_names}
+    snapshot = rows.dataset.snapshot
+    undecided = {name for name, found in levels.items() if len(found) == 1 and not found[0]}
+    for file in np.unique(snapshot.row_group_file[rows.row_groups]).tolist():
+        if not undecided:
+            break
+        footer = snapshot.footers.get(file)
+        paths = {read_name(snapshot.schema_of(file), name): name for name in undecided}
+        places = [(i, paths.get(footer.schema.column(i).path)) for i in range(footer.num_columns)]
+        for column, name in places:
+            if name is not None and _counts_nulls(footer, column):
+                levels[name] = (True,)
+                undecided.discard(name)
+    return levels
+
+
+def _counts_nulls(footer: pq.FileMetaData, column: int) -> bool:
+    if footer.schema.column(column).max_definition_level == 0:
+        return False
+    for number in range(footer.num_row_groups):
+        chunk = footer.row_group(number).column(column)
+        if chunk.is_stats_set and chunk.statistics.has_null_count and chunk.statistics.null_count:
+            return True
+    return False
+
+
+def examine(rows: Rows, even_widths: dict[str, int], advance: Callable[[int], None]) -> Facts:
+    """Look at all rows, and return what is so.
+
+    Args:
+        rows: With the fields by the files' own types as target.
+        even_widths: Lists that seem to have one length, and that length.
+        advance: Called with the number of rows read.
+    """
+    nulls: dict[str, Levels] = {}
+    uneven: set[str] = set()
+    for group in rows.row_groups:
+        for table in rows.pieces(group):
+            add_levels(nulls, table)
+            for name, width in even_widths.items():
+                if name not in uneven and _is_uneven(table.column(name), width):
+                    uneven.add(name)
+            advance(len(table))
+    return Facts(nulls, frozenset(uneven), is_exact=True)
+
+
+def add_levels(nulls: dict[str, Levels], table: pa.Table) -> None:
+    """Add what a table shows to what is known about nulls."""
+    for name in table.column_names:
+        found = null_levels(table.column(name))
+        nulls[name] = any_level(nulls[name], found) if name in nulls else found
+
+
+def _is_uneven(array: pa.ChunkedArray, width: int) -> bool:
+    return is_list_like(array.type) and len(array) > 0 and pc.unique(pc.list_value_length(array)).to_pylist() != [width]
+
+
+def bytes_by_column(dataset: Dataset, schema: Schema) -> tuple[dict[str, int], int]:
+    """Return the bytes of each stored column of `schema` in the files, and of all columns that it reads."""
+    snapshot = dataset.snapshot
+    sizes = {name: 0 for name in schema.stored_columns()}
+    total = 0
+    by_file: dict[int, list[int]] = {}
+    for group in np.flatnonzero(dataset.counts).tolist():
+        by_file.setdefault(int(snapshot.row_group_file[group]), []).append(int(snapshot.row_group_number[group]))
+    for file, numbers in by_file.items():
+        footer, file_schema = snapshot.footers.get(file), snapshot.schema_of(file)
+        owners = _owners(schema, file_schema)
+        paths = [footer.schema.column(i).path for i in range(footer.num_columns)]
+        columns = [
+            (i, {name for prefix, name in owners if path == prefix or path.startswith(f"{prefix}.")})
+            for i, path in enumerate(paths)
+        ]
+        columns = [(i, names) for i, names in columns if names]
+        for number in numbers:
+            group_footer = footer.row_group(number)
+            for i, names in columns:
+                size = group_footer.column(i).total_compressed_size
+                total += size
+                for name in names:
+                    sizes[name] += size
+    return sizes, total
+
+
+def _owners(schema: Schema, file_schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return pairs of a path that the Parquet reader takes and the stored column made of it."""
+    found: list[tuple[str, str]] = []
+    for name, field in schema.items():
+        for part, _ in parts_of(name, field):
+            found.append((read_name(file_schema, part), part))
+        if isinstance(field, Group) and field.storage == "packed" and name not in file_schema.names:
+            found += [(read_name(file_schema, member), name) for member in field.fields]
+    return found

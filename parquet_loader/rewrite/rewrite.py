@@ -1,0 +1,497 @@
+"""`rewrite_dataset`: any Parquet source to a new data set in the layout that loads fastest, found by measuring."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from parquet_loader.arguments import check_bool, check_choice, check_columns
+from parquet_loader.dataset import Dataset, default_num_threads, found_schema, open_dataset, select
+from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError, WriteError
+from parquet_loader.filesystem import PathLike, is_local, resolve
+from parquet_loader.filters import RowFilter
+from parquet_loader.memory import use_returning_pool
+from parquet_loader.options import ReadOptions
+from parquet_loader.rewrite.measure import Choice, Objective, choose_row_group_bytes, choose_ways, layout_of
+from parquet_loader.rewrite.passes import Rows, add_levels, bytes_by_column, examine, guess_nulls
+from parquet_loader.rewrite.rates import BATCH_ROWS, LoadRate, load_rates
+from parquet_loader.rewrite.report import ColumnReport, RewriteReport
+from parquet_loader.rewrite.scatter import METHOD, Buckets, RowKeys
+from parquet_loader.rewrite.scratch import Scratch, remove_leftovers
+from parquet_loader.rewrite.stored import AssumptionError, Levels, Target, null_levels, with_nullability
+from parquet_loader.rewrite.target import Facts, Pack, make_target
+from parquet_loader.schema import RaggedList, Schema, Tensor
+from parquet_loader.snapshot import Snapshot, open_snapshot
+from parquet_loader.source import Source
+from parquet_loader.types import check_int, parse_bytes
+from parquet_loader.write import DatasetWriter, WriteOptions
+from parquet_loader.write.layout import ColumnLayout
+from parquet_loader.write.publish import storage_errors
+from parquet_loader.write.writer import WriteMode, WriteSummary
+
+# Shares of the memory limit. A bucket is there as read, joined and in its new order; what waits to be scattered, too.
+_SHARE_BUCKET = 1 / 12
+_SHARE_BUFFER = 1 / 10
+_SHARE_PIECE = 1 / 32
+_SHARE_SAMPLE = 1 / 16
+_MOST_PIECE_BYTES = 16 * 2**20
+_MOST_SAMPLE_BYTES = 20 * 2**20
+_SIZING_BATCH_ROWS = 64
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The arguments of one call, checked."""
+
+    dataset: Dataset
+    found: Schema
+    is_given: bool
+    row_filter: RowFilter | None
+    read_options: ReadOptions
+    shuffle: bool
+    seed: int
+    pack: Pack
+    objective: Objective
+    storage_bytes_per_s: float
+    memory_limit_bytes: int
+    row_group_bytes: int | None
+    file_bytes: int | str
+    bar: Any
+
+    def rows(self, target: Target) -> Rows:
+        """Return the source's rows as `target` stores them."""
+        piece_bytes = min(_MOST_PIECE_BYTES, int(self.memory_limit_bytes * _SHARE_PIECE))
+        return Rows.of(self.dataset, target, self.row_filter, self.read_options, piece_bytes)
+
+    def even_widths(self) -> dict[str, int]:
+        """Return the lists that seem to have one length, and that length."""
+        chosen = self.dataset.schema
+        return {n: f.size for n, f in chosen.items() if isinstance(f, Tensor) and isinstance(self.found[n], RaggedList)}
+
+    def advance(self, rows: int) -> None:
+        if self.bar is not None:
+            self.bar.update(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What an attempt wrote."""
+
+    target: Target
+    summary: WriteSummary
+    choices: dict[str, Choice]
+    levels: dict[str, Levels]
+    row_group_bytes: int
+    row_group_ns: dict[int, float]
+    spilled_bytes: int
+
+
+def rewrite_dataset(
+    source: Source,
+    path: PathLike,
+    *,
+    schema: Schema | None = None,
+    columns: Sequence[str] | None = None,
+    filters: pc.Expression | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    pack: Pack = None,
+    objective: Objective = "speed",
+    storage_bytes_per_s: int | float | str = "4GiB",
+    memory_limit: int | str = "1GiB",
+    row_group_bytes: int | str | None = None,
+    file_bytes: int | str = "512MiB",
+    mode: WriteMode = "error",
+    measure_gain: bool = True,
+    num_threads: int | None = None,
+    filesystem: pafs.FileSystem | None = None,
+    target_filesystem: pafs.FileSystem | None = None,
+    progress: bool = False,
+    read_options: ReadOptions | None = None,
+) -> RewriteReport:
+    """Rewrite a Parquet data set into the layout that loads fastest, and say what was gained.
+
+    Every row of the source that passes the filters is written exactly once, with equal values and nulls. Columns keep
+    their types, but for structs, which become a column a leaf (``"point.x"``), and lists that all have one length,
+    which become raw tensors; without `schema`, that is. How each column is stored is chosen by measuring a sample:
+    see docs/layout.md. Columns without a null are written not-null, even where the schema admits nulls: each row is
+    looked at, and where a null turns up after all, writing begins again with the column nullable.
+
+    Nothing is visible at `path` before all of it is; an exception or Ctrl-C leaves nothing behind. What a run that was
+    killed left there (hidden files) is removed by the next run that writes to the same local directory.
+
+    Runs in the caller's thread; footers, filters and the measured gain use threads of their own that end before return.
+
+    Args:
+        source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these.
+        path: Directory of the new data set, local or a URL; neither within the source nor around it.
+        schema: What the columns mean; default: the schema that the files carry, or the rules in docs/types.md, with
+            nulls kept as nulls. A field with ``null="refuse"`` refuses them if the schema is given here.
+        columns: Names to read; default: all.
+        filters: `pyarrow.compute` expression over the columns as they are stored; rows that do not pass are left out.
+        shuffle: Put all rows into one random order, each order as likely as any other, through temporary files in
+            `path` of the size of all rows as Arrow has them and 8 bytes a row.
+        seed: From 0 to 2**64 - 1. The order follows from it, the source's files and the filters alone.
+        pack: Store columns of numbers as one raw column a group, delivered as one matrix: True packs plain numbers of
+            one dtype together (``"packed_float32"``), a mapping from a group's name to column names packs these.
+        objective: ``"speed"`` takes for each column what reads and decodes in the least time, ``"size"`` what takes
+            the fewest bytes.
+        storage_bytes_per_s: What a reading thread gets from the storage that the data will be loaded from; on slow
+            storage compression pays sooner. A number or text such as ``"200MB"``.
+        memory_limit: Bytes that the run holds, as an int or as text.
+        row_group_bytes: Size of a row group once decoded; default: chosen by measuring.
+        file_bytes: A file is closed once it holds as many bytes.
+        mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`.
+        measure_gain: Load a part of both data sets at the end and report the rates.
+        num_threads: Threads for counting and for the measured gain; default: the processors, at most 8.
+        filesystem: A `pyarrow.fs.FileSystem` to which the source's paths belong.
+        target_filesystem: The same for `path`.
+        progress: Show a progress bar (needs tqdm).
+        read_options: Checksums and memory mapping.
+
+    Raises:
+        SourceError, SchemaError, MemoryLimitError, ConfigurationError: as in `BatchedDataLoader`.
+        DataError: a value cannot be read, or does not fit the schema; names file, row group, column and row.
+        WriteError: `path` is not empty or overlaps with the source, or the file system refuses (a full disk).
+    """
+    began = time.perf_counter()
+    check_columns(columns)
+    check_choice("objective", objective, ("speed", "size"))
+    check_int("seed", seed, 0, 2**64 - 1)
+    check_bool("measure_gain", measure_gain)
+    if schema is not None and not isinstance(schema, Schema):
+        raise ConfigurationError(f"schema={schema!r:.80}: expected a parquet_loader.Schema")
+    if pack is not None and not isinstance(pack, bool) and not hasattr(pack, "items"):
+        raise ConfigurationError(f"pack={pack!r:.80}: expected True, or a mapping from a group's name to column names")
+    limit = parse_bytes(memory_limit)
+    threads = default_num_threads() if num_threads is None else check_int("num_threads", num_threads, 1, 256)
+    options = read_options or ReadOptions()
+    group_bytes = None if row_group_bytes is None else parse_bytes(row_group_bytes, "row_group_bytes")
+    make_bar = _progress_bar() if check_bool("progress", progress) else None
+    use_returning_pool()
+    home, target_path = resolve(path, target_filesystem)
+    snapshot = open_snapshot(source, filesystem)
+    _refuse_overlap(source, snapshot, home, target_path)
+    dataset = open_dataset(
+        snapshot,
+        schema=schema,
+        columns=columns,
+        filters=filters,
+        batch_size=_SIZING_BATCH_ROWS,
+        window_rows=None,
+        shuffle=True,
+        memory_limit_bytes=limit,
+        transform=False,
+        read_options=options,
+        skips=False,
+        num_threads=threads,
+    )
+    with ExitStack() as stack:
+        passes = 2 if check_bool("shuffle", shuffle) else 1
+        bar = None
+        if make_bar is not None:
+            bar = make_bar(total=dataset.rows * passes, unit="row", unit_scale=True, desc="rewrite")
+            stack.callback(bar.close)
+        job = _Job(
+            dataset=dataset,
+            found=found_schema(snapshot, columns) if schema is None else select(schema, columns),
+            is_given=schema is not None,
+            row_filter=None if filters is None else RowFilter(filters, snapshot),
+            read_options=options,
+            shuffle=shuffle,
+            seed=seed,
+            pack=pack,
+            objective=objective,
+            storage_bytes_per_s=float(parse_bytes(storage_bytes_per_s, "storage_bytes_per_s")),
+            memory_limit_bytes=limit,
+            row_group_bytes=group_bytes,
+            file_bytes=file_bytes,
+            bar=bar,
+        )
+        written, notes = _write(job, path, mode, target_filesystem)
+    new = _open_new(written.summary, home, limit, threads)
+    before = after = None
+    if measure_gain and dataset.rows:
+        try:
+            before, after = _gain(job, new, threads)
+        except (ParquetLoaderError, OSError) as error:
+            notes.append(f"the gain could not be measured: {error}")
+    return _report(source, job, written, new, (before, after), tuple(notes), time.perf_counter() - began)
+
+
+def _write(job: _Job, path: PathLike, mode: WriteMode, filesystem: Any) -> tuple[_Written, list[str]]:
+    """Write under what a sample shows; where that turns out wrong, look at all rows and write again."""
+    notes: list[str] = []
+    try:
+        return _attempt(job, Facts(), path, mode, filesystem), notes
+    except AssumptionError as wrong:
+        notes.append(f"{wrong}; a sample and the footers had none, so all rows were looked at and written again")
+    target = make_target(job.found, job.found, is_given=job.is_given, pack=None, facts=Facts())
+    facts = examine(job.rows(target), job.even_widths(), lambda _: None)
+    try:
+        return _attempt(job, facts, path, mode, filesystem), notes
+    except AssumptionError as wrong:
+        raise DataError(f"{wrong}, where there was none a moment ago: the source is being changed") from None
+
+
+def _attempt(job: _Job, facts: Facts, path: PathLike, mode: WriteMode, filesystem: Any) -> _Written:
+    rows, target, sample = _sampled(job, facts)
+    guessed = {} if not len(sample) else guess_nulls(rows, sample)
+    if len(sample):
+        choices = choose_ways(
+            sample.cast(with_nullability(sample.schema, guessed)),
+            objective=job.objective,
+            storage_bytes_per_s=job.storage_bytes_per_s,
+        )
+    else:
+        choices = {}
+    ways = {name: choice.way for name, choice in choices.items()}
+    group_bytes, group_ns = job.row_group_bytes or 8 * 2**20, {}
+    if job.row_group_bytes is None and len(sample):
+        group_bytes, group_ns = choose_row_group_bytes(sample.cast(with_nullability(sample.schema, guessed)), ways)
+    home, target_path = resolve(path, filesystem)
+    local = is_local(home)
+    if local:
+        remove_leftovers(target_path)
+    options = WriteOptions(row_group_bytes=group_bytes, file_bytes=job.file_bytes)
+    writer = DatasetWriter(path, target.schema, mode=mode, options=options, filesystem=filesystem)
+    scratch: Scratch | None = None
+    try:
+        with storage_errors(target_path):
+            scratch = Scratch(target_path if local else None, writer.staging_id)
+        assumed = _assumed_levels(target, facts, guessed)
+        if job.shuffle:
+            levels, spilled = _write_shuffled(job, rows, writer, scratch, sample.schema, ways, target_path)
+        else:
+            levels, spilled = assumed, 0
+            _write_in_order(job, rows, writer, assumed, sample.schema, ways)
+        summary = writer.close()
+    except BaseException:
+        if scratch is not None:
+            scratch.close()
+        writer.abort()
+        raise
+    scratch.close()
+    if summary.rows != job.dataset.rows:
+        raise DataError(f"{target_path}: {summary.rows} rows were written, but the source has {job.dataset.rows}")
+    return _Written(target, summary, choices, levels, group_bytes, group_ns, spilled)
+
+
+def _sampled(job: _Job, facts: Facts) -> tuple[Rows, Target, pa.Table]:
+    """Return the target, and a sample in its form; where the sample itself speaks against it, the target without."""
+    chosen = job.dataset.schema
+    target = make_target(job.found, chosen, is_given=job.is_given, pack=job.pack, facts=facts)
+    rows = job.rows(target)
+    sample_bytes = min(_MOST_SAMPLE_BYTES, int(job.memory_limit_bytes * _SHARE_SAMPLE))
+    if not job.dataset.rows:
+        return rows, target, rows.empty()
+    return rows, target, rows.sample(sample_bytes, shuffled=job.shuffle, seed=job.seed)
+
+
+def _assumed_levels(target: Target, facts: Facts, guessed: dict[str, Levels]) -> dict[str, Levels]:
+    return {
+        name: facts.nulls.get(name, found) if len(facts.nulls.get(name, found)) == len(found) else found
+        for name, found in guessed.items()
+    }
+
+
+def _write_in_order(
+    job: _Job,
+    rows: Rows,
+    writer: DatasetWriter,
+    assumed: dict[str, Levels],
+    schema: pa.Schema,
+    ways: dict[str, Any],
+) -> None:
+    if not job.dataset.rows:
+        return
+    final = _final_schema(schema, assumed, writer)
+    layout = layout_of(final, ways)
+    for group in rows.row_groups:
+        for table in rows.pieces(group):
+            for name, levels in assumed.items():
+                found = null_levels(table.column(name))
+                if any(now and not before for now, before in zip(found, levels, strict=True)):
+                    raise AssumptionError(name, "there are nulls")
+            writer.write_stored(table.cast(final), layout)
+            job.advance(len(table))
+
+
+def _write_shuffled(
+    job: _Job,
+    rows: Rows,
+    writer: DatasetWriter,
+    scratch: Scratch,
+    schema: pa.Schema,
+    ways: dict[str, Any],
+    path: str,
+) -> tuple[dict[str, Levels], int]:
+    limit = job.memory_limit_bytes
+    buckets = Buckets(
+        schema,
+        scratch,
+        "bucket",
+        total_bytes=int(job.dataset.rows * (job.dataset.sizing.row.decoded + 8)),
+        bucket_bytes=int(limit * _SHARE_BUCKET),
+        buffer_bytes=int(limit * _SHARE_BUFFER),
+    )
+    levels: dict[str, Levels] = {}
+    for group in rows.row_groups:
+        keys = RowKeys(job.seed, group)
+        for table in rows.pieces(group):
+            add_levels(levels, table)
+            with storage_errors(path):
+                buckets.add(table, keys.take(len(table)))
+            job.advance(len(table))
+    if not job.dataset.rows:
+        return levels, 0
+    final = _final_schema(schema, levels, writer)
+    layout = layout_of(final, ways)
+    ordered = buckets.sorted()
+    while True:
+        with storage_errors(path):
+            table = next(ordered, None)
+        if table is None:
+            return levels, buckets.spilled_bytes
+        for piece in _pieces(table, rows.piece_rows):
+            writer.write_stored(piece.cast(final), layout)
+            job.advance(len(piece))
+
+
+def _pieces(table: pa.Table, rows: int) -> Iterator[pa.Table]:
+    for start in range(0, len(table), rows):
+        yield table.slice(start, rows)
+
+
+def _final_schema(schema: pa.Schema, levels: dict[str, Levels], writer: DatasetWriter) -> pa.Schema:
+    assert writer.schema is not None
+    return with_nullability(schema, levels).with_metadata(writer.schema.arrow_schema().metadata)
+
+
+def _refuse_overlap(source: Source, snapshot: Snapshot, home: pafs.FileSystem, target: str) -> None:
+    """Refuse a target that is a part of the source, or holds a part of it."""
+    both_local = is_local(home) and is_local(snapshot.filesystem)
+    if not both_local and not home.equals(snapshot.filesystem):
+        return
+    real = os.path.realpath if both_local else str
+    here = real(target)
+    for file in snapshot.files:
+        if _is_within(real(file.path), here):
+            raise WriteError(f"{target}: the source's file {file.path} lies there; write to another directory")
+    entries = [source] if isinstance(source, str | os.PathLike) else list(source)
+    for entry in entries:
+        _, inner = resolve(entry, snapshot.filesystem if not both_local else None)
+        if _is_within(here, real(inner)):
+            raise WriteError(f"{target}: this is a part of the source {entry}; write to another directory")
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _open_new(summary: WriteSummary, home: pafs.FileSystem, limit: int, threads: int) -> Dataset:
+    return _opened(open_snapshot(list(summary.files), home), None, None, None, limit, threads, ReadOptions())
+
+
+def _opened(
+    snapshot: Snapshot, schema: Schema | None, columns: Any, filters: Any, limit: int, threads: int, options: ReadOptions
+) -> Dataset:
+    return open_dataset(
+        snapshot,
+        schema=schema,
+        columns=columns,
+        filters=filters,
+        batch_size=min(BATCH_ROWS, _SIZING_BATCH_ROWS),
+        window_rows=None,
+        shuffle=True,
+        memory_limit_bytes=limit,
+        transform=False,
+        read_options=options,
+        skips=False,
+        num_threads=threads,
+    )
+
+
+def _gain(job: _Job, new: Dataset, threads: int) -> tuple[LoadRate, LoadRate]:
+    before, after = load_rates([job.dataset, new], threads, job.seed)
+    return before, after
+
+
+def _report(
+    source: Source,
+    job: _Job,
+    written: _Written,
+    new: Dataset,
+    rates: tuple[LoadRate | None, LoadRate | None],
+    notes: tuple[str, ...],
+    seconds: float,
+) -> RewriteReport:
+    before, bytes_before = bytes_by_column(job.dataset, written.target.schema)
+    after, _ = bytes_by_column(new, written.target.schema)
+    stored = written.target.schema.stored_columns()
+    columns = []
+    for name, choice in written.choices.items():
+        levels = written.levels[name]
+        columns.append(
+            ColumnReport(
+                name=name,
+                type=str(stored[name].type),
+                nullable=levels[0],
+                encoding=choice.way.encoding,
+                codec=choice.way.codec,
+                why=choice.why,
+                why_nullable=_why_nullable(levels),
+                bytes_before=before[name],
+                bytes_after=after[name],
+                tried={
+                    str(way): {"bytes_per_row": t.stored_bytes, "decode_ns_per_row": t.decode_ns}
+                    for way, t in choice.trials.items()
+                },
+            )
+        )
+    return RewriteReport(
+        source=str(source) if isinstance(source, str | os.PathLike) else ", ".join(map(str, source)),
+        path=os.path.dirname(written.summary.files[0]),
+        rows=written.summary.rows,
+        files=len(written.summary.files),
+        row_groups=new.snapshot.row_groups,
+        row_group_bytes=written.row_group_bytes,
+        row_group_ns=written.row_group_ns,
+        bytes_before=bytes_before,
+        bytes_after=written.summary.bytes,
+        temporary_bytes=written.spilled_bytes,
+        shuffled=f"{METHOD}, seed {job.seed}" if job.shuffle else None,
+        objective=job.objective,
+        load_before=rates[0],
+        load_after=rates[1],
+        notes=notes,
+        columns=tuple(columns),
+        seconds=seconds,
+    )
+
+
+def _why_nullable(levels: Levels) -> str:
+    if not any(levels):
+        return "no null in any row"
+    return "there are nulls" if levels[0] else "there are nulls within its lists"
+
+
+def _progress_bar() -> Any:
+    try:
+        return importlib.import_module("tqdm.auto").tqdm
+    except ImportError as error:
+        raise ConfigurationError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
+
+
+__all__ = ["rewrite_dataset"]

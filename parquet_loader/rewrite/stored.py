@@ -1,0 +1,195 @@
+"""Source files to stored columns: what a reader hands over here is written as it is, nulls, times and decimals included.
+
+Between a loader's files and its batches lie canonical columns without nulls; between files and files lie these, in the
+types of `Schema.arrow_schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parquet_loader.arrays import ValueProblem, convert
+from parquet_loader.decode import Decoder, Place
+from parquet_loader.errors import DataError, SchemaError
+from parquet_loader.schema import (
+    Bytes,
+    Category,
+    Field,
+    Group,
+    Image,
+    RaggedList,
+    Scalar,
+    Schema,
+    Tensor,
+    Text,
+    policy_of,
+)
+from parquet_loader.schema.encode import encode_columns
+from parquet_loader.schema.infer import is_list_like
+
+
+class AssumptionError(Exception):
+    """Data turned out not to be what a sample or a footer said; what follows from it is decided again.
+
+    Attributes:
+        column: The column.
+        what: What was found.
+    """
+
+    def __init__(self, column: str, what: str) -> None:
+        super().__init__(f"column {column!r}: {what}")
+        self.column = column
+        self.what = what
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is written.
+
+    Attributes:
+        schema: What the new files carry.
+        lenient: Fields that follow from the files alone, not from a schema that somebody wrote: their nulls are kept
+            as nulls, though a loader will refuse them until it is told what they mean.
+        even_lists: Columns of lists that are taken to have one length in every row, and are stored as tensors.
+    """
+
+    schema: Schema
+    lenient: frozenset[str] = frozenset()
+    even_lists: frozenset[str] = frozenset()
+
+    def encoding_schema(self) -> Schema:
+        """Return the schema with lenient fields that let nulls through."""
+        lenient = {n for n in self.lenient if n in self.schema and f"{n}_valid" not in self.schema}
+        return Schema({name: _lenient(f) if name in lenient else f for name, f in self.schema.items()})
+
+
+def _lenient(field: Field) -> Field:
+    if isinstance(field, RaggedList):
+        field = replace(field, item=_lenient(field.item))
+    if isinstance(field, Group) or policy_of(field) != "refuse":
+        return field
+    match field:
+        case Tensor():
+            return replace(field, null="mask")  # with a fill, a null among its elements would become a number
+        case RaggedList():
+            return replace(field, fill=())
+        case Category():
+            return replace(field, fill=field.vocabulary[0])
+        case Scalar():
+            return replace(field, fill=0)
+        case Text():
+            return replace(field, fill="")
+        case Bytes() | Image():
+            return replace(field, fill=b"")
+
+
+class StoredDecoder(Decoder):
+    """Turns tables of the files of one Arrow schema into tables in stored form. Immutable.
+
+    Args:
+        target: What is written.
+        file_schema, partition_schema, file_name: As in `Decoder`.
+    """
+
+    def __init__(self, target: Target, file_schema: pa.Schema, partition_schema: pa.Schema, file_name: str) -> None:
+        super().__init__(target.schema, file_schema, partition_schema, file_name)
+        self._target = target
+        self._encoding = target.encoding_schema()
+
+    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], place: Place) -> pa.Table:
+        """Return the stored columns of a table of the files' columns, row for row, all nullable.
+
+        Raises:
+            DataError: a value does not fit its field; names file, row group, column and row.
+            AssumptionError: lists differ in length, or there are nulls where a packed group cannot hold them.
+        """
+        positions = {name: number for number, name in enumerate(table.column_names)}
+        columns: dict[str, Any] = {}
+        for owner, field, parts in self._parts:
+            for name, part in parts:
+                array = self._source(table, positions, name, part, partitions)
+                if owner in self._target.lenient and isinstance(field, Group) and array.null_count:
+                    if policy_of(part) == "refuse":
+                        raise AssumptionError(name, "there are nulls, which a packed group cannot hold")
+                if name in self._target.even_lists:
+                    _check_even(name, part, array)
+                columns[name] = self._fitted(array, part, name, place)
+        try:
+            return nullable(encode_columns(columns, self._encoding, place.first_row))
+        except (DataError, SchemaError) as error:
+            raise DataError(f"{place.name}, {error}") from error
+
+    @staticmethod
+    def _fitted(array: pa.ChunkedArray, field: Field, name: str, place: Place) -> pa.ChunkedArray:
+        """Return numbers of another type than the field's as a loader would deliver them, but with their nulls."""
+        if not isinstance(field, Scalar) or array.type == field.type or pa.types.is_null(array.type):
+            return array
+        if pa.types.is_decimal(field.type):
+            return array
+        try:
+            numbers = convert(array, Scalar(field.type, fill=0))
+        except ValueProblem as problem:
+            row = "" if problem.row is None else f", row {place.first_row + problem.row}"
+            raise DataError(f"{place.name}, column {name!r}{row}: {problem.reason}") from None
+        except pa.ArrowException as error:
+            raise DataError(f"{place.name}, column {name!r}: {array.type} cannot be stored as {field!r}: {error}") from None
+        if array.null_count:
+            numbers = pc.if_else(array.is_valid(), numbers, pa.scalar(None, numbers.type))
+        return numbers
+
+
+def _check_even(name: str, field: Field, array: pa.ChunkedArray) -> None:
+    assert isinstance(field, Tensor)
+    if not is_list_like(array.type) or not len(array):
+        return
+    lengths = pc.unique(pc.list_value_length(array)).to_pylist()
+    if lengths != [field.size]:
+        raise AssumptionError(name, f"lists of {lengths[:3]} elements where all before had {field.size}")
+
+
+# ---- nullability ---------------------------------------------------------------------------------------------------
+
+Levels = tuple[bool, ...]
+"""Whether there are nulls among the rows, among the items of their lists, and so on inwards."""
+
+
+def null_levels(array: pa.ChunkedArray) -> Levels:
+    """Return at which levels of a stored column there are nulls."""
+    found = [array.null_count > 0]
+    while pa.types.is_list(array.type):
+        array = pa.chunked_array([chunk.flatten() for chunk in array.chunks], array.type.value_type)
+        found.append(array.null_count > 0)
+    return tuple(found)
+
+
+def any_level(one: Levels, other: Levels) -> Levels:
+    """Return the levels at which either has nulls."""
+    return tuple(a or b for a, b in zip(one, other, strict=True))
+
+
+def with_nullability(schema: pa.Schema, levels: Mapping[str, Levels]) -> pa.Schema:
+    """Return a schema of stored columns, nullable just at these levels."""
+    fields = [pa.field(f.name, _type(f.type, levels[f.name][1:]), nullable=levels[f.name][0]) for f in schema]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def nullable(table: pa.Table) -> pa.Table:
+    """Return the table with all levels declared nullable, so that all tables of a data set agree."""
+    depth = {f.name: _depth(f.type) for f in table.schema}
+    return table.cast(with_nullability(table.schema, {name: (True,) * n for name, n in depth.items()}))
+
+
+def _type(type_: pa.DataType, levels: Levels) -> pa.DataType:
+    if not pa.types.is_list(type_):
+        return type_
+    item = type_.value_field
+    return pa.list_(pa.field(item.name, _type(item.type, levels[1:]), nullable=levels[0]))
+
+
+def _depth(type_: pa.DataType) -> int:
+    return 1 + (_depth(type_.value_type) if pa.types.is_list(type_) else 0)

@@ -1,0 +1,121 @@
+"""What the new files hold: the source's fields, lists of one length as raw tensors, columns of a kind packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from parquet_loader.errors import ConfigurationError, SchemaError, nearest
+from parquet_loader.rewrite.stored import Levels, Target
+from parquet_loader.schema import Category, Field, Group, RaggedList, Scalar, Schema, Tensor, policy_of
+
+Pack: TypeAlias = Mapping[str, Sequence[str]] | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about the data, from all of them or (`is_exact` unset) from a sample and footers.
+
+    Attributes:
+        nulls: Levels at which a column of the source's fields has nulls; a column that is absent has none.
+        uneven: Lists that looked as if they had one length, and do not.
+        is_exact: Whether all rows were looked at.
+    """
+
+    nulls: Mapping[str, Levels] = field(default_factory=dict)
+    uneven: frozenset[str] = frozenset()
+    is_exact: bool = False
+
+    def has_nulls(self, name: str) -> bool:
+        """Whether rows of a column are null."""
+        return name in self.nulls and self.nulls[name][0]
+
+
+def make_target(found: Schema, chosen: Schema, *, is_given: bool, pack: Pack, facts: Facts) -> Target:
+    """Return what to write.
+
+    Args:
+        found: The fields by the files' own types, or the schema given.
+        chosen: The same, with lists of one length as tensors.
+        is_given: Whether somebody wrote the schema: then it is taken as it stands.
+        pack: As in `rewrite_dataset`.
+        facts: What is known.
+    """
+    fields: dict[str, Field] = {}
+    even: set[str] = set()
+    for name, kind in chosen.items():
+        fields[name] = kind
+        if is_given or not isinstance(kind, Tensor):
+            continue
+        if isinstance(found[name], RaggedList):
+            if name in facts.uneven:
+                fields[name] = found[name]
+                continue
+            even.add(name)
+        fields[name] = replace(kind, storage="raw")
+    lenient = frozenset() if is_given else frozenset(fields)
+    schema = Schema(_packed(fields, pack, facts))
+    return Target(schema, lenient | (frozenset() if is_given else frozenset(schema)), frozenset(even))
+
+
+def _packed(fields: dict[str, Field], pack: Pack, facts: Facts) -> dict[str, Field]:
+    if not pack:
+        return fields
+    groups = _groups_by_kind(fields, facts) if pack is True else _given_groups(fields, pack)
+    owner = {member: name for name, members in groups.items() for member in members}
+    out: dict[str, Field] = {}
+    for name, kind in fields.items():
+        group = owner.get(name)
+        if group is None:
+            if name in out:
+                raise SchemaError(f"pack: {name!r} is the name of a column that is not packed; give the group another")
+            out[name] = kind
+        elif group not in out:
+            if group in fields and group not in owner:
+                raise SchemaError(f"pack: {group!r} is the name of a column that is not packed; give the group another")
+            out[group] = Group({m: fields[m] for m in groups[group]}, storage="packed")
+    return out
+
+
+def _groups_by_kind(fields: Mapping[str, Field], facts: Facts) -> dict[str, list[str]]:
+    """Return the columns that can share a matrix: two or more plain numbers of one dtype, or categories of one."""
+    by_kind: dict[str, list[str]] = {}
+    for name, kind in fields.items():
+        if not isinstance(kind, Scalar | Category) or policy_of(kind) == "mask":
+            continue
+        if isinstance(kind, Scalar) and (pa.types.is_temporal(kind.type) or pa.types.is_decimal(kind.type)):
+            continue
+        if policy_of(kind) == "refuse" and facts.has_nulls(name):
+            continue
+        by_kind.setdefault(f"{'codes' if isinstance(kind, Category) else 'packed'}_{kind.dtype}", []).append(name)
+    groups: dict[str, list[str]] = {}
+    for label, members in by_kind.items():
+        name = label
+        while name in fields:
+            name += "_"
+        if len(members) > 1:
+            groups[name] = members
+    return groups
+
+
+def _given_groups(fields: Mapping[str, Field], pack: Any) -> dict[str, list[str]]:
+    if not isinstance(pack, Mapping):
+        raise ConfigurationError(f"pack={pack!r:.80}: expected True, or a mapping from a group's name to column names")
+    groups: dict[str, list[str]] = {}
+    taken: set[str] = set()
+    for group, members in pack.items():
+        if isinstance(members, str) or not isinstance(members, Sequence) or not members:
+            raise ConfigurationError(f"pack[{group!r}]={members!r:.80}: expected a list of column names")
+        for member in members:
+            if member not in fields:
+                raise SchemaError(f"pack[{group!r}]: there is no column {member!r}. {nearest(str(member), fields)}")
+            if member in taken:
+                raise SchemaError(f"pack[{group!r}]: column {member!r} is packed twice")
+            if not isinstance(fields[member], Scalar | Category):
+                raise SchemaError(f"pack[{group!r}]: column {member!r} is {fields[member]!r}; only numbers are packed")
+            taken.add(member)
+        groups[str(group)] = list(members)
+    return groups
