@@ -1,6 +1,7 @@
 """What the writer's defaults rest on: size and decoding speed of columns, row groups and pages stored in several ways.
 
-    python benchmarks/layout.py            less than a minute; writes benchmarks/results/layout.json
+    python benchmarks/layout.py            about two minutes; writes benchmarks/results/layout.json
+    python benchmarks/layout.py --only gain    what rewriting the tabular workload gains; the rest is kept
 
 All ways of one question are measured in turns, round after round, so that a disturbance hits them alike; figures are
 medians over the rounds, and `spread` is (slowest - fastest) / median. Files are in the page cache. Page checksums are
@@ -23,6 +24,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from parquet_loader import ReadOptions, Scalar, Schema, rewrite_dataset, write_dataset
+from parquet_loader.dataset import open_dataset
+from parquet_loader.rewrite.rates import load_rates
+from parquet_loader.snapshot import open_snapshot
 
 ROUNDS = 9
 MIB = 2**20
@@ -191,13 +197,77 @@ def measure_files(folder: str, rounds: int) -> dict[str, Any]:
     return {n: {"ms": round(t["s"] / 20 * 1e3, 3), "spread": t["spread"]} for n, t in times.items()}
 
 
+def write_tabular(folder: str) -> None:
+    """1 M rows of 13 float32, 26 skewed int32 and an int8 label in two files, as pyarrow writes them by default."""
+    rng = np.random.default_rng(0)
+    for number in range(2):
+        rows = 500_000
+        table = {f"d{i}": rng.random(rows, dtype=np.float32) for i in range(13)}
+        table |= {f"c{i}": np.minimum(rng.zipf(1.3, rows), 10**6).astype(np.int32) for i in range(26)}
+        table["y"] = rng.integers(0, 2, rows).astype(np.int8)
+        pq.write_table(pa.table(table), os.path.join(folder, f"{number}.parquet"), row_group_size=50_000)
+
+
+def measure_gain(folder: str, rounds: int) -> dict[str, Any]:
+    """Whole shuffled epochs of the loader's engine over the same rows in several layouts: rows/s, processor seconds."""
+    source = os.path.join(folder, "default")
+    os.mkdir(source)
+    write_tabular(source)
+    tables = (pq.read_table(os.path.join(source, f"{n}.parquet")) for n in range(2))
+    names = [f"d{i}" for i in range(13)], [f"c{i}" for i in range(26)]
+    write_dataset(tables, os.path.join(folder, "write_dataset"), Schema(
+        dict.fromkeys(names[0], Scalar("float32")) | dict.fromkeys(names[1], Scalar("int32")) | {"y": Scalar("int8")}
+    ))  # fmt: skip
+    for name, arguments in {
+        "rewritten": {},
+        "rewritten, objective size": {"objective": "size"},
+        "rewritten, packed": {"pack": {"dense": names[0], "categories": names[1]}},
+    }.items():
+        rewrite_dataset(source, os.path.join(folder, name), measure_gain=False, **arguments)
+    layouts = sorted(os.listdir(folder))
+    opened = [
+        open_dataset(
+            open_snapshot(os.path.join(folder, name)),
+            schema=None,
+            columns=None,
+            filters=None,
+            batch_size=4096,
+            window_rows=200_000,
+            shuffle=True,
+            memory_limit_bytes=2**30,
+            transform=False,
+            read_options=ReadOptions(),
+            skips=False,
+            num_threads=THREADS,
+        )
+        for name in layouts
+    ]
+    rates = dict(zip(layouts, load_rates(opened, THREADS, 0, rounds=rounds, sample_bytes=2**40), strict=True))
+    base = rates["default"]
+    return {
+        name: {
+            "MB": round(sum(e.stat().st_size for e in os.scandir(os.path.join(folder, name))) / 1e6, 1),
+            "M rows/s": round(rate.rows_per_s / 1e6, 2),
+            "times": round(rate.rows_per_s / base.rows_per_s, 2),
+            "cpu s/M rows": round(rate.cpu_s_per_million_rows, 4),
+            "times less cpu": round(base.cpu_s_per_million_rows / rate.cpu_s_per_million_rows, 2),
+        }
+        for name, rate in rates.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--out", default=os.path.join(os.path.dirname(__file__), "results", "layout.json"))
+    parser.add_argument("--only", choices=["columns", "row_groups", "pages", "files", "gain"])
     arguments = parser.parse_args()
     pa.set_cpu_count(THREADS)
-    results: dict[str, Any] = {
+    results: dict[str, Any] = {}
+    if arguments.only and os.path.exists(arguments.out):
+        with open(arguments.out, encoding="utf-8") as file:
+            results = json.load(file)
+    results |= {
         "command": "python benchmarks/layout.py",
         "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
         "versions": {"pyarrow": pa.__version__, "numpy": np.__version__},
@@ -208,7 +278,10 @@ def main() -> None:
         "row_groups": measure_row_groups,
         "pages": measure_pages,
         "files": measure_files,
+        "gain": measure_gain,
     }.items():
+        if arguments.only not in (None, name):
+            continue
         with tempfile.TemporaryDirectory() as folder:
             results[name] = measure(folder, arguments.rounds)
         print(name, json.dumps(results[name], indent=1))

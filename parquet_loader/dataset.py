@@ -99,7 +99,7 @@ def open_dataset(
         snapshot, schema = with_unischema(snapshot, columns)
     row_filter = None if filters is None else RowFilter(filters, snapshot)
     if schema is None:
-        chosen = _with_constant_lists(found_schema(snapshot, columns), snapshot, read_options)
+        chosen = with_constant_lists(found_schema(snapshot, columns), snapshot, read_options)
     else:
         chosen = select(schema, columns)
     if not chosen and snapshot.row_group_rows.any():
@@ -180,6 +180,7 @@ def _is_wanted(column: str, columns: Sequence[str] | None) -> bool:
 
 
 def is_carrying(schema: pa.Schema) -> bool:
+    """Whether a file of this Arrow schema says itself what its columns mean."""
     return METADATA_KEY in (schema.metadata or {})
 
 
@@ -242,7 +243,7 @@ def _decoders(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
     return [d or usable for d in decoders]
 
 
-def _with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOptions) -> Schema:
+def with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOptions) -> Schema:
     """Deliver lists that have the same length in every row as tensors, where no file carries a schema for them.
 
     Footers tell how many values each row group has, which rules out most lists. What is left is looked at: all of it

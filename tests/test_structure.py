@@ -145,7 +145,9 @@ def test_only_the_last_stages_import_torch(path: Path) -> None:
         assert not torch or room in rooms
 
 
-@pytest.mark.parametrize("module", ["parquet_loader", "parquet_loader.engine", "parquet_loader.write"])
+@pytest.mark.parametrize(
+    "module", ["parquet_loader", "parquet_loader.engine", "parquet_loader.write", "parquet_loader.rewrite"]
+)
 def test_importing_loads_no_heavy_package(module: str) -> None:
     code = f"import sys, {module}; print(*(name for name in {HEAVY!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -170,9 +170,7 @@ def choose_row_group_bytes(sample: pa.Table, ways: Mapping[str, Way]) -> tuple[i
 
 def layout_of(schema: pa.Schema, ways: Mapping[str, Way]) -> ColumnLayout:
     """Return the layout of a file of this schema."""
-    return ColumnLayout(
-        {path: ways[name] for name, path in _leaf_paths(schema).items()}, columns_with_order(schema)
-    )
+    return ColumnLayout({path: ways[name] for name, path in _leaf_paths(schema).items()}, columns_with_order(schema))
 
 
 def _leaf_paths(schema: pa.Schema) -> dict[str, str]:

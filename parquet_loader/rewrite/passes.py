@@ -64,7 +64,7 @@ class Rows:
     @property
     def row_groups(self) -> list[int]:
         """The row groups that have rows, in their order."""
-        return np.flatnonzero(self.dataset.counts).tolist()  # type: ignore[no-any-return]
+        return np.flatnonzero(self.dataset.counts).tolist()
 
     def pieces(self, row_group: int) -> Iterator[pa.Table]:
         """Yield one row group's rows a piece at a time."""
@@ -161,7 +161,7 @@ def _is_uneven(array: pa.ChunkedArray, width: int) -> bool:
 def bytes_by_column(dataset: Dataset, schema: Schema) -> tuple[dict[str, int], int]:
     """Return the bytes of each stored column of `schema` in the files, and of all columns that it reads."""
     snapshot = dataset.snapshot
-    sizes = {name: 0 for name in schema.stored_columns()}
+    sizes = dict.fromkeys(schema.stored_columns(), 0)
     total = 0
     by_file: dict[int, list[int]] = {}
     for group in np.flatnonzero(dataset.counts).tolist():

@@ -31,18 +31,22 @@ class LoadRate:
     cpu_s_per_million_rows: float
 
 
-def load_rates(datasets: list[Dataset], num_threads: int, seed: int) -> list[LoadRate]:
+def load_rates(
+    datasets: list[Dataset], num_threads: int, seed: int, *, rounds: int = _ROUNDS, sample_bytes: int = _SAMPLE_BYTES
+) -> list[LoadRate]:
     """Load a part of each data set in turns, shuffled, from the page cache if it has room; images stay encoded.
 
     Args:
-        datasets: What to load; row groups spread over each until about 64 MiB of rows.
+        datasets: What to load; row groups spread over each until about `sample_bytes` of rows.
         num_threads: Workers.
         seed: Of the shuffle.
+        rounds: Passes over each, one more to warm up.
+        sample_bytes: See above.
     """
-    parts = [_part(dataset) for dataset in datasets]
+    parts = [_part(dataset, sample_bytes) for dataset in datasets]
     allocators = [(Arenas(), Arenas()) for _ in parts]
     seconds: list[list[tuple[float, float]]] = [[] for _ in parts]
-    for number in range(_ROUNDS + 1):
+    for number in range(rounds + 1):
         for part, arenas, found in zip(parts, allocators, seconds, strict=True):
             took = _load(part, arenas, num_threads, seed, number)
             if number:  # the first round warms caches and memory
@@ -54,10 +58,10 @@ def load_rates(datasets: list[Dataset], num_threads: int, seed: int) -> list[Loa
     return rates
 
 
-def _part(dataset: Dataset) -> Dataset:
+def _part(dataset: Dataset, sample_bytes: int) -> Dataset:
     """Return the data set with only some row groups, spread over it."""
     groups = np.flatnonzero(dataset.counts)
-    wanted_rows = max(BATCH_ROWS, int(_SAMPLE_BYTES / max(dataset.sizing.row.decoded, 1.0)))
+    wanted_rows = max(BATCH_ROWS, int(sample_bytes / max(dataset.sizing.row.decoded, 1.0)))
     stride = max(1, dataset.rows // wanted_rows)
     counts = np.zeros_like(dataset.counts)
     counts[groups[::stride]] = dataset.counts[groups[::stride]]

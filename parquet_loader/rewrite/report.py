@@ -110,17 +110,18 @@ class RewriteReport:
         )
 
     def __str__(self) -> str:
+        size = format_bytes(self.row_group_bytes)
+        before, after = format_bytes(self.bytes_before), format_bytes(self.bytes_after)
         head = [
-            f"{self.path}: {self.rows:,} rows in {self.files} files and {self.row_groups} row groups of "
-            f"{format_bytes(self.row_group_bytes)}, {self.seconds:.1f} s",
-            f"bytes: {format_bytes(self.bytes_before)} -> {format_bytes(self.bytes_after)} "
-            f"({self.bytes_after / max(self.bytes_before, 1):.2f})",
+            f"{self.path}: {self.rows:,} rows in {self.files} files, {self.row_groups} row groups of {size}",
+            f"bytes: {before} -> {after} ({self.bytes_after / max(self.bytes_before, 1):.2f}), in {self.seconds:.1f} s",
         ]
         if self.load_before is not None and self.load_after is not None:
+            old, new = self.load_before, self.load_after
             head.append(
-                f"loading: {self.load_before.rows_per_s:,.0f} -> {self.load_after.rows_per_s:,.0f} rows/s "
-                f"({self.gain:.2f} times), processor seconds a million rows {self.load_before.cpu_s_per_million_rows:.3f} "
-                f"-> {self.load_after.cpu_s_per_million_rows:.3f} ({self.cpu_gain:.2f} times less)"
+                f"loading: {old.rows_per_s:,.0f} -> {new.rows_per_s:,.0f} rows/s ({self.gain:.2f} times), processor "
+                f"{old.cpu_s_per_million_rows:.3f} -> {new.cpu_s_per_million_rows:.3f} s a million rows "
+                f"({self.cpu_gain:.2f} times less)"
             )
         if self.shuffled:
             head.append(f"shuffled: {self.shuffled}; {format_bytes(self.temporary_bytes)} of temporary files")

@@ -6,7 +6,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from parquet_loader.arguments import check_bool, check_choice, check_columns
-from parquet_loader.dataset import Dataset, default_num_threads, found_schema, open_dataset, select
+from parquet_loader.dataset import (
+    Dataset,
+    default_num_threads,
+    found_schema,
+    is_carrying,
+    open_dataset,
+    select,
+    with_constant_lists,
+)
 from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError, WriteError
 from parquet_loader.filesystem import PathLike, is_local, resolve
 from parquet_loader.filters import RowFilter
@@ -23,18 +31,17 @@ from parquet_loader.memory import use_returning_pool
 from parquet_loader.options import ReadOptions
 from parquet_loader.rewrite.measure import Choice, Objective, choose_row_group_bytes, choose_ways, layout_of
 from parquet_loader.rewrite.passes import Rows, add_levels, bytes_by_column, examine, guess_nulls
-from parquet_loader.rewrite.rates import BATCH_ROWS, LoadRate, load_rates
+from parquet_loader.rewrite.rates import LoadRate, load_rates
 from parquet_loader.rewrite.report import ColumnReport, RewriteReport
 from parquet_loader.rewrite.scatter import METHOD, Buckets, RowKeys
 from parquet_loader.rewrite.scratch import Scratch, remove_leftovers
 from parquet_loader.rewrite.stored import AssumptionError, Levels, Target, null_levels, with_nullability
-from parquet_loader.rewrite.target import Facts, Pack, make_target
-from parquet_loader.schema import RaggedList, Schema, Tensor
+from parquet_loader.rewrite.target import Facts, Fields, Pack, make_target
+from parquet_loader.schema import Schema
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Source
 from parquet_loader.types import check_int, parse_bytes
 from parquet_loader.write import DatasetWriter, WriteOptions
-from parquet_loader.write.layout import ColumnLayout
 from parquet_loader.write.publish import storage_errors
 from parquet_loader.write.writer import WriteMode, WriteSummary
 
@@ -55,8 +62,7 @@ class _Job:
     """The arguments of one call, checked."""
 
     dataset: Dataset
-    found: Schema
-    is_given: bool
+    fields: Fields
     row_filter: RowFilter | None
     read_options: ReadOptions
     shuffle: bool
@@ -73,11 +79,6 @@ class _Job:
         """Return the source's rows as `target` stores them."""
         piece_bytes = min(_MOST_PIECE_BYTES, int(self.memory_limit_bytes * _SHARE_PIECE))
         return Rows.of(self.dataset, target, self.row_filter, self.read_options, piece_bytes)
-
-    def even_widths(self) -> dict[str, int]:
-        """Return the lists that seem to have one length, and that length."""
-        chosen = self.dataset.schema
-        return {n: f.size for n, f in chosen.items() if isinstance(f, Tensor) and isinstance(self.found[n], RaggedList)}
 
     def advance(self, rows: int) -> None:
         if self.bar is not None:
@@ -183,20 +184,8 @@ def rewrite_dataset(
     home, target_path = resolve(path, target_filesystem)
     snapshot = open_snapshot(source, filesystem)
     _refuse_overlap(source, snapshot, home, target_path)
-    dataset = open_dataset(
-        snapshot,
-        schema=schema,
-        columns=columns,
-        filters=filters,
-        batch_size=_SIZING_BATCH_ROWS,
-        window_rows=None,
-        shuffle=True,
-        memory_limit_bytes=limit,
-        transform=False,
-        read_options=options,
-        skips=False,
-        num_threads=threads,
-    )
+    fields = _fields_of(snapshot, schema, columns, options)
+    dataset = _opened(snapshot, fields.readable(fields.chosen), filters, limit, threads, options)
     with ExitStack() as stack:
         passes = 2 if check_bool("shuffle", shuffle) else 1
         bar = None
@@ -205,8 +194,7 @@ def rewrite_dataset(
             stack.callback(bar.close)
         job = _Job(
             dataset=dataset,
-            found=found_schema(snapshot, columns) if schema is None else select(schema, columns),
-            is_given=schema is not None,
+            fields=fields,
             row_filter=None if filters is None else RowFilter(filters, snapshot),
             read_options=options,
             shuffle=shuffle,
@@ -220,7 +208,8 @@ def rewrite_dataset(
             bar=bar,
         )
         written, notes = _write(job, path, mode, target_filesystem)
-    new = _open_new(written.summary, home, limit, threads)
+    new_files = open_snapshot(list(written.summary.files), home)
+    new = _opened(new_files, fields.readable(written.target.schema), None, limit, threads, ReadOptions())
     before = after = None
     if measure_gain and dataset.rows:
         try:
@@ -237,8 +226,8 @@ def _write(job: _Job, path: PathLike, mode: WriteMode, filesystem: Any) -> tuple
         return _attempt(job, Facts(), path, mode, filesystem), notes
     except AssumptionError as wrong:
         notes.append(f"{wrong}; a sample and the footers had none, so all rows were looked at and written again")
-    target = make_target(job.found, job.found, is_given=job.is_given, pack=None, facts=Facts())
-    facts = examine(job.rows(target), job.even_widths(), lambda _: None)
+    target = make_target(job.fields, None, Facts(), as_found=True)
+    facts = examine(job.rows(target), job.fields.even_widths(), lambda _: None)
     try:
         return _attempt(job, facts, path, mode, filesystem), notes
     except AssumptionError as wrong:
@@ -257,11 +246,12 @@ def _attempt(job: _Job, facts: Facts, path: PathLike, mode: WriteMode, filesyste
     else:
         choices = {}
     ways = {name: choice.way for name, choice in choices.items()}
-    group_bytes, group_ns = job.row_group_bytes or 8 * 2**20, {}
+    group_bytes, group_ns = job.row_group_bytes or 8 * 2**20, dict[int, float]()
     if job.row_group_bytes is None and len(sample):
         group_bytes, group_ns = choose_row_group_bytes(sample.cast(with_nullability(sample.schema, guessed)), ways)
     home, target_path = resolve(path, filesystem)
     local = is_local(home)
+    was_there = local and os.path.lexists(target_path)
     if local:
         remove_leftovers(target_path)
     options = WriteOptions(row_group_bytes=group_bytes, file_bytes=job.file_bytes)
@@ -270,7 +260,7 @@ def _attempt(job: _Job, facts: Facts, path: PathLike, mode: WriteMode, filesyste
     try:
         with storage_errors(target_path):
             scratch = Scratch(target_path if local else None, writer.staging_id)
-        assumed = _assumed_levels(target, facts, guessed)
+        assumed = _assumed_levels(facts, guessed)
         if job.shuffle:
             levels, spilled = _write_shuffled(job, rows, writer, scratch, sample.schema, ways, target_path)
         else:
@@ -281,6 +271,9 @@ def _attempt(job: _Job, facts: Facts, path: PathLike, mode: WriteMode, filesyste
         if scratch is not None:
             scratch.close()
         writer.abort()
+        if local and not was_there:
+            with suppress(OSError):
+                os.rmdir(target_path)  # the writer found the lock in it, if it was the first to give up
         raise
     scratch.close()
     if summary.rows != job.dataset.rows:
@@ -290,8 +283,7 @@ def _attempt(job: _Job, facts: Facts, path: PathLike, mode: WriteMode, filesyste
 
 def _sampled(job: _Job, facts: Facts) -> tuple[Rows, Target, pa.Table]:
     """Return the target, and a sample in its form; where the sample itself speaks against it, the target without."""
-    chosen = job.dataset.schema
-    target = make_target(job.found, chosen, is_given=job.is_given, pack=job.pack, facts=facts)
+    target = make_target(job.fields, job.pack, facts)
     rows = job.rows(target)
     sample_bytes = min(_MOST_SAMPLE_BYTES, int(job.memory_limit_bytes * _SHARE_SAMPLE))
     if not job.dataset.rows:
@@ -299,7 +291,7 @@ def _sampled(job: _Job, facts: Facts) -> tuple[Rows, Target, pa.Table]:
     return rows, target, rows.sample(sample_bytes, shuffled=job.shuffle, seed=job.seed)
 
 
-def _assumed_levels(target: Target, facts: Facts, guessed: dict[str, Levels]) -> dict[str, Levels]:
+def _assumed_levels(facts: Facts, guessed: dict[str, Levels]) -> dict[str, Levels]:
     return {
         name: facts.nulls.get(name, found) if len(facts.nulls.get(name, found)) == len(found) else found
         for name, found in guessed.items()
@@ -400,19 +392,30 @@ def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _open_new(summary: WriteSummary, home: pafs.FileSystem, limit: int, threads: int) -> Dataset:
-    return _opened(open_snapshot(list(summary.files), home), None, None, None, limit, threads, ReadOptions())
+def _fields_of(
+    snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, options: ReadOptions
+) -> Fields:
+    if schema is not None:
+        chosen = select(schema, columns)
+        return Fields(chosen, chosen, frozenset(chosen), is_given=True)
+    found = found_schema(snapshot, columns)
+    with_rows = set(snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]].tolist())
+    carried = [
+        s for number, s in enumerate(snapshot.schemas) if is_carrying(s) and (number in with_rows or not with_rows)
+    ]
+    declared = frozenset(name for schema_ in carried for name in Schema.from_arrow(schema_))
+    return Fields(found, with_constant_lists(found, snapshot, options), declared, is_given=False)
 
 
 def _opened(
-    snapshot: Snapshot, schema: Schema | None, columns: Any, filters: Any, limit: int, threads: int, options: ReadOptions
+    snapshot: Snapshot, schema: Schema, filters: Any, limit: int, threads: int, options: ReadOptions
 ) -> Dataset:
     return open_dataset(
         snapshot,
         schema=schema,
-        columns=columns,
+        columns=None,
         filters=filters,
-        batch_size=min(BATCH_ROWS, _SIZING_BATCH_ROWS),
+        batch_size=_SIZING_BATCH_ROWS,
         window_rows=None,
         shuffle=True,
         memory_limit_bytes=limit,

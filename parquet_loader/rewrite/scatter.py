@@ -1,8 +1,8 @@
 """All rows of a data set in random order, in bounded memory: scattered to files by a random key, then sorted by it.
 
-Every row gets 64 random bits, from a stream that its row group and its place there name. Rows are delivered in the order
-of these keys (equal keys, one pair in 2**64, in the order of the source). So the order is a uniformly random one, and a
-function of the snapshot, the filters and the seed alone: neither the memory limit nor the number of files enters it.
+Every row gets 64 random bits, from a stream that its row group and its place there name. Rows are delivered in the
+order of these keys (equal keys, one pair in 2**64, in the order of the source). So the order is a uniformly random one,
+and a function of the snapshot, the filters and the seed alone: neither memory nor the number of files enters it.
 
 A *bucket* is the rows whose keys begin with the same bits. The first pass appends each row to its bucket's file; the
 second reads bucket after bucket, sorts its rows, and removes its file. A bucket that came out larger than memory allows
@@ -24,8 +24,8 @@ from parquet_loader.rewrite.scratch import Scratch
 METHOD = "philox-sort-64"
 _KEY_BITS = 64
 _MOST_BITS = 10
-# What is appended to a file at once should be this much at least, or Arrow's own words about it (some 150 bytes a column)
-# would weigh: with fewer files a bucket is divided more often instead.
+# What is appended to a file at once should be this much at least, or Arrow's own words about it (some 150 bytes a
+# column) would weigh: with fewer files a bucket is divided more often instead.
 _LEAST_PIECE_BYTES = 32 * 1024
 _LEAST_PIECE_BYTES_PER_COLUMN = 2048
 _KEY = "parquet_loader.key"
@@ -180,5 +180,3 @@ class Buckets:
 
     def _path(self, bucket: int) -> str:
         return self._scratch.path(f"{self._name}-{bucket}")
-
-

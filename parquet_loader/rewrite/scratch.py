@@ -10,7 +10,6 @@ import os
 import re
 import tempfile
 import uuid
-from types import TracebackType
 from typing import Self
 
 from parquet_loader.write.staging import remove_tree
@@ -63,7 +62,7 @@ class Scratch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

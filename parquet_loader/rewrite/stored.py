@@ -1,4 +1,4 @@
-"""Source files to stored columns: what a reader hands over here is written as it is, nulls, times and decimals included.
+"""Source files to stored columns: what a reader hands over here is written as it is, with nulls, times and decimals.
 
 Between a loader's files and its batches lie canonical columns without nulls; between files and files lie these, in the
 types of `Schema.arrow_schema`.
@@ -64,13 +64,14 @@ class Target:
 
     def encoding_schema(self) -> Schema:
         """Return the schema with lenient fields that let nulls through."""
-        lenient = {n for n in self.lenient if n in self.schema and f"{n}_valid" not in self.schema}
-        return Schema({name: _lenient(f) if name in lenient else f for name, f in self.schema.items()})
+        names = {n for n in self.lenient if f"{n}_valid" not in self.schema}
+        return Schema({name: lenient(f) if name in names else f for name, f in self.schema.items()})
 
 
-def _lenient(field: Field) -> Field:
+def lenient(field: Field) -> Field:
+    """Return the field with a policy that lets nulls through, if it has none."""
     if isinstance(field, RaggedList):
-        field = replace(field, item=_lenient(field.item))
+        field = replace(field, item=lenient(field.item))
     if isinstance(field, Group) or policy_of(field) != "refuse":
         return field
     match field:
@@ -113,9 +114,9 @@ class StoredDecoder(Decoder):
         for owner, field, parts in self._parts:
             for name, part in parts:
                 array = self._source(table, positions, name, part, partitions)
-                if owner in self._target.lenient and isinstance(field, Group) and array.null_count:
-                    if policy_of(part) == "refuse":
-                        raise AssumptionError(name, "there are nulls, which a packed group cannot hold")
+                is_packed = owner in self._target.lenient and isinstance(field, Group)
+                if is_packed and array.null_count and policy_of(part) == "refuse":
+                    raise AssumptionError(name, "there are nulls, which a packed group cannot hold")
                 if name in self._target.even_lists:
                     _check_even(name, part, array)
                 columns[name] = self._fitted(array, part, name, place)
@@ -137,7 +138,9 @@ class StoredDecoder(Decoder):
             row = "" if problem.row is None else f", row {place.first_row + problem.row}"
             raise DataError(f"{place.name}, column {name!r}{row}: {problem.reason}") from None
         except pa.ArrowException as error:
-            raise DataError(f"{place.name}, column {name!r}: {array.type} cannot be stored as {field!r}: {error}") from None
+            raise DataError(
+                f"{place.name}, column {name!r}: {array.type} cannot be stored as {field!r}: {error}"
+            ) from None
         if array.null_count:
             numbers = pc.if_else(array.is_valid(), numbers, pa.scalar(None, numbers.type))
         return numbers

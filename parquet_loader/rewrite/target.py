@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
-from parquet_loader.rewrite.stored import Levels, Target
+from parquet_loader.rewrite.stored import Levels, Target, lenient
 from parquet_loader.schema import Category, Field, Group, RaggedList, Scalar, Schema, Tensor, policy_of
 
 Pack: TypeAlias = Mapping[str, Sequence[str]] | bool | None
@@ -34,31 +34,64 @@ class Facts:
         return name in self.nulls and self.nulls[name][0]
 
 
-def make_target(found: Schema, chosen: Schema, *, is_given: bool, pack: Pack, facts: Facts) -> Target:
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What the source holds.
+
+    Attributes:
+        found: The fields by the files' own types, or the schema given.
+        chosen: The same, with lists of one length as tensors.
+        declared: Fields that a schema says, one given or one that the files carry; they are stored as it says.
+        is_given: Whether the schema was given: then fields without a policy for nulls refuse them.
+    """
+
+    found: Schema
+    chosen: Schema
+    declared: frozenset[str]
+    is_given: bool
+
+    def even_widths(self) -> dict[str, int]:
+        """Return the lists that seem to have one length, and that length."""
+        return {n: f.size for n, f in self.chosen.items() if isinstance(f, Tensor) and _is_list(self.found[n])}
+
+    def readable(self, schema: Schema) -> Schema:
+        """Return a schema with which a loader reads what is written, nulls that nobody explained included."""
+        return schema if self.is_given else Schema({name: _readable(kind) for name, kind in schema.items()})
+
+
+def make_target(given: Fields, pack: Pack, facts: Facts, *, as_found: bool = False) -> Target:
     """Return what to write.
 
     Args:
-        found: The fields by the files' own types, or the schema given.
-        chosen: The same, with lists of one length as tensors.
-        is_given: Whether somebody wrote the schema: then it is taken as it stands.
+        given: What the source holds.
         pack: As in `rewrite_dataset`.
         facts: What is known.
+        as_found: Whether lists stay lists.
     """
     fields: dict[str, Field] = {}
     even: set[str] = set()
-    for name, kind in chosen.items():
+    for name, kind in (given.found if as_found else given.chosen).items():
         fields[name] = kind
-        if is_given or not isinstance(kind, Tensor):
+        if name in given.declared or not isinstance(kind, Tensor):
             continue
-        if isinstance(found[name], RaggedList):
+        if _is_list(given.found[name]):
             if name in facts.uneven:
-                fields[name] = found[name]
+                fields[name] = given.found[name]
                 continue
             even.add(name)
         fields[name] = replace(kind, storage="raw")
-    lenient = frozenset() if is_given else frozenset(fields)
     schema = Schema(_packed(fields, pack, facts))
-    return Target(schema, lenient | (frozenset() if is_given else frozenset(schema)), frozenset(even))
+    return Target(schema, frozenset() if given.is_given else frozenset(schema), frozenset(even))
+
+
+def _is_list(kind: Field) -> bool:
+    return isinstance(kind, RaggedList)
+
+
+def _readable(kind: Field) -> Field:
+    if isinstance(kind, Tensor) and policy_of(kind) == "refuse":
+        return replace(kind, fill=0)
+    return lenient(kind)
 
 
 def _packed(fields: dict[str, Field], pack: Pack, facts: Facts) -> dict[str, Field]:

@@ -1,0 +1,76 @@
+"""``parquet-loader rewrite SOURCE TARGET``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+
+from parquet_loader.cli.console import show_json, show_lines, show_table
+from parquet_loader.rewrite import RewriteReport, rewrite_dataset
+from parquet_loader.schema import Schema
+from parquet_loader.types import format_bytes
+
+
+@click.command()
+@click.argument("source", nargs=-1, required=True)
+@click.argument("target")
+@click.option("--columns", help="Names to read, with commas between them; default: all.")
+@click.option("--schema", type=click.File("r"), help="A schema as JSON (Schema.to_json()); default: the files' own.")
+@click.option("--shuffle", is_flag=True, help="Put all rows into one random order.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the shuffle.")
+@click.option("--pack", is_flag=True, help="Store numbers of one type as one column, delivered as one matrix.")
+@click.option("--objective", type=click.Choice(["speed", "size"]), default="speed", show_default=True)
+@click.option("--storage-rate", default="4GiB", show_default=True, help="Bytes a second a thread gets when loading.")
+@click.option("--memory-limit", default="1GiB", show_default=True)
+@click.option("--row-group-bytes", help="Size of a row group once decoded; default: by measuring.")
+@click.option("--file-bytes", default="512MiB", show_default=True)
+@click.option("--mode", type=click.Choice(["error", "append", "overwrite"]), default="error", show_default=True)
+@click.option("--no-gain", is_flag=True, help="Do not measure how fast both load.")
+@click.option("--progress", is_flag=True, help="Show a progress bar (needs tqdm).")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
+def rewrite(source: tuple[str, ...], target: str, **options: Any) -> None:
+    """Rewrite SOURCE (files, directories, globs or URLs) to the directory TARGET in the layout that loads fastest."""
+    schema = options["schema"]
+    report = rewrite_dataset(
+        source[0] if len(source) == 1 else list(source),
+        target,
+        schema=None if schema is None else Schema.from_json(schema.read()),
+        columns=None if options["columns"] is None else [name.strip() for name in options["columns"].split(",")],
+        shuffle=options["shuffle"],
+        seed=options["seed"],
+        pack=True if options["pack"] else None,
+        objective=options["objective"],
+        storage_bytes_per_s=options["storage_rate"],
+        memory_limit=options["memory_limit"],
+        row_group_bytes=options["row_group_bytes"],
+        file_bytes=options["file_bytes"],
+        mode=options["mode"],
+        measure_gain=not options["no_gain"],
+        progress=options["progress"],
+    )
+    if options["as_json"]:
+        show_json(report.to_dict())
+    else:
+        _show(report)
+
+
+def _show(report: RewriteReport) -> None:
+    show_lines(*str(dataclasses.replace(report, columns=(), notes=())).splitlines()[:-1], "")
+    show_table(
+        ["column", "stored as", "nulls", "before", "after", "why"],
+        (
+            [
+                c.name,
+                c.encoding if c.codec == "none" else f"{c.encoding}+{c.codec}",
+                "nullable" if c.nullable else "not null",
+                format_bytes(c.bytes_before),
+                format_bytes(c.bytes_after),
+                c.why,
+            ]
+            for c in report.columns
+        ),
+        numbers=frozenset({"before", "after"}),
+    )
+    show_lines(*(f"note: {note}" for note in report.notes))
