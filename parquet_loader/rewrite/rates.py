@@ -10,6 +10,7 @@ import numpy as np
 from parquet_loader.arena import Arenas
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine import Engine
+from parquet_loader.shards import everything
 
 BATCH_ROWS = 1024
 _ROUNDS = 3
@@ -69,7 +70,8 @@ def _part(dataset: Dataset, sample_bytes: int) -> Dataset:
 
 
 def _load(dataset: Dataset, arenas: tuple[Arenas, Arenas], threads: int, seed: int, epoch: int) -> tuple[float, float]:
-    plan = dataset.plan(batch_size=BATCH_ROWS, drop_last=False, shuffle=True, seed=seed, epoch=epoch)
+    division = everything(dataset.rows, BATCH_ROWS, drop_last=False)
+    plan = dataset.plan(division, batch_size=BATCH_ROWS, drop_last=False, shuffle=True, seed=seed, epoch=epoch)
     engine = Engine(
         plan,
         dataset.counts,
