@@ -37,6 +37,10 @@ class Stream(IntEnum):
     ROWS = 2
     TRANSFORM = 3
     REWRITE = 8
+    # Jobs that shuffle, see `write.shuffle`; the partition takes the epoch's place.
+    JOB_CHUNK = 16
+    JOB_PHASE = 17
+    JOB_BUCKET = 18
 
 
 def bit_generator(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.random.Philox:

@@ -60,7 +60,7 @@ ROOMS = [
     "cli",
 ]
 # Side rooms: nothing on the way from files to batches needs them, and they need nothing of it.
-NARROWER = {"write": {"errors", "types", "schema", "filesystem"}}
+NARROWER = {"write": {"errors", "types", "schema", "filesystem", "plan"}}
 # `types` imports torch only inside methods that are called with tensors.
 MAY_IMPORT_TORCH = {"collate", "device", "epoch", "loader", "store", "petastorm", "cli"}
 MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"types"}
@@ -146,7 +146,15 @@ def test_only_the_last_stages_import_torch(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["parquet_loader", "parquet_loader.engine", "parquet_loader.write", "parquet_loader.rewrite"]
+    "module",
+    [
+        "parquet_loader",
+        "parquet_loader.engine",
+        "parquet_loader.write",
+        "parquet_loader.rewrite",
+        "parquet_loader.write.dask",
+        "parquet_loader.write.spark",
+    ],
 )
 def test_importing_loads_no_heavy_package(module: str) -> None:
     code = f"import sys, {module}; print(*(name for name in {HEAVY!r} if name in sys.modules))"

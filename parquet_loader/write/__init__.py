@@ -7,6 +7,17 @@ staging   hidden files, renamed when they are whole
 publish   all files of a writer or none
 packer    batches of any size to files of even row groups
 writer    `DatasetWriter`, `write_dataset`
+
+Jobs of many tasks, on the workers of a cluster:
+
+lease     whether the process that began a job is alive
+commit    how its files appear
+job       `Job`: what tasks write and report, and what of it is published
+task      rows to files, on a worker
+shuffle   all rows of a job in a seeded order
+run       the steps of a job, whatever engine runs its tasks
+vectors   Spark's ML vectors
+dask, spark   `write_dask`, `write_spark`
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,23 @@ from parquet_loader.write.layout import ColumnLayout, Layout, choose_layout
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.publish import storage_errors
 from parquet_loader.write.staging import StagedFile
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFile:
+    """A finished file, not published yet.
+
+    Attributes:
+        file: Where it is.
+        rows: Its rows.
+        bytes: Its size as stored.
+        decoded_bytes: The size of its rows in memory.
+    """
+
+    file: StagedFile
+    rows: int
+    bytes: int
+    decoded_bytes: int
 
 
 class Packer:
@@ -31,7 +49,7 @@ class Packer:
         schema: What the columns mean, once known.
         rows: Rows in files so far.
         bytes: Size of the finished files as stored.
-        files: Each finished file, with its rows and bytes.
+        files: The finished files.
     """
 
     def __init__(
@@ -40,7 +58,7 @@ class Packer:
         self.schema = schema
         self.rows = 0
         self.bytes = 0
-        self.files: list[tuple[StagedFile, int, int]] = []
+        self.files: list[PackedFile] = []
         self._path = path
         self._options = options
         self._new_file = new_file
@@ -50,6 +68,7 @@ class Packer:
         self._layout: Layout | ColumnLayout | None = None
         self._file: StagedFile | None = None
         self._file_rows = 0
+        self._file_decoded_bytes = 0
 
     def write(self, batch: Any) -> None:
         """Add the rows of a batch of any form; afterwards the caller may reuse it.
@@ -117,6 +136,7 @@ class Packer:
             written = self._file.write(table)
         self.rows += table.num_rows
         self._file_rows += table.num_rows
+        self._file_decoded_bytes += table.nbytes
         if written >= int(self._options.file_bytes):
             self._finish_file()
 
@@ -130,9 +150,9 @@ class Packer:
             return
         with storage_errors(self._path):
             size = self._file.finish()
-        self.files.append((self._file, self._file_rows, size))
+        self.files.append(PackedFile(self._file, self._file_rows, size, self._file_decoded_bytes))
         self.bytes += size
-        self._file, self._file_rows = None, 0
+        self._file, self._file_rows, self._file_decoded_bytes = None, 0, 0
 
 
 def _owned(table: pa.Table) -> pa.Table:

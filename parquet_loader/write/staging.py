@@ -63,19 +63,7 @@ class StagedFile:
 
     def publish(self) -> None:
         """Let the file appear, whole, under its name."""
-        if is_local(self.filesystem):
-            os.replace(self.hidden_path, self.path)
-            return
-        try:
-            self.filesystem.move(self.hidden_path, self.path)
-        except NotImplementedError:  # stores without rename: one more copy, complete when it is closed
-            with (
-                self.filesystem.open_input_stream(self.hidden_path) as source,
-                self.filesystem.open_output_stream(self.path) as sink,
-            ):
-                while data := source.read(_COPY_BYTES):
-                    sink.write(data)
-            self.filesystem.delete_file(self.hidden_path)
+        move_file(self.filesystem, self.hidden_path, self.path)
 
     def discard(self) -> None:
         """Remove the file, published or not; never raises."""
@@ -88,6 +76,20 @@ class StagedFile:
         for path in (self.hidden_path, self.path):
             with contextlib.suppress(OSError, pa.ArrowException):
                 self.filesystem.delete_file(path)
+
+
+def move_file(filesystem: pafs.FileSystem, source: str, target: str) -> None:
+    """Give a file another name, under which it appears whole."""
+    if is_local(filesystem):
+        os.replace(source, target)
+        return
+    try:
+        filesystem.move(source, target)
+    except NotImplementedError:  # stores without rename: one more copy, complete when it is closed
+        with filesystem.open_input_stream(source) as stream, filesystem.open_output_stream(target) as sink:
+            while data := stream.read(_COPY_BYTES):
+                sink.write(data)
+        filesystem.delete_file(source)
 
 
 def join(directory: str, name: str) -> str:

@@ -14,7 +14,7 @@ from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_t
 
 _OURS = re.compile(
     r".*\.(parquet|parq|pq)|_metadata|_common_metadata|_SUCCESS|_committed_\d+|_started_\d+|"
-    r"\.part-[0-9a-f]{32}-\d+\.parquet\.tmp|\.rewrite-[0-9a-f]{32}[-.][a-z0-9.-]*|\..*\.crc"
+    r"\.part-[0-9a-f-]{32,}\.parquet\.tmp|\.rewrite-[0-9a-f]{32}[-.][a-z0-9.-]*|\.job-[0-9a-f]{32}\.lease.*|\..*\.crc"
 )
 
 

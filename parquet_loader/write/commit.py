@@ -1,0 +1,170 @@
+"""How the files of a finished job appear, and what is done about a job that died while they did.
+
+Where directories can be renamed, all files appear by one rename of the job's own subdirectory. Elsewhere they are
+renamed one by one under the cover of a journal in the job's directory: a journal that says ``publish`` means that the
+commit did not come to its end, and what it lists is taken back; one that says ``remove`` means that the new files are
+all there, and the old ones it lists go. Writing the journal anew, or removing it, is the commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import pyarrow.fs as pafs
+
+from parquet_loader.errors import WriteError
+from parquet_loader.filesystem import is_local
+from parquet_loader.write.staging import copy_mode, exchange, join, make_directory, move_file, sync_directory
+from parquet_loader.write.target import check_replaceable, listing, parquet_files
+
+JOURNAL = "journal.json"
+_THREADS = 16
+
+
+def renames_directories(filesystem: pafs.FileSystem) -> bool:
+    """Whether a directory and all in it can be renamed in one step."""
+    while isinstance(filesystem, pafs.SubTreeFileSystem):
+        filesystem = filesystem.base_fs
+    return is_local(filesystem) or filesystem.type_name == "hdfs"
+
+
+def publish_directory(
+    filesystem: pafs.FileSystem, data: str, path: str, folder: str, *, mode: Literal["error", "append", "overwrite"]
+) -> str:
+    """Let a directory of files appear in one step, and return where.
+
+    Args:
+        filesystem: One that renames directories.
+        data: The directory.
+        path: The data set: `data` takes its place, if it does not exist or is empty, or if `mode` is
+            ``"overwrite"`` (local only; what was there is then in `data`).
+        folder: Name within `path` that `data` gets where that holds files to which `mode` appends.
+        mode: As in `DatasetWriter`.
+
+    Raises:
+        WriteError: files have appeared in `path` since the job began.
+    """
+    if mode == "overwrite" and listing(filesystem, path):
+        check_replaceable(listing(filesystem, path), path)
+        target = os.path.realpath(path)
+        copy_mode(target, data)
+        exchange(data, target)
+    elif not _take_place(filesystem, data, path):
+        if mode != "append":
+            raise WriteError(f"{path}: while the job ran, others wrote into the directory; nothing was published")
+        path = join(path, folder)
+        _rename_directory(filesystem, data, path)
+    if is_local(filesystem):
+        sync_directory(filesystem, os.path.dirname(os.path.realpath(path)))
+    return path
+
+
+def publish_files(
+    filesystem: pafs.FileSystem, moves: Sequence[tuple[str, str]], replaced: Sequence[str], journal: str
+) -> None:
+    """Let files appear one by one, then delete those they replace.
+
+    Args:
+        filesystem: Any.
+        moves: Hidden path and path of each file; hidden directories may be given where these can be renamed.
+        replaced: Paths of the files that go.
+        journal: Path for the journal.
+    """
+    targets = [target for _, target in moves]
+    _write_journal(filesystem, journal, "publish", targets)
+    try:
+        _each(lambda move: _move(filesystem, *move), moves)
+    except BaseException:
+        _each(lambda target: _remove(filesystem, target), targets)
+        raise
+    if replaced:
+        _write_journal(filesystem, journal, "remove", list(replaced))
+        _each(lambda old: _remove(filesystem, old), replaced)
+    filesystem.delete_file(journal)
+
+
+def finish_or_undo(filesystem: pafs.FileSystem, journal: str) -> None:
+    """Bring a commit that was cut short to an end: back if it was not complete, forward if it was."""
+    try:
+        with filesystem.open_input_stream(journal) as stream:
+            entries = json.loads(stream.read())
+    except (FileNotFoundError, ValueError):  # never written, or not wholly: nothing was published
+        return
+    _each(lambda path: _remove(filesystem, path), entries["paths"])
+
+
+def visible_files(filesystem: pafs.FileSystem, path: str) -> list[str]:
+    """Return the files of a data set that readers see."""
+    return parquet_files(listing(filesystem, path), path)
+
+
+def _take_place(filesystem: pafs.FileSystem, data: str, path: str) -> bool:
+    """Rename `data` to `path`, which does not exist or is empty; return False where it is not."""
+    if is_local(filesystem):
+        target = os.path.realpath(path)
+        if os.path.isdir(target):
+            copy_mode(target, data)
+        try:
+            os.rename(data, target)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise
+        return True
+    if listing(filesystem, path):
+        return False
+    if filesystem.get_file_info(path).type == pafs.FileType.Directory:
+        filesystem.delete_dir(path)  # HDFS would move `data` into it
+    _rename_directory(filesystem, data, path)
+    return True
+
+
+def _rename_directory(filesystem: pafs.FileSystem, source: str, target: str) -> None:
+    if is_local(filesystem):
+        os.rename(source, os.path.realpath(target))
+    else:
+        if parent := os.path.dirname(target):
+            make_directory(filesystem, parent)
+        filesystem.move(source, target)
+
+
+def _move(filesystem: pafs.FileSystem, source: str, target: str) -> None:
+    if filesystem.get_file_info(source).type == pafs.FileType.Directory:
+        _rename_directory(filesystem, source, target)
+    else:
+        move_file(filesystem, source, target)
+
+
+def _remove(filesystem: pafs.FileSystem, path: str) -> None:
+    kind = filesystem.get_file_info(path).type
+    with contextlib.suppress(FileNotFoundError):
+        if kind == pafs.FileType.Directory:
+            filesystem.delete_dir(path)
+        elif kind == pafs.FileType.File:
+            filesystem.delete_file(path)
+
+
+def _write_journal(filesystem: pafs.FileSystem, path: str, step: str, paths: list[str]) -> None:
+    """Write the journal so that it is the old one or the new one, whole."""
+    content = json.dumps({"step": step, "paths": paths}).encode()
+    fresh = f"{path}.new" if renames_directories(filesystem) else path  # an object appears whole when it is closed
+    with filesystem.open_output_stream(fresh) as stream:
+        stream.write(content)
+    if fresh != path:
+        move_file(filesystem, fresh, path)
+
+
+def _each(function: Callable[[Any], None], items: Sequence[Any]) -> None:
+    """Call a function for every item from several threads, all of them even if one fails, and raise the first error."""
+    if not items:
+        return
+    with ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="parquet_loader-commit") as pool:
+        futures = [pool.submit(function, item) for item in items]
+    for future in futures:
+        future.result()

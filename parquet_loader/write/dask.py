@@ -1,0 +1,225 @@
+"""`write_dask`: what Dask computes, to a data set that loads fast, on any scheduler."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.filesystem import PathLike
+from parquet_loader.schema import Schema
+from parquet_loader.schema.encode import infer_schema
+from parquet_loader.schema.encode.sources import pieces
+from parquet_loader.write.job import JobSpec, JobSummary, WrittenFile
+from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.run import Bar, PartitionTask, Step, check_columns, flatten, run_job
+from parquet_loader.write.task import Failure, lasting
+from parquet_loader.write.writer import WriteMode
+
+_INFER_ROWS_BYTES = 2**20
+
+
+def write_dask(
+    data: Any,
+    path: PathLike,
+    schema: Schema | None = None,
+    *,
+    mode: WriteMode = "error",
+    options: WriteOptions | None = None,
+    filesystem: Any = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    bucket_bytes: int | str = "128MiB",
+    retries: int = 2,
+    scheduler: Any = None,
+    progress: bool = False,
+) -> JobSummary:
+    """Write a Dask collection as a data set: computed and written on the workers, published when all of it is there.
+
+    Nothing is seen by readers before the end, and nothing ever of a job that fails or is killed. Tasks may fail, be
+    run again, or run twice at once: each partition's rows are published once. Row groups and files are sized by
+    bytes, however the collection is partitioned: what partitions leave in small files is written again, together.
+    With ``mode="append"`` to a directory that holds files, the new ones come as a directory ``job-<id>`` in it.
+
+    Memory of a worker: the partition it computes, and about three row groups; with `shuffle` also twice
+    `bucket_bytes`.
+
+    Args:
+        data: A Dask DataFrame, a bag of row dicts, or a list of delayed batches, each of any form that
+            `DatasetWriter.write` takes, iterators included. A partition's index is not written.
+        path: Directory of the data set, local or a URL; the driver and all workers need the same storage there.
+        schema: What the columns mean; None infers it from the first rows of the first partition, which is computed
+            once more for it.
+        mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`.
+        options: Sizes and codec.
+        filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
+        shuffle: Put all rows of the job into a seeded order, by way of files in the job's directory.
+        seed: From 0 to 2**64 - 1. The order depends on it and on the partitions, not on scheduler or workers.
+        bucket_bytes: With `shuffle`, how many bytes of rows a task permutes at a time.
+        retries: How often a task that fails is tried again, on the distributed scheduler. Rows that do not fit the
+            schema are never tried again.
+        scheduler: As in `dask.compute`: ``"threads"``, ``"processes"``, ``"synchronous"``, a client, or None for the
+            one in force.
+        progress: Show a progress bar (needs tqdm).
+
+    Raises:
+        DataError, SchemaError: rows do not fit the schema; partition, field and row within the partition are named.
+        WriteError: the directory is not empty, not replaceable, or the file system refuses.
+        ConfigurationError: `data` is no such collection, or an argument has the wrong kind.
+
+    Example:
+        >>> write_dask(frame, "train", SAMPLES, shuffle=True, seed=1)
+    """
+    runner = _DaskRunner(data, scheduler, retries)
+    if schema is None:
+        schema = runner.infer_schema()
+    if runner.meta is not None:
+        check_columns(runner.meta, schema)
+    return run_job(
+        runner,
+        path,
+        schema,
+        mode=mode,
+        options=options,
+        filesystem=filesystem,
+        shuffle=shuffle,
+        seed=seed,
+        bucket_bytes=bucket_bytes,
+        progress=progress,
+    )
+
+
+class _DaskRunner:
+    """Runs tasks on the scheduler in force."""
+
+    def __init__(self, data: Any, scheduler: Any, retries: int) -> None:
+        self._dask = _import_dask()
+        self.meta = getattr(data, "_meta", None) if hasattr(data, "map_partitions") else None
+        self._parts = _delayed_parts(data, self._dask)
+        self._scheduler = scheduler
+        self._retries = retries
+
+    def infer_schema(self) -> Schema:
+        """Return the schema of the first partition that has rows."""
+        for part in self._parts:
+            for columns in self._compute([self._dask.delayed(_first_rows)(part)], Bar()):
+                if columns is not None:
+                    return infer_schema(columns)
+        raise ConfigurationError("there are no rows to infer a schema from; pass schema=")
+
+    def partitions(self, spec: JobSpec, task: PartitionTask, bar: Bar) -> list[Any]:
+        """See `Runner`."""
+        delayed = self._dask.delayed
+        shared = delayed((spec, task), traverse=False, name=f"parquet_loader-job-{spec.directory}")
+        call = delayed(_write_part, pure=False)
+        return flatten(self._compute([call(shared, n, part) for n, part in enumerate(self._parts)], bar))
+
+    def step(self, spec: JobSpec, step: Step, bar: Bar) -> list[WrittenFile]:
+        """See `Runner`."""
+        delayed = self._dask.delayed
+        shared = delayed((spec, step), traverse=False, name=f"parquet_loader-step-{spec.directory}")
+        call = delayed(_run_step, pure=False)
+        return flatten(self._compute([call(shared, index) for index in range(len(step))], bar))
+
+    def _compute(self, tasks: list[Any], bar: Bar) -> list[Any]:
+        bar.begin(len(tasks))
+        client = self._client()
+        return self._on_cluster(client, tasks, bar) if client is not None else self._locally(tasks, bar)
+
+    def _client(self) -> Any:
+        """Return the client of the distributed scheduler, if that is the one in force."""
+        if "distributed" not in sys.modules:
+            return None
+        from distributed import Client  # noqa: PLC0415  (loaded already; without it there is no client)
+
+        if isinstance(self._scheduler, Client):
+            return self._scheduler
+        get = self._dask.base.get_scheduler(scheduler=self._scheduler)
+        owner = getattr(get, "__self__", None)
+        return owner if isinstance(owner, Client) else None
+
+    def _on_cluster(self, client: Any, tasks: list[Any], bar: Bar) -> list[Any]:
+        from distributed import as_completed  # noqa: PLC0415
+
+        futures = client.compute(tasks, retries=self._retries)
+        places = {future.key: place for place, future in enumerate(futures)}
+        results: list[Any] = [None] * len(tasks)
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                results[places[future.key]] = _checked(future.result())
+                bar.show(done)
+        finally:
+            client.cancel([future for future in futures if not future.done()])
+        return results
+
+    def _locally(self, tasks: list[Any], bar: Bar) -> list[Any]:
+        wanted = {task.key for task in tasks}
+        done = 0
+
+        def finished(key: Any, result: Any, *_: Any) -> None:
+            nonlocal done
+            if key in wanted:
+                _checked(result)
+                done += 1
+                bar.show(done)
+
+        with self._dask.callbacks.Callback(posttask=finished):
+            return list(self._dask.compute(*tasks, scheduler=self._scheduler, optimize_graph=False))
+
+
+def _write_part(shared: tuple[JobSpec, PartitionTask], partition: int, data: Any) -> Any:
+    """Write one partition, on a worker."""
+    spec, task = shared
+    try:
+        return task(spec, partition, data)
+    except Exception as error:
+        failure = lasting(error)
+        if failure is None:
+            raise
+        return failure
+
+
+def _run_step(shared: tuple[JobSpec, Step], index: int) -> list[WrittenFile]:
+    """Do a task of the second step, on a worker."""
+    spec, step = shared
+    return step.run(spec, index)
+
+
+def _first_rows(data: Any) -> dict[str, Any] | None:
+    """Return columns of the first rows of a partition, on a worker."""
+    for columns in pieces(data, _INFER_ROWS_BYTES):
+        if any(len(values) for values in columns.values()):
+            return columns
+    return None
+
+
+def _checked(result: Any) -> Any:
+    if isinstance(result, Failure):
+        raise result.error()
+    return result
+
+
+def _delayed_parts(data: Any, dask: Any) -> list[Any]:
+    if hasattr(data, "to_delayed"):
+        parts = data.to_delayed()
+        return list(parts.ravel()) if hasattr(parts, "ravel") else list(parts)
+    if dask.is_dask_collection(data):
+        return [data]
+    if isinstance(data, Sequence | Iterable) and not isinstance(data, str | bytes | dict):
+        parts = list(data)
+        if all(dask.is_dask_collection(part) or hasattr(part, "key") for part in parts):
+            return parts
+    raise ConfigurationError(
+        f"write_dask: expected a Dask DataFrame, a bag, or a list of delayed batches, found {type(data).__name__}"
+    )
+
+
+def _import_dask() -> Any:
+    try:
+        import dask  # noqa: PLC0415
+        import dask.base  # noqa: PLC0415
+        import dask.callbacks  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError("writing from Dask needs it: pip install 'torch-parquet-loader[dask]'") from error
+    return dask

@@ -1,0 +1,345 @@
+"""Many tasks, one commit: the protocol that jobs on Dask, Spark or anything else share.
+
+The driver makes a `Job`, hands its `spec` to tasks, and gives what the successful ones report to `commit`. Tasks write
+into the job's own hidden directory under names of their own attempt, and nowhere else, so that a task may fail, run
+again, or run twice at once: what no report names is never published.
+
+    <parent>/.<name>.job-<id>/          beside the data set; where that cannot be, and on object stores, within it
+        tasks/  what tasks wrote        as .job-<id>/
+        data/   what reports name, gathered for the one rename
+        journal.json                    where there is no one rename: see `commit`
+    <parent>/.<name>.job-<id>.lease     held while the driver lives
+
+A job that ends removes its directory. One that is killed leaves it; every `Job` on the same path begins by removing
+those whose lease nobody holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+import uuid
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from parquet_loader.errors import ConfigurationError, WriteError
+from parquet_loader.filesystem import PathLike, is_local, resolve
+from parquet_loader.schema import Schema
+from parquet_loader.write.commit import (
+    JOURNAL,
+    finish_or_undo,
+    publish_directory,
+    publish_files,
+    renames_directories,
+    visible_files,
+)
+from parquet_loader.write.lease import Lease, dead_lease
+from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.packer import Packer
+from parquet_loader.write.publish import storage_errors
+from parquet_loader.write.staging import StagedFile, join, make_directory, move_file, remove_tree, sync_directory
+from parquet_loader.write.target import (
+    check_appendable,
+    check_new,
+    check_replaceable,
+    existing_schema,
+    listing,
+    parquet_files,
+)
+from parquet_loader.write.writer import WriteMode, WriteSummary
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a task needs to know; small, and it pickles.
+
+    Attributes:
+        path: The data set, for errors.
+        directory: Where tasks write, within `filesystem`.
+        filesystem: Where the data set lives.
+        schema: What the columns mean.
+        options: Sizes and codec.
+    """
+
+    path: str
+    directory: str
+    filesystem: Any
+    schema: Schema
+    options: WriteOptions
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """What a task reports of a file.
+
+    Attributes:
+        partition: Which part of the job's input its rows are, for the order of the files.
+        name: Its name in the job's directory, of this attempt alone.
+        rows: Its rows.
+        bytes: Its size as stored.
+        decoded_bytes: The size of its rows in memory.
+    """
+
+    partition: int
+    name: str
+    rows: int
+    bytes: int
+    decoded_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary(WriteSummary):
+    """What a job published.
+
+    Attributes:
+        seconds: From the beginning of the job to its commit.
+    """
+
+    seconds: float
+
+
+class Job:
+    """One job, from the check of its target to its commit; used by the process that drives the tasks.
+
+    Leaving the ``with`` body without `commit` removes all that was written. A job that is not closed is removed when
+    it is collected, or by the end of the interpreter.
+
+    Args:
+        path: Directory of the data set, local or a URL.
+        schema: What the columns mean.
+        mode: As in `DatasetWriter`.
+        options: Sizes and codec.
+        filesystem: A `pyarrow.fs.FileSystem`; it has to pickle.
+
+    Raises:
+        WriteError: the directory is not empty, not replaceable, or the file system refuses.
+        SchemaError: appending to files of another schema.
+
+    Attributes:
+        spec: What tasks need to know.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        schema: Schema,
+        *,
+        mode: WriteMode = "error",
+        options: WriteOptions | None = None,
+        filesystem: Any = None,
+    ) -> None:
+        if not isinstance(schema, Schema):
+            raise ConfigurationError(f"schema={schema!r:.60}: expected a Schema")
+        if mode not in ("error", "append", "overwrite"):
+            raise ConfigurationError(f"mode={mode!r}: expected 'error', 'append' or 'overwrite'")
+        self._began_s = time.monotonic()
+        self._mode = mode
+        self._filesystem, self.path = resolve(path, filesystem)
+        self._has_rows_already = False
+        with storage_errors(self.path):
+            remove_dead_jobs(self._filesystem, self.path)
+            self._check_target(schema)
+            self._place = _Place.make(self._filesystem, self.path)
+        self._finalizer = weakref.finalize(self, self._place.remove)
+        self.spec = JobSpec(self.path, self._place.tasks, self._filesystem, schema, options or WriteOptions())
+        self._is_open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def __repr__(self) -> str:
+        return f"Job({self.path!r}, {'open' if self._is_open else 'closed'})"
+
+    def commit(self, files: Iterable[WrittenFile]) -> JobSummary:
+        """Publish what is named, all of it or nothing, and remove the job's directory.
+
+        Args:
+            files: What successful tasks reported, one report a task; the order of partitions is that of the files.
+
+        Raises:
+            WriteError: a file is not there as reported, the job was taken for dead, or the file system refuses.
+                Nothing is published then.
+        """
+        if not self._is_open:
+            raise WriteError(f"{self.path}: the job is closed; nothing more can be published")
+        chosen = sorted({file.name: file for file in files}.values(), key=lambda file: (file.partition, file.name))
+        try:
+            with storage_errors(self.path):
+                if not chosen and not self._has_rows_already:
+                    chosen = [self._empty_file()]
+                self._check_written(chosen)
+                self._check_lease()
+                published = self._publish(chosen)
+        finally:
+            self.abort()
+        seconds = time.monotonic() - self._began_s
+        return JobSummary(tuple(published), sum(f.rows for f in chosen), sum(f.bytes for f in chosen), seconds)
+
+    def abort(self) -> None:
+        """Remove all that was written and is not published; idempotent, never raises."""
+        self._is_open = False
+        self._finalizer()
+
+    def _check_target(self, schema: Schema) -> None:
+        found = [i for i in listing(self._filesystem, self.path) if not _is_of_job(i.path, self.path)]
+        if self._mode == "error":
+            check_new(found, self.path)
+        elif self._mode == "overwrite":
+            check_replaceable(found, self.path)
+        elif files := parquet_files(found, self.path):
+            check_appendable(schema, existing_schema(self._filesystem, files[0]), files[0])
+            self._has_rows_already = True
+
+    def _empty_file(self) -> WrittenFile:
+        packer = Packer(self.path, self.spec.schema, self.spec.options, lambda: new_task_file(self.spec, 0))
+        packer.write_empty_file(self.spec.schema)
+        (packed,) = packer.files
+        return WrittenFile(0, os.path.basename(packed.file.hidden_path), 0, packed.bytes, 0)
+
+    def _check_written(self, files: list[WrittenFile]) -> None:
+        selector = pafs.FileSelector(self.spec.directory, allow_not_found=True)
+        there = {info.base_name: info.size for info in self._filesystem.get_file_info(selector)}
+        for file in files:
+            if there.get(file.name) != file.bytes:
+                what = "is not there" if file.name not in there else f"has {there[file.name]} bytes"
+                raise WriteError(
+                    f"{self.path}: a task reported {file.name} with {file.bytes} bytes, but in {self.spec.directory} "
+                    f"it {what}; nothing was published. All workers and the driver need the same storage at this path"
+                )
+
+    def _check_lease(self) -> None:
+        if not self._place.lease.is_held():
+            raise WriteError(
+                f"{self.path}: another job took this one for dead and removed what it wrote; nothing was published"
+            )
+
+    def _publish(self, files: list[WrittenFile]) -> list[str]:
+        place, id_ = self._place, self._place.id
+        moves = [(join(place.tasks, f.name), f"part-{id_}-{number:06}.parquet") for number, f in enumerate(files)]
+        whole = renames_directories(self._filesystem)
+        if whole:
+            for source, name in moves:
+                move_file(self._filesystem, source, join(place.data, name))
+            sync_directory(self._filesystem, place.data)
+        if place.is_beside and (self._mode != "overwrite" or is_local(self._filesystem)):
+            home = publish_directory(self._filesystem, place.data, self.path, f"job-{id_}", mode=self._mode)
+            return [join(home, name) for _, name in moves]
+        old = visible_files(self._filesystem, self.path)
+        if self._mode == "error" and old:
+            raise WriteError(f"{self.path}: while the job ran, others wrote into the directory; nothing was published")
+        home = join(self.path, f"job-{id_}") if whole else self.path
+        pairs = [(place.data, home)] if whole else [(source, join(home, name)) for source, name in moves]
+        replaced = old if self._mode == "overwrite" else []
+        publish_files(self._filesystem, pairs, replaced, join(place.root, JOURNAL))
+        return [join(home, name) for _, name in moves]
+
+
+def new_task_file(spec: JobSpec, partition: int) -> StagedFile:
+    """Return a file in the job's directory with a name that no other attempt has; tasks report its `hidden_path`."""
+    return StagedFile(spec.filesystem, spec.directory, f"part-{partition:06}-{uuid.uuid4().hex}.parquet")
+
+
+def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
+    """Remove what jobs left that were killed, and bring a commit that was cut short to an end.
+
+    Every job on `path` does this first. Jobs that are alive are left alone, see `parquet_loader.write.lease`.
+
+    Args:
+        filesystem: Where the data set lives.
+        path: Its directory.
+    """
+    real = os.path.realpath(path) if is_local(filesystem) else path
+    parent, name = os.path.split(real)
+    folders = [(real, "")]
+    if name and renames_directories(filesystem):
+        folders.append((parent, f".{name}"))
+    for folder, prefix in folders:
+        pattern = re.compile(re.escape(prefix) + r"\.job-(?P<id>[0-9a-f]{32})(-dead|\.lease(\.[0-9a-f]{32})?)?")
+        selector = pafs.FileSelector(folder, allow_not_found=True)
+        names = [info.base_name for info in filesystem.get_file_info(selector)]
+        for id_ in sorted({match["id"] for match in map(pattern.fullmatch, names) if match}):
+            place = _Place(filesystem, join(folder, f"{prefix}.job-{id_}"), id_)
+            with dead_lease(filesystem, place.lease.path) as is_dead:
+                if is_dead:
+                    finish_or_undo(filesystem, join(place.root, JOURNAL))
+                    place.remove_files()
+                    for left in (n for n in names if n.startswith(os.path.basename(place.lease.path))):
+                        with contextlib.suppress(OSError, pa.ArrowException):
+                            filesystem.delete_file(join(folder, left))
+
+
+class _Place:
+    """A job's directory and its lease."""
+
+    def __init__(self, filesystem: pafs.FileSystem, root: str, id_: str, *, is_beside: bool = False) -> None:
+        self.filesystem = filesystem
+        self.root = root
+        self.id = id_
+        self.tasks = join(root, "tasks")
+        self.data = join(root, "data")
+        self.lease = Lease(filesystem, f"{root}.lease")
+        self.is_beside = is_beside
+
+    @classmethod
+    def make(cls, filesystem: pafs.FileSystem, path: str) -> _Place:
+        """Make the directory of a new job, beside `path` if that can be."""
+        id_ = uuid.uuid4().hex
+        if renames_directories(filesystem):
+            real = os.path.realpath(path) if is_local(filesystem) else path
+            parent, name = os.path.split(real)
+            if name and not (is_local(filesystem) and os.path.ismount(real)):
+                beside = cls(filesystem, join(parent, f".{name}.job-{id_}"), id_, is_beside=True)
+                with contextlib.suppress(OSError):
+                    if parent:
+                        make_directory(filesystem, parent)
+                    beside._open()
+                    return beside
+        inside = cls(filesystem, join(path, f".job-{id_}"), id_)
+        make_directory(filesystem, path)
+        inside._open()
+        return inside
+
+    def remove(self) -> None:
+        """Remove all of it; never raises."""
+        self.remove_files()
+        self.lease.release()
+
+    def remove_files(self) -> None:
+        """Remove the directory; tasks that still run find that it is gone, and can write no more."""
+        if is_local(self.filesystem):
+            dead = f"{self.root}-dead"
+            remove_tree(dead)
+            with contextlib.suppress(OSError):
+                os.rename(self.root, dead)
+            remove_tree(dead)
+            remove_tree(self.root)
+            return
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self.filesystem.delete_dir(self.root)
+
+    def _open(self) -> None:
+        self.lease.acquire()
+        try:
+            for directory in (self.root, self.tasks, self.data):
+                make_directory(self.filesystem, directory)
+        except BaseException:
+            self.remove()
+            raise
+
+
+def _is_of_job(path: str, root: str) -> bool:
+    first = path[len(root) :].strip("/").partition("/")[0]
+    return re.fullmatch(r"\.job-[0-9a-f]{32}(-dead|\.lease(\.[0-9a-f]{32})?)?", first) is not None

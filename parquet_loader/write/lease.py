@@ -1,0 +1,154 @@
+"""Whether the process that began a job is still alive: a lock where there are locks, a renewed lease where not.
+
+On local and network file systems with locks the driver holds `flock` on the lease's file; the kernel lets go of it
+when the process ends in whatever way, so a job is known to be dead, never guessed to be. Where the file system has no
+locks (object stores, HDFS), a thread writes the lease anew every `RENEW_S` seconds, and a lease that the store itself
+says is older than `EXPIRE_S` has expired: both times are the store's, so that no two clocks are compared.
+
+A lease that expires under a driver which was only held up does no harm: whoever sweeps removes the job's directory,
+and the driver finds at its commit that the lease is gone, and publishes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from parquet_loader.filesystem import is_local
+
+RENEW_S = 30.0
+EXPIRE_S = 600.0
+
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
+
+
+class Lease:
+    """Held from the beginning of a job to its end, by the process that drives it.
+
+    Threads: `acquire` starts one, ``parquet_loader-lease``, where there are no locks; `release` ends it.
+
+    Args:
+        filesystem: Where the job lives.
+        path: The lease's file.
+        renew_s: Seconds between renewals where there are no locks.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str, *, renew_s: float = RENEW_S) -> None:
+        self.filesystem = filesystem
+        self.path = path
+        self._renew_s = renew_s
+        self._owner = f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex}".encode()
+        self._descriptor: int | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self) -> None:
+        """Take the lease, whose file does not exist yet.
+
+        Raises:
+            OSError: the file system refuses.
+        """
+        if is_local(self.filesystem):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            if _lock(descriptor) is not None:
+                self._descriptor = descriptor
+                os.write(descriptor, self._owner)
+                return
+            os.close(descriptor)
+        _write(self.filesystem, self.path, self._owner)
+        self._thread = threading.Thread(target=self._renew, name="parquet_loader-lease", daemon=True)
+        self._thread.start()
+
+    def is_held(self) -> bool:
+        """Whether the lease is still this one's: nobody took the job for dead."""
+        with contextlib.suppress(OSError, pa.ArrowException):
+            if self._descriptor is not None:
+                return os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
+            with self.filesystem.open_input_stream(self.path) as stream:
+                return bool(stream.read() == self._owner)
+        return False
+
+    def release(self) -> None:
+        """Remove the lease's file and let go; never raises, and does nothing the second time."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        with contextlib.suppress(OSError, pa.ArrowException):
+            if self.is_held():
+                self.filesystem.delete_file(self.path)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._renew_s):
+            if not self.is_held():
+                return
+            with contextlib.suppress(OSError, pa.ArrowException):
+                _write(self.filesystem, self.path, self._owner)
+
+
+@contextlib.contextmanager
+def dead_lease(filesystem: pafs.FileSystem, path: str, *, expire_s: float = EXPIRE_S) -> Iterator[bool]:
+    """Yield whether the job that took the lease is dead; within the body nobody else may find it dead as well.
+
+    Args:
+        filesystem: Where the lease lives.
+        path: The lease's file; a job without one is dead, because it is taken first and removed last.
+        expire_s: Age of an expired lease where there are no locks.
+    """
+    if is_local(filesystem):
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except OSError:
+            yield not os.path.lexists(path)
+            return
+        try:
+            locked = _lock(descriptor)
+            if locked is not None:
+                yield locked and os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path))
+                return
+        finally:
+            os.close(descriptor)
+    yield _has_expired(filesystem, path, expire_s)
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Return whether the lock could be had at once, or None where the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        raise
+    return True
+
+
+def _has_expired(filesystem: pafs.FileSystem, path: str, expire_s: float) -> bool:
+    lease = filesystem.get_file_info(path)
+    if lease.type == pafs.FileType.NotFound:
+        return True
+    probe = f"{path}.{uuid.uuid4().hex}"
+    _write(filesystem, probe, b"")
+    try:
+        now = filesystem.get_file_info(probe).mtime_ns
+    finally:
+        filesystem.delete_file(probe)
+    return bool(lease.mtime_ns is not None and now is not None and now - lease.mtime_ns > expire_s * 1e9)
+
+
+def _write(filesystem: pafs.FileSystem, path: str, content: bytes) -> None:
+    with filesystem.open_output_stream(path) as stream:
+        stream.write(content)

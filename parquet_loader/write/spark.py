@@ -1,0 +1,253 @@
+"""`write_spark`: what Spark computes, to a data set that loads fast, written by the Python workers of its executors."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SchemaError
+from parquet_loader.filesystem import PathLike
+from parquet_loader.schema import Group, Image, Schema, Tensor
+from parquet_loader.schema.encode import infer_schema
+from parquet_loader.write.job import JobSpec, JobSummary, WrittenFile
+from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.run import Bar, PartitionTask, Step, check_columns, run_job
+from parquet_loader.write.shuffle import Chunk
+from parquet_loader.write.task import Failure
+from parquet_loader.write.vectors import is_vector_type, with_plain_vectors
+from parquet_loader.write.writer import WriteMode
+
+_BATCH_BYTES = 32 * 2**20
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_MOST_ROWS = 10_000
+_IMAGE_BYTES = 128 * 2**10
+_REPORT = "kind string, report string"
+_MARK = re.compile(r"<<parquet_loader (\{.*?\})>>")
+_REPORTS: dict[str, Any] = {"WrittenFile": WrittenFile, "Chunk": Chunk}
+_POLL_S = 0.5
+
+
+def write_spark(
+    df: Any,
+    path: PathLike,
+    schema: Schema | None = None,
+    *,
+    mode: WriteMode = "error",
+    options: WriteOptions | None = None,
+    filesystem: Any = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    bucket_bytes: int | str = "128MiB",
+    progress: bool = False,
+) -> JobSummary:
+    """Write a Spark DataFrame as a data set: executors run our writer on Arrow batches (`mapInArrow`).
+
+    The Python workers of the executors need this package, numpy and pyarrow, and no torch; see `package_archive`.
+    Nothing is seen by readers before the end, and nothing ever of a job that fails or is killed. Tasks may fail, be
+    run again, or run twice at once (speculation): each partition's rows are published once. Row groups and files are
+    sized by bytes, however the frame is partitioned: what partitions leave in small files is written again, together.
+    With ``mode="append"`` to a directory that holds files, the new ones come as a directory ``job-<id>`` in it.
+
+    ``ArrayType`` columns and ML vectors, dense and sparse, are taken for `Tensor` fields of as many values, nested
+    arrays for those of more dimensions; ``BinaryType`` for images, bytes and raw tensors.
+
+    Memory of a Python worker: batches of about 32 MiB as Spark makes them, and about three row groups; with `shuffle`
+    also twice `bucket_bytes`.
+
+    Args:
+        df: The DataFrame.
+        path: Directory of the data set, local or a URL as in `DatasetWriter` (``s3://``, not ``s3a://``); the driver
+            and all executors need the same storage there.
+        schema: What the columns mean; None infers it from Spark's types and the first row.
+        mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`.
+        options: Sizes and codec.
+        filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
+        shuffle: Put all rows of the job into a seeded order, by way of files in the job's directory.
+        seed: From 0 to 2**64 - 1. The order depends on it, on the partitions and on the order within them.
+        bucket_bytes: With `shuffle`, how many bytes of rows a task permutes at a time.
+        progress: Show a progress bar (needs tqdm) beside Spark's own.
+
+    Raises:
+        DataError, SchemaError: rows do not fit the schema; partition, field and row within the partition are named.
+        WriteError: the directory is not empty, not replaceable, or the file system refuses.
+        ConfigurationError: `df` is no Spark DataFrame, or an argument has the wrong kind.
+
+    Example:
+        >>> write_spark(df, "/mnt/shared/train", SAMPLES, shuffle=True, seed=1)
+    """
+    if not hasattr(df, "mapInArrow"):
+        raise ConfigurationError(f"write_spark: expected a Spark DataFrame (pyspark 3.5 or newer), found {type(df)}")
+    if schema is None:
+        schema = _infer(df)
+    empty = _empty_batch(df)
+    if empty is not None:
+        check_columns(empty, schema)
+    return run_job(
+        _SparkRunner(df),
+        path,
+        schema,
+        mode=mode,
+        options=options,
+        filesystem=filesystem,
+        shuffle=shuffle,
+        seed=seed,
+        bucket_bytes=bucket_bytes,
+        progress=progress,
+    )
+
+
+class _SparkRunner:
+    """Runs tasks as partitions of `mapInArrow`: Spark returns what one successful attempt of each yielded."""
+
+    def __init__(self, df: Any) -> None:
+        self._df = df
+        self._spark = df.sparkSession
+
+    def partitions(self, spec: JobSpec, task: PartitionTask, bar: Bar) -> list[Any]:
+        """See `Runner`."""
+        with _batch_rows(self._spark, _rows_of_a_batch(spec.schema)):
+            return self._collect(self._df.mapInArrow(functools.partial(_write_part, spec, task), _REPORT), bar)
+
+    def step(self, spec: JobSpec, step: Step, bar: Bar) -> list[WrittenFile]:
+        """See `Runner`."""
+        numbers = self._spark.range(0, len(step), 1, len(step))
+        return self._collect(numbers.mapInArrow(functools.partial(_run_steps, spec, step), _REPORT), bar)
+
+    def _collect(self, reports: Any, bar: Bar) -> list[Any]:
+        try:
+            with _watched(self._spark, bar):
+                rows = reports.collect()
+        except Exception as error:
+            mark = _MARK.search(str(error))
+            if mark is None:
+                raise
+            raise Failure(**json.loads(mark[1])).error() from None
+        return [_REPORTS[row["kind"]](**json.loads(row["report"])) for row in rows]
+
+
+def _write_part(spec: JobSpec, task: PartitionTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write one partition, on an executor."""
+    from pyspark import TaskContext  # noqa: PLC0415  (only there on executors)
+
+    context = TaskContext.get()
+    assert context is not None
+    partition = context.partitionId()
+    with _marked(partition):
+        yield _reported(task(spec, partition, _plain_batches(batches)))
+
+
+def _run_steps(spec: JobSpec, step: Step, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do tasks of the second step, on an executor."""
+    for batch in batches:
+        for index in batch.column(0).to_pylist():
+            with _marked(index):
+                yield _reported(step.run(spec, index))
+
+
+def _plain_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    first_row = 0
+    for batch in batches:
+        yield with_plain_vectors(batch, first_row)
+        first_row += batch.num_rows
+
+
+def _reported(reports: Any) -> pa.RecordBatch:
+    kinds = [type(report).__name__ for report in reports]
+    texts = [json.dumps(dataclasses.asdict(report)) for report in reports]
+    return pa.record_batch([pa.array(kinds, pa.string()), pa.array(texts, pa.string())], ["kind", "report"])
+
+
+@contextlib.contextmanager
+def _marked(partition: int) -> Iterator[None]:
+    """Mark our errors so that the driver finds them in what Spark makes of them."""
+    try:
+        yield
+    except ParquetLoaderError as error:
+        failure = {"kind": type(error).__name__, "message": str(error)}
+        raise RuntimeError(f"task of partition {partition} failed: <<parquet_loader {json.dumps(failure)}>>") from error
+
+
+def _rows_of_a_batch(schema: Schema) -> int:
+    """Return how many rows Spark may put into an Arrow batch, so that one of wide rows stays small."""
+    row_bytes = 0
+    for field in schema.values():
+        if isinstance(field, Tensor | Group):
+            row_bytes += 2 * field.width_bytes  # Spark holds float64 where float32 is wanted, and the like
+        else:
+            row_bytes += _IMAGE_BYTES if isinstance(field, Image) else 64
+    return max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, row_bytes)))
+
+
+@contextlib.contextmanager
+def _batch_rows(spark: Any, rows: int) -> Iterator[None]:
+    """Lower the rows of Arrow batches for the plans made in the body; a lower setting of the user's stays."""
+    before = spark.conf.get(_BATCH_ROWS, None)
+    if before is not None and 0 < int(before) <= rows:
+        yield
+        return
+    spark.conf.set(_BATCH_ROWS, str(rows))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_BATCH_ROWS) if before is None else spark.conf.set(_BATCH_ROWS, before)
+
+
+@contextlib.contextmanager
+def _watched(spark: Any, bar: Bar) -> Iterator[None]:
+    """Show finished tasks of the stages under way while the body runs; a thread of ours asks Spark for them."""
+    if not bar.is_shown:
+        yield
+        return
+    stop = threading.Event()
+
+    def watch() -> None:
+        with contextlib.suppress(Exception):  # Spark Connect has no tracker: there is no bar then
+            tracker = spark.sparkContext.statusTracker()
+            while not stop.wait(_POLL_S):
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                bar.begin(sum(stage.numTasks for stage in stages if stage))
+                bar.show(sum(stage.numCompletedTasks for stage in stages if stage))
+
+    thread = threading.Thread(target=watch, name="parquet_loader-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _empty_batch(df: Any) -> pa.Table | None:
+    """Return a table without rows of the types that executors will see, or None where Spark cannot say."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+    try:
+        arrow = to_arrow_schema(df.schema)
+    except Exception:  # a type that Spark cannot send as Arrow: the job itself says so, in Spark's words
+        return None
+    return with_plain_vectors(arrow.empty_table())
+
+
+def _infer(df: Any) -> Schema:
+    """Return fields by Spark's types; vectors are tensors of the length of the first one."""
+    row = df.limit(1)
+    first = row.toArrow() if hasattr(row, "toArrow") else pa.Table.from_batches(row._collect_as_arrow())
+    vectors = {field.name for field in first.schema if is_vector_type(field.type)}
+    if vectors and first.num_rows == 0:
+        raise SchemaError("the frame has no rows to take the length of its vectors from; pass schema=")
+    table = with_plain_vectors(first)
+    fields: dict[str, Any] = dict(infer_schema(dict(zip(table.column_names, table.columns, strict=True))))
+    for name in vectors:
+        vector = table[name][0].as_py()
+        if vector is None:
+            raise SchemaError(f"field {name!r}: the first vector is null, so its length is not known; pass schema=")
+        fields[name] = Tensor("float64", (len(vector),), null="mask")
+    return Schema(fields)

@@ -1,0 +1,158 @@
+"""What runs on a worker: rows to files in the job's directory, and a report of them. Needs numpy and pyarrow alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from parquet_loader.errors import DataError, ParquetLoaderError, SchemaError, WriteError
+from parquet_loader.filesystem import is_local
+from parquet_loader.write.commit import renames_directories
+from parquet_loader.write.job import JobSpec, WrittenFile, new_task_file
+from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.packer import Packer
+from parquet_loader.write.publish import storage_errors
+from parquet_loader.write.staging import StagedFile, join
+
+_ERRORS: dict[str, type[ParquetLoaderError]] = {e.__name__: e for e in (DataError, SchemaError, WriteError)}
+_SMALL_ROW_GROUPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error that will come again however often the task is tried; sent as a value, so that it is not.
+
+    Attributes:
+        kind: Name of the error's class.
+        message: Its text, which names partition, field and row.
+    """
+
+    kind: str
+    message: str
+
+    def error(self) -> ParquetLoaderError:
+        """Return the error as it was on the worker."""
+        return _ERRORS[self.kind](self.message)
+
+
+def write_partition(spec: JobSpec, partition: int, data: Any) -> list[WrittenFile]:
+    """Write the rows of one partition, a batch of any form or an iterator of batches, and report the files.
+
+    Raises:
+        DataError, SchemaError: a batch does not fit the schema; partition, field and row within the partition are
+            named.
+        WriteError: the file system refuses.
+    """
+    with packing(spec, partition) as packer, naming(partition):
+        packer.write(data)
+    return report(packer, partition)
+
+
+def merge_files(spec: JobSpec, partition: int, names: Sequence[str]) -> list[WrittenFile]:
+    """Write the rows of several small files of the job again, as files of full row groups, and report those."""
+    with packing(spec, partition) as packer:
+        for name in names:
+            path = join(spec.directory, name)
+            with (
+                storage_errors(spec.path),
+                pq.ParquetFile(path, filesystem=spec.filesystem, pre_buffer=False) as file,
+            ):
+                for group in range(file.num_row_groups):
+                    packer.add(file.read_row_group(group, use_threads=False))
+    return report(packer, partition)
+
+
+def plan_merges(
+    files: Sequence[WrittenFile], options: WriteOptions
+) -> tuple[list[WrittenFile], list[tuple[int, list[str]]]]:
+    """Decide which files are written again, so that files and row groups are sized by bytes however rows came in.
+
+    Files of less than four row groups are small, unless they are as large as files may be. They are gathered in
+    order, until a group makes a full file.
+
+    Args:
+        files: What tasks reported.
+        options: Sizes.
+
+    Returns:
+        The files that stay, and for each group of small ones the partition it counts as and the names.
+    """
+    full = int(options.file_bytes)
+
+    def is_small(file: WrittenFile) -> bool:
+        return file.bytes < full and file.decoded_bytes < _SMALL_ROW_GROUPS * int(options.row_group_bytes)
+
+    ordered = sorted(files, key=lambda file: (file.partition, file.name))
+    kept = [file for file in ordered if not is_small(file)]
+    groups: list[list[WrittenFile]] = [[]]
+    for file in filter(is_small, ordered):
+        if groups[-1] and sum(f.bytes for f in groups[-1]) + file.bytes > full:
+            groups.append([])
+        groups[-1].append(file)
+    kept += [group[0] for group in groups if len(group) == 1]
+    return kept, [(group[0].partition, [f.name for f in group]) for group in groups if len(group) > 1]
+
+
+@contextlib.contextmanager
+def naming(partition: int) -> Iterator[None]:
+    """Name the partition in errors about its rows."""
+    try:
+        yield
+    except (DataError, SchemaError) as error:
+        raise type(error)(f"partition {partition}: {error}") from error
+
+
+def lasting(error: BaseException) -> Failure | None:
+    """Return what to send to the driver in place of an error that no other try can mend."""
+    return Failure(type(error).__name__, str(error)) if isinstance(error, DataError | SchemaError) else None
+
+
+def check_directory(spec: JobSpec) -> None:
+    """Refuse to begin where the job's directory is not to be seen.
+
+    Raises:
+        WriteError: the worker sees other storage than the driver, or the job is over.
+    """
+    if not renames_directories(spec.filesystem):
+        return  # object stores have no directories, and are the same from everywhere
+    if spec.filesystem.get_file_info(spec.directory).type != pafs.FileType.Directory:
+        what = "a path on storage that the driver and all workers share" if is_local(spec.filesystem) else "it"
+        raise WriteError(
+            f"{spec.path}: the worker on {socket.gethostname()} does not find the job's directory {spec.directory}: "
+            f"the job is over, or this machine does not see {what}"
+        )
+
+
+@contextlib.contextmanager
+def packing(spec: JobSpec, partition: int) -> Iterator[Packer]:
+    """Yield a packer, finish it, or remove what it wrote."""
+    check_directory(spec)
+    files: list[StagedFile] = []
+
+    def new_file() -> StagedFile:
+        files.append(new_task_file(spec, partition))
+        return files[-1]
+
+    packer = Packer(spec.path, spec.schema, spec.options, new_file)
+    try:
+        yield packer
+        packer.finish()
+    except BaseException:
+        for file in files:
+            file.discard()
+        raise
+
+
+def report(packer: Packer, partition: int) -> list[WrittenFile]:
+    """Return what to tell the driver of the files of a finished packer."""
+    return [
+        WrittenFile(partition, os.path.basename(f.file.hidden_path), f.rows, f.bytes, f.decoded_bytes)
+        for f in packer.files
+    ]
