@@ -29,6 +29,7 @@ from parquet_loader.types import Ragged, Shard
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 
 if TYPE_CHECKING:
+    from parquet_loader.convert import ConvertedLoader, from_dask, from_pandas, from_spark
     from parquet_loader.loader import BatchedDataLoader, EpochPlan
     from parquet_loader.rewrite import RewriteReport, rewrite_dataset
     from parquet_loader.stats import LoaderStats
@@ -37,9 +38,13 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "BatchedDataLoader": "parquet_loader.loader",
+    "ConvertedLoader": "parquet_loader.convert",
     "EpochPlan": "parquet_loader.loader",
     "LoaderStats": "parquet_loader.stats",
     "RewriteReport": "parquet_loader.rewrite",
+    "from_dask": "parquet_loader.convert",
+    "from_pandas": "parquet_loader.convert",
+    "from_spark": "parquet_loader.convert",
     "rewrite_dataset": "parquet_loader.rewrite",
 }
 
@@ -48,6 +53,7 @@ __all__ = [
     "Bytes",
     "Category",
     "ConfigurationError",
+    "ConvertedLoader",
     "DataError",
     "DatasetWriter",
     "Encoded",
@@ -73,6 +79,9 @@ __all__ = [
     "UnsupportedError",
     "WriteError",
     "WriteOptions",
+    "from_dask",
+    "from_pandas",
+    "from_spark",
     "rewrite_dataset",
     "write_dataset",
 ]

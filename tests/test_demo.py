@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo.prepare import join
+from demo.prepare_job import part, with_dask
 from demo.task import own_data
 from demo.train import report, train
 from parquet_loader import write_dataset
@@ -79,6 +80,20 @@ def test_joined_rows_can_be_written_with_the_schema(tmp_path: Path) -> None:
 
 def test_no_feature_is_known_only_after_arrival() -> None:
     assert not KNOWN_ONLY_AFTERWARDS & set(FLIGHTS.arrow_schema().names)
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")
+def test_the_job_on_dask_prepares_the_same_rows(tmp_path: Path) -> None:
+    dask = pytest.importorskip("dask", reason="dask is not installed")
+    tables = flights_frame(), weather_frame(), planes_frame()
+    targets = {"train": tmp_path / "train", "validation": tmp_path / "validation"}
+    with dask.config.set(scheduler="synchronous"):
+        with_dask(*tables, targets)
+    for name, held_out in (("train", False), ("validation", True)):
+        expected = part(*tables, held_out=held_out)
+        write_dataset(expected, tmp_path / "expected", FLIGHTS, mode="overwrite")
+        assert pq.read_table(targets[name]).equals(pq.read_table(tmp_path / "expected"))
+    assert sum(pq.read_table(target).num_rows for target in targets.values()) == len(joined())
 
 
 def numbers_table(rows: int) -> pa.Table:

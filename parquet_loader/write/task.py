@@ -91,11 +91,14 @@ def plan_merges(
 
     ordered = sorted(files, key=lambda file: (file.partition, file.name))
     kept = [file for file in ordered if not is_small(file)]
-    groups: list[list[WrittenFile]] = [[]]
+    groups: list[list[WrittenFile]] = []
+    room = -1
     for file in filter(is_small, ordered):
-        if groups[-1] and sum(f.bytes for f in groups[-1]) + file.bytes > full:
+        if file.bytes > room:
             groups.append([])
+            room = full
         groups[-1].append(file)
+        room -= file.bytes
     kept += [group[0] for group in groups if len(group) == 1]
     return kept, [(group[0].partition, [f.name for f in group]) for group in groups if len(group) > 1]
 

@@ -1,0 +1,99 @@
+"""The preparation of `demo.prepare` as a job on Dask or Spark: the same join, the same rows, on workers.
+
+python -m demo.prepare_job dask
+python -m demo.prepare_job spark      (needs Java 17 and pyspark)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from demo.fetch import TRAIN, VALIDATION, fetch
+from demo.prepare import VALIDATION_EVERY_DAYS, join
+from parquet_loader.write.dask import write_dask
+from parquet_loader.write.job import JobSummary
+from parquet_loader.write.spark import write_spark
+from schemas.flights import FLIGHTS
+
+PARTS = {"train": False, "validation": True}
+
+
+def part(flights: pd.DataFrame, weather: pd.DataFrame, planes: pd.DataFrame, *, held_out: bool) -> pd.DataFrame:
+    """Return the rows of one part of the data that come from these flights, in the columns of `FLIGHTS`."""
+    rows = join(flights, weather, planes)
+    chosen = rows.day_of_year % VALIDATION_EVERY_DAYS == 0
+    return rows[chosen if held_out else ~chosen][FLIGHTS.arrow_schema().names]
+
+
+def with_dask(flights: pd.DataFrame, weather: pd.DataFrame, planes: pd.DataFrame, targets: dict[str, Any]) -> None:
+    """Write both parts by Dask; weather and planes go to every worker, flights are divided."""
+    import dask  # noqa: PLC0415
+
+    size = -(-len(flights) // 8)
+    pieces = [flights[start : start + size] for start in range(0, len(flights), size)]
+    small = dask.delayed(weather), dask.delayed(planes)
+    for name, held_out in PARTS.items():
+        rows = [dask.delayed(part)(piece, *small, held_out=held_out) for piece in pieces]
+        _say(name, write_dask(rows, targets[name], FLIGHTS, mode="overwrite"))
+
+
+def with_spark(
+    spark: Any, flights: pd.DataFrame, weather: pd.DataFrame, planes: pd.DataFrame, targets: dict[str, Any]
+) -> None:
+    """Write both parts by Spark."""
+    df = spark.createDataFrame(pa.Table.from_pandas(flights, preserve_index=False)).repartition(4)
+    sample = pa.Table.from_pandas(part(flights[:1000], weather, planes, held_out=False), preserve_index=False)
+    columns = pa.schema([pa.field(f.name, _sent(f.type)) for f in sample.schema])
+    types = ", ".join(f"{f.name} {'string' if f.type == pa.string() else 'double'}" for f in columns)
+
+    for name, held_out in PARTS.items():
+
+        def joined(batches: Iterator[pa.RecordBatch], held_out: bool = held_out) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                rows = part(batch.to_pandas(), weather, planes, held_out=held_out)
+                yield from pa.Table.from_pandas(rows, preserve_index=False).cast(columns).to_batches()
+
+        _say(name, write_spark(df.mapInArrow(joined, types), targets[name], FLIGHTS, mode="overwrite"))
+
+
+def _sent(type_: pa.DataType) -> pa.DataType:
+    """Return the type in which Spark gets a column: text, or float64, which holds all numbers here."""
+    is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_null(type_)
+    return pa.string() if is_text else pa.float64()
+
+
+def _say(name: str, summary: JobSummary) -> None:
+    print(f"{name}: {summary.rows:,} rows, {summary.bytes / 1e6:.1f} MB, {len(summary.files)} files, "
+          f"{summary.seconds:.1f} s")  # fmt: skip
+
+
+def main() -> None:
+    """Prepare the flights as the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m demo.prepare_job", description=__doc__.splitlines()[0])
+    parser.add_argument("engine", choices=["dask", "spark"])
+    engine = parser.parse_args().engine
+    folder = fetch()
+    tables = [pd.read_csv(folder / name) for name in ("flights.csv.zip", "weather.csv", "planes.csv")]
+    targets = {"train": TRAIN, "validation": VALIDATION}
+    if engine == "dask":
+        with_dask(*tables, targets)
+        return
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        with_spark(spark, *tables, targets)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

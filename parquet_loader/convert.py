@@ -1,0 +1,138 @@
+"""`from_pandas`, `from_dask`, `from_spark`: a frame to a loader, by way of a data set in a cache directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.frames import Kept, keep
+from parquet_loader.frames.keys import dask_key, digest, pandas_key, spark_key
+from parquet_loader.loader import BatchedDataLoader
+from parquet_loader.schema import Schema
+from parquet_loader.schema.encode import iter_tables
+from parquet_loader.write import WriteOptions
+from parquet_loader.write.dask import write_dask
+from parquet_loader.write.job import Job
+from parquet_loader.write.spark import write_spark
+from parquet_loader.write.task import write_partition
+
+
+class ConvertedLoader(BatchedDataLoader):
+    """A `BatchedDataLoader` of a frame that was written to a cache directory.
+
+    Attributes:
+        path: The data set in the cache directory.
+    """
+
+    def __init__(self, kept: Kept, batch_size: int, **loader_options: Any) -> None:
+        super().__init__(kept.path, batch_size, **loader_options)
+        self.path = kept.path
+        self._kept = kept
+
+    def delete(self) -> bool:
+        """Close the loader and delete the data set, unless another process uses it; return whether it was deleted.
+
+        Other loaders of the same frame in this process cannot be used afterwards.
+        """
+        self.close()
+        return self._kept.delete()
+
+
+def from_pandas(
+    frame: Any,
+    batch_size: int,
+    *,
+    schema: Schema | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    keep_files: bool = False,
+    write_options: WriteOptions | None = None,
+    **loader_options: Any,
+) -> ConvertedLoader:
+    """Return a loader of a pandas frame, or of any batch that `DatasetWriter.write` takes.
+
+    The frame is written once: frames of equal content share what was written, in other processes too, which wait
+    while it is being written. It is deleted by `ConvertedLoader.delete`, or when the last process that uses it ends;
+    what killed processes left is deleted by the next call.
+
+    Args:
+        frame: The rows, at least one without a schema; an iterator is none, for it could be read only once.
+        batch_size: As in `BatchedDataLoader`, like all other keywords but these:
+        schema: What the columns mean; None infers it.
+        cache_dir: Where frames are written: a local directory; default ``~/.cache/parquet_loader/frames``.
+        keep_files: Keep what was written when the process ends, for later ones.
+        write_options: Sizes and codec.
+
+    Raises:
+        DataError, SchemaError, WriteError: as in `write_dataset`.
+    """
+    if hasattr(frame, "__next__"):
+        raise ConfigurationError("from_pandas: an iterator can be read only once; write_dataset takes it")
+    key = digest("pandas", pandas_key(frame, schema), write_options)
+
+    def write(path: str) -> object:
+        known = schema or Schema.from_arrow(next(iter_tables(frame)).schema)
+        with Job(path, known, options=write_options) as job:
+            return job.commit(write_partition(job.spec, 0, frame))
+
+    return _converted(key, write, batch_size, cache_dir, keep_files, loader_options)
+
+
+def from_dask(
+    data: Any,
+    batch_size: int,
+    *,
+    schema: Schema | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    keep_files: bool = False,
+    write_options: WriteOptions | None = None,
+    scheduler: Any = None,
+    **loader_options: Any,
+) -> ConvertedLoader:
+    """Return a loader of a Dask collection, computed and written once; see `from_pandas` and `write_dask`.
+
+    Two collections are the same if Dask gives them the same token. With workers on other machines `cache_dir` has to
+    be on storage that all of them share.
+    """
+    key = digest("dask", dask_key(data), schema and schema.to_json(), write_options)
+
+    def write(path: str) -> object:
+        return write_dask(data, path, schema, options=write_options, scheduler=scheduler)
+
+    return _converted(key, write, batch_size, cache_dir, keep_files, loader_options)
+
+
+def from_spark(
+    df: Any,
+    batch_size: int,
+    *,
+    schema: Schema | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    keep_files: bool = False,
+    write_options: WriteOptions | None = None,
+    **loader_options: Any,
+) -> ConvertedLoader:
+    """Return a loader of a Spark DataFrame, computed and written once; see `from_pandas` and `write_spark`.
+
+    Two frames are the same if their analysed plans are, and the files they read have not changed. Plans that hold
+    data or functions of their session (created from Python rows, user-defined functions) are the same only within it.
+    With executors on other machines `cache_dir` has to be on storage that all of them share.
+    """
+    key = digest("spark", spark_key(df), schema and schema.to_json(), write_options)
+
+    def write(path: str) -> object:
+        return write_spark(df, path, schema, options=write_options)
+
+    return _converted(key, write, batch_size, cache_dir, keep_files, loader_options)
+
+
+def _converted(
+    key: str,
+    write: Callable[[str], object],
+    batch_size: int,
+    cache_dir: str | os.PathLike[str] | None,
+    keep_files: bool,
+    loader_options: dict[str, Any],
+) -> ConvertedLoader:
+    return ConvertedLoader(keep(cache_dir, key, write, forever=keep_files), batch_size, **loader_options)

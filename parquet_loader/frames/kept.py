@@ -1,0 +1,181 @@
+"""The cache directory: each frame is written by one process while others wait, and deleted by the last that uses it.
+
+    <cache_dir>/<key>/       a whole data set: it appears by one rename
+    <cache_dir>/<key>.lock   held shared by every process that uses it, exclusively while it is written or deleted
+    <cache_dir>/<key>.keep   somebody wants it to outlive the processes
+
+The locks are the kernel's (`flock`) and end with their process, however that ends. What a killed process left is
+deleted by the next that keeps a frame in the same directory, unless it is to outlive processes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import threading
+import uuid
+from collections.abc import Callable
+
+import pyarrow.fs as pafs
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.write.job import remove_dead_jobs
+
+_ASIDE = re.compile(r"\.[0-9a-f]+-[0-9a-f]{32}\.tmp")
+_UNFINISHED = re.compile(r"\.(?P<key>[0-9a-f]+)\.job-")
+
+_lock = threading.Lock()
+_kept: dict[str, Kept] = {}  # by path: what this process uses, until it is deleted or the process ends
+
+
+class Kept:
+    """A frame in the cache directory, in use by this process.
+
+    Attributes:
+        path: The data set.
+    """
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+        self._process = os.getpid()
+
+    def delete(self) -> bool:
+        """Stop using it, and delete it unless another process uses it; return whether it was deleted."""
+        return self._let_go(deletes=True)
+
+    def _let_go(self, *, deletes: bool) -> bool:
+        with _lock:
+            if self._descriptor is None or self._process != os.getpid():
+                return False
+            descriptor, self._descriptor = self._descriptor, None
+            _kept.pop(self.path, None)
+        try:
+            return deletes and _delete(self.path, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def end(self) -> None:
+        """Stop using it at the end of the process: delete it unless somebody wants it kept."""
+        self._let_go(deletes=not os.path.exists(f"{self.path}.keep"))
+
+
+def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[str], object], *, forever: bool) -> Kept:
+    """Return the frame of this key; the first that asks writes it, others, in other processes too, wait for that.
+
+    Args:
+        cache_dir: A local directory, or one on storage whose file system has locks; None: one of this user's.
+        key: What the frame is, as a name of a directory.
+        write: Writes it as a data set, which appears as a whole, to the path it is given.
+        forever: Keep it when the last process that uses it ends.
+    """
+    root = os.path.abspath(os.fspath(cache_dir) if cache_dir is not None else default_cache_dir())
+    os.makedirs(root, exist_ok=True)
+    path = os.path.join(root, key)
+    with _lock:
+        known = _kept.get(path)
+    if known is not None and not os.path.isdir(path):  # somebody removed it by hand
+        known._let_go(deletes=False)
+        known = None
+    if known is None:
+        _delete_unused(root)
+        descriptor = _acquire(path, write)
+        with _lock:
+            known = _kept.setdefault(path, Kept(path, descriptor))
+        if known._descriptor != descriptor:  # another thread was as fast
+            os.close(descriptor)
+    if forever:
+        with open(f"{path}.keep", "w", encoding="utf-8"):
+            pass
+    return known
+
+
+def default_cache_dir() -> str:
+    """Return this user's directory for frames."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(home, "parquet_loader", "frames")
+
+
+def _acquire(path: str, write: Callable[[str], object]) -> int:
+    """Return a descriptor that holds the shared lock of a frame that is there."""
+    while True:
+        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if os.path.isdir(path):
+                _flock(descriptor, fcntl.LOCK_SH, path)
+            else:
+                _flock(descriptor, fcntl.LOCK_EX, path)
+                if _is_of(descriptor, path) and not os.path.isdir(path):
+                    write(path)
+                _flock(descriptor, fcntl.LOCK_SH, path)  # not one step: somebody may delete the frame in between
+            if _is_of(descriptor, path) and os.path.isdir(path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _flock(descriptor: int, operation: int, path: str) -> None:
+    try:
+        fcntl.flock(descriptor, operation)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: the cache directory's file system has no locks ({error.strerror}); give another cache_dir="
+        ) from None
+
+
+def _is_of(descriptor: int, path: str) -> bool:
+    """Whether the lock that is held is still the one that others find."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(f"{path}.lock"))
+    return False
+
+
+def _delete(path: str, descriptor: int) -> bool:
+    """Delete a frame that nobody else uses; the caller's lock ends with its descriptor."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    if not _is_of(descriptor, path):
+        return False
+    parent, name = os.path.split(path)
+    aside = os.path.join(parent, f".{name}-{uuid.uuid4().hex}.tmp")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+    for suffix in (".keep", ".lock"):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path + suffix)
+    return True
+
+
+def _delete_unused(root: str) -> None:
+    """Delete what no process uses and nobody wants kept: left by processes that were killed."""
+    for name in os.listdir(root):
+        if _ASIDE.fullmatch(name):
+            shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+        if unfinished := _UNFINISHED.match(name):
+            remove_dead_jobs(pafs.LocalFileSystem(), os.path.join(root, unfinished["key"]))
+        path = os.path.join(root, name.removesuffix(".lock"))
+        if not name.endswith(".lock") or os.path.exists(f"{path}.keep"):
+            continue
+        with contextlib.suppress(OSError):
+            descriptor = os.open(f"{path}.lock", os.O_RDWR)
+            try:
+                _delete(path, descriptor)
+            finally:
+                os.close(descriptor)
+
+
+@atexit.register
+def _end_all() -> None:
+    for kept in list(_kept.values()):
+        kept.end()

@@ -1,0 +1,126 @@
+"""What makes two frames the same: the content of a pandas frame, Dask's token, Spark's analysed plan."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from parquet_loader.schema import Schema
+from parquet_loader.schema.encode import iter_tables
+
+# Plans of these nodes alone, over files, mean the same in every process; any other node may hold code or data of this
+# session (an RDD, a local relation, a function), and makes the key one of this session's.
+_PORTABLE_NODES = frozenset(
+    (
+        *("Project", "Filter", "Join", "Aggregate", "Sort", "GlobalLimit", "LocalLimit", "Union", "Distinct"),
+        *("Deduplicate", "Repartition", "RepartitionByExpression", "SubqueryAlias", "Range", "LogicalRelation"),
+    )
+)
+_FOREIGN_WORDS = ("UDF", "Subquery", "Exists", "Invoke", "UserDefined")
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
+_FULL_TEXT = "spark.sql.debug.maxToStringFields"
+
+
+def digest(*parts: object) -> str:
+    """Return the name of a directory for what the parts say."""
+    hashed = hashlib.blake2b(digest_size=20)
+    for part in parts:
+        text = str(part).encode()
+        hashed.update(len(text).to_bytes(8, "little") + text)
+    return hashed.hexdigest()
+
+
+def pandas_key(frame: Any, schema: Schema | None) -> str:
+    """Return a key of the rows as they will be stored; takes about a second for a GB."""
+    hashed = hashlib.blake2b(digest_size=20)
+    for table in iter_tables(frame, schema):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        hashed.update(memoryview(sink.getvalue()))
+    return hashed.hexdigest()
+
+
+def dask_key(data: Any) -> str:
+    """Return Dask's own token: of the graph, and of files' sizes and times where it reads some."""
+    from dask.base import tokenize  # noqa: PLC0415  (the data are Dask's, so it is there)
+
+    return str(tokenize(data))
+
+
+def spark_key(df: Any) -> str:
+    """Return a key of the analysed plan, and of the sizes and times of the files it reads.
+
+    Plans of relational operators over files have the same key in every process; others hold data or functions of
+    their session, and have a key of that session.
+    """
+    plan = df._jdf.queryExecution().analyzed()
+    with _full_text(df.sparkSession):
+        sources = _sources(plan)
+        if sources is None:
+            text = f"{df.sparkSession.sparkContext.applicationId} {plan.toString()}"
+        else:
+            text = f"{plan.canonicalized().toString()} {df.schema.json()} {sources}"
+    return digest(text, _files(df))
+
+
+def _sources(plan: Any) -> list[str] | None:
+    """Return what the text of a plan does not say of its leaves, or None where it says too little."""
+    if plan.getClass().getSimpleName() not in _PORTABLE_NODES:
+        return None
+    if not all(map(_is_portable, _items(plan.expressions()))):
+        return None
+    if plan.getClass().getSimpleName() == "LogicalRelation":
+        relation = plan.relation()
+        if relation.getClass().getSimpleName() != "HadoopFsRelation":
+            return None
+        format_ = relation.fileFormat().getClass().getName()
+        return [f"{format_} {relation.options().toString()} {relation.dataSchema().json()}"]
+    found: list[str] = []
+    for child in _items(plan.children()):
+        below = _sources(child)
+        if below is None:
+            return None
+        found += below
+    return found
+
+
+def _is_portable(expression: Any) -> bool:
+    name = expression.getClass().getName()
+    if not name.startswith(_EXPRESSIONS) or any(word in name for word in _FOREIGN_WORDS):
+        return False
+    return bool(expression.deterministic()) and all(map(_is_portable, _items(expression.children())))
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(place) for place in range(sequence.size()))
+
+
+def _files(df: Any) -> list[str]:
+    """Return path, size and time of change of every file that the frame reads."""
+    context = df.sparkSession.sparkContext
+    configuration = context._jsc.hadoopConfiguration()
+    found = []
+    for name in sorted(df.inputFiles()):
+        path = context._jvm.org.apache.hadoop.fs.Path(name)
+        status = path.getFileSystem(configuration).getFileStatus(path)
+        found.append(f"{name} {status.getLen()} {status.getModificationTime()}")
+    return found
+
+
+@contextlib.contextmanager
+def _full_text(spark: Any) -> Iterator[None]:
+    """Let plans say all their columns in the body."""
+    before = spark.conf.get(_FULL_TEXT, None)
+    spark.conf.set(_FULL_TEXT, str(2**31 - 1))
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_FULL_TEXT)
+        else:
+            spark.conf.set(_FULL_TEXT, before)

@@ -1,0 +1,197 @@
+"""Dask writes what training reads: on every scheduler, through failures, with workers that die."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from parquet_loader import BatchedDataLoader, DataError, Scalar, Schema, SchemaError, WriteOptions, write_dataset
+from parquet_loader.write.dask import write_dask
+from parquet_loader.write.run import package_archive
+from tests.field_kinds import KINDS, kind_rows, stored
+from tests.job_places import SCHEMA, rows
+
+pytest.importorskip("dask", reason="dask is not installed")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # Dask's own sockets at its end
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+SMALL = WriteOptions(row_group_bytes="1KiB", file_bytes="8KiB")
+
+
+def parts(count: int, each: int = 100) -> list[Any]:
+    import dask
+
+    return [dask.delayed(rows)(n * each, n * each + each) for n in range(count)]
+
+
+def ids(directory: Path) -> list[int]:
+    return [
+        i for file in sorted(directory.rglob("part-*.parquet")) for i in pq.ParquetFile(file).read()["id"].to_pylist()
+    ]
+
+
+@pytest.fixture
+def frame() -> Any:
+    """A frame of every kind of field, columns of objects left as they are."""
+    import dask
+    import dask.dataframe as dd
+    import pandas as pd
+
+    with dask.config.set({"dataframe.convert-string": False}):
+        yield dd.from_pandas(pd.DataFrame(kind_rows(120)), npartitions=7)
+
+
+def test_pandas_and_dask_frames_bags_and_batches_write_the_same_values(tmp_path: Path, frame: Any) -> None:
+    import dask
+    import dask.bag as db
+    import pandas as pd
+
+    write_dataset(pd.DataFrame(kind_rows(120)), tmp_path / "pandas", KINDS)
+    expected = stored(tmp_path / "pandas")
+    write_dask(frame, tmp_path / "frame", KINDS, scheduler="threads")
+    write_dask(db.from_sequence(kind_rows(120), npartitions=5), tmp_path / "bag", KINDS, scheduler="synchronous")
+    batches = [dask.delayed(kind_rows(120)[n : n + 50]) for n in (0, 50, 100)]
+    write_dask(batches, tmp_path / "batches", KINDS, scheduler="threads")
+    for name in ("frame", "bag", "batches"):
+        assert stored(tmp_path / name).equals(expected), name
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 40])
+def test_files_are_sized_by_bytes_whatever_the_partitions(tmp_path: Path, partitions: int) -> None:
+    summary = write_dask(parts(partitions, 1200 // partitions), tmp_path / "set", SCHEMA, options=SMALL)
+    assert ids(tmp_path / "set") == list(range(1200))
+    groups = [pq.ParquetFile(file).num_row_groups for file in summary.files]
+    assert sum(groups) <= 1200 * 24 / 1024 + 2 * len(groups)
+    assert len(groups) <= 8
+
+
+def test_an_error_names_partition_field_and_row_and_publishes_nothing(tmp_path: Path) -> None:
+    import dask
+
+    bad = dask.delayed({"id": [1, None], "vector": np.zeros((2, 4))})
+    with pytest.raises(DataError, match="partition 2: field 'id', row 1: the value is null"):
+        write_dask([*parts(2), bad], tmp_path / "set", SCHEMA, scheduler="threads")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_that_do_not_fit_are_refused_before_any_task_runs(tmp_path: Path, frame: Any) -> None:
+    with pytest.raises(SchemaError, match="column 'score' is not in the schema"):
+        write_dask(frame[["id", "score"]], tmp_path / "set", Schema({"id": Scalar("int64")}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_schema_is_inferred_from_the_first_rows(tmp_path: Path) -> None:
+    write_dask(parts(3), tmp_path / "set", scheduler="threads")
+    with BatchedDataLoader(tmp_path / "set", 300) as loader:
+        (batch,) = loader
+    assert batch["vector"].shape == (300, 4)
+
+
+def test_a_shuffled_job_is_the_same_on_every_scheduler(tmp_path: Path) -> None:
+    for scheduler in ("synchronous", "threads"):
+        write_dask(parts(5), tmp_path / scheduler, SCHEMA, shuffle=True, seed=4, bucket_bytes=3000, scheduler=scheduler)
+    one, two = ids(tmp_path / "synchronous"), ids(tmp_path / "threads")
+    assert one == two
+    assert sorted(one) == list(range(500)) != one
+
+
+def test_progress_counts_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_dask(parts(3), tmp_path / "set", SCHEMA, progress=True, scheduler="synchronous")
+    assert "3/3" in capsys.readouterr().err
+
+
+# ---- a cluster -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed", reason="dask's distributed scheduler is not installed")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def fails_half_way(first: int, stop: int, marker: str) -> Iterator[Any]:
+    """Rows that break off the first time."""
+    yield rows(first, first + 50)
+    if not os.path.exists(marker):
+        open(marker, "w").close()
+        raise ConnectionError("the line went dead")
+    yield rows(first + 50, stop)
+
+
+def kills_its_worker(first: int, stop: int, marker: str) -> Iterator[Any]:
+    """Rows whose worker dies amid writing them, the first time."""
+    yield rows(first, first + 50)
+    if not os.path.exists(marker):
+        open(marker, "w").close()
+        os._exit(1)
+    yield rows(first + 50, stop)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", [fails_half_way, kills_its_worker])
+@pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
+def test_tasks_that_fail_and_workers_that_die_cost_and_double_no_row(
+    client: Any, tmp_path: Path, fails: Any, shuffle: bool
+) -> None:
+    import dask
+
+    lazily = [dask.delayed(Rows)(fails, n * 100, n * 100 + 100, str(tmp_path / f"m{n}")) for n in range(2)]
+    (tmp_path / "sets").mkdir()
+    write_dask(
+        [*lazily, *parts(6)[2:]], tmp_path / "sets" / "set", SCHEMA, options=SMALL, shuffle=shuffle, bucket_bytes=3000
+    )
+    assert sorted(ids(tmp_path / "sets" / "set")) == list(range(600))
+    assert [p.name for p in (tmp_path / "sets").iterdir()] == ["set"]
+
+
+class Rows:
+    """An iterator of batches that is made where it is consumed, and so again with every attempt."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+        self.batches: Any = None
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        self.batches = self.batches or self.function(*self.arguments)
+        return next(self.batches)
+
+
+@pytest.mark.slow
+def test_a_cluster_that_restarts_amid_a_job_publishes_nothing_or_all(client: Any, tmp_path: Path) -> None:
+    write_dask(parts(4), tmp_path / "set", SCHEMA)
+    client.restart()
+    write_dask(parts(8)[4:], tmp_path / "set", SCHEMA, mode="append")
+    assert sorted(ids(tmp_path / "set")) == list(range(800))
+
+
+@pytest.mark.slow
+def test_errors_of_rows_come_back_from_a_cluster_as_they_are(client: Any, tmp_path: Path) -> None:
+    import dask
+
+    bad = dask.delayed({"id": [None], "vector": np.zeros((1, 4))})
+    with pytest.raises(DataError, match="partition 3: field 'id', row 0"):
+        write_dask([*parts(3), bad], tmp_path / "set", SCHEMA)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_workers_can_import_the_package_from_an_archive(client: Any, tmp_path: Path) -> None:
+    client.upload_file(package_archive(tmp_path / "parquet_loader.zip"))
+    write_dask(parts(2), tmp_path / "set", SCHEMA)
+    assert ids(tmp_path / "set") == list(range(200))

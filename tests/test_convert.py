@@ -1,0 +1,126 @@
+"""Frames to loaders: written once, shared between processes, deleted by the last that uses them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from parquet_loader import ConfigurationError, DataError, Scalar, Schema, from_dask, from_pandas
+from parquet_loader.frames import kept
+
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")
+
+
+def frame(rows: int = 100) -> pd.DataFrame:
+    return pd.DataFrame({"id": np.arange(rows), "x": np.arange(rows) / 2})
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "cache"
+    for one in list(kept._kept.values()):
+        one.delete()
+
+
+def entries(cache: Path) -> list[str]:
+    return sorted(p.name for p in cache.iterdir() if p.is_dir())
+
+
+def test_a_frame_is_delivered_as_it_is(cache: Path) -> None:
+    with from_pandas(frame(), 40, cache_dir=cache) as loader:
+        assert [len(batch["id"]) for batch in loader] == [40, 40, 20]
+        assert sum(batch["x"].sum().item() for batch in loader) == frame().x.sum()
+
+
+def test_equal_frames_are_written_once_and_others_beside(cache: Path) -> None:
+    one, two = from_pandas(frame(), 10, cache_dir=cache), from_pandas(frame(), 20, cache_dir=cache, shuffle=True)
+    assert one.path == two.path
+    other = frame()
+    other.loc[50, "x"] = -1.0
+    three = from_pandas(other, 10, cache_dir=cache)
+    assert three.path != one.path
+    assert len(entries(cache)) == 2
+    assert three.delete()
+    assert not three.delete()
+    assert entries(cache) == [os.path.basename(one.path)]
+    assert one.delete()
+    assert list(cache.iterdir()) == []
+
+
+def test_what_does_not_fit_leaves_nothing(cache: Path) -> None:
+    with pytest.raises(DataError, match="field 'x'"):
+        from_pandas(frame(), 10, schema=Schema({"id": Scalar("int64"), "x": Scalar("int8")}), cache_dir=cache)
+    assert entries(cache) == []
+    with pytest.raises(ConfigurationError, match="only once"):
+        from_pandas(iter([frame()]), 10, cache_dir=cache)
+
+
+def test_dask_frames_with_the_same_token_are_computed_once(cache: Path) -> None:
+    dd = pytest.importorskip("dask.dataframe", reason="dask is not installed")
+    data = dd.from_pandas(frame(), npartitions=3)
+    one = from_dask(data, 10, cache_dir=cache, scheduler="synchronous")
+    again = from_dask(dd.from_pandas(frame(), npartitions=3), 10, cache_dir=cache, scheduler="synchronous")
+    other = from_dask(data[data.id > 5], 10, cache_dir=cache, scheduler="synchronous")
+    assert one.path == again.path != other.path
+    assert sum(len(batch["id"]) for batch in one) == 100
+    assert sum(len(batch["id"]) for batch in other) == 94
+
+
+USES = """
+    import sys, time, os
+    import numpy as np, pandas as pd
+    from parquet_loader import from_pandas
+
+    frame = pd.DataFrame({"id": np.arange(100), "x": np.arange(100) / 2})
+    loader = from_pandas(frame, 40, cache_dir=sys.argv[1], keep_files=sys.argv[2] == "keep")
+    print(loader.path, os.stat(loader.path).st_ino, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def using(cache: Path, keep: str = "") -> Any:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", textwrap.dedent(USES), str(cache), keep]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_share_a_frame_and_the_last_deletes_it(cache: Path) -> None:
+    one, two = using(cache), using(cache)
+    with one, two:
+        first, second = one.stdout.readline(), two.stdout.readline()
+        assert first == second != ""
+        one.communicate("\n")
+        assert len(entries(cache)) == 1
+        two.communicate("\n")
+    assert list(cache.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_deleted_by_the_next(cache: Path) -> None:
+    with using(cache) as process:
+        path = process.stdout.readline().split()[0]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert os.path.isdir(path)
+    loader = from_pandas(frame(7), 10, cache_dir=cache)
+    assert entries(cache) == [os.path.basename(loader.path)]
+
+
+def test_a_frame_can_outlive_its_processes(cache: Path) -> None:
+    with using(cache, "keep") as process:
+        path = process.stdout.readline().split()[0]
+        process.communicate("\n")
+    assert os.path.isdir(path)
+    loader = from_pandas(frame(), 10, cache_dir=cache)
+    assert loader.path == path
+    assert loader.delete()
+    assert list(cache.iterdir()) == []
