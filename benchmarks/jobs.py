@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -151,8 +152,16 @@ def compare(
     targets = {name: os.path.join(folder, f"{engine}-{shape}-{name.replace(' ', '-')}") for name in works}
     for name, target in targets.items():
         print(f"  {'stored':24} {name:14} {size(target):8.2f} GB, most memory of a worker {peaks[name] / 1e6:.0f} MB")
-    show("load, shuffled", in_turns(options.rounds, {n: lambda t=t: load(t) for n, t in targets.items()}),
+    show("load, shuffled", in_turns(options.rounds, {n: partial(load, t) for n, t in targets.items()}),
          options.gigabytes)  # fmt: skip
+
+
+def _to_parquet(frame: Any, shape: str, target: str) -> None:
+    frame.to_parquet(target, write_index=False, schema=lists(shape))
+
+
+def _ours(write: Callable[..., Any], frame: Any, schema: Schema, target: str) -> None:
+    write(frame, target, schema)
 
 
 def with_dask(options: argparse.Namespace, folder: str) -> None:
@@ -170,8 +179,8 @@ def with_dask(options: argparse.Namespace, folder: str) -> None:
             count = max(1, round(options.gigabytes * 1e9 / PARTITION_BYTES))
             frame = dd.from_map(partition, range(count), shape=shape, rows=rows, meta=partition(0, shape, 1)[:0])
             works: dict[str, Callable[[str], Any]] = {
-                "to_parquet": lambda target, f=frame, s=shape: f.to_parquet(target, write_index=False, schema=lists(s)),
-                "write_dask": lambda target, f=frame, s=schema: write_dask(f, target, s),
+                "to_parquet": partial(_to_parquet, frame, shape),
+                "write_dask": partial(_ours, write_dask, frame, schema),
             }
             compare("dask", shape, folder, options, works, "spawn")
 
@@ -197,8 +206,8 @@ def with_spark(options: argparse.Namespace, folder: str) -> None:
                 partition(number, shape, rows).to_parquet(f"{source}/{number:05}.parquet", schema=lists(shape))
             frame = spark.read.parquet(source)
             works: dict[str, Callable[[str], Any]] = {
-                "write.parquet": lambda target, f=frame: f.write.parquet(target),
-                "write_spark": lambda target, f=frame, s=schema: write_spark(f, target, s),
+                "write.parquet": frame.write.parquet,
+                "write_spark": partial(_ours, write_spark, frame, schema),
             }
             compare("spark", shape, folder, options, works, "pyspark.daemon")
     finally:
@@ -206,7 +215,7 @@ def with_spark(options: argparse.Namespace, folder: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="See the top of this file.")
     parser.add_argument("--gigabytes", type=float, default=2)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)

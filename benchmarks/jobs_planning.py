@@ -16,6 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -68,7 +69,7 @@ def footer() -> tuple[bytes, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="See the top of this file.")
     parser.add_argument("--terabytes", type=float, default=10)
     parser.add_argument("--workers", type=int, default=100)
     options = parser.parse_args()
@@ -92,11 +93,11 @@ def main() -> None:
         chunks = [Chunk(n, 0, f".chunk-{n:06}-{uuid.uuid4().hex}.arrow", 10**6, bucket) for n in range(total // bucket)]
         plan = timed(
             f"shuffle: plan of {total / bucket:,.0f} buckets of {bucket // 2**20} MiB",
-            lambda chunks=chunks, bucket=bucket: ShufflePlan.of(chunks, bucket, 0),  # type: ignore[misc]
+            partial(ShufflePlan.of, chunks, bucket, 0),
             lambda plan: f"pickled {len(pickle.dumps(plan)) / 1e6:.1f} MB",
         )
-        timed("shuffle: slices of the first bucket", lambda plan=plan: plan.slices(0))  # type: ignore[misc]
-        timed("shuffle: slices of another", lambda plan=plan: plan.slices(1))  # type: ignore[misc]
+        timed("shuffle: slices of the first bucket", partial(plan.slices, 0))
+        timed("shuffle: slices of another", partial(plan.slices, 1))
         pieces = plan.buckets * len(plan.chunks)
         print(f"{'shuffle: pieces read in all':62} {pieces:8.2g}    of {bucket / plan.buckets / 1024:,.0f} KiB, "
               f"{pieces / options.workers:.2g} a worker")  # fmt: skip

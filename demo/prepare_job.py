@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -54,13 +54,21 @@ def with_spark(
     types = ", ".join(f"{f.name} {'string' if f.type == pa.string() else 'double'}" for f in columns)
 
     for name, held_out in PARTS.items():
+        rows = df.mapInArrow(_joins(weather, planes, columns, held_out=held_out), types)
+        _say(name, write_spark(rows, targets[name], FLIGHTS, mode="overwrite"))
 
-        def joined(batches: Iterator[pa.RecordBatch], held_out: bool = held_out) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                rows = part(batch.to_pandas(), weather, planes, held_out=held_out)
-                yield from pa.Table.from_pandas(rows, preserve_index=False).cast(columns).to_batches()
 
-        _say(name, write_spark(df.mapInArrow(joined, types), targets[name], FLIGHTS, mode="overwrite"))
+def _joins(
+    weather: pd.DataFrame, planes: pd.DataFrame, columns: pa.Schema, *, held_out: bool
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that executors apply to flights; it takes weather and planes along."""
+
+    def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = part(batch.to_pandas(), weather, planes, held_out=held_out)
+            yield from pa.Table.from_pandas(rows, preserve_index=False).cast(columns).to_batches()
+
+    return joined
 
 
 def _sent(type_: pa.DataType) -> pa.DataType:
@@ -76,7 +84,7 @@ def _say(name: str, summary: JobSummary) -> None:
 
 def main() -> None:
     """Prepare the flights as the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m demo.prepare_job", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m demo.prepare_job", description="Prepare the flights as a job.")
     parser.add_argument("engine", choices=["dask", "spark"])
     engine = parser.parse_args().engine
     folder = fetch()
