@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from parquet_loader import BatchedDataLoader, RaggedList, Scalar, Schema, Tensor, Text, write_dataset
 from parquet_loader.arena import Allocation
 from parquet_loader.collate import PinnedMemory
+from parquet_loader.device import copied_ahead
 
 SCHEMA = Schema(
     {
@@ -52,11 +55,12 @@ def check(loader: BatchedDataLoader) -> list[int]:
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("transform", [None, lambda columns, _: columns])
-def test_batches_arrive_on_the_device_in_the_same_order(folder: str, transform: Any) -> None:
+def test_batches_arrive_on_the_device_in_the_same_order(folder: str, transform: Any, isolation: Any) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 3, "window_rows": 500}
     on_cpu = check(BatchedDataLoader(folder, 64, device="cpu", **options))
-    loader = BatchedDataLoader(folder, 64, device="cuda", transform=transform, **options)
+    loader = BatchedDataLoader(folder, 64, device="cuda", transform=transform, isolation=isolation, **options)
     assert next(iter(loader))["wide"].is_cuda
     loader.reset()
     loader.set_epoch(0)
@@ -64,8 +68,9 @@ def test_batches_arrive_on_the_device_in_the_same_order(folder: str, transform: 
 
 
 @pytest.mark.cuda
-def test_with_a_gpu_batches_are_pinned_and_safe_to_copy_asynchronously(folder: str) -> None:
-    loader = BatchedDataLoader(folder, 64, shuffle=True, window_rows=500)
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_with_a_gpu_batches_are_pinned_and_safe_to_copy_asynchronously(folder: str, isolation: Any) -> None:
+    loader = BatchedDataLoader(folder, 64, shuffle=True, window_rows=500, isolation=isolation)
     copies = []
     for batch in loader:
         assert batch["wide"].is_pinned()
@@ -77,7 +82,10 @@ def test_with_a_gpu_batches_are_pinned_and_safe_to_copy_asynchronously(folder: s
         assert torch.equal(wide, ids[:, None].expand(-1, 128).float())
 
 
-def test_memory_owned_by_tensors_gives_the_same_batches(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_memory_owned_by_tensors_gives_the_same_batches(
+    folder: str, monkeypatch: pytest.MonkeyPatch, isolation: Any
+) -> None:
     """The path of pinned memory, with tensors that are not pinned: all tensors are made from the owner's memory."""
     owners: list[torch.Tensor] = []
 
@@ -87,7 +95,7 @@ def test_memory_owned_by_tensors_gives_the_same_batches(folder: str, monkeypatch
 
     monkeypatch.setattr(PinnedMemory, "allocate", allocate)
     monkeypatch.setattr("parquet_loader.loader._allocator", lambda _: PinnedMemory())
-    loader = BatchedDataLoader(folder, 64, shuffle=True, window_rows=500)
+    loader = BatchedDataLoader(folder, 64, shuffle=True, window_rows=500, isolation=isolation)
     storages = set()
     for batch in loader:
         tensors = (batch["id"], batch["wide"], batch["flag"], batch["list"].values, batch["text"].values)
@@ -95,5 +103,62 @@ def test_memory_owned_by_tensors_gives_the_same_batches(folder: str, monkeypatch
     assert storages <= {owner.untyped_storage().data_ptr() for owner in owners}
     loader.set_epoch(0)
     assert sorted(check(loader)) == list(range(ROWS))
-    processed = BatchedDataLoader(folder, 64, shuffle=True, window_rows=500, transform=lambda columns, _: columns)
+    processed = BatchedDataLoader(
+        folder, 64, shuffle=True, window_rows=500, transform=lambda columns, _: columns, isolation=isolation
+    )
     assert sorted(check(processed)) == list(range(ROWS))
+    for each in (loader, processed):
+        each.close()
+
+
+class Queue:
+    """Stands for a CUDA stream: does nothing until somebody waits for it."""
+
+    def __init__(self, *_: Any) -> None:
+        self.work: list[Any] = []
+
+    def wait_event(self, event: Queue) -> None:
+        for work in event.work:
+            work()
+
+    def record(self, stream: Queue) -> None:
+        """As an event: stands for what the stream has been given so far."""
+        self.work = list(stream.work)
+
+
+def test_batches_are_handed_over_behind_their_copies(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way to a device, with streams that put copies off as long as they may, and one error in their midst."""
+    side, callers = Queue(), Queue()
+    recorded: list[tuple[int, Queue]] = []
+    begun = 0
+
+    def later(source: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        nonlocal begun
+        begun += 1
+        copy = torch.full_like(source, 0)
+        side.work.append(lambda: copy.copy_(source))
+        return copy
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_: side)
+    monkeypatch.setattr(torch.cuda, "Event", Queue)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: callers)
+    monkeypatch.setattr(torch.Tensor, "to", later)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append((id(self), stream)))
+
+    def batches() -> Iterator[dict[str, Any]]:
+        yield from BatchedDataLoader(folder, 64, shuffle=True, window_rows=500, drop_last=True)
+        raise ValueError("the last one")
+
+    seen: list[int] = []
+    copied = copied_ahead(batches(), torch.device("cuda"))
+    with pytest.raises(ValueError, match="the last one"):  # noqa: PT012 - in its place, behind every batch
+        for batch in copied:
+            tensors = [batch["id"], batch["wide"], batch["flag"]]
+            tensors += [t for name in ("list", "text") for t in (batch[name].values, batch[name].offsets)]
+            assert {(id(t), callers) for t in tensors} <= set(recorded)
+            assert begun == min(len(seen) // 64 + 2, ROWS // 64) * len(tensors)  # the next batch is under way
+            assert torch.equal(batch["wide"], batch["id"][:, None].expand(-1, 128).float())
+            seen += batch["id"].tolist()
+    assert len(seen) == ROWS // 64 * 64
+    assert len(set(seen)) == len(seen)
