@@ -17,19 +17,21 @@ from parquet_loader.errors import (
     LoaderStateError,
     MemoryLimitError,
     ParquetLoaderError,
+    ResumeError,
     SchemaError,
     SourceError,
     TransformError,
     UnsupportedError,
     WriteError,
 )
-from parquet_loader.options import ReadOptions
+from parquet_loader.options import ReadOptions, ShardOptions
 from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
 from parquet_loader.types import Ragged, Shard
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 
 if TYPE_CHECKING:
     from parquet_loader.convert import ConvertedLoader, from_dask, from_pandas, from_spark
+    from parquet_loader.iterable import ParquetIterable
     from parquet_loader.loader import BatchedDataLoader, EpochPlan
     from parquet_loader.rewrite import RewriteReport, rewrite_dataset
     from parquet_loader.stats import LoaderStats
@@ -41,6 +43,7 @@ _LAZY = {
     "ConvertedLoader": "parquet_loader.convert",
     "EpochPlan": "parquet_loader.loader",
     "LoaderStats": "parquet_loader.stats",
+    "ParquetIterable": "parquet_loader.iterable",
     "RewriteReport": "parquet_loader.rewrite",
     "from_dask": "parquet_loader.convert",
     "from_pandas": "parquet_loader.convert",
@@ -63,15 +66,18 @@ __all__ = [
     "LoaderStateError",
     "LoaderStats",
     "MemoryLimitError",
+    "ParquetIterable",
     "ParquetLoaderError",
     "Ragged",
     "RaggedList",
     "ReadOptions",
+    "ResumeError",
     "RewriteReport",
     "Scalar",
     "Schema",
     "SchemaError",
     "Shard",
+    "ShardOptions",
     "SourceError",
     "Tensor",
     "Text",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from parquet_loader.errors import DataError, SchemaError, SourceError, nearest
 from parquet_loader.filters import RowFilter
 from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan, plan_epoch
+from parquet_loader.ranks import Ranks
 from parquet_loader.read import Reader
 from parquet_loader.schema import METADATA_KEY, Field, Group, RaggedList, Scalar, Schema, Tensor
 from parquet_loader.schema.infer import infer_fields
@@ -30,6 +31,19 @@ CONSTANT_LISTS_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """What counting rows gave.
+
+    Attributes:
+        counts: int64 ``[row groups]``, rows of each that pass the filter.
+        skipped: Row groups left out because they could not be read, each with its reason.
+    """
+
+    counts: IntArray
+    skipped: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Dataset:
     """A snapshot with a schema, a filter and a memory budget applied to it. Immutable.
 
@@ -37,22 +51,48 @@ class Dataset:
         snapshot: The files and row groups.
         schema: What is delivered.
         reader: Reads row groups as the schema says.
-        counts: int64 ``[row groups]``, rows of each that pass the filter.
+        counted: The rows of each row group that pass the filter.
         sizing: How the memory limit is divided.
-        skipped: Row groups left out when the rows that pass the filter were counted, each with its reason.
     """
 
     snapshot: Snapshot
     schema: Schema
     reader: Reader
-    counts: IntArray
+    counted: Counted
     sizing: Sizing
-    skipped: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def counts(self) -> IntArray:
+        """Rows of each row group that pass the filter, int64 ``[row groups]``."""
+        return self.counted.counts
+
+    @property
+    def skipped(self) -> tuple[tuple[int, str], ...]:
+        """Row groups left out when rows were counted, each with its reason."""
+        return self.counted.skipped
 
     @property
     def rows(self) -> int:
         """Rows of an epoch."""
         return int(self.counts.sum())
+
+    def with_window(self, window_rows: int, *, batch_size: int, shuffle: bool, side_by_side: int) -> Dataset:
+        """Return the same with windows of another size.
+
+        Raises:
+            MemoryLimitError: they do not fit.
+        """
+        sizing = divide(
+            self.sizing.limit_bytes,
+            self.sizing.row,
+            self.snapshot,
+            self.counts,
+            batch_size=batch_size,
+            window_rows=window_rows,
+            shuffle=shuffle,
+            side_by_side=side_by_side,
+        )
+        return replace(self, sizing=sizing)
 
     def plan(
         self, division: Division, *, batch_size: int, drop_last: bool, shuffle: bool, seed: int, epoch: int
@@ -85,8 +125,13 @@ def open_dataset(
     read_options: ReadOptions,
     skips: bool,
     num_threads: int,
+    side_by_side: int = 1,
+    ranks: Ranks | None = None,
 ) -> Dataset:
     """Find out what is delivered, how many rows there are, and what fits; arguments as in `BatchedDataLoader`.
+
+    `batch_size` is what the fewest ranks will deliver at a time, from `side_by_side` parts of the epoch. Rows are
+    counted by all `ranks` together.
 
     With a filter this reads the filter's columns of all row groups that may match; with columns of varying width it
     decodes a few thousand rows.
@@ -105,15 +150,23 @@ def open_dataset(
     if not chosen and snapshot.row_group_rows.any():
         raise SchemaError("there is no column to deliver: the schema names none")
     reader = Reader(snapshot, _decoders(chosen, snapshot), row_filter, read_options)
-    counts, skipped = snapshot.row_group_rows, tuple[tuple[int, str], ...]()
+    counted = Counted(snapshot.row_group_rows)
     if row_filter is not None:
-        counts, skipped = _count(snapshot, reader, row_filter, num_threads, skips=skips)
+        counted = _count(snapshot, reader, row_filter, num_threads, ranks, skips=skips)
+    counts = counted.counts
     processes = transform or any(c.image is not None for c in reader.columns)
     row = measure_rows(snapshot, reader, reader.columns, counts, processes=processes, skips=skips)
     sizing = divide(
-        memory_limit_bytes, row, snapshot, counts, batch_size=batch_size, window_rows=window_rows, shuffle=shuffle
+        memory_limit_bytes,
+        row,
+        snapshot,
+        counts,
+        batch_size=batch_size,
+        window_rows=window_rows,
+        shuffle=shuffle,
+        side_by_side=side_by_side,
     )
-    return Dataset(snapshot, chosen, reader, counts, sizing, skipped)
+    return Dataset(snapshot, chosen, reader, counted, sizing)
 
 
 def found_schema(snapshot: Snapshot, columns: Sequence[str] | None = None) -> Schema:
@@ -310,9 +363,29 @@ def _constant_length(snapshot: Snapshot, name: str) -> int | None:
 
 
 def _count(
-    snapshot: Snapshot, reader: Reader, row_filter: RowFilter, num_threads: int, *, skips: bool
-) -> tuple[IntArray, tuple[tuple[int, str], ...]]:
-    """Count the rows of each row group that pass the filter; return the row groups left out too."""
+    snapshot: Snapshot, reader: Reader, row_filter: RowFilter, num_threads: int, ranks: Ranks | None, *, skips: bool
+) -> Counted:
+    """Count the rows of each row group that pass the filter: of every nth one on each of n ranks."""
+    wanted = np.flatnonzero(snapshot.row_group_rows)
+    if ranks is None:
+        return _count_some(snapshot, reader, row_filter, num_threads, wanted, skips=skips)
+    rank, world_size = ranks.shard.rank, ranks.shard.world_size
+    own = wanted[rank::world_size]
+
+    def count() -> bytes:
+        counted = _count_some(snapshot, reader, row_filter, num_threads, own, skips=False)
+        return counted.counts[own].astype("<i8").tobytes()
+
+    counts = np.zeros(snapshot.row_groups, np.int64)
+    for number, received in enumerate(ranks.gather(count)):
+        counts[wanted[number::world_size]] = np.frombuffer(received, "<i8")
+    return Counted(counts)
+
+
+def _count_some(
+    snapshot: Snapshot, reader: Reader, row_filter: RowFilter, num_threads: int, wanted: IntArray, *, skips: bool
+) -> Counted:
+    """Count the rows of some row groups that pass the filter."""
     counts = np.zeros(snapshot.row_groups, np.int64)
     skipped: list[tuple[int, str]] = []
 
@@ -326,10 +399,12 @@ def _count(
             return 0
 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="parquet_loader-count") as pool:
-        surviving = list(pool.map(lambda file: row_filter.surviving(snapshot, file), range(len(snapshot.files))))
+        files = np.unique(snapshot.row_group_file[wanted]).tolist()
+        admitted = pool.map(lambda file: row_filter.surviving(snapshot, file), files)
+        surviving = dict(zip(files, admitted, strict=True))
         groups = [
             group
-            for group in np.flatnonzero(snapshot.row_group_rows).tolist()
+            for group in wanted.tolist()
             if int(snapshot.row_group_number[group]) in surviving[int(snapshot.row_group_file[group])]
         ]
         try:
@@ -337,7 +412,7 @@ def _count(
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return counts, tuple(sorted(skipped))
+    return Counted(counts, tuple(sorted(skipped)))
 
 
 def default_num_threads() -> int:

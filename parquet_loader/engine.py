@@ -67,7 +67,9 @@ def open_engine(
     """Return the engine of one pass over a data set, in whichever process; arguments as in `Engine`."""
     columns, processor = dataset.reader.columns, None
     if BatchProcessor.is_needed(columns, options.transform):
-        processor = BatchProcessor(columns, options.transform, options.seed, plan.epoch)
+        processor = BatchProcessor(
+            columns, options.transform, options.seed, plan.epoch, plan.parts[0].number if plan.parts else 0
+        )
     return Engine(
         plan,
         dataset.counts,

@@ -120,6 +120,7 @@ class Epoch:
         self.figures.begin_wait()
         batch = next(self._batches, None)
         self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
+        self.figures.is_complete = batch is None
         if self._bar is not None and batch is not None:
             self._bar.update()
         return batch
@@ -175,11 +176,21 @@ class EpochFigures:
         engine: What reads the pass.
         num_threads: Number of workers.
         skipped: Row groups left out before the pass began.
+        first_batch: Where in the epoch the pass began.
     """
 
-    def __init__(self, epoch: int, engine: PassEngine, num_threads: int, skipped: tuple[tuple[int, str], ...]) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        engine: PassEngine,
+        num_threads: int,
+        skipped: tuple[tuple[int, str], ...],
+        first_batch: int = 0,
+    ) -> None:
+        self.epoch = epoch
+        self.first_batch = first_batch
+        self.is_complete = False
         self._skipped = skipped
-        self._epoch = epoch
         self._engine: PassEngine | None = engine
         self._account = Account.nothing()
         self._num_threads = num_threads
@@ -191,6 +202,21 @@ class EpochFigures:
         self._began = time.perf_counter()
         self._asked = self._began
         self._stopped: float | None = None
+
+    @property
+    def next_batch(self) -> int:
+        """The number in the epoch of the batch behind the last one delivered."""
+        return self.first_batch + self._batches
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and number of the next batch; of the next epoch where this one is over."""
+        return (self.epoch + 1, 0) if self.is_complete else (self.epoch, self.next_batch)
+
+    @property
+    def left_out(self) -> int:
+        """Row groups left out in this pass."""
+        return len((self._account if self._engine is None else self._engine.account()).skipped)
 
     def begin_wait(self) -> None:
         """The caller asks for a batch."""
@@ -229,7 +255,7 @@ class EpochFigures:
             for group, reason in left_out
         )
         return LoaderStats(
-            epoch=self._epoch,
+            epoch=self.epoch,
             rows=self._rows,
             batches=self._batches,
             seconds=seconds,

@@ -10,6 +10,7 @@
     ├── WriteError             a data set could not be written                         (also an OSError)
     ├── UnsupportedError       part of the contract that this version does not have yet (also a NotImplementedError)
     ├── ReadingProcessError    the process that reads ended, or cannot be started       (also a RuntimeError)
+    ├── ResumeError            a state that does not belong to this loader             (also a ValueError)
     └── LoaderStateError       used after `close()`, or iterated twice at once         (also a RuntimeError)
 
 A message is one sentence each for where (file, row group, column), what was expected, what was found
@@ -68,6 +69,10 @@ class ReadingProcessError(ParquetLoaderError, RuntimeError):
     def __init__(self, message: str, exitcode: int | None = None) -> None:
         super().__init__(message)
         self.exitcode = exitcode
+
+
+class ResumeError(ParquetLoaderError, ValueError):
+    """A state cannot be continued by this loader; the message says what differs."""
 
 
 class LoaderStateError(ParquetLoaderError, RuntimeError):

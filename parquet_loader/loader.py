@@ -6,6 +6,7 @@ import importlib
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -15,20 +16,30 @@ import torch
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.arguments import check_bool, check_choice, check_columns, check_window
 from parquet_loader.collate import Batch, PinnedMemory
-from parquet_loader.dataset import default_num_threads, open_dataset
+from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
 from parquet_loader.device import check_device
 from parquet_loader.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
-from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
+from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError
 from parquet_loader.isolated import IsolatedEngine, ReadingProcess
 from parquet_loader.memory import use_returning_pool
-from parquet_loader.options import ReadOptions
+from parquet_loader.opening import Opened, check_agreement, open_source
+from parquet_loader.options import ReadOptions, ShardOptions
 from parquet_loader.plan import Plan
 from parquet_loader.process import BatchProcessor, Transform
+from parquet_loader.ranks import Ranks, current_ranks
 from parquet_loader.schema import Schema
-from parquet_loader.shards import batch_count, everything
-from parquet_loader.snapshot import open_snapshot
+from parquet_loader.shards import Division, Sharding, split_over_workers
 from parquet_loader.source import Source
+from parquet_loader.state import (
+    ORDER_METHOD,
+    counts_identity,
+    described,
+    digest,
+    files_identity,
+    make_state,
+    read_state,
+)
 from parquet_loader.stats import LoaderStats
 from parquet_loader.types import Shard, check_int, format_bytes, parse_bytes
 
@@ -64,7 +75,9 @@ class BatchedDataLoader:
     """Iterate over Parquet in batches of tensors, read and shuffled in the background.
 
     Each pass over the loader is one epoch, and the next pass the next one, also after a pass that was left early;
-    `set_epoch` chooses. One pass at a time: a second `iter` raises while the first is neither finished nor let go of.
+    `set_epoch` and `seek` choose. One pass at a time: a second `iter` raises while the first is neither finished nor
+    let go of. `state_dict` tells where the loader is, and `load_state_dict` goes on from there with the very next
+    batch. Of several ranks, each reads a part of its own, and all get the same number of batches.
 
     Args:
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these.
@@ -78,19 +91,21 @@ class BatchedDataLoader:
         window_rows: Rows shuffled together; default: as many as `memory_limit` allows, up to 64 MiB of rows.
         drop_last: Leave out the last batch if it is not full.
         transform: ``transform(columns, rng)`` is called with a dict of numpy arrays of one batch and a generator seeded
-            by (seed, epoch, batch); returns a dict of as many rows. Runs in the background threads. Text comes as
+            by (seed, epoch, batch, rank); returns a dict of as many rows. Runs in the background threads. Text comes as
             object arrays of str, bytes likewise, lists as `Ragged`.
         device: ``"cuda"``: batches arrive there, copied ahead on a side stream.
         memory_limit: Bytes, as an int or as text (``"1GiB"``): everything the loader holds.
-        shard: In this version only everything: None, or ``Shard(0, 1)``.
+        shard: The part of the rows to read; default: that of this rank where `torch.distributed` is initialised (rank
+            0 then lists the files for all, and rows are counted by all ranks together), else everything.
         num_threads: Background threads; default: the processors, at most 8. The order does not depend on it.
         isolation: ``"process"`` reads in a process of its own, with `num_threads` threads there: the same batches in
             the same order, and none of the work shares Python's lock with the training loop. A `transform` from a
             script or notebook is sent there by value, which needs cloudpickle. Linux only.
-        on_error: ``"skip"`` leaves out row groups that cannot be read, and lists them in `stats`.
+        on_error: ``"skip"`` leaves out row groups that cannot be read, and lists them in `stats`; only with one rank.
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
         progress: Show a progress bar (needs tqdm).
         read_options: Checksums and memory mapping.
+        shard_options: What becomes of rows that do not come out even; an order that no number of ranks changes.
 
     Raises:
         SourceError: There is nothing to read, or a file is not readable Parquet.
@@ -102,7 +117,7 @@ class BatchedDataLoader:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Opened,
         batch_size: int,
         *,
         schema: Schema | None = None,
@@ -122,7 +137,9 @@ class BatchedDataLoader:
         filesystem: Any = None,
         progress: bool = False,
         read_options: ReadOptions | None = None,
+        shard_options: ShardOptions | None = None,
     ) -> None:
+        self._arguments = {k: v for k, v in locals().items() if k not in ("self", "source", "filesystem", "shard")}
         self.batch_size = check_int("batch_size", batch_size, 1, 2**31)
         self.seed = check_int("seed", seed, 0, 2**64 - 1)
         self.shuffle = check_bool("shuffle", shuffle)
@@ -133,7 +150,6 @@ class BatchedDataLoader:
         check_window(window_rows, self.batch_size)
         check_choice("on_error", on_error, ("raise", "skip"))
         check_choice("isolation", isolation, ("thread", "process"))
-        _check_shard(shard)
         check_columns(columns)
         if schema is not None and not isinstance(schema, Schema):
             raise ConfigurationError(f"schema={schema!r:.80}: expected a parquet_loader.Schema")
@@ -141,32 +157,48 @@ class BatchedDataLoader:
             raise ConfigurationError(f"transform={transform!r:.80}: expected a function of (columns, rng)")
         if read_options is not None and not isinstance(read_options, ReadOptions):
             raise ConfigurationError(f"read_options={read_options!r:.80}: expected a parquet_loader.ReadOptions")
+        self._sharding = _sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
         self._options = EngineOptions(transform, self.seed, self.num_threads, on_error == "skip")
         self._device = check_device(device)
         self._bar = _progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
         use_returning_pool()
-        snapshot = open_snapshot(source, filesystem)
-        options = read_options or ReadOptions()
-        self._dataset = open_dataset(
-            snapshot,
-            schema=schema,
-            columns=columns,
-            filters=filters,
-            batch_size=self.batch_size,
-            window_rows=window_rows,
-            shuffle=self.shuffle,
-            memory_limit_bytes=limit,
-            transform=transform is not None,
-            read_options=options,
-            skips=self._options.skips,
-            num_threads=self.num_threads,
-        )
+        ranks = None if shard is not None or isinstance(source, Opened) else _ranks(self._sharding.shard)
+        self._filters = filters
+        self._chooses_window = window_rows is None
+        try:
+            self._dataset = (
+                source.dataset
+                if isinstance(source, Opened)
+                else open_dataset(
+                    open_source(source, filesystem, ranks),
+                    schema=schema,
+                    columns=columns,
+                    filters=filters,
+                    window_rows=window_rows,
+                    memory_limit_bytes=limit,
+                    transform=transform is not None,
+                    read_options=read_options or ReadOptions(),
+                    skips=self._options.skips,
+                    num_threads=self.num_threads,
+                    ranks=ranks,
+                    **self._window_needs(),
+                )
+            )
+            if ranks is not None:
+                check_agreement(self._identity, ranks)
+        except BaseException as error:
+            if ranks is not None:
+                ranks.tell(error)
+            raise
+        self._sharding.warn_if_uneven(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
         # Memory stays warm from epoch to epoch; freed blocks are within the limit that running epochs keep to.
         self._allocator = _allocator(self._device)
         self._staging = Arenas()
         self._reading = ReadingProcess(self._dataset, self._options) if isolation == "process" else None
         self._next_epoch = 0
+        self._next_batch = 0
+        self._is_placed = True
         self._closed = False
         self._running: weakref.ref[Epoch] | None = None
         self._figures: EpochFigures | None = None
@@ -181,17 +213,22 @@ class BatchedDataLoader:
         """Most rows that are shuffled together."""
         return self._dataset.sizing.window_rows
 
+    @property
+    def shard(self) -> Shard:
+        """Which rank of how many this loader reads for."""
+        return self._sharding.shard
+
     def __len__(self) -> int:
-        """Return the number of batches of an epoch (at most, under ``on_error="skip"``)."""
-        return batch_count(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
+        """Return the number of batches of an epoch on this rank (at most, under ``on_error="skip"``)."""
+        return self._division().batches
 
     def __repr__(self) -> str:
         snapshot = self._dataset.snapshot
         order = f"shuffled in windows of {self.window_rows}" if self.shuffle else "in order"
         return (
             f"BatchedDataLoader({self._dataset.rows} rows in {len(snapshot.files)} files and {snapshot.row_groups} row "
-            f"groups, {len(self)} batches of {self.batch_size} {order}, {len(self.schema)} columns, at most "
-            f"{format_bytes(self._dataset.sizing.limit_bytes)}{', closed' if self._closed else ''})"
+            f"groups, {_part_of(self.shard)}{len(self)} batches of {self.batch_size} {order}, {len(self.schema)} "
+            f"columns, at most {format_bytes(self._dataset.sizing.limit_bytes)}{', closed' if self._closed else ''})"
         )
 
     def plan(self) -> EpochPlan:
@@ -207,7 +244,7 @@ class BatchedDataLoader:
         footers = snapshot.footers.held_bytes
         return EpochPlan(
             epoch=plan.epoch,
-            rows=plan.batches * self.batch_size if self.drop_last else plan.rows,
+            rows=min(plan.batches * self.batch_size, plan.delivered_rows),
             steps=plan.batches,
             windows=plan.windows,
             window_rows=window,
@@ -218,30 +255,58 @@ class BatchedDataLoader:
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose which epoch the next pass is."""
-        self._next_epoch = check_int("epoch", epoch, 0, 2**63)
+        """Choose which epoch the next pass is.
+
+        Where `load_state_dict` or `seek` placed the loader in the midst of this very epoch, it stays there.
+        """
+        check_int("epoch", epoch, 0, 2**63 - 1)
+        if not self._is_placed or epoch != self._next_epoch:
+            self._place(epoch, 0)
+
+    def seek(self, epoch: int, batch: int) -> None:
+        """Let the next pass begin with a batch of an epoch; at most two windows are read for it.
+
+        Raises:
+            ConfigurationError: the epoch has no such batch.
+        """
+        check_int("epoch", epoch, 0, 2**63 - 1)
+        self._place(epoch, check_int("batch", batch, 0, max(0, len(self) - 1)))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin the next epoch.
+        """Begin the next epoch, or go on where `seek` or `load_state_dict` placed the loader.
 
         Raises:
             LoaderStateError: the loader is closed, or an earlier pass is not finished.
         """
-        self._check_open()
-        running = self._running() if self._running is not None else None
-        if running is not None and running.is_here:
-            raise LoaderStateError(
-                "this loader is being iterated already; finish that pass, let go of its iterator, or call "
-                "loader.reset() (two passes at a time need two loaders)"
+        return self._begin(self._plan(self._next_epoch), self._next_batch)
+
+    def begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
+        """Begin one worker process's part of an epoch: its batches among those that `workers` deliver in turn.
+
+        Raises:
+            ConfigurationError: the order is one of logical shards, whose batches no worker can have for itself.
+        """
+        division = self._division()
+        if workers > 1 and self._sharding.options.logical_shards is not None:
+            raise ConfigurationError(
+                f"num_workers={workers} with logical_shards: every batch has rows of several shards, which are read in "
+                "one process; use num_workers=0, the loader reads in the background anyway"
             )
-        plan = self._plan(self._next_epoch)
-        bar = None if self._bar is None else self._bar(total=plan.batches, unit="batch", desc=f"epoch {plan.epoch}")
-        engine = self._engine(plan)
-        figures = EpochFigures(plan.epoch, engine, self.num_threads, self._dataset.skipped)
+        if workers > 1:
+            division = split_over_workers(division, self.batch_size, worker, workers)
+        return self._begin(self._plan(epoch, division), min(first_batch, division.batches))
+
+    def _begin(self, plan: Plan, first_batch: int) -> Iterator[Batch]:
+        self._check_open()
+        self._check_idle()
+        left = plan.batches - first_batch
+        bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
+        engine = self._engine(plan, first_batch)
+        figures = EpochFigures(plan.epoch, engine, self.num_threads, self._dataset.skipped, first_batch)
         pinned = self._allocator if self._reading is not None and self._allocator.copies_processed else None
         epoch = Epoch(engine, self.batch_size, self._device, pinned, bar, figures)
         delivering = epoch.deliver()
-        self._next_epoch += 1
+        self._next_epoch, self._next_batch, self._is_placed = plan.epoch + 1, 0, False
         self._running = weakref.ref(epoch)
         self._figures = figures
         return delivering
@@ -262,13 +327,96 @@ class BatchedDataLoader:
             raise LoaderStateError("there are no figures yet: no epoch was begun")
         return self._figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Not there yet."""
-        raise UnsupportedError("state_dict() is not there yet; set_epoch(n) begins any epoch again from its start")
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
+        """Return where the loader is, as a small dict of JSON values, the same on all ranks.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: ARG002
-        """Not there yet."""
-        raise UnsupportedError("load_state_dict() is not there yet; set_epoch(n) begins any epoch again from its start")
+        It names the batch behind the last one delivered: of the pass under way, or of the last one, even where it was
+        left early, until `set_epoch`, `seek` or `load_state_dict`; behind an epoch's last batch comes the next epoch.
+
+        Args:
+            batches: Batches of this epoch that were used, where that is not what was delivered: for trainers that fetch
+                ahead.
+        """
+        last = self._last_pass()
+        epoch, batch = (self._next_epoch, self._next_batch) if last is None else last.position
+        if batches is not None:
+            epoch = epoch if last is None else last.epoch
+            batch = check_int("batches", batches, 0, max(len(self), batch))
+        if batch >= len(self) > 0:
+            epoch, batch = epoch + 1, 0
+        left_out = last.left_out if last is not None and self._options.skips else 0
+        return make_state(self._identity, epoch, batch, left_out)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next pass go on where a state was taken, with the very next batch.
+
+        At most two windows are read again. Where `window_rows` is not given, that of the state is taken over, so that
+        another `memory_limit` changes nothing.
+
+        Raises:
+            ResumeError: the state belongs to other files, columns, filters, or arguments; says what differs.
+            MemoryLimitError: the state's windows do not fit into `memory_limit`.
+            LoaderStateError: a pass is under way, or the loader is closed.
+        """
+        epoch, batch = self.accept_state(state)
+        self._place(*((epoch + 1, 0) if batch == len(self) > 0 else (epoch, batch)))
+
+    def accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
+        """Check a state as `load_state_dict` does, and take over its window; return its epoch and batch."""
+        self._check_open()
+        self._check_idle()
+        before = self._dataset
+        window = state.get("window_rows") if isinstance(state, dict) else None
+        if self._chooses_window and isinstance(window, int) and 0 < window != self.window_rows:
+            self._take(before.with_window(window, **self._window_needs()))
+        try:
+            return read_state(state, self._identity, len(self))
+        except ResumeError:
+            if self._dataset is not before:
+                self._take(before)
+            raise
+
+    def _take(self, dataset: Dataset) -> None:
+        """Read a data set with other windows from now on."""
+        self._dataset = dataset
+        self.__dict__.pop("_identity", None)
+        if self._reading is not None:
+            self._reading.end()
+            self._reading = ReadingProcess(dataset, self._options)
+
+    @property
+    def delivered(self) -> tuple[int, int] | None:
+        """The epoch of the last pass, and the number of the batch behind the last one delivered; None without one."""
+        last = self._last_pass()
+        return None if last is None else (last.epoch, last.next_batch)
+
+    def _place(self, epoch: int, batch: int) -> None:
+        self._next_epoch, self._next_batch, self._is_placed = epoch, batch, True
+
+    def _last_pass(self) -> EpochFigures | None:
+        """Return the pass that the state speaks of: the one under way, or the last, unless another place was chosen."""
+        running = self._running() if self._running is not None else None
+        is_under_way = running is not None and running.is_here
+        return self._figures if is_under_way or not self._is_placed else None
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        """What the order of rows, and so a state, follows from."""
+        dataset, sharding = self._dataset, self._sharding
+        return {
+            "files": files_identity(dataset.snapshot),
+            "filters": None if self._filters is None else described(str(self._filters)),
+            "rows": counts_identity(dataset.counts),
+            "columns": described(list(dataset.schema)),
+            "schema": digest(dataset.schema.to_json().encode()),
+            "order": ORDER_METHOD,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "window_rows": dataset.sizing.window_rows,
+            "open_row_groups": dataset.sizing.open_row_groups,
+            "drop_last": self.drop_last,
+            **sharding.identity(self.batch_size, drop_last=self.drop_last),
+        }
 
     def close(self) -> None:
         """End a pass that is under way, its threads included; idempotent. The loader cannot be used afterwards."""
@@ -286,14 +434,43 @@ class BatchedDataLoader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let the arguments, the snapshot and the place travel; a pass under way does not.
+
+        Raises:
+            LoaderStateError: a pass is under way.
+        """
+        self._check_open()
+        self._check_idle()
+        arguments = {**self._arguments, "shard": self.shard}
+        return _restored, (Opened(self._dataset), arguments, self._next_epoch, self._next_batch)
+
     def _check_open(self) -> None:
         if self._closed:
             raise LoaderStateError("the loader is closed; make a new one")
 
-    def _plan(self, epoch: int) -> Plan:
-        division = everything(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
+    def _check_idle(self) -> None:
+        running = self._running() if self._running is not None else None
+        if running is not None and running.is_here:
+            raise LoaderStateError(
+                "this loader is being iterated already; finish that pass, let go of its iterator, or call "
+                "loader.reset() (two passes at a time need two loaders)"
+            )
+
+    def _window_needs(self) -> dict[str, Any]:
+        """Return what windows depend on: batches and parts as on the fewest ranks that the job may run on."""
+        return {
+            "batch_size": self._sharding.largest_batch(self.batch_size),
+            "shuffle": self.shuffle,
+            "side_by_side": self._sharding.side_by_side,
+        }
+
+    def _division(self) -> Division:
+        return self._sharding.divide(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
+
+    def _plan(self, epoch: int, division: Division | None = None) -> Plan:
         return self._dataset.plan(
-            division,
+            division or self._division(),
             batch_size=self.batch_size,
             drop_last=self.drop_last,
             shuffle=self.shuffle,
@@ -316,6 +493,12 @@ class BatchedDataLoader:
         )
 
 
+def _restored(opened: Opened, arguments: dict[str, Any], epoch: int, batch: int) -> BatchedDataLoader:
+    loader = BatchedDataLoader(opened, **arguments)
+    loader._place(epoch, batch)
+    return loader
+
+
 def _allocator(device: torch.device | None) -> Allocator:
     """Pinned memory where there is a GPU that batches may go to, ordinary memory elsewhere."""
     in_worker = torch.utils.data.get_worker_info() is not None
@@ -330,17 +513,26 @@ def _progress_bar() -> Any:
         raise ConfigurationError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
 
 
-def _check_shard(shard: Any) -> None:
-    if shard is None:
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if distributed and torch.distributed.get_world_size() > 1:
-            raise UnsupportedError(
-                "torch.distributed is initialised, and rows are not divided over ranks yet; "
-                "give each rank files of its own and shard=Shard(0, 1)"
-            )
-    elif not isinstance(shard, Shard):
+def _sharding(shard: Shard | None, options: ShardOptions | None, batch_size: int, *, skips: bool) -> Sharding:
+    if shard is not None and not isinstance(shard, Shard):
         raise ConfigurationError(f"shard={shard!r:.80}: expected a parquet_loader.Shard, or None")
-    elif shard.world_size != 1:
-        raise UnsupportedError(
-            f"{shard}: rows are not divided over ranks yet; give each rank files of its own and leave shard out"
+    if options is not None and not isinstance(options, ShardOptions):
+        raise ConfigurationError(f"shard_options={options!r:.80}: expected a parquet_loader.ShardOptions")
+    sharding = Sharding(shard or current_ranks() or Shard(0, 1), options or ShardOptions())
+    sharding.check(batch_size)
+    if skips and sharding.shard.world_size > 1:
+        raise ConfigurationError(
+            "on_error='skip' with more than one rank: a rank that leaves out a row group has fewer batches than the "
+            "others, which then wait for it; use on_error='raise'"
         )
+    return sharding
+
+
+def _ranks(shard: Shard) -> Ranks | None:
+    """Return the other ranks to agree with; a DataLoader's worker processes cannot reach them."""
+    in_worker = torch.utils.data.get_worker_info() is not None
+    return Ranks(shard) if shard.world_size > 1 and not in_worker else None
+
+
+def _part_of(shard: Shard) -> str:
+    return f"rank {shard.rank} of {shard.world_size}: " if shard.world_size > 1 else ""

@@ -48,19 +48,22 @@ class BatchProcessor:
     Args:
         columns: The canonical columns.
         transform: The caller's function, or None.
-        seed, epoch: What the generator given to `transform` is drawn from, together with the number of the batch.
+        seed, epoch, part: What the generator given to `transform` is drawn from, with the number of the batch.
 
     Raises:
         ConfigurationError: there are images, and Pillow is not installed.
     """
 
-    def __init__(self, columns: Sequence[Column], transform: Transform | None, seed: int, epoch: int) -> None:
+    def __init__(
+        self, columns: Sequence[Column], transform: Transform | None, seed: int, epoch: int, part: int
+    ) -> None:
         self._images = [c for c in columns if c.image is not None]
         pictures = [c for c in self._images if isinstance(c.image, Image) or (c.image and c.image.is_image)]
         self._pillow = pillow_image() if pictures else None
         self._transform = transform
         self._seed = seed
         self._epoch = epoch
+        self._part = part
 
     @staticmethod
     def is_needed(columns: Sequence[Column], transform: Transform | None) -> bool:
@@ -93,7 +96,8 @@ class BatchProcessor:
             done[column.name] = decoded(column.name, column.image, done[column.name], valid, batch)  # type: ignore[arg-type]
         if self._transform is None:
             return {name: _owned(array) for name, array in done.items()}
-        rng = np.random.Generator(bit_generator(self._seed, Stream.TRANSFORM, self._epoch, batch))
+        stream = bit_generator(self._seed, Stream.TRANSFORM, self._epoch, self._part << 40 | batch)
+        rng = np.random.Generator(stream)
         given = {name: _for_transform(_owned(array)) for name, array in done.items()}
         try:
             returned = self._transform(given, rng)

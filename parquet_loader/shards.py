@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -56,29 +57,83 @@ def everything(rows: int, batch_size: int, *, drop_last: bool) -> Division:
     return Division((PartRows(0, 0, rows),), batch_count(rows, batch_size, drop_last=drop_last), rows)
 
 
-def check_shards(shard: Shard, options: ShardOptions, batch_size: int) -> None:
-    """Check that logical shards come out even.
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How one rank's loader divides rows.
 
-    Raises:
-        ConfigurationError: they do not; says which numbers would.
+    Attributes:
+        shard: Which rank of how many.
+        options: What becomes of the remainder; logical shards.
     """
-    shards, ranks = options.logical_shards, shard.world_size
-    if shards is None:
-        return
-    if shards % ranks:
-        raise ConfigurationError(
-            f"logical_shards={shards} cannot be divided evenly over {ranks} ranks; choose a multiple of every number "
-            "of ranks that the job may run on"
-        )
-    if ranks < options.fewest_ranks:
-        raise ConfigurationError(
-            f"fewest_ranks={options.fewest_ranks}, but there are {ranks} ranks; memory was planned for more"
-        )
-    if batch_size * ranks % shards:
-        raise ConfigurationError(
-            f"batch_size={batch_size} on {ranks} ranks is a global batch of {batch_size * ranks} rows, which "
-            f"{shards} logical shards do not share evenly; choose a multiple of {shards // ranks}"
-        )
+
+    shard: Shard
+    options: ShardOptions
+
+    def check(self, batch_size: int) -> None:
+        """Check that logical shards come out even.
+
+        Raises:
+            ConfigurationError: they do not; says which numbers would.
+        """
+        shards, ranks = self.options.logical_shards, self.shard.world_size
+        if shards is None:
+            return
+        if shards % ranks:
+            raise ConfigurationError(
+                f"logical_shards={shards} cannot be divided evenly over {ranks} ranks; choose a multiple of every "
+                "number of ranks that the job may run on"
+            )
+        if ranks < self.options.fewest_ranks:
+            raise ConfigurationError(
+                f"fewest_ranks={self.options.fewest_ranks}, but there are {ranks} ranks, and memory was planned for "
+                "more; choose a smaller fewest_ranks"
+            )
+        if batch_size * ranks % shards:
+            raise ConfigurationError(
+                f"batch_size={batch_size} on {ranks} ranks is a global batch of {batch_size * ranks} rows, which "
+                f"{shards} logical shards do not share evenly; choose a multiple of {shards // ranks}"
+            )
+
+    @property
+    def side_by_side(self) -> int:
+        """Parts of the epoch that one of the fewest ranks reads side by side."""
+        return (self.options.logical_shards or 1) // self.options.fewest_ranks or 1
+
+    def largest_batch(self, batch_size: int) -> int:
+        """Return the rows of a batch on the fewest ranks."""
+        if self.options.logical_shards is None:
+            return batch_size
+        return -(-batch_size * self.shard.world_size // self.options.fewest_ranks)
+
+    def divide(self, rows: int, batch_size: int, *, drop_last: bool) -> Division:
+        """Return what this rank does of an epoch of so many rows."""
+        return divide_rows(rows, batch_size, self.shard, self.options, drop_last=drop_last)
+
+    def warn_if_uneven(self, rows: int, batch_size: int, *, drop_last: bool) -> None:
+        """Warn where ranks get different numbers of batches."""
+        ranks = self.shard.world_size
+        if self.options.remainder != "uneven" or ranks == 1:
+            return
+        counts = [batch_count(n, batch_size, drop_last=drop_last) for n in (rows // ranks, -(-rows // ranks))]
+        if counts[0] < counts[1]:
+            warnings.warn(
+                f"remainder='uneven': some of the {ranks} ranks get {counts[1]} batches, the others {counts[0]}; "
+                "collectives such as DDP's wait for ever in the last batch, unless the training loop joins ranks",
+                stacklevel=4,
+            )
+
+    def identity(self, batch_size: int, *, drop_last: bool) -> dict[str, str | int]:
+        """Return what of this the batches follow from, by name."""
+        ranks, shards = self.shard.world_size, self.options.logical_shards
+        if shards is not None:
+            return {
+                "global_batch_size": batch_size * ranks,
+                "logical_shards": shards,
+                "fewest_ranks": self.options.fewest_ranks,
+                "remainder": remainder_of(self.options, drop_last=drop_last),
+            }
+        remainder = {"remainder": remainder_of(self.options, drop_last=drop_last)} if ranks > 1 else {}
+        return {"batch_size": batch_size, "ranks": ranks, **remainder}
 
 
 def divide_rows(rows: int, batch_size: int, shard: Shard, options: ShardOptions, *, drop_last: bool) -> Division:

@@ -1,0 +1,51 @@
+"""A snapshot as bytes, for the other ranks and worker processes: JSON, Arrow schemas and plain arrays, no pickle."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from parquet_loader.snapshot import FooterCache, Snapshot
+from parquet_loader.source import SourceFile
+
+_ARRAYS = ("file_schema", "row_group_file", "row_group_number", "row_group_rows", "row_group_bytes")
+
+
+def dump_snapshot(snapshot: Snapshot) -> bytes:
+    """Return a snapshot without its footers, which are read again where they are needed."""
+    files = [[f.path, f.size_bytes, f.mtime_ns, f.partitions] for f in snapshot.files]
+    schemas = [schema.serialize().to_pybytes() for schema in (*snapshot.schemas, snapshot.partition_schema)]
+    arrays: dict[str, Any] = {name: getattr(snapshot, name) for name in _ARRAYS}
+    arrays["files"] = np.frombuffer(zlib.compress(json.dumps(files).encode(), 1), np.uint8)
+    for number, schema in enumerate(schemas):
+        arrays[f"schema_{number}"] = np.frombuffer(schema, np.uint8)
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)
+    return stream.getvalue()
+
+
+def load_snapshot(data: bytes, filesystem: pafs.FileSystem) -> Snapshot:
+    """Return the snapshot whose bytes these are, of files in `filesystem`."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+        entries = json.loads(zlib.decompress(stored["files"].tobytes()))
+        arrays = {name: stored[name] for name in _ARRAYS}
+        count = sum(name.startswith("schema_") for name in stored.files)
+        schemas = [pa.ipc.read_schema(pa.py_buffer(stored[f"schema_{n}"].tobytes())) for n in range(count)]
+    files = tuple(
+        SourceFile(path, size, mtime, tuple((key, value) for key, value in partitions))
+        for path, size, mtime, partitions in entries
+    )
+    return Snapshot(
+        filesystem=filesystem,
+        files=files,
+        schemas=tuple(schemas[:-1]),
+        partition_schema=schemas[-1],
+        footers=FooterCache(filesystem, files),
+        **arrays,
+    )

@@ -1,0 +1,66 @@
+"""A source as one loader or the loaders of all ranks open it: listed once, so that all have the same snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parquet_loader.dataset import Dataset
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.filesystem import resolve
+from parquet_loader.manifest import dump_snapshot, load_snapshot
+from parquet_loader.ranks import Ranks
+from parquet_loader.snapshot import Snapshot, open_snapshot
+from parquet_loader.source import Source
+from parquet_loader.state import Identity, digest
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A source that was opened before, as a loader takes it along to another process.
+
+    Attributes:
+        dataset: All that is known of it.
+    """
+
+    dataset: Dataset
+
+
+def open_source(source: Source, filesystem: Any, ranks: Ranks | None) -> Snapshot:
+    """List a source; with several ranks, rank 0 does, and the others receive the same snapshot.
+
+    Raises:
+        SourceError, ConfigurationError: as `open_snapshot`, on every rank.
+    """
+    if ranks is None:
+        return open_snapshot(source, filesystem)
+    mine: list[Snapshot] = []
+
+    def list_and_dump() -> bytes:
+        mine.append(open_snapshot(source, filesystem))
+        return dump_snapshot(mine[0])
+
+    manifest = ranks.from_first(list_and_dump)
+    if mine:
+        return mine[0]
+    first = source[0] if isinstance(source, Sequence) and not isinstance(source, str | bytes) else source
+    return load_snapshot(manifest, resolve(first, filesystem)[0])
+
+
+def check_agreement(identity: Identity, ranks: Ranks) -> None:
+    """Check that all ranks' loaders deliver parts of the same batches.
+
+    Raises:
+        ConfigurationError: an argument differs; names it, and a rank.
+    """
+    marks = {name: digest(repr(value).encode()) for name, value in identity.items()}
+    received = ranks.gather(lambda: ",".join(marks.values()).encode())
+    first = received[0].decode().split(",")
+    for rank, payload in enumerate(received):
+        differing = [n for n, a, b in zip(marks, first, payload.decode().split(","), strict=True) if a != b]
+        if differing:
+            raise ConfigurationError(
+                f"the loaders of rank 0 and rank {rank} differ in {', '.join(differing)}; "
+                "all ranks pass the same arguments, and read the same files"
+            )

@@ -1,0 +1,98 @@
+"""The ranks of `torch.distributed`, as far as loaders have to agree: bytes sent to all, errors too.
+
+Every exchange is a collective: all ranks construct their loaders in the same order. An error on one rank travels with
+the exchange, so that the others raise it too, instead of waiting for a rank that has gone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from parquet_loader import errors
+from parquet_loader.errors import ParquetLoaderError, SourceError
+from parquet_loader.types import Shard
+
+
+class Ranks:
+    """The default process group, while one loader is constructed. Used by one thread.
+
+    Args:
+        shard: This rank of how many.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self._is_told = False
+
+    def gather(self, work: Callable[[], bytes]) -> list[bytes]:
+        """Do this rank's part of some work; return what every rank made of it, in their order.
+
+        Raises:
+            ParquetLoaderError: a rank failed; all raise, the others with its number. What failed here passes through.
+        """
+        try:
+            mine = b"+" + work()
+        except BaseException as error:
+            self.tell(error)
+            raise
+        received = _exchange(mine, self.shard.world_size)
+        self._raise_others(received)
+        return [payload[1:] for payload in received]
+
+    def from_first(self, work: Callable[[], bytes]) -> bytes:
+        """Let rank 0 do some work; return what it made. Raises as `gather` does."""
+        return self.gather(work if self.shard.rank == 0 else bytes)[0]
+
+    def tell(self, error: BaseException) -> None:
+        """Let the other ranks' next exchange fail with this rank's error, unless they know."""
+        if not self._is_told and isinstance(error, Exception):
+            self._is_told = True
+            _exchange(b"-" + json.dumps([type(error).__name__, str(error)]).encode(), self.shard.world_size)
+
+    def _raise_others(self, received: list[bytes]) -> None:
+        for rank, payload in enumerate(received):
+            if payload[:1] == b"-":
+                self._is_told = True
+                name, text = json.loads(payload[1:])
+                kind = getattr(errors, name, SourceError)
+                known = isinstance(kind, type) and issubclass(kind, ParquetLoaderError)
+                raise (kind if known else SourceError)(f"rank {rank}: {text}")
+
+
+def current_ranks() -> Shard | None:
+    """Return this process's place in `torch.distributed`, or None where that is not initialised. Imports nothing."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    return Shard(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+
+def _exchange(payload: bytes, world_size: int) -> list[bytes]:
+    """Return every rank's bytes, in the order of ranks."""
+    import torch  # noqa: PLC0415  (there are ranks, so torch is loaded; the light core never gets here)
+    import torch.distributed as dist  # noqa: PLC0415
+
+    device = _collective_device(torch, dist)
+    size = torch.tensor([len(payload)], dtype=torch.int64, device=device)
+    sizes = [torch.zeros_like(size) for _ in range(world_size)]
+    dist.all_gather(sizes, size)
+    lengths = [int(s.item()) for s in sizes]
+    received = []
+    for rank, length in enumerate(lengths):
+        block = torch.empty(length, dtype=torch.uint8, device=device)
+        if payload and rank == dist.get_rank():
+            block.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
+        dist.broadcast(block, src=rank)
+        received.append(block.cpu().numpy().tobytes())
+    return received
+
+
+def _collective_device(torch: Any, dist: Any) -> Any:
+    """Return the device whose tensors the default group sends: the CPU where any of its backends does."""
+    backend = str(dist.get_backend())
+    if "nccl" in backend and "cpu:" not in backend:
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

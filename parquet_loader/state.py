@@ -1,0 +1,111 @@
+"""What a loader's state holds, and whether it fits another loader: plain JSON values, compared one by one.
+
+The state names a batch by its number in an epoch. Where that batch's rows lie follows from the plan, so nothing of the
+data is kept; what the plan follows from is kept as short text and digests, to refuse a state that means other batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from parquet_loader.errors import ResumeError
+from parquet_loader.plan import PERMUTATION_METHOD, WINDOW_METHOD
+from parquet_loader.snapshot import Snapshot
+from parquet_loader.types import IntArray
+
+STATE_VERSION = 1
+ORDER_METHOD = f"{PERMUTATION_METHOD} {WINDOW_METHOD}"
+SHOWN_CHARACTERS = 160
+
+Identity = Mapping[str, Any]
+
+
+def digest(*parts: bytes) -> str:
+    """Return 16 hexadecimal digits that tell byte strings apart."""
+    whole = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little"))
+        whole.update(part)
+    return whole.hexdigest()
+
+
+def described(values: Sequence[str] | str) -> str:
+    """Return text as it is where it is short, else its beginning and a digest of all of it."""
+    text = values if isinstance(values, str) else ", ".join(values)
+    if len(text) <= SHOWN_CHARACTERS:
+        return text
+    count = "" if isinstance(values, str) else f"{len(values)}: "
+    return f"{count}{text[:SHOWN_CHARACTERS]}... ({digest(text.encode())})"
+
+
+def files_identity(snapshot: Snapshot) -> str:
+    """Return what tells the files of a snapshot from others: names below their common directory, sizes, row groups.
+
+    Neither the directory nor the times of writing count, so a copy elsewhere is the same.
+    """
+    paths = [file.path for file in snapshot.files]
+    above = len(os.path.commonpath([os.path.dirname(path) for path in paths])) if paths else 0
+    names = json.dumps([[path[above:], file.size_bytes] for path, file in zip(paths, snapshot.files, strict=True)])
+    arrays = (snapshot.row_group_file, snapshot.row_group_rows, snapshot.row_group_bytes)
+    summary = digest(names.encode(), *(np.ascontiguousarray(a, dtype="<i8").tobytes() for a in arrays))
+    return f"{len(paths)} files, {snapshot.row_groups} row groups, {snapshot.rows} rows ({summary})"
+
+
+def counts_identity(counts: IntArray) -> str:
+    """Return what tells the rows that pass a filter from others, by row group."""
+    return f"{int(counts.sum())} ({digest(np.ascontiguousarray(counts, dtype='<i8').tobytes())})"
+
+
+def make_state(identity: Identity, epoch: int, batch: int, left_out: int) -> dict[str, Any]:
+    """Return a state.
+
+    Args:
+        identity: What the order follows from, by name; plain JSON values.
+        epoch, batch: The next batch to deliver.
+        left_out: Row groups left out of this epoch so far because of errors.
+    """
+    state = {"version": STATE_VERSION, "epoch": epoch, "batch": batch, **identity}
+    if left_out and batch:
+        state["left_out"] = left_out
+    return state
+
+
+def read_state(state: Any, identity: Identity, batches: int) -> tuple[int, int]:
+    """Return the epoch and batch at which a state continues; an epoch has so many `batches`.
+
+    Raises:
+        ResumeError: it is no state, or one of another loader; says what differs.
+    """
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise ResumeError(f"expected what state_dict() returned, found {state!r:.80}")
+    if state["version"] != STATE_VERSION:
+        raise ResumeError(
+            f"the state has version {state['version']!r}, this release reads version {STATE_VERSION}; "
+            "resume with the release that wrote it, or begin an epoch with set_epoch"
+        )
+    differing = [
+        f"{name.replace('_', ' ')}: {state.get(name)!r} in the state, {identity.get(name)!r} here"
+        for name in dict.fromkeys([*identity, *state])
+        if name not in ("version", "epoch", "batch", "left_out") and state.get(name) != identity.get(name)
+    ]
+    if differing:
+        raise ResumeError(
+            f"the state is one of another loader, whose batches are not these: {'; '.join(differing)}; "
+            "set_epoch(n) begins an epoch without it"
+        )
+    position = state.get("epoch"), state.get("batch")
+    for name, value, most in zip(("epoch", "batch"), position, (2**62, batches), strict=True):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise ResumeError(f"the state's {name} is {value!r}: expected a number from 0 to {most}")
+    if state.get("left_out"):
+        raise ResumeError(
+            f"{state['left_out']} row groups were left out before the state was taken (on_error='skip'), so the "
+            f"number of its batch does not tell where it begins; set_epoch({position[0]}) begins that epoch again"
+        )
+    return state["epoch"], state["batch"]
