@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from parquet_loader import BatchedDataLoader, ConfigurationError, Shard, ShardOptions
 from parquet_loader.manifest import dump_snapshot, load_snapshot
 from parquet_loader.plan import plan_epoch
-from parquet_loader.shards import divide_rows, split_over_workers
+from parquet_loader.shards import Sharding, divide_rows, split_over_workers
 from parquet_loader.snapshot import open_snapshot
 from parquet_loader.state import files_identity
 from tests.datasets import write_numbered
@@ -99,7 +99,7 @@ def test_with_logical_shards_global_batches_are_the_same_on_any_number_of_ranks(
         size = 8 * share // ranks
         parts = delivered_rows(rows, size, ranks, options, **plan)
         cut = [[part[n : n + size] for n in range(0, len(part), size)] for part in parts]
-        return [sorted(sum(together, [])) for together in zip(*cut, strict=True)]
+        return [sorted(row for own in together for row in own) for together in zip(*cut, strict=True)]
 
     one = batches(1)
     assert batches(ranks) == one
@@ -131,15 +131,13 @@ def test_a_rank_reads_its_own_part_of_the_files(tmp_path: Path) -> None:
             assert len(batches) == len(loader) == 5
             assert "rank " + str(rank) + " of 4" in repr(loader)
             assert loader.stats().row_groups <= 3
-            seen += sum(batches, [])
+            seen += [row for batch in batches for row in batch]
     assert set(seen) == set(range(67))
     assert len(seen) == 68
 
 
 def test_uneven_ranks_are_warned_of() -> None:
     with pytest.warns(UserWarning, match="some of the 2 ranks get 3 batches, the others 2; collectives"):
-        from parquet_loader.shards import Sharding
-
         Sharding(Shard(0, 2), ShardOptions("uneven")).warn_if_uneven(9, 2, drop_last=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
