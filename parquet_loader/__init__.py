@@ -24,7 +24,7 @@ from parquet_loader.errors import (
     UnsupportedError,
     WriteError,
 )
-from parquet_loader.options import ReadOptions, ShardOptions
+from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
 from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
 from parquet_loader.types import Ragged, Shard
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
@@ -66,6 +66,7 @@ __all__ = [
     "LoaderStateError",
     "LoaderStats",
     "MemoryLimitError",
+    "OutputOptions",
     "ParquetIterable",
     "ParquetLoaderError",
     "Ragged",

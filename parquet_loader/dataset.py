@@ -127,6 +127,7 @@ def open_dataset(
     num_threads: int,
     side_by_side: int = 1,
     ranks: Ranks | None = None,
+    row_numbers: str | None = None,
 ) -> Dataset:
     """Find out what is delivered, how many rows there are, and what fits; arguments as in `BatchedDataLoader`.
 
@@ -149,7 +150,11 @@ def open_dataset(
         chosen = select(schema, columns)
     if not chosen and snapshot.row_group_rows.any():
         raise SchemaError("there is no column to deliver: the schema names none")
-    reader = Reader(snapshot, _decoders(chosen, snapshot), row_filter, read_options)
+    reader = Reader(snapshot, _decoders(chosen, snapshot), row_filter, read_options, row_numbers)
+    if row_numbers is not None:
+        if row_numbers in (column.name for column in reader.columns[:-1]):
+            raise SchemaError(f"row_numbers={row_numbers!r}: there is a column of this name already; choose another")
+        chosen = Schema({**chosen, row_numbers: Scalar(pa.int64())})
     counted = Counted(snapshot.row_group_rows)
     if row_filter is not None:
         counted = _count(snapshot, reader, row_filter, num_threads, ranks, skips=skips)

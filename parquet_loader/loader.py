@@ -24,7 +24,7 @@ from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeEr
 from parquet_loader.isolated import IsolatedEngine, ReadingProcess
 from parquet_loader.memory import use_returning_pool
 from parquet_loader.opening import Opened, check_agreement, open_source
-from parquet_loader.options import ReadOptions, ShardOptions
+from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
 from parquet_loader.plan import Plan
 from parquet_loader.process import BatchProcessor, Transform
 from parquet_loader.ranks import Ranks, current_ranks
@@ -106,6 +106,7 @@ class BatchedDataLoader:
         progress: Show a progress bar (needs tqdm).
         read_options: Checksums and memory mapping.
         shard_options: What becomes of rows that do not come out even; an order that no number of ranks changes.
+        output_options: A column that says where rows come from.
 
     Raises:
         SourceError: There is nothing to read, or a file is not readable Parquet.
@@ -138,6 +139,7 @@ class BatchedDataLoader:
         progress: bool = False,
         read_options: ReadOptions | None = None,
         shard_options: ShardOptions | None = None,
+        output_options: OutputOptions | None = None,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in ("self", "source", "filesystem", "shard")}
         self.batch_size = check_int("batch_size", batch_size, 1, 2**31)
@@ -157,6 +159,8 @@ class BatchedDataLoader:
             raise ConfigurationError(f"transform={transform!r:.80}: expected a function of (columns, rng)")
         if read_options is not None and not isinstance(read_options, ReadOptions):
             raise ConfigurationError(f"read_options={read_options!r:.80}: expected a parquet_loader.ReadOptions")
+        if output_options is not None and not isinstance(output_options, OutputOptions):
+            raise ConfigurationError(f"output_options={output_options!r:.80}: expected a parquet_loader.OutputOptions")
         self._sharding = _sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
         self._options = EngineOptions(transform, self.seed, self.num_threads, on_error == "skip")
         self._device = check_device(device)
@@ -182,6 +186,7 @@ class BatchedDataLoader:
                     skips=self._options.skips,
                     num_threads=self.num_threads,
                     ranks=ranks,
+                    row_numbers=None if output_options is None else output_options.row_numbers,
                     **self._window_needs(),
                 )
             )
@@ -271,6 +276,18 @@ class BatchedDataLoader:
         """
         check_int("epoch", epoch, 0, 2**63 - 1)
         self._place(epoch, check_int("batch", batch, 0, max(0, len(self) - 1)))
+
+    def locate(self, row_numbers: Any) -> list[tuple[str, int, int]]:
+        """Return where rows come from: the path of the file, the row group in it, the row in that.
+
+        Args:
+            row_numbers: Integers ``[rows]``: a batch's column that `OutputOptions` named.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        numbers = np.asarray(row_numbers.cpu() if hasattr(row_numbers, "cpu") else row_numbers, dtype=np.int64)
+        return self._dataset.snapshot.locate(numbers.reshape(-1))
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin the next epoch, or go on where `seek` or `load_state_dict` placed the loader.

@@ -30,6 +30,23 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """What batches are made of.
+
+    Attributes:
+        row_numbers: Name of a further column, int64, that says where each row comes from: its number in the data set,
+            counted from 0 over all files in their order, before any filter. `BatchedDataLoader.locate` turns it into
+            file, row group and row.
+    """
+
+    row_numbers: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.row_numbers is not None and (not isinstance(self.row_numbers, str) or not self.row_numbers):
+            raise ConfigurationError(f"OutputOptions(row_numbers={self.row_numbers!r}): expected a column's name")
+
+
+@dataclass(frozen=True, slots=True)
 class ShardOptions:
     """How rows are divided over ranks. All ranks get the same number of batches, unless ``"uneven"`` is asked for.
 

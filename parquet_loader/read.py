@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from parquet_loader.columns import Column
 from parquet_loader.decode import Decoder, Place
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filesystem import is_local
@@ -19,6 +21,9 @@ from parquet_loader.source import changed_since
 # pages; measured no slower than whole chunks from the page cache.
 BUFFER_BYTES = 1 << 16
 
+# No file's column: what its rows are called on their way through the filter.
+_ROW_NUMBER = "\0row number"
+
 _READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError)
 
 
@@ -30,16 +35,26 @@ class Reader:
         decoders: One for each of the snapshot's schemas.
         row_filter: Which rows to keep; None: all.
         options: How to read.
+        row_numbers: Name of a column of rows' numbers in the data set to deliver beside the others, or None.
     """
 
     def __init__(
-        self, snapshot: Snapshot, decoders: Sequence[Decoder], row_filter: RowFilter | None, options: ReadOptions
+        self,
+        snapshot: Snapshot,
+        decoders: Sequence[Decoder],
+        row_filter: RowFilter | None,
+        options: ReadOptions,
+        row_numbers: str | None = None,
     ) -> None:
         self._snapshot = snapshot
         self._decoders = decoders
         self._filter = row_filter
         self._options = options
         self.columns = decoders[0].columns
+        self._row_numbers = row_numbers
+        self._first_rows = snapshot.first_rows if row_numbers is not None else None
+        if row_numbers is not None:
+            self.columns += (Column(row_numbers, "fixed", pa.int64(), np.dtype(np.int64)),)
 
     def read(self, row_group: int) -> tuple[pa.Table, int]:
         """Return one row group's canonical rows that pass the filter, and the bytes read from the file.
@@ -159,10 +174,16 @@ class Reader:
     def _canonical(self, row_group: int, table: pa.Table, first_row: int) -> pa.Table:
         name = self._snapshot.describe(row_group)
         file = int(self._snapshot.row_group_file[row_group])
+        if self._first_rows is not None:
+            first_number = int(self._first_rows[row_group]) + first_row
+            table = table.append_column(_ROW_NUMBER, pa.array(np.arange(first_number, first_number + len(table))))
         if self._filter is not None:
             table = self._filter.apply(self._with_partitions(row_group, table))
             name, first_row = f"{name} (rows that pass the filter)", 0
-        return self._decoder(row_group).decode(table, self._snapshot.partition_values(file), Place(name, first_row))
+        decoded = self._decoder(row_group).decode(table, self._snapshot.partition_values(file), Place(name, first_row))
+        if self._row_numbers is None:
+            return decoded
+        return decoded.append_column(self._row_numbers, table.column(_ROW_NUMBER))
 
     def _with_partitions(self, row_group: int, table: pa.Table) -> pa.Table:
         file = int(self._snapshot.row_group_file[row_group])

@@ -63,6 +63,26 @@ class Snapshot:
         """Number of row groups."""
         return len(self.row_group_rows)
 
+    @property
+    def first_rows(self) -> IntArray:
+        """Rows before each row group, and at last all: int64 ``[row groups + 1]``."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.row_group_rows)])
+
+    def locate(self, row_numbers: IntArray) -> list[tuple[str, int, int]]:
+        """Return the file, the row group in it, and the row in that, of each of these rows.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        starts = self.first_rows
+        wrong = row_numbers[(row_numbers < 0) | (row_numbers >= starts[-1])]
+        if len(wrong):
+            raise IndexError(f"row number {wrong[0]} of a data set of {starts[-1]} rows")
+        groups = np.searchsorted(starts, row_numbers, side="right") - 1
+        files = [self.files[number].path for number in self.row_group_file[groups].tolist()]
+        rows = (row_numbers - starts[groups]).tolist()
+        return list(zip(files, self.row_group_number[groups].tolist(), rows, strict=True))
+
     def schema_of(self, file: int) -> pa.Schema:
         """Return the Arrow schema of one file's own columns."""
         return self.schemas[int(self.file_schema[file])]

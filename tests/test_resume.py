@@ -18,7 +18,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, ConfigurationError, LoaderStateError, ResumeError, ShardOptions
+from parquet_loader import (
+    BatchedDataLoader,
+    ConfigurationError,
+    LoaderStateError,
+    OutputOptions,
+    ResumeError,
+    SchemaError,
+    ShardOptions,
+)
 from parquet_loader.types import Shard
 from tests import oracle
 from tests.datasets import Layout, write_layout, write_numbered
@@ -333,3 +341,26 @@ def test_a_loader_travels_by_pickle_with_its_place_and_its_snapshot(tmp_path: Pa
         with pytest.raises(LoaderStateError):
             pickle.dumps(loader)
         del iterator
+
+
+@pytest.mark.parametrize("window_rows", [16, None])
+def test_row_numbers_lead_back_to_file_row_group_and_row(root: str, window_rows: int | None) -> None:
+    options: Options = {"shuffle": True, "window_rows": window_rows, "filters": pc.field("int8") > 0}
+    output = OutputOptions(row_numbers="number")
+    with BatchedDataLoader(root, 8, columns=["id"], output_options=output, **options) as loader:
+        assert list(loader.schema) == ["id", "number"]
+        seen = 0
+        for batch in loader:
+            for row_id, (file, row_group, row) in zip(
+                batch["id"].tolist(), loader.locate(batch["number"]), strict=True
+            ):
+                assert pq.ParquetFile(file).read_row_group(row_group)["id"][row].as_py() == row_id
+                seen += 1
+        assert seen > 10
+        with pytest.raises(IndexError, match="row number 1000000"):
+            loader.locate([1_000_000])
+
+
+def test_row_numbers_need_a_name_of_their_own(root: str) -> None:
+    with pytest.raises(SchemaError, match="row_numbers='id'"):
+        BatchedDataLoader(root, 8, output_options=OutputOptions(row_numbers="id"))

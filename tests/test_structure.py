@@ -186,6 +186,7 @@ def test_public_names_are_these() -> None:
         "LoaderStateError",
         "LoaderStats",
         "MemoryLimitError",
+        "OutputOptions",
         "ParquetIterable",
         "ParquetLoaderError",
         "Ragged",
