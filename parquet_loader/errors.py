@@ -8,6 +8,7 @@
     ├── ConfigurationError     an argument of the wrong kind or range                  (also a ValueError)
     ├── TransformError         the caller's `transform` broke its contract
     ├── WriteError             a data set could not be written                         (also an OSError)
+    │   └── StoreFullError     a sample store is at its limit, and nothing may be evicted
     ├── UnsupportedError       part of the contract that this version does not have yet (also a NotImplementedError)
     ├── ReadingProcessError    the process that reads ended, or cannot be started       (also a RuntimeError)
     ├── ResumeError            a state that does not belong to this loader             (also a ValueError)
@@ -53,6 +54,10 @@ class TransformError(ParquetLoaderError):
 
 class WriteError(ParquetLoaderError, OSError):
     """A data set could not be written; nothing of the failed file was published."""
+
+
+class StoreFullError(WriteError):
+    """A sample store is at its limit and nothing may be evicted; what was to be written stays with the writer."""
 
 
 class UnsupportedError(ParquetLoaderError, NotImplementedError):

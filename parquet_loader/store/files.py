@@ -1,0 +1,215 @@
+"""Published files as their footers describe them; a footer is read once, since a published file never changes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from parquet_loader.errors import SourceError
+from parquet_loader.snapshot import FooterCache, Snapshot, read_footer
+from parquet_loader.source import SourceFile
+from parquet_loader.store.names import FileName
+from parquet_loader.store.places import Places
+from parquet_loader.store.settings import FOOTER_KEY
+from parquet_loader.types import IntArray
+
+_FOOTERS_IN_PARALLEL = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredFile:
+    """One published file.
+
+    Attributes:
+        name: Its name in the store's directory.
+        path: Its path.
+        sequence: The store's count of publications, from 1; the order of files.
+        published_s: Seconds since 1970 when it was published, by its writer's clock.
+        rows, size_bytes: Of the whole file.
+        writer: Identity of the writer.
+        priority: As given to the writer.
+        metadata: As given to the writer, text by name.
+        epochs_seen: In how many epochs of readers it was delivered. Known to eviction and weights.
+        times_sampled: How often it was delivered in all; more often than `epochs_seen` where weights repeat it.
+    """
+
+    name: str
+    path: str
+    sequence: int
+    published_s: float
+    rows: int
+    size_bytes: int
+    writer: str
+    priority: float = 0.0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    epochs_seen: int = 0
+    times_sampled: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Examined:
+    """What a footer says.
+
+    Attributes:
+        file: The file.
+        source: The file as readers list it.
+        group_rows, group_bytes: int64 ``[row groups]``.
+        schema: Which of the table's schemas it has.
+    """
+
+    file: StoredFile
+    source: SourceFile
+    group_rows: IntArray
+    group_bytes: IntArray
+    schema: int
+
+
+class Files:
+    """What is known of published files, by name. One thread at a time.
+
+    Args:
+        places: The store.
+        identity: The store's identity; a file of another store is none of ours, whatever its name.
+    """
+
+    def __init__(self, places: Places, identity: str) -> None:
+        self._places = places
+        self._identity = identity
+        self._known: dict[str, Examined] = {}
+        self._refused: dict[str, str] = {}
+        self._schemas: list[pa.Schema] = []
+        self._schema_numbers: dict[bytes, int] = {}
+        self._filesystem = pafs.LocalFileSystem()
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Files that have a published file's name and are none, each with the reason."""
+        return MappingProxyType(self._refused)
+
+    def examine(self, names: Iterable[str]) -> list[Examined]:
+        """Return what is known of these files, in this order, without those that are gone or refused.
+
+        Only footers not read before are read, and those of refused files again: what ails them may pass.
+        """
+        wanted = list(names)
+        new = [name for name in wanted if name not in self._known]
+        if len(new) > 1:
+            with ThreadPoolExecutor(
+                min(_FOOTERS_IN_PARALLEL, len(new), 2 * (os.cpu_count() or 1)),
+                thread_name_prefix="parquet_loader-footers",
+            ) as pool:
+                footers = list(pool.map(self._footer, new))
+        else:
+            footers = [self._footer(name) for name in new]
+        for name, footer in zip(new, footers, strict=True):
+            self._refused.pop(name, None)
+            if isinstance(footer, str):
+                self._refused[name] = footer
+            elif footer is not None:
+                self._known[name] = self._numbered(*footer)
+        return [self._known[name] for name in wanted if name in self._known]
+
+    def forget_all_but(self, names: Iterable[str]) -> None:
+        """Let go of what is known of files that are gone."""
+        keep = set(names)
+        for known in (self._known, self._refused):
+            for name in known.keys() - keep:
+                del known[name]
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Let go of what is known of these files."""
+        for name in names:
+            self._known.pop(name, None)
+
+    def is_known(self, name: str) -> bool:
+        """Whether the file's footer was read before."""
+        return name in self._known
+
+    def snapshot(self, files: Sequence[Examined], copies: Sequence[IntArray] | None = None) -> Snapshot:
+        """Return the files as a loader reads them.
+
+        Args:
+            files: The files, in their order.
+            copies: For each file how often each of its row groups is listed, int64 ``[row groups]``; None: once.
+        """
+        counts = [len(f.group_rows) for f in files]
+        empty = np.zeros(0, np.int64)
+        number = np.concatenate([empty, *(np.arange(n, dtype=np.int64) for n in counts)])
+        rows = np.concatenate([empty, *(f.group_rows for f in files)])
+        sizes = np.concatenate([empty, *(f.group_bytes for f in files)])
+        place = np.repeat(np.arange(len(files)), counts)
+        if copies is not None:
+            times = np.concatenate([empty, *copies])
+            place, number, rows, sizes = (np.repeat(a, times) for a in (place, number, rows, sizes))
+        sources = tuple(f.source for f in files)
+        return Snapshot(
+            filesystem=self._filesystem,
+            files=sources,
+            schemas=tuple(self._schemas),
+            file_schema=np.array([f.schema for f in files], dtype=np.int32),
+            row_group_file=place.astype(np.int32),
+            row_group_number=number.astype(np.int32),
+            row_group_rows=rows,
+            row_group_bytes=sizes,
+            partition_schema=pa.schema([]),
+            footers=FooterCache(self._filesystem, sources),
+        )
+
+    def _footer(self, name: str) -> tuple[StoredFile, SourceFile, IntArray, IntArray, pa.Schema] | str | None:
+        """Return what the footer says, the reason why the file is none of ours, or None where it is gone."""
+        path = self._places.file(name)
+        parsed = FileName.parse(name)
+        assert parsed is not None
+        try:
+            found = os.stat(path)
+            source = SourceFile(path, found.st_size, found.st_mtime_ns)
+            footer = read_footer(self._filesystem, source)
+            about = json.loads((footer.metadata or {}).get(FOOTER_KEY, b"null"))
+            if not isinstance(about, dict) or about.get("store") != self._identity:
+                return "its footer does not name this store"
+            groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+            schema = footer.schema.to_arrow_schema()
+        except FileNotFoundError:
+            return None
+        except (SourceError, ValueError, pa.ArrowException) as error:
+            return str(error) if os.path.lexists(path) else None
+        file = StoredFile(
+            name=name,
+            path=path,
+            sequence=parsed.sequence,
+            published_s=parsed.published_us / 1e6,
+            rows=footer.num_rows,
+            size_bytes=found.st_size,
+            writer=parsed.writer,
+            priority=_number(about.get("priority")),
+            metadata=_texts(about.get("metadata")),
+        )
+        rows = np.array([g.num_rows for g in groups], np.int64)
+        sizes = np.array([g.total_byte_size for g in groups], np.int64)
+        return file, source, rows, sizes, schema
+
+    def _numbered(
+        self, file: StoredFile, source: SourceFile, rows: IntArray, sizes: IntArray, schema: pa.Schema
+    ) -> Examined:
+        key = schema.serialize().to_pybytes()
+        if key not in self._schema_numbers:
+            self._schema_numbers[key] = len(self._schemas)
+            self._schemas.append(schema)
+        return Examined(file, source, rows, sizes, self._schema_numbers[key])
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+
+
+def _texts(value: Any) -> Mapping[str, str]:
+    return MappingProxyType({str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {})

@@ -1,0 +1,182 @@
+"""Which files readers still need.
+
+A lease is a file under ``readers/``: a line of JSON, the names of the files, and at its end one byte a file. The byte
+is 0 as long as the file is needed; a reader sets it to 1 + the number of times that the file was delivered, one byte
+in place and without a lock. While the lease's own lock is held, files whose byte is 0 are not evicted. The system
+drops that lock with the process, whatever ends it.
+
+Leases are made and removed under the store's lock, so that no file goes between a listing and its lease.
+
+A list that is held on purpose is a file under ``holds/`` instead, and needs no process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parquet_loader.store.locks import LockedFile, is_locked
+from parquet_loader.store.names import new_identity
+from parquet_loader.store.places import Places, names_in
+from parquet_loader.types import IntArray
+
+_MOST_TIMES = 254
+
+
+class Lease:
+    """This process's hold on the files of one epoch. One thread at a time.
+
+    Args:
+        places: The store.
+        names: The files; all are needed at first.
+        about: What others may want to know of the reader.
+    """
+
+    def __init__(self, places: Places, names: Sequence[str], about: dict[str, Any]) -> None:
+        about = {"files": len(names), "pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), **about}
+        text = "\n".join([json.dumps(about), *names, ""]).encode("utf-8")
+        self._file = LockedFile(os.path.join(places.readers, new_identity()))
+        self._file.write(text + bytes(len(names)), 0)
+        self._offset = len(text)
+        self._times = np.zeros(len(names), np.int64)
+        self._places = np.arange(len(names))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the hold is in force and this process's."""
+        return self._file.is_here
+
+    @property
+    def needed(self) -> int:
+        """Number of files still needed."""
+        return int((self._times == 0).sum()) if self.is_here else 0
+
+    def keep_only(self, files: Sequence[int]) -> None:
+        """Let go of all but these files, undelivered; from now on positions are those within `files`."""
+        self.release(sorted(set(range(len(self._times))) - set(files)), times=0)
+        self._places = np.asarray(files, np.int64)
+
+    def release(self, files: Iterable[int], times: int = 1) -> None:
+        """Let go of files by their position, delivered so many times."""
+        for position in files:
+            number = int(self._places[position])
+            if not self._times[number]:
+                self._times[number] = 1 + min(times, _MOST_TIMES)
+                self._file.write(bytes([int(self._times[number])]), self._offset + number)
+
+    def drop(self) -> None:
+        """End the hold, without the store's lock. Whoever finds the file next counts what was delivered, and removes it."""
+        self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseContent:
+    """What a lease's file says.
+
+    Attributes:
+        about: As given by its reader, with ``files``, ``pid``, ``host`` and ``since`` (seconds since 1970).
+        names: The files.
+        times: int64 ``[files]``: 0 for needed, else 1 + times delivered.
+    """
+
+    about: dict[str, Any]
+    names: tuple[str, ...]
+    times: IntArray
+
+    def delivered(self) -> dict[str, int]:
+        """Return how many times each file was delivered, without those that never were."""
+        return {self.names[i]: int(self.times[i]) - 1 for i in np.flatnonzero(self.times > 1)}
+
+
+def read_lease(path: str) -> LeaseContent | None:
+    """Return what a lease says; None where it is gone, or was never finished."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        first, _, rest = data.partition(b"\n")
+        about = json.loads(first)
+        count = int(about["files"])
+        end = len(data) - count
+        names = rest[: len(rest) - count].decode("utf-8").splitlines()
+        if len(names) != count or data[end - 1 : end] != b"\n":
+            return None
+        return LeaseContent(about, tuple(names), np.frombuffer(data, np.uint8, offset=end).astype(np.int64))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """Files that may not be evicted, as it was at one moment: ``name in needed``."""
+
+    leases: tuple[tuple[dict[str, int], IntArray], ...]
+    pinned: frozenset[str]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.pinned or any(
+            place is not None and not times[place]
+            for place, times in ((places.get(name), times) for places, times in self.leases)
+        )
+
+
+class Holds:
+    """Answers which files may not be evicted. One thread at a time.
+
+    What a lease says apart from its last bytes never changes, so that it is parsed once.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._parsed: dict[str, dict[str, int]] = {}
+        self._pinned: dict[str, tuple[int, frozenset[str]]] = {}
+
+    def needed(self) -> Needed:
+        """Return what live readers need and what is held on purpose.
+
+        Called under the store's lock, or else a reader that begins meanwhile is missed.
+        """
+        leases: list[tuple[dict[str, int], IntArray]] = []
+        present = names_in(self._places.readers)
+        for gone in self._parsed.keys() - set(present):
+            del self._parsed[gone]
+        for lease in present:
+            path = os.path.join(self._places.readers, lease)
+            if is_locked(path):
+                leases.extend(self._of_lease(lease, path))
+        return Needed(tuple(leases), self.pinned())
+
+    def pinned(self) -> frozenset[str]:
+        """Return the files that are held on purpose."""
+        present = names_in(self._places.holds)
+        for gone in self._pinned.keys() - set(present):
+            del self._pinned[gone]
+        for name in present:
+            path = os.path.join(self._places.holds, name)
+            with contextlib.suppress(OSError):
+                changed = os.stat(path).st_mtime_ns
+                if self._pinned.get(name, (None,))[0] != changed:
+                    with open(path, encoding="utf-8") as file:
+                        self._pinned[name] = (changed, frozenset(file.read().splitlines()))
+        return frozenset().union(*(names for _, names in self._pinned.values()))
+
+    def _of_lease(self, lease: str, path: str) -> list[tuple[dict[str, int], IntArray]]:
+        if lease not in self._parsed:
+            content = read_lease(path)
+            if content is None:
+                return []
+            self._parsed[lease] = {name: place for place, name in enumerate(content.names)}
+        places = self._parsed[lease]
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            file.seek(-len(places), os.SEEK_END)
+            times = np.frombuffer(file.read(len(places)), np.uint8)
+            if len(times) == len(places):
+                return [(places, times.astype(np.int64))]
+        return []

@@ -1,0 +1,181 @@
+"""The store's account of bytes, and the one lock under which it changes.
+
+The directory is the truth; the ledger saves listing it for every reservation. Whoever changes anything holds the lock
+on the ledger's file, and marks it as being changed meanwhile. A mark that is found there was left by a process that
+died in between, and then the account is made anew from the directory; so it is where the text is damaged.
+
+Under the lock only names, sizes and small files are touched, never samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+
+from parquet_loader.store.locks import exclusive, is_locked
+from parquet_loader.store.places import Places, names_in
+
+_CLEAN, _CHANGING = b"=", b"!"
+_MARKS = 32
+_MARK_INTERVAL_S = 1.0
+_MARKS_KEPT_S = 120.0
+
+
+@dataclass(slots=True)
+class Totals:
+    """The account.
+
+    Attributes:
+        sequence: Number of the last publication.
+        files, rows, bytes: Of the files that are published and still there.
+        reserved_bytes: What writers may yet write; files under way count in full.
+        written_files, written_rows, written_bytes: Published since the store was made, as far as known.
+        evicted_files, evicted_rows, evicted_bytes: Likewise removed.
+        marks: (seconds since 1970, written bytes, evicted bytes) now and then, for rates.
+    """
+
+    sequence: int = 0
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    reserved_bytes: int = 0
+    written_files: int = 0
+    written_rows: int = 0
+    written_bytes: int = 0
+    evicted_files: int = 0
+    evicted_rows: int = 0
+    evicted_bytes: int = 0
+    marks: list[tuple[float, int, int]] = field(default_factory=list)
+
+    @property
+    def used_bytes(self) -> int:
+        """What counts towards the limit."""
+        return self.bytes + self.reserved_bytes
+
+    def published(self, rows: int, size_bytes: int) -> None:
+        """Count a file that appeared."""
+        self.files, self.rows, self.bytes = self.files + 1, self.rows + rows, self.bytes + size_bytes
+        self.written_files += 1
+        self.written_rows += rows
+        self.written_bytes += size_bytes
+        self._mark()
+
+    def removed(self, rows: int, size_bytes: int) -> None:
+        """Count a file that was evicted."""
+        self.files, self.rows, self.bytes = self.files - 1, self.rows - rows, self.bytes - size_bytes
+        self.evicted_files += 1
+        self.evicted_rows += rows
+        self.evicted_bytes += size_bytes
+        self._mark()
+
+    def _mark(self) -> None:
+        now = time.time()
+        self.marks = [m for m in self.marks if now - _MARKS_KEPT_S <= m[0] <= now]
+        if not self.marks or now - self.marks[-1][0] >= _MARK_INTERVAL_S:
+            self.marks = [*self.marks[-_MARKS + 1 :], (now, self.written_bytes, self.evicted_bytes)]
+
+
+class Ledger:
+    """Reads and changes the totals.
+
+    Args:
+        places: The store.
+        tag: What its files carry in their names.
+    """
+
+    def __init__(self, places: Places, tag: str) -> None:
+        self._places = places
+        self._tag = tag
+
+    @contextlib.contextmanager
+    def transaction(self, *, rebuild: bool = False) -> Iterator[Totals]:
+        """Hold the store's lock, and keep what the body makes of the totals.
+
+        A body that raises leaves the mark, so that the next one starts from the directory.
+
+        Args:
+            rebuild: Make the account from the directory, whatever the ledger says.
+        """
+        with exclusive(self._places.ledger) as descriptor:
+            data = os.pread(descriptor, 2**16, 0)
+            totals = _parse(data[1:])
+            is_sound = totals is not None and data[:1] == _CLEAN and not rebuild
+            os.pwrite(descriptor, _CHANGING, 0)
+            if totals is None or not is_sound:
+                totals = self._rebuilt(totals or Totals())
+            yield totals
+            text = _format(totals)
+            os.pwrite(descriptor, text, 1)
+            os.ftruncate(descriptor, 1 + len(text))
+            os.pwrite(descriptor, _CLEAN, 0)
+
+    def look(self) -> Totals:
+        """Return the totals without the lock: as they are in the ledger, or else from the directory."""
+        try:
+            with open(self._places.ledger, "rb") as file:
+                data = file.read()
+        except OSError:
+            data = b""
+        totals = _parse(data[1:])
+        return totals if totals is not None and data[:1] == _CLEAN else self._rebuilt(totals or Totals())
+
+    def _rebuilt(self, old: Totals) -> Totals:
+        files, rows, size = 0, 0, 0
+        sequence = old.sequence
+        for name, parsed in self._places.published(self._tag).items():
+            with contextlib.suppress(FileNotFoundError):
+                size += os.stat(self._places.file(name)).st_size
+                files, rows, sequence = files + 1, rows + parsed.rows, max(sequence, parsed.sequence)
+        reserved = sum(reserved_bytes(os.path.join(self._places.writers, n)) for n in names_in(self._places.writers))
+        return replace(
+            old,
+            sequence=sequence,
+            files=files,
+            rows=rows,
+            bytes=size,
+            reserved_bytes=reserved,
+            written_files=max(old.written_files, files),
+            written_rows=max(old.written_rows, rows),
+            written_bytes=max(old.written_bytes, size),
+        )
+
+
+def reserved_bytes(path: str) -> int:
+    """Return what a writer's file says that it reserves."""
+    try:
+        with open(path, "rb") as file:
+            return int(file.read(20) or b"0")
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def reservation_text(count: int) -> bytes:
+    """Return what stands in a writer's file, always as long."""
+    return b"%020d" % count
+
+
+def live_writers(places: Places) -> list[str]:
+    """Return the identities of writers whose process is alive."""
+    return [name for name in names_in(places.writers) if is_locked(os.path.join(places.writers, name))]
+
+
+def _format(totals: Totals) -> bytes:
+    body = json.dumps(asdict(totals)).encode("ascii")
+    return b"%08x%s\n" % (zlib.crc32(body), body)
+
+
+def _parse(data: bytes) -> Totals | None:
+    crc, body = data[:8], data[8:].rstrip(b"\n")
+    try:
+        if int(crc, 16) != zlib.crc32(body):
+            return None
+        values = json.loads(body)
+        values["marks"] = [(float(t), int(w), int(e)) for t, w, e in values["marks"]]
+        return Totals(**values)
+    except (ValueError, TypeError, KeyError):
+        return None

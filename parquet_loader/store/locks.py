@@ -1,0 +1,171 @@
+"""Locks that the system drops together with their process: `flock` on files kept open.
+
+A lock belongs to the open file, and a forked child has a copy of that: it would keep the lock after its parent's death.
+So every locked file is registered here, and a child closes its copies, which leaves the parent's lock as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from threading import RLock, local
+
+from parquet_loader.errors import ConfigurationError
+
+_guard = RLock()  # held while a descriptor is opened or closed, and across fork
+_open: set[int] = set()
+_here = local()
+
+
+def _before_fork() -> None:
+    _guard.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    _guard.release()
+
+
+def _after_fork_in_child() -> None:
+    global _guard
+    for descriptor in _open:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _open.clear()
+    _guard = RLock()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+def _open_registered(path: str, flags: int) -> int:
+    with _guard:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        _open.add(descriptor)
+        return descriptor
+
+
+def _close_registered(descriptor: int) -> None:
+    with _guard:
+        if descriptor in _open:
+            _open.discard(descriptor)
+            os.close(descriptor)
+
+
+class LockedFile:
+    """A new file that is locked for as long as this process keeps it open.
+
+    Made under the store's lock, so that nobody takes it for a dead one between its creation and its locking.
+
+    Args:
+        path: Where; nothing may be there yet.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._pid = os.getpid()
+        self._lock = RLock()  # so that nothing is written to a descriptor that another thread has closed
+        self._descriptor = _open_registered(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        except BaseException:
+            _close_registered(self._descriptor)
+            raise
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process holds the lock: not after `close`, nor in a forked child."""
+        return self._descriptor >= 0 and self._pid == os.getpid()
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Overwrite bytes in place; nothing where the lock is not held here."""
+        if self._pid == os.getpid():
+            with self._lock:
+                if self._descriptor >= 0:
+                    os.pwrite(self._descriptor, data, offset)
+
+    def close(self) -> None:
+        """Let go of the lock; the file stays. Idempotent."""
+        if self._pid == os.getpid():
+            with self._lock:
+                descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                _close_registered(descriptor)
+
+
+def is_locked(path: str) -> bool:
+    """Whether a live process holds the lock on a file; False where there is no such file."""
+    try:
+        descriptor = _open_registered(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return True  # another user's: nobody here can tell, and what may be in use stays
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return True
+        raise
+    finally:
+        _close_registered(descriptor)
+    return False
+
+
+@contextlib.contextmanager
+def exclusive(path: str) -> Iterator[int]:
+    """Hold the lock on a file, created if need be, and give its descriptor.
+
+    Waits for whoever has it. Where the file was replaced meanwhile, the new one is locked.
+    """
+    while True:
+        descriptor = _open_registered(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                here = os.stat(path)
+            except FileNotFoundError:
+                continue
+            opened = os.fstat(descriptor)
+            if (here.st_dev, here.st_ino) == (opened.st_dev, opened.st_ino):
+                _here.holds = True
+                try:
+                    yield descriptor
+                finally:
+                    _here.holds = False
+                return
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a copy in a child that is being forked must not keep it
+            _close_registered(descriptor)
+
+
+def holds_exclusive() -> bool:
+    """Whether this thread is inside `exclusive`: a finaliser that the collector runs there must not wait for others."""
+    return getattr(_here, "holds", False)
+
+
+def check_locks_exclude(path: str) -> None:
+    """Check that the file system's locks do what they say.
+
+    Raises:
+        ConfigurationError: there are none, or two holders get the same one.
+    """
+    first = _open_registered(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        works = is_locked(path)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: the file system has no locks ({error.strerror}), and a store relies on them; "
+            "put it on a local disk, or on a network file system that is mounted with flock"
+        ) from error
+    finally:
+        _close_registered(first)
+    if not works:
+        raise ConfigurationError(
+            f"{path}: the file system gives one lock to two holders, and a store relies on locks; "
+            "put it on a local disk, or on a network file system that is mounted with flock"
+        )

@@ -1,0 +1,94 @@
+"""Where things lie in a store: samples in the directory itself, all else in a hidden one beside them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from parquet_loader.store.names import FileName
+
+HIDDEN = ".store"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The paths of one store.
+
+    Attributes:
+        root: The directory, absolute, links resolved.
+    """
+
+    root: str
+
+    @property
+    def hidden(self) -> str:
+        """All that is no sample."""
+        return os.path.join(self.root, HIDDEN)
+
+    @property
+    def settings(self) -> str:
+        """The settings, replaced as a whole."""
+        return os.path.join(self.hidden, "store.json")
+
+    @property
+    def ledger(self) -> str:
+        """The totals; the lock on this file is the store's lock."""
+        return os.path.join(self.hidden, "ledger")
+
+    @property
+    def seen(self) -> str:
+        """How often files were delivered."""
+        return os.path.join(self.hidden, "seen")
+
+    @property
+    def writers(self) -> str:
+        """One locked file for each live writer, with the bytes it reserves."""
+        return os.path.join(self.hidden, "writers")
+
+    @property
+    def readers(self) -> str:
+        """One locked file for each epoch under way, with the files it still needs."""
+        return os.path.join(self.hidden, "readers")
+
+    @property
+    def unfinished(self) -> str:
+        """Files being written."""
+        return os.path.join(self.hidden, "unfinished")
+
+    @property
+    def snapshots(self) -> str:
+        """Lists of files that states of loaders name."""
+        return os.path.join(self.hidden, "snapshots")
+
+    @property
+    def holds(self) -> str:
+        """Which of these lists are held on purpose."""
+        return os.path.join(self.hidden, "holds")
+
+    def make(self) -> None:
+        """Create the directories."""
+        for path in (self.root, self.hidden, self.writers, self.readers, self.unfinished, self.snapshots, self.holds):
+            os.makedirs(path, exist_ok=True)
+
+    def file(self, name: str) -> str:
+        """Return the path of a published file."""
+        return os.path.join(self.root, name)
+
+    def published(self, tag: str) -> dict[str, FileName]:
+        """Return the published files by name, in their order; names alone are looked at."""
+        found: list[tuple[str, FileName]] = []
+        with os.scandir(self.root) as entries:
+            for entry in entries:
+                parsed = FileName.parse(entry.name)
+                if parsed is not None and parsed.tag == tag:
+                    found.append((entry.name, parsed))
+        found.sort(key=lambda pair: pair[0])
+        return dict(found)
+
+
+def names_in(directory: str) -> list[str]:
+    """Return the names in a directory, sorted, but for files that are just being replaced; none if it is not there."""
+    try:
+        return sorted(name for name in os.listdir(directory) if not name.endswith(".tmp"))
+    except FileNotFoundError:
+        return []

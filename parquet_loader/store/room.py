@@ -1,0 +1,254 @@
+"""Room under the byte limit: writers reserve it before they write, and files that nobody needs make way.
+
+A reservation is granted under the store's lock: published bytes, all reservations and the new one stay within the
+limit. Where they do not, the reservations of dead writers are taken back, and then files are evicted in the order of
+the store's policy, as many as are missing, or none where that would not be enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from threading import RLock
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.store.files import Files, StoredFile
+from parquet_loader.store.holds import Holds, read_lease
+from parquet_loader.store.ledger import Ledger, Totals, reservation_text, reserved_bytes
+from parquet_loader.store.locks import LockedFile, is_locked
+from parquet_loader.store.names import new_identity
+from parquet_loader.store.places import Places, names_in
+from parquet_loader.store.seen import add_seen, compact_seen, read_seen
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What was evicted."""
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Evicted) -> Evicted:
+        return Evicted(self.files + other.files, self.rows + other.rows, self.bytes + other.bytes)
+
+
+class Reservation:
+    """Bytes that one writer may write, kept in a file that is locked as long as the writer lives.
+
+    Args:
+        places: The store.
+        ledger: Its account.
+    """
+
+    def __init__(self, places: Places, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.writer = new_identity()
+        self.bytes = 0
+        with ledger.transaction():
+            self._file = LockedFile(os.path.join(places.writers, self.writer))
+            self._file.write(reservation_text(0), 0)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is in force and this process's."""
+        return self._file.is_here
+
+    def set(self, totals: Totals, count: int) -> None:
+        """Reserve so many bytes in all; called in a transaction."""
+        self._file.write(reservation_text(count), 0)
+        totals.reserved_bytes += count - self.bytes
+        self.bytes = count
+
+    def close(self) -> None:
+        """Give all of it back; idempotent."""
+        if self.is_here:
+            with self._ledger.transaction() as totals:
+                self.set(totals, 0)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._file.path)
+            self._file.close()
+
+    def drop(self) -> None:
+        """Give it back without the store's lock: whoever lacks room next takes it. For finalisers, which run anywhere."""
+        self._file.close()
+
+
+class Room:
+    """Grants reservations, and evicts. Any thread of the process that made it.
+
+    Args:
+        places: The store.
+        ledger: Its account.
+        files: What is known of its files.
+        policy: A word, or a function of `StoredFile` that returns a number, the least of which goes first.
+        limit: Returns the most bytes there may be, or None, as it stands at the moment.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        ledger: Ledger,
+        tag: str,
+        files: Files,
+        policy: str | Callable[[StoredFile], float],
+        limit: Callable[[], int | None],
+    ) -> None:
+        self._places = places
+        self._ledger = ledger
+        self._tag = tag
+        self._files = files
+        self._policy = policy
+        self._limit = limit
+        self._holds = Holds(places)
+        self._ranking: list[str] = []
+        self._lock = RLock()  # owns `_ranking`, `_holds` and `_files`
+
+    def reserve(self, reservation: Reservation, count: int, *, evicts: bool) -> bool:
+        """Let a writer have so many bytes in all; return False where there is no room for them.
+
+        Args:
+            reservation: The writer's.
+            count: Its new size.
+            evicts: Whether files may be evicted for it.
+        """
+
+        def missing(totals: Totals) -> int:
+            limit = self._limit()
+            return 0 if limit is None else totals.used_bytes + count - reservation.bytes - limit
+
+        with self._lock:
+            with self._ledger.transaction() as totals:
+                if missing(totals) > 0:
+                    take_back(self._places, totals)
+                if missing(totals) <= 0 or count <= reservation.bytes:
+                    reservation.set(totals, count)
+                    return True
+            if not evicts:
+                return False
+            # What was published since is younger than all that was ranked by age, so that ranking serves until it is used up.
+            for is_fresh in (False, True) if self._policy == "oldest" else (True,):
+                if is_fresh:
+                    self._ranking = self.ranking()
+                with self._ledger.transaction() as totals:
+                    self._evict(totals, missing(totals), all_or_nothing=True)
+                    if missing(totals) <= 0:
+                        reservation.set(totals, count)
+                        return True
+            return False
+
+    def evict(self, to_bytes: int) -> Evicted:
+        """Evict until at most so many bytes are used, or nothing is left that may go."""
+        with self._lock:
+            self._ranking = self.ranking()
+            with self._ledger.transaction() as totals:
+                take_back(self._places, totals)
+                return self._evict(totals, totals.used_bytes - to_bytes, all_or_nothing=False)
+
+    def ranking(self) -> list[str]:
+        """Return the names of published files, those that go first first. Calls the policy, so not under the lock."""
+        names = self._places.published(self._tag)
+        if self._policy == "oldest":
+            return list(names)
+        if self._policy == "random":
+            return random.sample(list(names), len(names))
+        if self._policy == "seen":
+            seen = read_seen(self._places)
+            return sorted(names, key=lambda name: (-seen.get(names[name].sequence, (0, 0))[1], name))
+        if callable(self._policy) or self._policy == "priority":
+            return self._ranked(names)
+        return []  # "never", or a function that this process does not have
+
+    def _ranked(self, names: Iterable[str]) -> list[str]:
+        files = with_counts([known.file for known in self._files.examine(names)], self._places)
+        policy = self._policy if callable(self._policy) else _priority
+        scores: list[tuple[float, str]] = []
+        for file in files:
+            score = policy(file)
+            if isinstance(score, bool) or not isinstance(score, int | float) or score != score:
+                raise ConfigurationError(
+                    f"evict: the function returned {score!r} for {file.path}; expected a number, the least goes first"
+                )
+            scores.append((float(score), file.name))
+        return [name for _, name in sorted(scores)]
+
+    def _evict(self, totals: Totals, count: int, *, all_or_nothing: bool) -> Evicted:
+        """Evict files in the order of `_ranking` until `count` bytes are free; called in a transaction."""
+        if count <= 0:
+            return Evicted()
+        needed = self._holds.needed()
+        chosen: list[tuple[StoredFile, int]] = []
+        kept: list[str] = []
+        free = 0
+        for place, name in enumerate(self._ranking):
+            if free >= count:
+                kept.extend(self._ranking[place:])
+                break
+            if name in needed:
+                kept.append(name)
+                continue
+            for known in self._files.examine([name]):  # nothing where it is gone, or none of ours
+                with contextlib.suppress(FileNotFoundError):
+                    size = os.stat(known.file.path).st_size
+                    chosen.append((known.file, size))
+                    free += size
+        if free < count and all_or_nothing:
+            return Evicted()
+        self._ranking = kept
+        gone = Evicted()
+        for file, size in chosen:
+            os.unlink(file.path)
+            totals.removed(file.rows, size)
+            gone += Evicted(1, file.rows, size)
+        self._files.forget(file.name for file, _ in chosen)
+        compact_seen(self._places, lambda: {n.sequence for n in self._places.published(self._tag).values()})
+        return gone
+
+
+def with_counts(files: Sequence[StoredFile], places: Places) -> list[StoredFile]:
+    """Return the files with how often each was delivered."""
+    seen = read_seen(places)
+    none = (0, 0)
+    return [
+        replace(f, times_sampled=seen.get(f.sequence, none)[0], epochs_seen=seen.get(f.sequence, none)[1])
+        for f in files
+    ]
+
+
+def take_back(places: Places, totals: Totals) -> int:
+    """Remove what the dead left: reservations, unfinished files, leases; called in a transaction.
+
+    Returns the number of things removed. What a reader had delivered is counted.
+    """
+    removed = 0
+    live: set[str] = set()
+    for name in names_in(places.writers):
+        path = os.path.join(places.writers, name)
+        if is_locked(path):
+            live.add(name)
+            continue
+        totals.reserved_bytes -= reserved_bytes(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            removed += 1
+    for name in names_in(places.unfinished):
+        if name.partition("-")[0] not in live:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(places.unfinished, name))
+                removed += 1
+    for name in names_in(places.readers):
+        path = os.path.join(places.readers, name)
+        if not is_locked(path):
+            content = read_lease(path)
+            add_seen(places, content.delivered() if content else {})
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+                removed += 1
+    return removed
+
+
+def _priority(file: StoredFile) -> float:
+    return file.priority

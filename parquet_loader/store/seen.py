@@ -1,0 +1,63 @@
+"""How often each file was delivered: counts that readers leave when they end, for eviction and weights.
+
+Records of 16 bytes are appended under the store's lock: the file's sequence number, times delivered, epochs. They are
+advice: a power cut may lose some, and nothing is deleted wrongly for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.store.names import FileName
+from parquet_loader.store.places import Places
+from parquet_loader.store.settings import write_atomically
+
+_RECORD = np.dtype([("sequence", "<i8"), ("times", "<i4"), ("epochs", "<i4")])
+_COMPACT_BYTES = 2**20
+
+
+def add_seen(places: Places, delivered: Mapping[str, int]) -> None:
+    """Count one epoch's deliveries, times by name; called under the store's lock."""
+    parsed = {name: FileName.parse(name) for name in delivered}
+    records = np.array([(p.sequence, delivered[name], 1) for name, p in parsed.items() if p is not None], dtype=_RECORD)
+    if len(records):
+        with open(places.seen, "ab") as file:
+            file.truncate(file.tell() // _RECORD.itemsize * _RECORD.itemsize)  # a death may have cut a record
+            file.write(records.tobytes())
+
+
+def read_seen(places: Places) -> dict[int, tuple[int, int]]:
+    """Return (times delivered, epochs) by sequence number."""
+    records = _records(places)
+    numbers, place = np.unique(records["sequence"], return_inverse=True)
+    times = np.bincount(place, records["times"], len(numbers)).astype(np.int64).tolist()
+    epochs = np.bincount(place, records["epochs"], len(numbers)).astype(np.int64).tolist()
+    return dict(zip(numbers.tolist(), zip(times, epochs, strict=True), strict=True))
+
+
+def compact_seen(places: Places, present: Callable[[], set[int]]) -> None:
+    """Forget files that are gone, once there is much to forget; called under the store's lock.
+
+    Args:
+        places: The store.
+        present: Returns the sequence numbers of the files that are there.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(places.seen).st_size > _COMPACT_BYTES:
+            counts, keep = read_seen(places), present()
+            records = [(s, *counts[s]) for s in sorted(counts.keys() & keep)]
+            write_atomically(places.seen, np.array(records, dtype=_RECORD).tobytes())
+
+
+def _records(places: Places) -> npt.NDArray[np.void]:
+    try:
+        with open(places.seen, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        data = b""
+    return np.frombuffer(data[: len(data) // _RECORD.itemsize * _RECORD.itemsize], dtype=_RECORD)

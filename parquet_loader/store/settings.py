@@ -1,0 +1,209 @@
+"""What a store is told when it is made, kept beside the data and in every file's footer, so that either is enough."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+from parquet_loader.errors import ConfigurationError, SchemaError, SourceError
+from parquet_loader.schema import Schema
+from parquet_loader.store.names import new_identity
+from parquet_loader.types import parse_bytes
+from parquet_loader.write.options import WriteOptions
+
+if TYPE_CHECKING:
+    from parquet_loader.store.files import StoredFile
+
+FORMAT = 1
+FOOTER_KEY = b"parquet_loader.store"
+"""Key of a published file's own JSON in the footer's metadata."""
+
+EvictionWord = Literal["oldest", "random", "seen", "priority", "never"]
+EVICTION_WORDS = ("oldest", "random", "seen", "priority", "never")
+Eviction: TypeAlias = EvictionWord | Callable[["StoredFile"], float]
+
+_MIN_FILE_BYTES = 64 * 2**10
+_MAX_FILE_BYTES = 64 * 2**20
+_FILES_IN_A_STORE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How a store's files are cut.
+
+    Args:
+        file_bytes: A file is published once it holds at least this many bytes. None: a 64th of ``max_bytes``, but at
+            least 64 KiB and at most 64 MiB.
+        row_group_bytes: Size of a row group once decoded. None: 8 MiB, or the size of a file where that is less.
+        roll_s: A file is published at the latest this many seconds after its first row was written.
+        compression: As in `WriteOptions`.
+        durable: Force each file to the disk before it is published, so that a power cut leaves no hole; a process
+            that is killed never does.
+    """
+
+    file_bytes: int | str | None = None
+    row_group_bytes: int | str | None = None
+    roll_s: float = 30.0
+    compression: str = "lz4"
+    durable: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("file_bytes", "row_group_bytes"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
+        check_seconds("roll_s", self.roll_s)
+        WriteOptions(compression=self.compression)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all processes agree on.
+
+    Attributes:
+        identity: 32 hexadecimal digits drawn when the store was made.
+        schema: What its columns mean.
+        max_bytes: Most bytes of all published files and files being written; None: no limit.
+        evict: Which files go first; ``"function"``: as a function says that only some processes have.
+        options: How files are cut.
+    """
+
+    identity: str
+    schema: Schema
+    max_bytes: int | None
+    evict: str
+    options: StoreOptions
+
+    @property
+    def tag(self) -> str:
+        """What names of files carry of the identity."""
+        return self.identity[:8]
+
+    @property
+    def file_bytes(self) -> int:
+        """When a file is full."""
+        if self.options.file_bytes is not None:
+            return int(self.options.file_bytes)
+        share = _MAX_FILE_BYTES if self.max_bytes is None else self.max_bytes // _FILES_IN_A_STORE
+        return min(max(share, _MIN_FILE_BYTES), _MAX_FILE_BYTES)
+
+    @property
+    def row_group_bytes(self) -> int:
+        """When a row group is full."""
+        if self.options.row_group_bytes is not None:
+            return int(self.options.row_group_bytes)
+        return min(8 * 2**20, self.file_bytes)
+
+    def to_json(self) -> str:
+        """Return the settings as JSON text."""
+        body = {"format": FORMAT, "identity": self.identity, "schema": self.schema.to_json()}
+        body |= {"max_bytes": self.max_bytes, "evict": self.evict, "options": asdict(self.options)}
+        return json.dumps(body)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, where: str) -> Self:
+        """Return the settings of a text made by `to_json`.
+
+        Raises:
+            SourceError: it is none, or of a format unknown here.
+        """
+        try:
+            body = json.loads(text)
+            if body["format"] != FORMAT:
+                raise SourceError(
+                    f"{where}: the store has format {body['format']!r}, this library knows {FORMAT}; upgrade it"
+                )
+            identity, evict, max_bytes = body["identity"], body["evict"], body["max_bytes"]
+            if not (isinstance(identity, str) and len(identity) == 32 and evict in (*EVICTION_WORDS, "function")):
+                raise ValueError("identity or eviction")
+            if max_bytes is not None:
+                max_bytes = parse_bytes(max_bytes, "max_bytes")
+            return cls(identity, Schema.from_json(body["schema"]), max_bytes, evict, StoreOptions(**body["options"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise SourceError(f"{where}: no settings of a sample store: {error}") from error
+
+
+def settings_of_footer(text: bytes, where: str) -> Settings:
+    """Return the settings that a published file carries; raises as `Settings.from_json`."""
+    body = json.loads(text)
+    return Settings.from_json(body["settings"], where)
+
+
+def new_settings(
+    schema: Schema, max_bytes: int | str | None, evict: Eviction | None, options: StoreOptions | None
+) -> Settings:
+    """Return the settings of a new store."""
+    limit = None if max_bytes is None else parse_bytes(max_bytes, "max_bytes")
+    identity = new_identity() + new_identity()
+    return Settings(identity, schema, limit, eviction_word(evict or "oldest"), options or StoreOptions())
+
+
+def changed_settings(
+    settings: Settings,
+    path: str,
+    *,
+    schema: Schema | None,
+    max_bytes: int | str | None,
+    evict: Eviction | None,
+    options: StoreOptions | None,
+) -> Settings:
+    """Return the settings of a store that is opened with these arguments; None leaves a setting as it is.
+
+    Raises:
+        SchemaError: the schema is another one.
+    """
+    if schema is not None and schema != settings.schema:
+        name = next(n for n in {**settings.schema, **schema} if settings.schema.get(n) != schema.get(n))
+        raise SchemaError(
+            f"{path}: the store's schema has {settings.schema.get(name) or 'no such field'} for {name!r}, the one given "
+            f"{schema.get(name) or 'no such field'}; leave schema= out, or make another store"
+        )
+    if max_bytes is not None:
+        settings = replace(settings, max_bytes=parse_bytes(max_bytes, "max_bytes"))
+    if evict is not None:
+        settings = replace(settings, evict=eviction_word(evict))
+    return settings if options is None else replace(settings, options=options)
+
+
+def eviction_word(evict: Any) -> str:
+    """Return what stands in the settings for a policy.
+
+    Raises:
+        ConfigurationError: it is neither a known word nor a function.
+    """
+    if callable(evict):
+        return "function"
+    if evict not in EVICTION_WORDS:
+        raise ConfigurationError(
+            f"evict={evict!r}: expected {', '.join(map(repr, EVICTION_WORDS))}, or a function of a StoredFile that "
+            "returns a number (the least goes first)"
+        )
+    return str(evict)
+
+
+def check_seconds(name: str, value: Any) -> float:
+    """Return a number of seconds greater than 0.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise ConfigurationError(f"{name}={value!r}: expected a number of seconds greater than 0")
+    return float(value)
+
+
+def write_atomically(path: str, data: bytes) -> None:
+    """Replace a small file so that it is whole at any instant, after a power cut too."""
+    hidden = f"{path}.{new_identity()}.tmp"
+    try:
+        with open(hidden, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(hidden, path)
+    except BaseException:
+        if os.path.lexists(hidden):
+            os.unlink(hidden)
+        raise

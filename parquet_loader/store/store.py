@@ -1,0 +1,373 @@
+"""`SampleStore`: a directory of Parquet files that grows while it is read, within a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, WriteError
+from parquet_loader.filesystem import PathLike, is_local, resolve
+from parquet_loader.schema import Schema
+from parquet_loader.store.files import Files, StoredFile
+from parquet_loader.store.ledger import Ledger
+from parquet_loader.store.locks import check_locks_exclude, exclusive
+from parquet_loader.store.names import FileName
+from parquet_loader.store.places import HIDDEN, Places
+from parquet_loader.store.reading import Reading, StoreFollower
+from parquet_loader.store.room import Evicted, Room, take_back
+from parquet_loader.store.settings import (
+    FOOTER_KEY,
+    Eviction,
+    Settings,
+    StoreOptions,
+    changed_settings,
+    check_seconds,
+    eviction_word,
+    new_settings,
+    settings_of_footer,
+    write_atomically,
+)
+from parquet_loader.store.status import StoreStatus, status_of
+from parquet_loader.store.weights import Weight
+from parquet_loader.store.writer import Output, StoreWriter, WhenFull, WriterOptions
+from parquet_loader.types import check_int, parse_bytes
+
+
+class SampleStore:
+    """A growing directory of samples: any number of processes write, readers train on what is there, the oldest go.
+
+    The samples are plain Parquet files, each published whole. A store is opened anew by every process, with nothing but
+    its path; what it was told when it was made is kept in ``.store/`` beside the samples, and in their footers.
+
+    Args:
+        path: A local directory, created if there is a `schema`; it may hold other things, which are left alone.
+        schema: What the columns mean; needed once, to make the store.
+        max_bytes: Most bytes of published files and files under way together, as a number or text (``"200GB"``).
+            None leaves it as it is, at first without a limit.
+        evict: Which files go when there is no room: ``"oldest"`` (the default), ``"random"``, ``"seen"`` (delivered in
+            the most epochs), ``"priority"`` (the lowest given to their writers), ``"never"``, or a function of a
+            `StoredFile` that returns a number, the least of which goes first. A function is not kept: only processes
+            that open the store with it evict.
+        options: How files are cut.
+
+    Any thread may use a store; it opens no file and starts no thread of its own. It may be pickled, if `evict` may.
+
+    Raises:
+        SourceError: there is no store at `path`, and no schema to make one.
+        SchemaError: the store has another schema.
+        ConfigurationError: an argument of the wrong kind, or a file system without locks.
+        WriteError: the store cannot be made there.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        schema: Schema | None = None,
+        max_bytes: int | str | None = None,
+        evict: Eviction | None = None,
+        options: StoreOptions | None = None,
+    ) -> None:
+        if schema is not None and not isinstance(schema, Schema):
+            raise ConfigurationError(f"schema={schema!r:.60}: expected a Schema or None")
+        if options is not None and not isinstance(options, StoreOptions):
+            raise ConfigurationError(f"options={options!r:.60}: expected StoreOptions or None")
+        filesystem, inner = resolve(path)
+        if not is_local(filesystem):
+            raise ConfigurationError(
+                f"{path}: a sample store lies in a local directory (or a mounted one), since it relies on locks"
+            )
+        self._places = Places(os.path.realpath(inner))
+        self._function: Callable[[StoredFile], float] | None = evict if callable(evict) else None
+        self._is_read_only = False
+        self._settings_changed = 0
+        if evict is not None:
+            eviction_word(evict)
+        self._settings = self._open(schema, max_bytes, evict, options)
+        self._pid = 0
+        if not self._is_read_only:
+            self.recover()
+
+    def __repr__(self) -> str:
+        return f"SampleStore({self.path!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self.path, self._function)
+
+    @property
+    def path(self) -> str:
+        """Its directory, absolute."""
+        return self._places.root
+
+    @property
+    def schema(self) -> Schema:
+        """What its columns mean."""
+        return self._settings.schema
+
+    @property
+    def settings(self) -> Settings:
+        """What all processes agree on, as it stands now."""
+        with contextlib.suppress(OSError):
+            changed = os.stat(self._places.settings).st_mtime_ns
+            if changed != self._settings_changed:
+                with open(self._places.settings, "rb") as file:
+                    self._settings = Settings.from_json(file.read(), self._places.settings)
+                self._settings_changed = changed
+        return self._settings
+
+    @property
+    def rows(self) -> int:
+        """Rows published and there."""
+        return self._parts().ledger.look().rows
+
+    def writer(
+        self,
+        *,
+        evicts: bool = True,
+        when_full: WhenFull = "wait",
+        wait_s: float | None = None,
+        roll_s: float | None = None,
+        priority: float = 0.0,
+        metadata: Mapping[str, str] | None = None,
+    ) -> StoreWriter:
+        """Return a writer, one of any number.
+
+        Args:
+            evicts: Whether it removes files, by the store's policy, when there is no room.
+            when_full: What it does when there is no room and nothing may be evicted: ``"wait"``, ``"drop"`` the rows,
+                or ``"fail"`` (`StoreFullError`).
+            wait_s: Longest wait; then it fails. None: as long as it takes.
+            roll_s: A file is published at the latest so many seconds after its first row; None: as in `StoreOptions`.
+            priority: For `evict="priority"`; kept in each file.
+            metadata: Text by name, kept in each file, for functions that evict or weigh.
+
+        Raises:
+            WriteError: the directory is read-only.
+        """
+        if when_full not in ("wait", "drop", "fail"):
+            raise ConfigurationError(f"when_full={when_full!r}: expected 'wait', 'drop' or 'fail'")
+        if wait_s is not None:
+            check_seconds("wait_s", wait_s)
+        if isinstance(priority, bool) or not isinstance(priority, int | float) or priority != priority:
+            raise ConfigurationError(f"priority={priority!r}: expected a number")
+        given = dict(metadata or {})
+        if not all(isinstance(part, str) for pair in given.items() for part in pair):
+            raise ConfigurationError(f"metadata={given!r:.80}: expected text by name")
+        roll = self.settings.options.roll_s if roll_s is None else check_seconds("roll_s", roll_s)
+        parts = self._writable()
+        options = WriterOptions(bool(evicts), when_full, wait_s, roll, float(priority), given)
+        return StoreWriter(Output(self._places, parts.ledger, parts.room, lambda: self.settings, options))
+
+    def evict(self, to_bytes: int | str | None = None) -> Evicted:
+        """Evict by the store's policy until at most so many bytes are used, or nothing is left that may go.
+
+        Args:
+            to_bytes: None: the store's limit.
+        """
+        settings = self.settings
+        goal = settings.max_bytes if to_bytes is None else _bytes(to_bytes)
+        if goal is None:
+            return Evicted()
+        return self._writable().room.evict(goal)
+
+    def files(self) -> list[StoredFile]:
+        """Return the files that are there now, in order of publication; any of them may be evicted at any time."""
+        parts = self._parts()
+        names = self._places.published(self._settings.tag)
+        return parts.reading.with_counts(parts.files.examine(names))
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[list[StoredFile]]:
+        """Hold the files that are there now, for any other reader, until the body ends."""
+        parts = self._parts()
+        listed = parts.reading.hold("snapshot")
+        try:
+            yield parts.reading.with_counts(listed.files)
+        finally:
+            if listed.lease is not None:
+                listed.lease.drop()
+
+    def follow(self, weights: Weight | None = None, seed: int = 0) -> StoreFollower:
+        """Return one loader's view; called by `BatchedDataLoader` itself."""
+        return StoreFollower(lambda: self._parts().reading, self.path, weights, seed)
+
+    def weighted(self, weights: Weight, *, seed: int = 0) -> WeightedStore:
+        """Return a source for `BatchedDataLoader` in which some samples come more often than others.
+
+        Args:
+            weights: `RecentFirst`, `AtMost`, or a function of an `Arrival` that returns how often a file's rows come in
+                an epoch, on average.
+            seed: From 0 to 2**64 - 1; what is drawn for fractions is a function of (seed, epoch, file).
+        """
+        if not callable(weights):
+            raise ConfigurationError(f"weights={weights!r:.80}: expected RecentFirst, AtMost or a function")
+        return WeightedStore(self, weights, check_int("seed", seed, 0, 2**64 - 1))
+
+    def wait(self, *, rows: int = 1, timeout_s: float | None = None) -> int:
+        """Wait until the store holds so many rows, and return how many it holds.
+
+        Raises:
+            TimeoutError: it took longer than `timeout_s` seconds.
+        """
+        check_int("rows", rows, 1, 2**62)
+        began, delay = time.monotonic(), 0.02
+        while (found := self.rows) < rows:
+            left = delay if timeout_s is None else timeout_s - (time.monotonic() - began)
+            if left <= 0:
+                raise TimeoutError(f"{self.path}: the store holds {found} rows after {timeout_s} s, not {rows}")
+            time.sleep(min(delay, left))
+            delay = min(2 * delay, 0.5)
+        return found
+
+    def status(self) -> StoreStatus:
+        """Return what is there and what happens to it; print it for a table."""
+        settings = self.settings
+        return status_of(
+            self._places, settings.tag, self._parts().ledger, settings.max_bytes, self._policy_name(settings)
+        )
+
+    def recover(self) -> int:
+        """Remove what dead writers and readers left, and make the account anew; done whenever a store is opened.
+
+        Returns the number of things removed.
+        """
+        with self._writable().ledger.transaction(rebuild=True) as totals:
+            return take_back(self._places, totals)
+
+    def _policy_name(self, settings: Settings) -> str:
+        return "function" if self._function is not None else settings.evict
+
+    def _parts(self) -> _Parts:
+        """Return what belongs to this process; made anew after a fork, when a lock may be held by nobody here."""
+        if self._pid != os.getpid():
+            tag = self._settings.tag
+            ledger = Ledger(self._places, tag)
+            files = Files(self._places, self._settings.identity)
+            policy = self._function or self._settings.evict
+            room = Room(
+                self._places, ledger, tag, Files(self._places, self._settings.identity), policy, lambda: self._limit
+            )
+            reading = Reading(self._places, tag, None if self._is_read_only else ledger, files)
+            self._made = _Parts(ledger, files, room, reading)
+            self._pid = os.getpid()
+        return self._made
+
+    @property
+    def _limit(self) -> int | None:
+        return self.settings.max_bytes
+
+    def _writable(self) -> _Parts:
+        if self._is_read_only:
+            raise WriteError(f"{self.path}: the directory is read-only for this process; the store can only be read")
+        return self._parts()
+
+    def _open(
+        self, schema: Schema | None, max_bytes: int | str | None, evict: Eviction | None, options: StoreOptions | None
+    ) -> Settings:
+        places = self._places
+        if HIDDEN in places.root.split(os.sep):
+            raise ConfigurationError(f"{places.root}: this lies within a store's own directory {HIDDEN!r}")
+        if os.path.lexists(places.root) and not os.path.isdir(places.root):
+            raise WriteError(f"{places.root}: this is a file; a store is a directory")
+        known = self._known_settings()
+        if known is None and schema is None:
+            raise SourceError(f"{places.root}: there is no sample store here; schema= makes one")
+        given = {"schema": schema, "max_bytes": max_bytes, "evict": evict, "options": options}
+        if known is not None and not _may_write(places):
+            self._is_read_only = True
+            changed = changed_settings(known, places.root, **given)  # type: ignore[arg-type]
+            if changed != known:
+                raise WriteError(f"{places.root}: the directory is read-only, so that its settings cannot change")
+            return known
+        try:
+            places.make()
+            check_locks_exclude(os.path.join(places.hidden, "lock-check"))
+            with exclusive(places.ledger):
+                known = self._known_settings()  # somebody may have been faster
+                if known is None:
+                    assert schema is not None
+                    wanted = new_settings(schema, max_bytes, evict, options)
+                else:
+                    wanted = changed_settings(known, places.root, **given)  # type: ignore[arg-type]
+                if wanted != known or not os.path.exists(places.settings):
+                    write_atomically(places.settings, wanted.to_json().encode("utf-8"))
+        except OSError as error:
+            raise WriteError(f"{places.root}: a store cannot be made or opened here: {error.strerror}") from error
+        return wanted
+
+    def _known_settings(self) -> Settings | None:
+        """Return the settings beside the data, or else those in the footer of the newest file that has any."""
+        try:
+            with open(self._places.settings, "rb") as file:
+                return Settings.from_json(file.read(), self._places.settings)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise SourceError(f"{self._places.settings}: cannot be read: {error.strerror}") from error
+        return _settings_of_files(self._places.root)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a store uses within one process."""
+
+    ledger: Ledger
+    files: Files
+    room: Room
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedStore:
+    """A store in which some samples come more often than others; see `SampleStore.weighted`."""
+
+    store: SampleStore
+    weights: Weight
+    seed: int
+
+    def follow(self) -> StoreFollower:
+        """Return one loader's view."""
+        return self.store.follow(self.weights, self.seed)
+
+
+def _opened(path: str, function: Callable[[StoredFile], float] | None) -> SampleStore:
+    """Open a store that was pickled."""
+    store = SampleStore(path)
+    store._function = function
+    store._pid = 0
+    return store
+
+
+def _settings_of_files(root: str) -> Settings | None:
+    """Return the settings in the footer of the newest published file, for a directory that lost its hidden one."""
+    try:
+        names = sorted((name for name in os.listdir(root) if FileName.parse(name)), reverse=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    for name in names:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, SchemaError, SourceError):
+            footer = pq.read_metadata(os.path.join(root, name)).metadata or {}
+            if FOOTER_KEY in footer:
+                return settings_of_footer(footer[FOOTER_KEY], os.path.join(root, name))
+    return None
+
+
+def _may_write(places: Places) -> bool:
+    """Whether this process may change the store: not on a file system that is mounted read-only either."""
+    try:
+        for directory in (places.root, places.hidden):
+            if os.path.isdir(directory) and not os.access(directory, os.W_OK | os.X_OK):
+                return False
+        return not os.path.exists(places.ledger) or os.access(places.ledger, os.R_OK | os.W_OK)
+    except OSError:
+        return False
+
+
+def _bytes(value: int | str) -> int:
+    return 0 if value == 0 else parse_bytes(value, "to_bytes")
