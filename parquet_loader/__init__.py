@@ -20,6 +20,7 @@ from parquet_loader.errors import (
     ResumeError,
     SchemaError,
     SourceError,
+    StoreFullError,
     TransformError,
     UnsupportedError,
     WriteError,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from parquet_loader.loader import BatchedDataLoader, EpochPlan
     from parquet_loader.rewrite import RewriteReport, rewrite_dataset
     from parquet_loader.stats import LoaderStats
+    from parquet_loader.store import SampleStore, StoreOptions
 
 __version__ = "0.1.0"
 
@@ -49,6 +51,8 @@ _LAZY = {
     "from_pandas": "parquet_loader.convert",
     "from_spark": "parquet_loader.convert",
     "rewrite_dataset": "parquet_loader.rewrite",
+    "SampleStore": "parquet_loader.store",
+    "StoreOptions": "parquet_loader.store",
 }
 
 __all__ = [
@@ -74,12 +78,15 @@ __all__ = [
     "ReadOptions",
     "ResumeError",
     "RewriteReport",
+    "SampleStore",
     "Scalar",
     "Schema",
     "SchemaError",
     "Shard",
     "ShardOptions",
     "SourceError",
+    "StoreFullError",
+    "StoreOptions",
     "Tensor",
     "Text",
     "TransformError",

@@ -16,6 +16,7 @@ from parquet_loader.collate import Batch, batch_tensors, moved, window_batches
 from parquet_loader.device import copied_ahead
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.filesystem import is_local
+from parquet_loader.live import Deliveries
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.stats import LoaderStats, SkippedRowGroup
@@ -61,6 +62,7 @@ class Epoch:
         device: Where batches go, or None.
         bar: A tqdm bar, or None.
         figures: Keeps time.
+        deliveries: Is told of every batch, so that files may go; None: nobody wants to know.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Epoch:
         pinned: Allocator | None,
         bar: Any,
         figures: EpochFigures,
+        deliveries: Deliveries | None = None,
     ) -> None:
         self.figures = figures
         self._is_over = False
@@ -81,6 +84,7 @@ class Epoch:
         self._batches = _pull(engine, batch_size, pinned)
         if device is not None and device.type == "cuda":
             self._batches = copied_ahead(self._batches, device)
+        self._deliveries = deliveries
 
     def deliver(self) -> Iterator[Batch]:
         """Start the engine, and return the iterator over the batches; call it once.
@@ -121,6 +125,8 @@ class Epoch:
         batch = next(self._batches, None)
         self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
         self.figures.is_complete = batch is None
+        if self._deliveries is not None:
+            self._deliveries.after(self.figures.next_batch)
         if self._bar is not None and batch is not None:
             self._bar.update()
         return batch
@@ -148,6 +154,8 @@ class Epoch:
     def _end(self) -> None:
         self._engine.close()
         self.figures.stop()
+        if self._deliveries is not None:
+            self._deliveries.close()
         if self._bar is not None:
             self._bar.close()
         self._batches = iter(())

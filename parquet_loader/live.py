@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from itertools import pairwise
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -33,6 +34,10 @@ class Growth:
 
 class EpochFiles(Protocol):
     """What one epoch reads; all of it stays readable until it is said to be delivered, or `close`."""
+
+    @property
+    def identity(self) -> str:
+        """Names the snapshot: equal where it is the same."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -92,7 +97,7 @@ class Deliveries:
 
 
 def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntArray:
-    """Return for each file how many batches are delivered before nothing of it has to be read again.
+    """Return for each file how many batches are delivered before nothing of it has to be read again, int64 ``[files]``.
 
     A window's rows are in memory once it is read: those that fill no batch are carried into the next.
 
@@ -102,13 +107,20 @@ def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntA
         files: Number of files.
     """
     done = np.zeros(files, np.int64)
-    window = np.repeat(np.arange(plan.windows), np.diff(plan.window_slices))
-    batches = plan.window_ends[1:] // plan.batch_size
-    batches[-1:] = plan.batches
-    np.maximum.at(done, row_group_file[plan.row_group], np.minimum(batches, plan.batches)[window])
+    if not plan.windows:
+        return done
+    ends = [part.window_ends(plan.begins) for part in plan.parts]
+    batches = np.minimum(np.sum(ends, axis=0)[1:] // plan.batch_size, plan.batches)
+    batches[-1] = plan.batches
+    for part, end in zip(plan.parts, ends, strict=True):
+        if not part.rows:
+            continue
+        exact = end.astype(object) if part.rows >= 2**31 else end  # products of two numbers of rows
+        for low, high in pairwise(part.lanes):
+            first, stop = part.first + low, part.first + high
+            groups = slice(np.searchsorted(plan.begins, first, "right") - 1, np.searchsorted(plan.begins, stop, "left"))
+            last = np.minimum(plan.begins[1:][groups], stop) - 1 - part.first
+            read = (low + high * exact // part.rows - low * exact // part.rows).astype(np.int64)
+            window = np.searchsorted(read, last, side="right") - 1
+            np.maximum.at(done, row_group_file[plan.row_group[groups]], batches[window])
     return done
-
-
-def as_live(source: Any) -> LiveSource | None:
-    """Return the source if it is one that changes between epochs."""
-    return source if isinstance(source, LiveSource) else None

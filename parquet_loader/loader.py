@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -20,8 +20,9 @@ from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
 from parquet_loader.device import check_device
 from parquet_loader.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
-from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError
+from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
 from parquet_loader.isolated import IsolatedEngine, ReadingProcess
+from parquet_loader.live import Deliveries, EpochFiles, Follower, Growth, LiveSource
 from parquet_loader.memory import use_returning_pool
 from parquet_loader.opening import Opened, check_agreement, open_source
 from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
@@ -80,7 +81,8 @@ class BatchedDataLoader:
     batch. Of several ranks, each reads a part of its own, and all get the same number of batches.
 
     Args:
-        source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these.
+        source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these; or a
+            `SampleStore`, which is examined anew at each epoch's start.
         batch_size: Rows of a batch.
         schema: What the columns mean; default: the schema the files carry, or the rules in docs/types.md.
         columns: Names to read, in the order of the batch; the name of a struct stands for all its leaves.
@@ -118,7 +120,7 @@ class BatchedDataLoader:
 
     def __init__(
         self,
-        source: Source | Opened,
+        source: Source | Opened | LiveSource,
         batch_size: int,
         *,
         schema: Schema | None = None,
@@ -170,26 +172,36 @@ class BatchedDataLoader:
         ranks = None if shard is not None or isinstance(source, Opened) else _ranks(self._sharding.shard)
         self._filters = filters
         self._chooses_window = window_rows is None
+        self._open_dataset = partial(
+            open_dataset,
+            schema=schema,
+            columns=columns,
+            filters=filters,
+            window_rows=window_rows,
+            memory_limit_bytes=limit,
+            transform=transform is not None,
+            read_options=read_options or ReadOptions(),
+            skips=self._options.skips,
+            num_threads=self.num_threads,
+            ranks=ranks,
+            row_numbers=None if output_options is None else output_options.row_numbers,
+            **self._window_needs(),
+        )
+        self._next_epoch = 0
+        self._next_batch = 0
+        self._is_placed = True
+        self._reading: ReadingProcess | None = None
+        self._isolates = isolation == "process"
+        self._follower: Follower | None = None
+        self._growth: Growth | None = None
+        self._seen: str | None = None
         try:
-            self._dataset = (
-                source.dataset
-                if isinstance(source, Opened)
-                else open_dataset(
-                    open_source(source, filesystem, ranks),
-                    schema=schema,
-                    columns=columns,
-                    filters=filters,
-                    window_rows=window_rows,
-                    memory_limit_bytes=limit,
-                    transform=transform is not None,
-                    read_options=read_options or ReadOptions(),
-                    skips=self._options.skips,
-                    num_threads=self.num_threads,
-                    ranks=ranks,
-                    row_numbers=None if output_options is None else output_options.row_numbers,
-                    **self._window_needs(),
-                )
-            )
+            if isinstance(source, LiveSource):
+                self._follow(source, filesystem)
+            elif isinstance(source, Opened):
+                self._take(source.dataset)
+            else:
+                self._take(self._open_dataset(open_source(source, filesystem, ranks)))
             if ranks is not None:
                 check_agreement(self._identity, ranks)
         except BaseException as error:
@@ -200,10 +212,6 @@ class BatchedDataLoader:
         # Memory stays warm from epoch to epoch; freed blocks are within the limit that running epochs keep to.
         self._allocator = _allocator(self._device)
         self._staging = Arenas()
-        self._reading = ReadingProcess(self._dataset, self._options) if isolation == "process" else None
-        self._next_epoch = 0
-        self._next_batch = 0
-        self._is_placed = True
         self._closed = False
         self._running: weakref.ref[Epoch] | None = None
         self._figures: EpochFigures | None = None
@@ -295,7 +303,51 @@ class BatchedDataLoader:
         Raises:
             LoaderStateError: the loader is closed, or an earlier pass is not finished.
         """
-        return self._begin(self._plan(self._next_epoch), self._next_batch)
+        if self._follower is None:
+            return self._begin(self._plan(self._next_epoch), self._next_batch)
+        self._check_open()
+        self._check_idle()
+        before = self._seen
+        files = self._look(self._follower)
+        try:
+            self._check_same(before)
+            return self._begin(self._plan(self._next_epoch), self._next_batch, files)
+        except BaseException:
+            files.close()
+            raise
+
+    def _check_same(self, seen: str | None) -> None:
+        """Refuse to go on in the midst of an epoch over files that are not those it began with."""
+        if self._next_batch and self._seen != seen:
+            raise ResumeError(
+                f"batch {self._next_batch} of epoch {self._next_epoch} belongs to other files: the store has published "
+                f"or evicted some since; set_epoch({self._next_epoch + 1}) goes on with the next epoch"
+            )
+
+    def _follow(self, source: LiveSource, filesystem: Any) -> None:
+        """Take a source that changes: what it has now tells the schema, and what fits into memory."""
+        if filesystem is not None:
+            raise ConfigurationError("filesystem= belongs to paths; a store knows where it lies")
+        if self._sharding.shard.world_size > 1:
+            raise UnsupportedError(
+                f"{self._sharding.shard}: several ranks do not share a store's snapshot yet; give each rank a store of "
+                "its own, or the directory as a path, which is read as it is now"
+            )
+        self._look(source.follow()).close()
+        self._follower = source.follow()  # growth counts from the first epoch, not from here
+
+    def _look(self, follower: Follower) -> EpochFiles:
+        """Examine a source that changes; what it has now is held until it is let go of."""
+        files = follower.begin_epoch(self._next_epoch)
+        try:
+            if files.identity != self._seen:
+                self._take(self._open_dataset(files.snapshot))
+                self._seen = files.identity
+        except BaseException:
+            files.close()
+            raise
+        self._growth = files.growth
+        return files
 
     def begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
         """Begin one worker process's part of an epoch: its batches among those that `workers` deliver in turn.
@@ -313,7 +365,7 @@ class BatchedDataLoader:
             division = split_over_workers(division, self.batch_size, worker, workers)
         return self._begin(self._plan(epoch, division), min(first_batch, division.batches))
 
-    def _begin(self, plan: Plan, first_batch: int) -> Iterator[Batch]:
+    def _begin(self, plan: Plan, first_batch: int, files: EpochFiles | None = None) -> Iterator[Batch]:
         self._check_open()
         self._check_idle()
         left = plan.batches - first_batch
@@ -321,7 +373,8 @@ class BatchedDataLoader:
         engine = self._engine(plan, first_batch)
         figures = EpochFigures(plan.epoch, engine, self.num_threads, self._dataset.skipped, first_batch)
         pinned = self._allocator if self._reading is not None and self._allocator.copies_processed else None
-        epoch = Epoch(engine, self.batch_size, self._device, pinned, bar, figures)
+        deliveries = None if files is None else Deliveries(files, plan)
+        epoch = Epoch(engine, self.batch_size, self._device, pinned, bar, figures, deliveries)
         delivering = epoch.deliver()
         self._next_epoch, self._next_batch, self._is_placed = plan.epoch + 1, 0, False
         self._running = weakref.ref(epoch)
@@ -342,7 +395,8 @@ class BatchedDataLoader:
         """
         if self._figures is None:
             raise LoaderStateError("there are no figures yet: no epoch was begun")
-        return self._figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
+        stats = self._figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
+        return replace(stats, growth=self._growth)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return where the loader is, as a small dict of JSON values, the same on all ranks.
@@ -399,7 +453,7 @@ class BatchedDataLoader:
         self.__dict__.pop("_identity", None)
         if self._reading is not None:
             self._reading.end()
-            self._reading = ReadingProcess(dataset, self._options)
+        self._reading = ReadingProcess(dataset, self._options) if self._isolates else None
 
     @property
     def delivered(self) -> tuple[int, int] | None:
@@ -459,6 +513,8 @@ class BatchedDataLoader:
         """
         self._check_open()
         self._check_idle()
+        if self._follower is not None:
+            raise UnsupportedError("a loader over a SampleStore does not travel: make one where it is used")
         arguments = {**self._arguments, "shard": self.shard}
         return _restored, (Opened(self._dataset), arguments, self._next_epoch, self._next_batch)
 

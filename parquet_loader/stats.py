@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from parquet_loader.live import Growth
 from parquet_loader.types import format_bytes
 
 
@@ -47,6 +48,7 @@ class LoaderStats:
         held_bytes, peak_bytes: What the loader holds now, and held at most, by its own account.
         memory_limit_bytes: The limit.
         num_threads: Workers.
+        growth: How the source changed since the epoch before, where it is one that changes.
     """
 
     epoch: int
@@ -67,6 +69,7 @@ class LoaderStats:
     peak_bytes: int
     memory_limit_bytes: int
     num_threads: int
+    growth: Growth | None = None
 
     @property
     def rows_per_s(self) -> float:

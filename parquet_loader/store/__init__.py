@@ -3,6 +3,7 @@
 names, places         names of published files; where things lie
 locks                 locks that the system drops with their process
 settings              what all processes agree on
+stored                `StoredFile`
 ledger                the account of bytes, and the lock under which it changes
 holds, seen           which files readers need; how often each was delivered
 files                 published files, as their footers describe them
@@ -16,10 +17,10 @@ store                 `SampleStore`
 
 from __future__ import annotations
 
-from parquet_loader.store.files import StoredFile
 from parquet_loader.store.settings import StoreOptions
 from parquet_loader.store.status import StoreStatus
 from parquet_loader.store.store import SampleStore, WeightedStore
+from parquet_loader.store.stored import StoredFile
 from parquet_loader.store.weights import Arrival, AtMost, RecentFirst
 from parquet_loader.store.writer import StoreWriter, WrittenRows
 

@@ -38,12 +38,13 @@ def footer_bound(schema: pa.Schema, groups: int, metadata_bytes: int) -> int:
     texts = sum(pa.types.is_string(field.type) for field in schema)
     # The Arrow schema is kept as well, in base64, with its metadata.
     once = _FOOTER_BYTES + 3 * carried + metadata_bytes + 8 * names + 512 * leaves
-    return once + groups * (_FOOTER_LEAF_BYTES * leaves + 2 * names + _FOOTER_TEXT_BYTES * texts)
+    leaf_bytes = _FOOTER_LEAF_BYTES * leaves + 2 * names + _FOOTER_TEXT_BYTES * texts
+    return int(once + groups * leaf_bytes)
 
 
 def _leaves(type_: pa.DataType) -> int:
-    inner = type_.num_fields
-    return max(1, sum(_leaves(type_.field(i).type) for i in range(inner)))
+    below: list[int] = [_leaves(type_.field(i).type) for i in range(type_.num_fields)]
+    return max(1, sum(below))
 
 
 def _widening(type_: pa.DataType) -> float:

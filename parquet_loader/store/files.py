@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -19,40 +19,10 @@ from parquet_loader.snapshot import FooterCache, Snapshot, read_footer
 from parquet_loader.source import SourceFile
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places
-from parquet_loader.store.settings import FOOTER_KEY
+from parquet_loader.store.stored import FOOTER_KEY, StoredFile
 from parquet_loader.types import IntArray
 
 _FOOTERS_IN_PARALLEL = 16
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredFile:
-    """One published file.
-
-    Attributes:
-        name: Its name in the store's directory.
-        path: Its path.
-        sequence: The store's count of publications, from 1; the order of files.
-        published_s: Seconds since 1970 when it was published, by its writer's clock.
-        rows, size_bytes: Of the whole file.
-        writer: Identity of the writer.
-        priority: As given to the writer.
-        metadata: As given to the writer, text by name.
-        epochs_seen: In how many epochs of readers it was delivered. Known to eviction and weights.
-        times_sampled: How often it was delivered in all; more often than `epochs_seen` where weights repeat it.
-    """
-
-    name: str
-    path: str
-    sequence: int
-    published_s: float
-    rows: int
-    size_bytes: int
-    writer: str
-    priority: float = 0.0
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    epochs_seen: int = 0
-    times_sampled: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

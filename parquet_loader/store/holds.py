@@ -73,7 +73,7 @@ class Lease:
                 self._file.write(bytes([int(self._times[number])]), self._offset + number)
 
     def drop(self) -> None:
-        """End the hold, without the store's lock. Whoever finds the file next counts what was delivered, and removes it."""
+        """End the hold, without the store's lock; whoever finds the file next counts deliveries, and removes it."""
         self._file.close()
 
 

@@ -15,7 +15,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from parquet_loader.store.locks import exclusive, is_locked
 from parquet_loader.store.places import Places, names_in
@@ -165,7 +165,7 @@ def live_writers(places: Places) -> list[str]:
 
 
 def _format(totals: Totals) -> bytes:
-    body = json.dumps(asdict(totals)).encode("ascii")
+    body = json.dumps({name: getattr(totals, name) for name in Totals.__slots__}).encode("ascii")
     return b"%08x%s\n" % (zlib.crc32(body), body)
 
 

@@ -12,11 +12,12 @@ import numpy as np
 from parquet_loader.errors import SourceError
 from parquet_loader.live import Growth
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.store.files import Examined, Files, StoredFile
+from parquet_loader.store.files import Examined, Files
 from parquet_loader.store.holds import Lease
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.places import Places
 from parquet_loader.store.room import take_back, with_counts
+from parquet_loader.store.stored import StoredFile
 from parquet_loader.store.weights import Arrival, Weight, copies_of
 from parquet_loader.types import IntArray
 
@@ -151,11 +152,6 @@ class StoreFollower:
         reading = self._reading()
         listed = reading.hold("epoch")
         try:
-            if not any(known.file.rows for known in listed.files):
-                raise SourceError(
-                    f"{self._path}: the store holds no samples yet; start what writes them, and wait for the first: "
-                    "store.wait(rows=...)"
-                )
             return self._of_epoch(epoch, reading, listed)
         except BaseException:
             if listed.lease is not None:
@@ -163,6 +159,11 @@ class StoreFollower:
             raise
 
     def _of_epoch(self, number: int, reading: Reading, listed: Listed) -> StoreEpoch:
+        if not any(known.file.rows for known in listed.files):
+            raise SourceError(
+                f"{self._path}: the store holds no samples yet; start what writes them, and wait for the first: "
+                "store.wait(rows=...)"
+            )
         here = {known.file.name: known.file for known in listed.files}
         new = [file for name, file in here.items() if name not in self._arrived]
         gone = [file for name, (_, file) in self._arrived.items() if name not in here]

@@ -12,16 +12,18 @@ import os
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from threading import RLock
 
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.store.files import Files, StoredFile
+from parquet_loader.store.files import Files
 from parquet_loader.store.holds import Holds, read_lease
 from parquet_loader.store.ledger import Ledger, Totals, reservation_text, reserved_bytes
 from parquet_loader.store.locks import LockedFile, is_locked
 from parquet_loader.store.names import new_identity
 from parquet_loader.store.places import Places, names_in
 from parquet_loader.store.seen import add_seen, compact_seen, read_seen
+from parquet_loader.store.stored import StoredFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Reservation:
             self._file.close()
 
     def drop(self) -> None:
-        """Give it back without the store's lock: whoever lacks room next takes it. For finalisers, which run anywhere."""
+        """Give it back without the store's lock: whoever lacks room next takes it."""
         self._file.close()
 
 
@@ -129,7 +131,7 @@ class Room:
                     return True
             if not evicts:
                 return False
-            # What was published since is younger than all that was ranked by age, so that ranking serves until it is used up.
+            # What was published since is younger than all that was ranked by age: the ranking serves to its end.
             for is_fresh in (False, True) if self._policy == "oldest" else (True,):
                 if is_fresh:
                     self._ranking = self.ranking()
@@ -143,9 +145,10 @@ class Room:
     def evict(self, to_bytes: int) -> Evicted:
         """Evict until at most so many bytes are used, or nothing is left that may go."""
         with self._lock:
-            self._ranking = self.ranking()
             with self._ledger.transaction() as totals:
                 take_back(self._places, totals)
+            self._ranking = self.ranking()
+            with self._ledger.transaction() as totals:
                 return self._evict(totals, totals.used_bytes - to_bytes, all_or_nothing=False)
 
     def ranking(self) -> list[str]:
@@ -168,7 +171,7 @@ class Room:
         scores: list[tuple[float, str]] = []
         for file in files:
             score = policy(file)
-            if isinstance(score, bool) or not isinstance(score, int | float) or score != score:
+            if isinstance(score, bool) or not isinstance(score, int | float) or isnan(score):
                 raise ConfigurationError(
                     f"evict: the function returned {score!r} for {file.path}; expected a number, the least goes first"
                 )

@@ -6,28 +6,24 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError
 from parquet_loader.schema import Schema
 from parquet_loader.store.names import new_identity
+from parquet_loader.store.stored import StoredFile
 from parquet_loader.types import parse_bytes
 from parquet_loader.write.options import WriteOptions
 
-if TYPE_CHECKING:
-    from parquet_loader.store.files import StoredFile
-
 FORMAT = 1
-FOOTER_KEY = b"parquet_loader.store"
-"""Key of a published file's own JSON in the footer's metadata."""
-
 EvictionWord = Literal["oldest", "random", "seen", "priority", "never"]
 EVICTION_WORDS = ("oldest", "random", "seen", "priority", "never")
-Eviction: TypeAlias = EvictionWord | Callable[["StoredFile"], float]
+Eviction: TypeAlias = EvictionWord | Callable[[StoredFile], float]
 
-_MIN_FILE_BYTES = 64 * 2**10
-_MAX_FILE_BYTES = 64 * 2**20
-_FILES_IN_A_STORE = 64
+_FILE_BYTES = 8 * 2**20
+_MOST_FILE_BYTES = 32 * 2**20
+_MOST_FILES = 8192
+_FEWEST_FILES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +31,11 @@ class StoreOptions:
     """How a store's files are cut.
 
     Args:
-        file_bytes: A file is published once it holds at least this many bytes. None: a 64th of ``max_bytes``, but at
-            least 64 KiB and at most 64 MiB.
-        row_group_bytes: Size of a row group once decoded. None: 8 MiB, or the size of a file where that is less.
+        file_bytes: A file is published once it holds about this many bytes. None: 8 MiB, more where that would be more
+            than 8192 files in ``max_bytes`` (but at most 32 MiB), less where it would be fewer than 64.
+        row_group_bytes: Size of a row group once decoded. None: as ``file_bytes``, so that a file holds one. Readers
+            are done with a file when its last row group is delivered: with one in each, half of the store may go on
+            average while an epoch runs; with several, spread over the epoch, less.
         roll_s: A file is published at the latest this many seconds after its first row was written.
         compression: As in `WriteOptions`.
         durable: Force each file to the disk before it is published, so that a power cut leaves no hole; a process
@@ -86,15 +84,17 @@ class Settings:
         """When a file is full."""
         if self.options.file_bytes is not None:
             return int(self.options.file_bytes)
-        share = _MAX_FILE_BYTES if self.max_bytes is None else self.max_bytes // _FILES_IN_A_STORE
-        return min(max(share, _MIN_FILE_BYTES), _MAX_FILE_BYTES)
+        if self.max_bytes is None:
+            return _FILE_BYTES
+        large = min(max(_FILE_BYTES, self.max_bytes // _MOST_FILES), _MOST_FILE_BYTES)
+        return max(1, min(large, self.max_bytes // _FEWEST_FILES))
 
     @property
     def row_group_bytes(self) -> int:
         """When a row group is full."""
         if self.options.row_group_bytes is not None:
             return int(self.options.row_group_bytes)
-        return min(8 * 2**20, self.file_bytes)
+        return self.file_bytes
 
     def to_json(self) -> str:
         """Return the settings as JSON text."""
@@ -116,8 +116,8 @@ class Settings:
                     f"{where}: the store has format {body['format']!r}, this library knows {FORMAT}; upgrade it"
                 )
             identity, evict, max_bytes = body["identity"], body["evict"], body["max_bytes"]
-            if not (isinstance(identity, str) and len(identity) == 32 and evict in (*EVICTION_WORDS, "function")):
-                raise ValueError("identity or eviction")
+            if not isinstance(identity, str) or len(identity) != 32 or evict not in (*EVICTION_WORDS, "function"):
+                raise SourceError(f"{where}: not the settings of a sample store")
             if max_bytes is not None:
                 max_bytes = parse_bytes(max_bytes, "max_bytes")
             return cls(identity, Schema.from_json(body["schema"]), max_bytes, evict, StoreOptions(**body["options"]))
@@ -155,10 +155,12 @@ def changed_settings(
         SchemaError: the schema is another one.
     """
     if schema is not None and schema != settings.schema:
-        name = next(n for n in {**settings.schema, **schema} if settings.schema.get(n) != schema.get(n))
+        names = [n for n in {**settings.schema, **schema} if settings.schema.get(n) != schema.get(n)]
+        name = next(iter(names), next(iter(schema)))
+        there, given = (s.get(name) or "no such field" for s in (settings.schema, schema))
         raise SchemaError(
-            f"{path}: the store's schema has {settings.schema.get(name) or 'no such field'} for {name!r}, the one given "
-            f"{schema.get(name) or 'no such field'}; leave schema= out, or make another store"
+            f"{path}: for {name!r} the store's schema has {there}, the one given has {given}; "
+            "leave schema= out, or make another store"
         )
     if max_bytes is not None:
         settings = replace(settings, max_bytes=parse_bytes(max_bytes, "max_bytes"))

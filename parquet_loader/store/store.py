@@ -7,14 +7,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, WriteError
-from parquet_loader.filesystem import PathLike, is_local, resolve
+from parquet_loader.filesystem import PathLike, resolve
 from parquet_loader.schema import Schema
-from parquet_loader.store.files import Files, StoredFile
+from parquet_loader.store.files import Files
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.locks import check_locks_exclude, exclusive
 from parquet_loader.store.names import FileName
@@ -22,7 +23,6 @@ from parquet_loader.store.places import HIDDEN, Places
 from parquet_loader.store.reading import Reading, StoreFollower
 from parquet_loader.store.room import Evicted, Room, take_back
 from parquet_loader.store.settings import (
-    FOOTER_KEY,
     Eviction,
     Settings,
     StoreOptions,
@@ -34,6 +34,7 @@ from parquet_loader.store.settings import (
     write_atomically,
 )
 from parquet_loader.store.status import StoreStatus, status_of
+from parquet_loader.store.stored import FOOTER_KEY, StoredFile
 from parquet_loader.store.weights import Weight
 from parquet_loader.store.writer import Output, StoreWriter, WhenFull, WriterOptions
 from parquet_loader.types import check_int, parse_bytes
@@ -78,11 +79,12 @@ class SampleStore:
             raise ConfigurationError(f"schema={schema!r:.60}: expected a Schema or None")
         if options is not None and not isinstance(options, StoreOptions):
             raise ConfigurationError(f"options={options!r:.60}: expected StoreOptions or None")
-        filesystem, inner = resolve(path)
-        if not is_local(filesystem):
+        scheme, separator, _ = str(path).partition("://")
+        if separator and scheme != "file":
             raise ConfigurationError(
                 f"{path}: a sample store lies in a local directory (or a mounted one), since it relies on locks"
             )
+        _, inner = resolve(path)
         self._places = Places(os.path.realpath(inner))
         self._function: Callable[[StoredFile], float] | None = evict if callable(evict) else None
         self._is_read_only = False
@@ -154,7 +156,7 @@ class SampleStore:
             raise ConfigurationError(f"when_full={when_full!r}: expected 'wait', 'drop' or 'fail'")
         if wait_s is not None:
             check_seconds("wait_s", wait_s)
-        if isinstance(priority, bool) or not isinstance(priority, int | float) or priority != priority:
+        if isinstance(priority, bool) or not isinstance(priority, int | float) or isnan(priority):
             raise ConfigurationError(f"priority={priority!r}: expected a number")
         given = dict(metadata or {})
         if not all(isinstance(part, str) for pair in given.items() for part in pair):

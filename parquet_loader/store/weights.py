@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.store.files import Examined, StoredFile
+from parquet_loader.store.files import Examined
 from parquet_loader.store.settings import check_seconds
+from parquet_loader.store.stored import StoredFile
 from parquet_loader.types import IntArray, check_int
 
 _MOST_COPIES = 1000
@@ -68,7 +69,7 @@ class RecentFirst:
             halvings = arrival.age_s / self.half_life_s
         else:
             halvings = arrival.age_epochs / (self.half_life_epochs or 1.0)
-        return max(self.least, self.newest * 0.5 ** max(0.0, halvings))
+        return max(self.least, self.newest * float(0.5 ** max(0.0, halvings)))
 
 
 @dataclass(frozen=True, slots=True)

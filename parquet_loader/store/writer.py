@@ -24,7 +24,8 @@ from parquet_loader.store.locks import holds_exclusive
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places
 from parquet_loader.store.room import Reservation, Room
-from parquet_loader.store.settings import FOOTER_KEY, Settings
+from parquet_loader.store.settings import Settings
+from parquet_loader.store.stored import FOOTER_KEY
 from parquet_loader.store.unfinished import Unfinished
 from parquet_loader.types import format_bytes
 from parquet_loader.write.buffer import RowGroupBuffer
@@ -97,6 +98,11 @@ class Output:
         """Rows that are written and not published."""
         return self._buffer.rows + (self._file.rows if self._file else 0)
 
+    def check(self) -> None:
+        """Raise what went wrong in the thread."""
+        if self.error is not None:
+            raise self.error
+
     def write(self, batch: Any) -> None:
         """Add rows, and publish what is full."""
         self._write_full_groups()  # what was refused last time goes first
@@ -146,8 +152,10 @@ class Output:
                 path = os.path.join(self._places.unfinished, f"{self.reservation.writer}-{self._files}.parquet")
                 file = Unfinished(path, table.schema, self._layout.writer_arguments(), self._metadata)
                 self._file = file
+            before = file.bytes
             file.write(table)
-            if file.bytes >= self._settings().file_bytes:
+            group_bytes = file.bytes - before
+            if file.bytes + group_bytes // 2 >= self._settings().file_bytes:
                 self._publish(file)
 
     def _make_room(self, table: pa.Table, layout: Layout) -> bool:
@@ -285,7 +293,7 @@ class StoreWriter:
         return self.done
 
     def close(self) -> WrittenRows:
-        """Publish what is left, end the writer, and say what it did; again, it only says it again. Raises as `write`."""
+        """Publish what is left, end the writer, and say what it did; again, it only says so. Raises as `write`."""
         if self._state == "closed":
             return self.done
         self.flush()
@@ -300,15 +308,14 @@ class StoreWriter:
             self._finalizer()
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Do what a method is for; only a batch that does not fit, or a full store, leaves the writer of further use."""
+        """Do what a method is for; after an error other than a misfit or a full store the writer is at its end."""
         if self._pid != os.getpid():
             raise WriteError(f"{self!r}: this writer was made before fork(); make one in this process")
         if self._state != "open":
             raise WriteError(f"{self!r}: the writer is {self._state}; store.writer() makes another")
         try:
             with self._output.lock:
-                if self._output.error is not None:
-                    raise self._output.error
+                self._output.check()
                 work()
         except (StoreFullError, DataError, SchemaError):
             raise
@@ -369,8 +376,8 @@ def _storage_errors(path: str) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise WriteError(
-            f"{path}: samples could not be written to the store: {reason}; what was published before is whole, the rows "
-            "since then are lost"
+            f"{path}: samples could not be written to the store: {reason}; what was published before is whole, "
+            "rows since then are lost"
         ) from error
 
 

@@ -1,0 +1,39 @@
+"""`StoredFile`: one published file, as policies and people see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+FOOTER_KEY = b"parquet_loader.store"
+"""Key of a published file's own JSON in the footer's metadata."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredFile:
+    """One published file.
+
+    Attributes:
+        name: Its name in the store's directory.
+        path: Its path.
+        sequence: The store's count of publications, from 1; the order of files.
+        published_s: Seconds since 1970 when it was published, by its writer's clock.
+        rows, size_bytes: Of the whole file.
+        writer: Identity of the writer.
+        priority: As given to the writer.
+        metadata: As given to the writer, text by name.
+        epochs_seen: In how many epochs of readers it was delivered. Known to eviction and weights.
+        times_sampled: How often it was delivered in all; more often than `epochs_seen` where weights repeat it.
+    """
+
+    name: str
+    path: str
+    sequence: int
+    published_s: float
+    rows: int
+    size_bytes: int
+    writer: str
+    priority: float = 0.0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    epochs_seen: int = 0
+    times_sampled: int = 0

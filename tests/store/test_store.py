@@ -1,0 +1,430 @@
+"""The growing sample store, in one process: what is written is there, what must go goes, and nothing else."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquet_loader import (
+    BatchedDataLoader,
+    ConfigurationError,
+    DataError,
+    SampleStore,
+    Scalar,
+    Schema,
+    SchemaError,
+    SourceError,
+    StoreFullError,
+    StoreOptions,
+    Tensor,
+    WriteError,
+)
+
+SCHEMA = Schema({"x": Tensor("uint8", (256,)), "i": Scalar("int64")})
+SMALL = StoreOptions(file_bytes=30_000, row_group_bytes=10_000, durable=False)  # three row groups a file
+ONE = StoreOptions(file_bytes=10_000, durable=False)  # one
+
+
+def rows(first: int, count: int) -> dict[str, Any]:
+    i = np.arange(first, first + count)
+    x = np.random.default_rng(first).integers(0, 256, (count, 256), dtype=np.uint8)
+    x[:, 0] = i % 251
+    return {"x": x, "i": i}
+
+
+def published(path: str | Path) -> list[str]:
+    return sorted(os.path.join(path, n) for n in os.listdir(path) if n.endswith(".parquet"))
+
+
+def used_bytes(path: str | Path) -> int:
+    """Every byte of samples on the disk, published or under way."""
+    return sum(os.stat(f).st_size for f in published(path)) + sum(
+        os.stat(e).st_size for e in os.scandir(os.path.join(path, ".store", "unfinished"))
+    )
+
+
+def numbers(path: str | Path) -> list[int]:
+    return [i for f in published(path) for i in pq.read_table(f, columns=["i"])["i"].to_pylist()]
+
+
+def delivered(loader: BatchedDataLoader) -> list[int]:
+    out: list[int] = []
+    for batch in loader:
+        i = batch["i"].tolist()
+        assert (batch["x"][:, 0].numpy() == np.array(i) % 251).all()
+        out += i
+    return out
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SampleStore:
+    return SampleStore(tmp_path / "store", schema=SCHEMA, options=SMALL)
+
+
+def test_what_is_written_is_there_in_order_and_for_anyone(store: SampleStore) -> None:
+    with store.writer() as writer:
+        for k in range(10):
+            writer.write(rows(100 * k, 100))
+    assert writer.done.rows == store.rows == 1000
+    assert writer.done.files == len(published(store.path)) > 3
+    assert numbers(store.path) == list(range(1000))
+    assert sorted(pq.read_table(store.path)["i"].to_pylist()) == list(range(1000))
+
+
+def test_nothing_is_seen_before_it_is_published_and_flush_publishes(store: SampleStore) -> None:
+    writer = store.writer()
+    writer.write(rows(0, 20))
+    assert published(store.path) == []
+    assert writer.flush().rows == 20
+    assert numbers(store.path) == list(range(20))
+    writer.write(rows(20, 20))
+    writer.abort()
+    assert numbers(store.path) == list(range(20))
+    assert os.listdir(os.path.join(store.path, ".store", "unfinished")) == []
+    assert store.status().reserved_bytes == store.status().writers == 0
+    with pytest.raises(WriteError, match="aborted"):
+        writer.write(rows(40, 1))
+
+
+def test_a_slow_writer_publishes_by_age(store: SampleStore) -> None:
+    with store.writer(roll_s=0.05) as writer:
+        writer.write(rows(0, 3))
+        assert store.wait(rows=3, timeout_s=20) == 3
+        writer.write(rows(3, 3))
+        assert store.wait(rows=6, timeout_s=20) == 6
+        assert writer.done.files == 2
+
+
+def test_the_limit_is_kept_and_the_oldest_go(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=200_000, options=SMALL)
+    with store.writer() as writer:
+        for k in range(40):
+            writer.write(rows(100 * k, 100))
+            assert used_bytes(tmp_path) <= 200_000
+            assert store.status().bytes + store.status().reserved_bytes <= 200_000
+    there = numbers(tmp_path)
+    assert there == list(range(4000 - len(there), 4000))
+    assert 300 < len(there) < 800
+    status = store.status()
+    assert status.rows == len(there)
+    assert status.bytes == used_bytes(tmp_path)
+    assert status.written_bytes - status.evicted_bytes == status.bytes
+    assert "of 195.3 KiB" in str(status)
+
+
+def test_a_held_file_stays_and_the_writer_waits_drops_or_fails(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=200_000, options=SMALL)
+    with store.writer() as writer:
+        writer.write(rows(0, 1000))
+    there = numbers(tmp_path)
+    with store.snapshot() as files:
+        assert len(files) == len(published(tmp_path))
+        assert store.status().held_files == len(files)
+        with store.writer(when_full="drop") as writer:
+            writer.write(rows(1000, 1000))
+        assert writer.done.dropped_rows == 1000 - writer.done.rows > 0
+        with pytest.raises(StoreFullError, match="readers need them"), store.writer(when_full="fail") as writer:
+            writer.write(rows(2000, 1000))
+        with pytest.raises(StoreFullError), store.writer(wait_s=0.05) as writer:
+            writer.write(rows(2000, 1000))
+        assert writer.done.waited_s > 0
+        assert set(there) <= set(numbers(tmp_path))
+        assert used_bytes(tmp_path) <= 200_000
+
+        waiting = store.writer()
+        thread = threading.Thread(target=lambda: waiting.write(rows(3000, 1000)))
+        thread.start()
+        while not waiting.done.waited_s:
+            time.sleep(0.005)
+    thread.join(20)
+    waiting.close()
+    assert not thread.is_alive()
+    assert numbers(tmp_path)[-1] == 3999
+
+
+def test_abort_ends_a_wait_for_room(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=200_000, evict="never", options=SMALL)
+    writer = store.writer()
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            writer.write(rows(0, 2000))
+        except WriteError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while not writer.done.waited_s:
+        time.sleep(0.005)
+    writer.abort()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert "aborted while it waited" in str(failed[0])
+
+
+def test_a_refused_row_group_is_not_lost_and_goes_first_next_time(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=60_000, evict="never", options=SMALL)
+    writer = store.writer(when_full="fail")
+    with pytest.raises(StoreFullError):
+        writer.write(rows(0, 300))
+    assert 0 < writer.done.rows < 300
+    SampleStore(tmp_path, max_bytes=1_000_000)
+    writer.write(rows(300, 30))
+    writer.close()
+    assert numbers(tmp_path) == list(range(330))
+
+
+def test_a_row_group_that_can_never_fit_is_an_error(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=5_000, options=SMALL)
+    with (
+        pytest.raises(WriteError, match=r"row group of \d+ rows may take .* limit is 4.9 KiB"),
+        store.writer() as writer,
+    ):
+        writer.write(rows(0, 100))
+
+
+def test_many_writers_with_files_half_done_do_not_starve_each_other(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=150_000, options=SMALL)
+    writers = [store.writer(wait_s=20) for _ in range(6)]
+    for k in range(60):
+        for n, writer in enumerate(writers):
+            writer.write(rows(10_000 * n + 37 * k, 37))
+        assert used_bytes(tmp_path) <= 150_000
+    for writer in writers:
+        writer.close()
+    assert sum(w.done.rows for w in writers) == 6 * 60 * 37
+
+
+@pytest.mark.parametrize("evict", ["random", "seen", "priority", lambda file: -file.sequence])
+def test_other_policies_choose_by_what_they_say(tmp_path: Path, evict: Any) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, evict=evict, options=SMALL)
+    for k in range(6):
+        with store.writer(priority=(k - 3) ** 2, metadata={"k": str(k)}) as writer:
+            writer.write(rows(100 * k, 100))
+    files = store.files()
+    assert [f.metadata["k"] for f in files] == list("012345")
+    if evict == "seen":
+        with BatchedDataLoaderOf(store, {4}) as loader:
+            list(loader)
+    gone = store.evict(to_bytes=sum(f.size_bytes for f in files) - 1)
+    assert (gone.files, gone.rows) == (1, 100)
+    left = [f.metadata["k"] for f in store.files()]
+    if evict == "priority":
+        assert left == list("01245")
+    elif callable(evict):
+        assert left == list("01234")
+    elif evict == "seen":
+        assert left == list("01235")
+
+
+class BatchedDataLoaderOf:
+    """A loader over some of a store's files, which then count as seen."""
+
+    def __init__(self, store: SampleStore, which: set[int]) -> None:
+        self.loader = BatchedDataLoader(
+            store.weighted(lambda arrival: float(int(arrival.file.metadata["k"]) in which)), 10
+        )
+
+    def __enter__(self) -> BatchedDataLoader:
+        return self.loader
+
+    def __exit__(self, *_: object) -> None:
+        self.loader.close()
+
+
+def test_a_process_without_the_function_does_not_evict(tmp_path: Path) -> None:
+    SampleStore(tmp_path, schema=SCHEMA, max_bytes=100_000, evict=lambda file: file.sequence, options=SMALL)
+    plain = SampleStore(tmp_path)
+    with pytest.raises(StoreFullError), plain.writer(when_full="fail") as writer:
+        writer.write(rows(0, 1000))
+    assert plain.status().evicted_bytes == 0
+
+
+def test_an_epoch_sees_one_set_of_files_and_the_next_one_what_came_since(store: SampleStore) -> None:
+    with store.writer() as writer:
+        writer.write(rows(0, 300))
+    with BatchedDataLoader(store, 64, shuffle=True) as loader:
+        seen: list[int] = []
+        for number, batch in enumerate(loader):
+            seen += batch["i"].tolist()
+            if number == 0:
+                with store.writer() as writer:
+                    writer.write(rows(300, 200))
+        assert sorted(seen) == list(range(300))
+        first = loader.stats().growth
+        assert first is not None
+        assert first.new_rows == 300
+        assert sorted(delivered(loader)) == list(range(500))
+        growth = loader.stats().growth
+        assert growth is not None
+        assert (growth.new_rows, growth.gone_rows) == (200, 0)
+        assert delivered(loader) != delivered(loader)
+        assert loader.stats().growth is not None
+
+
+def test_a_hold_ends_with_the_last_window_of_each_file(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    with store.writer() as writer:
+        writer.write(rows(0, 3000))
+    total = len(published(tmp_path))
+    held: list[int] = []
+    seen: list[int] = []
+    with BatchedDataLoader(store, 50, shuffle=True, window_rows=200) as loader:
+        for batch in loader:
+            seen += batch["i"].tolist()
+            store.evict(to_bytes=1)
+            held.append(len(published(tmp_path)))
+    assert sorted(seen) == list(range(3000))
+    assert held[0] == total
+    assert held[-1] == 0
+    assert 0.4 * total < np.mean(held) < 0.6 * total
+
+
+def test_break_garbage_and_close_end_holds(store: SampleStore) -> None:
+    with store.writer() as writer:
+        writer.write(rows(0, 1000))
+    loader = BatchedDataLoader(store, 10)
+    for _ in loader:
+        assert store.status().readers == 1
+        break
+    gc.collect()
+    assert store.status().readers == 0
+    iterator: Iterator[Any] | None = iter(loader)
+    assert store.status().held_files == len(published(store.path))
+    del iterator
+    gc.collect()
+    assert store.status().held_files == 0
+    iter(loader)
+    loader.close()
+    assert store.status().readers == 0
+
+
+def test_an_abandoned_writer_leaves_nothing(store: SampleStore) -> None:
+    writer = store.writer()
+    writer.write(rows(0, 100))
+    assert used_bytes(store.path) > 0
+    del writer
+    gc.collect()
+    assert used_bytes(store.path) == 0
+    assert store.status().reserved_bytes == 0
+    assert os.listdir(os.path.join(store.path, ".store", "writers")) == []
+
+
+def test_a_batch_that_does_not_fit_leaves_the_writer_usable(store: SampleStore) -> None:
+    with store.writer() as writer:
+        writer.write(rows(0, 10))
+        with pytest.raises((SchemaError, DataError)):
+            writer.write({"x": np.zeros((3, 7), np.uint8), "i": np.arange(3)})
+        writer.write(rows(10, 10))
+    assert numbers(store.path) == list(range(20))
+
+
+def test_a_batch_may_be_reused_after_write(store: SampleStore) -> None:
+    with store.writer() as writer:
+        batch = rows(0, 10)
+        writer.write(batch)
+        batch["i"][:] = -1
+    assert numbers(store.path) == list(range(10))
+
+
+def test_an_empty_store_says_so(store: SampleStore) -> None:
+    with pytest.raises(SourceError, match="no samples yet"):
+        BatchedDataLoader(store, 10)
+    with pytest.raises(TimeoutError):
+        store.wait(rows=1, timeout_s=0.01)
+
+
+def test_opening_needs_a_store_or_a_schema_that_fits(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no sample store here"):
+        SampleStore(tmp_path / "none")
+    SampleStore(tmp_path / "one", schema=SCHEMA)
+    with pytest.raises(SchemaError, match="'i'"):
+        SampleStore(tmp_path / "one", schema=Schema({"x": Tensor("uint8", (256,)), "i": Scalar("int32")}))
+    with pytest.raises(ConfigurationError, match="local directory"):
+        SampleStore("s3://bucket/store", schema=SCHEMA)
+    with pytest.raises(ConfigurationError, match="own directory"):
+        SampleStore(tmp_path / "one" / ".store" / "x", schema=SCHEMA)
+    assert SampleStore(tmp_path / "one").schema == SCHEMA
+
+
+def test_opening_anew_changes_the_limit_for_all(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, options=SMALL)
+    with store.writer() as writer:
+        writer.write(rows(0, 1000))
+        SampleStore(tmp_path, max_bytes=100_000)
+        writer.write(rows(1000, 1000))
+    assert used_bytes(tmp_path) <= 100_000
+    assert store.settings.max_bytes == 100_000
+
+
+def test_what_is_kept_beside_the_data_is_rebuilt_from_the_data(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=500_000, evict="random", options=SMALL)
+    with store.writer() as writer:
+        writer.write(rows(0, 1000))
+    before = store.status()
+    shutil.rmtree(tmp_path / ".store")
+    again = SampleStore(tmp_path)
+    assert again.schema == SCHEMA
+    assert again.settings == store._settings
+    assert (again.status().rows, again.status().bytes) == (before.rows, before.bytes)
+    with again.writer() as writer:
+        writer.write(rows(1000, 10))
+    assert numbers(tmp_path) == list(range(1010))
+    (tmp_path / ".store" / "ledger").write_bytes(b"=garbage")
+    assert SampleStore(tmp_path).rows == 1010
+
+
+def test_files_of_others_are_never_read_counted_or_deleted(tmp_path: Path) -> None:
+    other = SampleStore(tmp_path / "other", schema=SCHEMA, options=SMALL)
+    with other.writer() as writer:
+        writer.write(rows(9000, 100))
+    store = SampleStore(tmp_path / "store", schema=SCHEMA, max_bytes=200_000, options=SMALL)
+    with store.writer() as writer:
+        writer.write(rows(0, 100))
+    own = published(store.path)[0]
+    foreign = {
+        "plain.parquet": pa.table({"i": [1]}),
+        os.path.basename(published(other.path)[0]): None,
+        os.path.basename(own).replace("100r", "1r").replace("000000000001", "000000000000"): pa.table({"i": [2]}),
+        os.path.basename(own).replace("000000000001", "000000000002"): b"PAR1 not a Parquet file",
+    }
+    for name, content in foreign.items():
+        path = os.path.join(store.path, name)
+        if isinstance(content, bytes):
+            Path(path).write_bytes(content)
+        elif content is None:
+            os.link(published(other.path)[0], path)
+        else:
+            pq.write_table(content, path)
+    os.makedirs(os.path.join(store.path, "nested"))
+    nested = SampleStore(os.path.join(store.path, "nested"), schema=SCHEMA, options=SMALL)
+    with nested.writer() as writer:
+        writer.write(rows(5000, 100))
+    with pytest.warns(RuntimeWarning, match="left out, and never evicted"):
+        loader = BatchedDataLoader(store, 10)
+    assert sorted(delivered(loader)) == list(range(100))
+    with store.writer() as writer:
+        writer.write(rows(100, 3000))
+    store.evict(to_bytes=1)
+    assert set(os.listdir(store.path)) == {*foreign, "nested", ".store"}
+    assert numbers(nested.path) == list(range(5000, 5100))
+
+
+def test_a_pickled_store_opens_elsewhere(store: SampleStore) -> None:
+    again = pickle.loads(pickle.dumps(store))
+    with again.writer() as writer:
+        writer.write(rows(0, 10))
+    assert store.rows == 10
