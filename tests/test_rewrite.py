@@ -29,6 +29,7 @@ from parquet_loader import (
     Category,
     ConfigurationError,
     DataError,
+    Encoded,
     Group,
     Image,
     MemoryLimitError,
@@ -270,6 +271,8 @@ def test_images_categories_and_groups_of_a_schema_survive(tmp_path: Path) -> Non
             "group": Group(["p", "q"], "float32", storage="packed"),
             "lists": RaggedList(RaggedList(Text())),
             "listed": Tensor("int8", (2, 2), null="mask", storage="list"),
+            "array": Encoded("float32", (None, 2), null="mask"),
+            "whole": Encoded("int16", (3,), "npz"),
         }
     )
     rng = np.random.default_rng(0)
@@ -281,6 +284,8 @@ def test_images_categories_and_groups_of_a_schema_survive(tmp_path: Path) -> Non
             "q": -i,
             "lists": [["x", str(i)], []],
             "listed": None if i % 3 else [[i, 0], [1, 2]],
+            "array": None if i % 5 == 0 else np.full((i % 4, 2), i, np.float32),
+            "whole": np.full(3, i, np.int16),
         }
         for i in range(60)
     ]

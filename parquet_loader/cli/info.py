@@ -9,10 +9,11 @@ import numpy as np
 
 from parquet_loader.cli.console import show_json, show_lines, show_table
 from parquet_loader.dataset import found_schema
-from parquet_loader.errors import SchemaError
+from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.schema.base import describe
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.types import format_bytes
+from parquet_loader.unischema.hook import with_unischema
 
 
 @click.command()
@@ -55,8 +56,10 @@ def info(source: tuple[str, ...], *, as_json: bool) -> None:
 
 def _facts(snapshot: Snapshot) -> dict[str, Any]:
     try:
-        fields, problem = {n: describe(f, most_words=8) for n, f in found_schema(snapshot).items()}, None
-    except SchemaError as error:
+        snapshot, schema = with_unischema(snapshot, None)
+        schema = found_schema(snapshot) if schema is None else schema
+        fields, problem = {n: describe(f, most_words=8) for n, f in schema.items()}, None
+    except ParquetLoaderError as error:
         fields, problem = {}, str(error)
     rows = snapshot.row_group_rows
     return {

@@ -41,6 +41,7 @@ from parquet_loader.schema import Schema
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Source
 from parquet_loader.types import check_int, parse_bytes
+from parquet_loader.unischema.hook import with_unischema
 from parquet_loader.write import DatasetWriter, WriteOptions
 from parquet_loader.write.publish import storage_errors
 from parquet_loader.write.writer import WriteMode, WriteSummary
@@ -184,7 +185,7 @@ def rewrite_dataset(
     home, target_path = resolve(path, target_filesystem)
     snapshot = open_snapshot(source, filesystem)
     _refuse_overlap(source, snapshot, home, target_path)
-    fields = _fields_of(snapshot, schema, columns, options)
+    snapshot, fields = _fields_of(snapshot, schema, columns, options)
     dataset = _opened(snapshot, fields.readable(fields.chosen), filters, limit, threads, options)
     with ExitStack() as stack:
         passes = 2 if check_bool("shuffle", shuffle) else 1
@@ -394,17 +395,22 @@ def _is_within(path: str, folder: str) -> bool:
 
 def _fields_of(
     snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, options: ReadOptions
-) -> Fields:
+) -> tuple[Snapshot, Fields]:
+    """Return what the source holds, by the schema given or found; the snapshot is that with Petastorm's fields seen."""
     if schema is not None:
         chosen = select(schema, columns)
-        return Fields(chosen, chosen, frozenset(chosen), is_given=True)
+        return snapshot, Fields(chosen, chosen, frozenset(chosen), is_given=True)
+    snapshot, unischema = with_unischema(snapshot, columns)
+    if unischema is not None:
+        chosen = select(unischema, columns)
+        return snapshot, Fields(chosen, chosen, frozenset(chosen), is_given=False)
     found = found_schema(snapshot, columns)
     with_rows = set(snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]].tolist())
     carried = [
         s for number, s in enumerate(snapshot.schemas) if is_carrying(s) and (number in with_rows or not with_rows)
     ]
     declared = frozenset(name for schema_ in carried for name in Schema.from_arrow(schema_))
-    return Fields(found, with_constant_lists(found, snapshot, options), declared, is_given=False)
+    return snapshot, Fields(found, with_constant_lists(found, snapshot, options), declared, is_given=False)
 
 
 def _opened(

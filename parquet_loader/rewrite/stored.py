@@ -19,6 +19,7 @@ from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.schema import (
     Bytes,
     Category,
+    Encoded,
     Field,
     Group,
     Image,
@@ -75,7 +76,7 @@ def lenient(field: Field) -> Field:
     if isinstance(field, Group) or policy_of(field) != "refuse":
         return field
     match field:
-        case Tensor():
+        case Tensor() | Encoded():
             return replace(field, null="mask")  # with a fill, a null among its elements would become a number
         case RaggedList():
             return replace(field, fill=())
