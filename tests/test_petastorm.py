@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from parquet_loader import BatchedDataLoader as OurLoader
+from parquet_loader import WriteOptions
 from parquet_loader.errors import ConfigurationError, TransformError
 from parquet_loader.petastorm import (
     NoDataAvailableError,
@@ -433,6 +434,7 @@ def numbers_reader(**options: Any) -> Any:
 @pytest.mark.parametrize("capacity", [0, 7, 100])
 @pytest.mark.parametrize("make", [DataLoader, BatchedDataLoader])
 def test_loaders_deliver_every_row_once_and_end_with_a_partial_batch(make: Any, capacity: int) -> None:
+    batches: list[Any] = []
     with make(numbers_reader(workers_count=2), batch_size=5, shuffling_queue_capacity=capacity) as loader:
         for _ in range(2):  # the partial batch of one pass does not leak into the next
             batches = list(loader)
@@ -549,9 +551,10 @@ def test_n_grams_need_sorted_rows_of_one_row_group() -> None:
         list(reader)
     with make_reader(SERIES, schema_fields=NGram({0: ["value"], 1: ["value"]}, 1000, "ts"), **IN_ORDER) as reader:
         assert len(list(reader)) == 27
-    for arguments in (([], 1, "ts"), ({0: "ts"}, 1, "ts"), ({0: ["ts"]}, None, "ts"), ({0: ["ts"]}, 1, None)):
+    wrong: list[Any] = [([], 1, "ts"), ({0: "ts"}, 1, "ts"), ({0: ["ts"]}, None, "ts"), ({0: ["ts"]}, 1, None)]
+    for arguments in wrong:
         with pytest.raises(ValueError, match="NGram"):
-            NGram(*arguments)  # type: ignore[arg-type]
+            NGram(*arguments)
 
 
 # -- schemas, codecs, metadata --
@@ -655,7 +658,12 @@ def test_metadata_that_are_written_are_read_again(tmp_path: Path) -> None:
 
 def test_a_copy_delivers_the_same_batches_from_raw_tensors(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    schema = copy_dataset(oracle.EVERYTHING, tmp_path / "copy", progress=lambda done, total: seen.append((done, total)))
+    schema = copy_dataset(
+        oracle.EVERYTHING,
+        tmp_path / "copy",
+        options=WriteOptions(),
+        progress=lambda done, total: seen.append((done, total)),
+    )
     assert seen == [(6, 24), (12, 24), (18, 24), (24, 24)]
     stored = pq.read_schema(next((tmp_path / "copy").glob("*.parquet")))
     assert stored.field("matrix").type == pa.binary(48)

@@ -83,8 +83,10 @@ def copy_dataset(
     target = target_schema(schema)
     report = _report if progress is True else progress or None
     done, total = 0, snapshot.rows
-    writer = DatasetWriter(path, target, options) if options is not None else DatasetWriter(path, target)
-    with writer as opened, ThreadPoolExecutor(1, thread_name_prefix="parquet_loader-petastorm") as ahead:
+    with (
+        DatasetWriter(path, target, options=options) as opened,
+        ThreadPoolExecutor(1, thread_name_prefix="parquet_loader-petastorm") as ahead,
+    ):
         groups = range(snapshot.row_groups)
         future = ahead.submit(dataset.read, 0, list(schema)) if groups else None
         for group in groups:

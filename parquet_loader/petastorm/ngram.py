@@ -77,7 +77,7 @@ class NGram:
 
     def convert_fields(self, unischema: Unischema, field_list: Sequence[Any]) -> list[UnischemaField]:
         """Return fields for fields and regular expressions."""
-        exact = [field for field in field_list if isinstance(field, tuple)]
+        exact = [field for field in field_list if isinstance(field, UnischemaField)]
         patterns = [field for field in field_list if isinstance(field, str)]
         return [*exact, *match_unischema_fields(unischema, patterns)]
 

@@ -244,7 +244,7 @@ def dtype_name(numpy_dtype: Any) -> str:
     if isinstance(numpy_dtype, type) and issubclass(numpy_dtype, np.generic):
         name: str = np.dtype(numpy_dtype).name if not issubclass(numpy_dtype, np.flexible) else numpy_dtype.__name__
         return {"datetime64": "datetime64", "timedelta64": "timedelta64"}.get(numpy_dtype.__name__, name)
-    return np.dtype(numpy_dtype).name
+    return str(np.dtype(numpy_dtype).name)
 
 
 def _numpy_type(type_: pa.DataType) -> Any:
