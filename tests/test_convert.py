@@ -33,7 +33,7 @@ def cache(tmp_path: Path) -> Iterator[Path]:
 
 
 def entries(cache: Path) -> list[str]:
-    return sorted(p.name for p in cache.iterdir() if p.is_dir())
+    return sorted(p.name for p in cache.glob("*") if p.is_dir())
 
 
 def test_a_frame_is_delivered_as_it_is(cache: Path) -> None:
