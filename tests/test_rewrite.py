@@ -651,7 +651,7 @@ def test_memory_stays_within_the_limit(tmp_path: Path, shuffle: bool) -> None:
         columns = {f"f{i}": rng.random(500_000, dtype=np.float32) for i in range(38)}
         columns["text"] = np.array(["x" * 20, "yy" * 4, "z"])[rng.integers(0, 3, 500_000)]
         pq.write_table(pa.table(columns), tmp_path / f"s/{number}.parquet")  # one row group of 80 MB each
-    limit = 192 * 2**20
+    limit = 256 * 2**20
     arguments = [str(tmp_path / "s"), str(tmp_path / "t"), str(shuffle), str(limit)]
     done = subprocess.run([sys.executable, "-c", MEMORY, *arguments], capture_output=True, text=True, check=True)
     used, spilled = map(int, done.stdout.split())

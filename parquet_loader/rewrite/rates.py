@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parquet_loader.arena import Arenas
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset import Counted, Dataset
 from parquet_loader.engine import Engine
 from parquet_loader.shards import everything
 
@@ -66,7 +66,7 @@ def _part(dataset: Dataset, sample_bytes: int) -> Dataset:
     stride = max(1, dataset.rows // wanted_rows)
     counts = np.zeros_like(dataset.counts)
     counts[groups[::stride]] = dataset.counts[groups[::stride]]
-    return replace(dataset, counts=counts)
+    return replace(dataset, counted=Counted(counts))
 
 
 def _load(dataset: Dataset, arenas: tuple[Arenas, Arenas], threads: int, seed: int, epoch: int) -> tuple[float, float]:
