@@ -93,9 +93,9 @@ def measure(folder: Path, rounds: int, threads: int | None, isolation: str) -> d
         folder,
         BATCH_SIZE,
         num_threads=threads,
-        isolation=isolation,
+        isolation=isolation,  # type: ignore[arg-type]
         memory_limit="4GiB",
-        **arguments,  # type: ignore[arg-type]
+        **arguments,
     ) as loader:
         kept = next(iter(loader))
         loader.reset()

@@ -106,10 +106,9 @@ def main() -> None:
     print(f"{'footers of all files':62} {len(one) * files / 1e9:8.2f} GB  {len(one) / 1e3:.0f} KB each")
     rounds = 50
     began = time.perf_counter()
-    for _ in range(rounds):
-        metadata = pq.read_metadata(pa.BufferReader(one))
+    found = [pq.read_metadata(pa.BufferReader(one)).num_row_groups for _ in range(rounds)]
     seconds = (time.perf_counter() - began) / rounds
-    assert metadata.num_row_groups == groups
+    assert set(found) == {groups}
     print(f"{'parsing them all, one thread':62} {seconds * files:8.1f} s  {seconds * 1e3:.2f} ms each")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(f"{'most memory of this process':62} {peak / 1024:8.0f} MB")

@@ -218,11 +218,12 @@ def measure_gain(folder: str, rounds: int) -> dict[str, Any]:
     write_dataset(tables, os.path.join(folder, "write_dataset"), Schema(
         dict.fromkeys(names[0], Scalar("float32")) | dict.fromkeys(names[1], Scalar("int32")) | {"y": Scalar("int8")}
     ))  # fmt: skip
-    for name, arguments in {
+    ways: dict[str, dict[str, Any]] = {
         "rewritten": {},
         "rewritten, objective size": {"objective": "size"},
         "rewritten, packed": {"pack": {"dense": names[0], "categories": names[1]}},
-    }.items():
+    }
+    for name, arguments in ways.items():
         rewrite_dataset(source, os.path.join(folder, name), measure_gain=False, **arguments)
     layouts = sorted(os.listdir(folder))
     opened = [

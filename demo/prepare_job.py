@@ -88,17 +88,17 @@ def main() -> None:
     parser.add_argument("engine", choices=["dask", "spark"])
     engine = parser.parse_args().engine
     folder = fetch()
-    tables = [pd.read_csv(folder / name) for name in ("flights.csv.zip", "weather.csv", "planes.csv")]
+    flights, weather, planes = (pd.read_csv(folder / n) for n in ("flights.csv.zip", "weather.csv", "planes.csv"))
     targets = {"train": TRAIN, "validation": VALIDATION}
     if engine == "dask":
-        with_dask(*tables, targets)
+        with_dask(flights, weather, planes, targets)
         return
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     try:
-        with_spark(spark, *tables, targets)
+        with_spark(spark, flights, weather, planes, targets)
     finally:
         spark.stop()
 

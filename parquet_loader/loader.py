@@ -6,7 +6,7 @@ import importlib
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -31,6 +31,7 @@ from parquet_loader.process import BatchProcessor, Transform
 from parquet_loader.ranks import Ranks, current_ranks
 from parquet_loader.schema import Schema
 from parquet_loader.shards import Division, Sharding, split_over_workers
+from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import Source
 from parquet_loader.state import (
     ORDER_METHOD,
@@ -172,21 +173,26 @@ class BatchedDataLoader:
         ranks = None if shard is not None or isinstance(source, Opened) else _ranks(self._sharding.shard)
         self._filters = filters
         self._chooses_window = window_rows is None
-        self._open_dataset = partial(
-            open_dataset,
-            schema=schema,
-            columns=columns,
-            filters=filters,
-            window_rows=window_rows,
-            memory_limit_bytes=limit,
-            transform=transform is not None,
-            read_options=read_options or ReadOptions(),
-            skips=self._options.skips,
-            num_threads=self.num_threads,
-            ranks=ranks,
-            row_numbers=None if output_options is None else output_options.row_numbers,
-            **self._window_needs(),
-        )
+        needs, skips, threads = self._window_needs(), self._options.skips, self.num_threads
+
+        def opened(snapshot: Snapshot) -> Dataset:
+            return open_dataset(
+                snapshot,
+                schema=schema,
+                columns=columns,
+                filters=filters,
+                window_rows=window_rows,
+                memory_limit_bytes=limit,
+                transform=transform is not None,
+                read_options=read_options or ReadOptions(),
+                skips=skips,
+                num_threads=threads,
+                ranks=ranks,
+                row_numbers=None if output_options is None else output_options.row_numbers,
+                **needs,
+            )
+
+        self._open_dataset = opened  # a function that does not know this object, which would never be let go of
         self._next_epoch = 0
         self._next_batch = 0
         self._is_placed = True

@@ -112,7 +112,7 @@ def test_with_logical_shards_global_batches_are_the_same_on_any_number_of_ranks(
 def test_workers_in_turn_deliver_what_their_rank_would(rows: int, batch_size: int, ranks: int, workers: int) -> None:
     for remainder in ("drop", "pad", "uneven"):
         for rank in range(ranks):
-            whole = divide_rows(rows, batch_size, Shard(rank, ranks), ShardOptions(remainder), drop_last=False)  # type: ignore[arg-type]
+            whole = divide_rows(rows, batch_size, Shard(rank, ranks), ShardOptions(remainder), drop_last=False)
             parts = [split_over_workers(whole, batch_size, worker, workers) for worker in range(workers)]
             sizes = [[min(batch_size, p.delivered_rows - n * batch_size) for n in range(p.batches)] for p in parts]
             turns = [sizes[n % workers].pop(0) for n in range(whole.batches)]

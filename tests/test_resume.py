@@ -27,6 +27,7 @@ from parquet_loader import (
     SchemaError,
     ShardOptions,
 )
+from parquet_loader.engine import Engine
 from parquet_loader.types import Shard
 from tests import oracle
 from tests.datasets import Layout, write_layout, write_numbered
@@ -231,6 +232,7 @@ def test_resuming_reads_two_windows_at_most(tmp_path: Path) -> None:
         for batch in range(len(loader)):
             loader.seek(0, batch)
             engine = loader._engine(plan, batch)
+            assert isinstance(engine, Engine)
             engine._ahead = 1
             engine._fills_first = False
             engine.start()

@@ -67,7 +67,7 @@ class Checksum:
         if column.kind == "scalar":
             if values.ndim != 1:
                 raise ChecksumError(f"column {column.name}: expected [rows], got {values.shape}")
-            return _bits(values) * self._weights[column.name][1]
+            return np.asarray(_bits(values) * self._weights[column.name][1], np.uint64)
         if values.ndim < 2 or values[:1].size != column.width * len(values[:1]):
             raise ChecksumError(f"column {column.name}: expected {column.width} values a row, got {values.shape}")
         words = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint64)
@@ -88,7 +88,9 @@ class Checksum:
         places = np.arange(len(values)) - np.repeat(bounds[:-1], lengths)
         running = np.zeros(len(values) + 1, np.uint64)
         np.cumsum(_bits(values) * weights[1:][places], out=running[1:])
-        return running[bounds[1:]] - running[bounds[:-1]] + lengths.astype(np.uint64) * weights[0]
+        return np.asarray(
+            running[bounds[1:]] - running[bounds[:-1]] + lengths.astype(np.uint64) * weights[0], np.uint64
+        )
 
 
 def _places(column: Column) -> int:

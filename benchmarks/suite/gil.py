@@ -113,8 +113,8 @@ def measure(case: Case, folder: Path, rounds: int, threads: int) -> dict[str, di
             folder,
             shuffle=True,
             num_threads=threads,
-            isolation=case.isolation,
-            **case.arguments,  # type: ignore[arg-type]
+            isolation=case.isolation,  # type: ignore[arg-type]
+            **case.arguments,
         )
     except UnsupportedError as error:
         return {f"{case.name}, spinning": {"status": "unsupported", "reason": str(error)}}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def write(results: Path, page: Path, images: Path) -> None:
     page.write_text("\n".join(parts).rstrip("\n") + "\n", encoding="utf-8")
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a Markdown table, with an empty line after it."""
     lines = [head, tuple("---" for _ in head), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)

@@ -17,6 +17,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,10 @@ def open_loader(folder: Path, threads: int, batch_size: int = BATCH_SIZE, **more
     return BatchedDataLoader(folder, batch_size, shuffle=True, window_rows=window, num_threads=threads, **more)
 
 
+def opened_and_closed(folder: Path) -> None:
+    BatchedDataLoader(folder, 64, shuffle=True).close()
+
+
 def decode(folder: Path, threads: int) -> None:
     """Decode all row groups, several at a time, and let go of each."""
     paths = sorted(folder.glob("*.parquet"))
@@ -105,8 +110,8 @@ def threads(bench: Bench) -> Study:
     loaders = {count: open_loader(folder, count) for count in counts}
     ways: dict[Any, Callable[[], Any]] = {}
     for count in counts:
-        ways["loader", count] = lambda loader=loaders[count]: drain(loader)
-        ways["decoding", count] = lambda count=count: decode(folder, count)
+        ways["loader", count] = partial(drain, loaders[count])
+        ways["decoding", count] = partial(decode, folder, count)
     found = {key: rate(seconds, rows / 1e6) for key, seconds in bench.in_turns(ways).items()}
     for loader in loaders.values():
         loader.close()
@@ -138,8 +143,8 @@ def files(bench: Bench) -> Study:
     ways: dict[Any, Callable[[], Any]] = {}
     for count in counts:
         folder = home / str(count)
-        ways["open", count] = lambda folder=folder: BatchedDataLoader(folder, 64, shuffle=True).close()
-        ways["footers", count] = lambda folder=folder: footers(folder)
+        ways["open", count] = partial(opened_and_closed, folder)
+        ways["footers", count] = partial(footers, folder)
     found = bench.in_turns(ways, min(bench.rounds, 3))
     series = {
         "opening a loader": [(n, found["open", n]) for n in counts],
@@ -177,7 +182,7 @@ def row_groups(bench: Bench) -> Study:
         )  # fmt: skip
 
     groups = {count: np.random.default_rng(0).integers(20_000, 60_000, count) for count in counts}
-    found = bench.in_turns({count: lambda count=count: plan(groups[count]) for count in counts})
+    found = bench.in_turns({count: partial(plan, groups[count]) for count in counts})
     held = {}
     for count in counts:
         tracemalloc.start()
@@ -219,8 +224,8 @@ def columns(bench: Bench) -> Study:
             paths, min(1024, window), shuffle=True, window_rows=window, num_threads=bench.threads
         )
         loaders.append(loader)
-        ways["loader", count] = lambda loader=loader: drain(loader)
-        ways["decoding", count] = lambda folder=home / str(count): decode(folder, bench.threads)
+        ways["loader", count] = partial(drain, loader)
+        ways["decoding", count] = partial(decode, home / str(count), bench.threads)
     found = {key: rate(seconds, values / 1e6) for key, seconds in bench.in_turns(ways).items()}
     for loader in loaders:
         loader.close()
@@ -241,7 +246,7 @@ def batch_rows(bench: Bench) -> Study:
     folder, rows = bench.tabular(0.25)
     sizes = [16, 64, 256, 1024, 4096, 16_384, 65_536]
     loaders = {size: open_loader(folder, bench.threads, size) for size in sizes}
-    ways = {size: lambda loader=loader: drain(loader) for size, loader in loaders.items()}
+    ways = {size: partial(drain, loader) for size, loader in loaders.items()}
     found = {size: rate(seconds, rows / 1e6) for size, seconds in bench.in_turns(ways).items()}
     for loader in loaders.values():
         loader.close()
@@ -262,7 +267,7 @@ def ranks(bench: Bench) -> Study | None:
         loaders = {size: open_loader(folder, bench.threads, 256, shard=Shard(0, size)) for size in sizes}
     except UnsupportedError:
         return None
-    found = bench.in_turns({size: lambda loader=loader: drain(loader) for size, loader in loaders.items()})
+    found = bench.in_turns({size: partial(drain, loader) for size, loader in loaders.items()})
     steps = {size: len(loader) for size, loader in loaders.items()}
     for loader in loaders.values():
         loader.close()

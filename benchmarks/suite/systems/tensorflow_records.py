@@ -55,7 +55,10 @@ class TensorFlowRecords(System):
 
     def epoch(self) -> Iterator[Batch]:
         for batch in self.data:
-            yield {name: torch.from_dlpack(tf.experimental.dlpack.to_dlpack(value)) for name, value in batch.items()}
+            yield {
+                name: torch.utils.dlpack.from_dlpack(tf.experimental.dlpack.to_dlpack(value))
+                for name, value in batch.items()
+            }
 
 
 def open_system(job: Job) -> System:

@@ -46,9 +46,8 @@ class RowGroups(IterableDataset[dict[str, Any]]):
     def shuffled(self, table: pa.Table) -> Iterator[dict[str, Any]]:
         order, size = torch.randperm(table.num_rows), self.job.batch_size
         fixed = not self.job.kinds & {"list", "text", "image"}
-        if fixed:
-            window = {column.name: tensor(column, table[column.name]) for column in self.job.columns}
-        else:
+        window = {column.name: tensor(column, table[column.name]) for column in self.job.columns if fixed}
+        if not fixed:
             table = table.take(order.numpy())
         for start in range(0, table.num_rows, size):
             if fixed:
