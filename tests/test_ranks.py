@@ -180,7 +180,7 @@ PREAMBLE = """
     import torch, torch.distributed as dist
     import pyarrow.compute as pc
     from parquet_loader import BatchedDataLoader, ParquetLoaderError
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=240))
     rank, world = dist.get_rank(), dist.get_world_size()
     root = sys.argv[1]
 """
@@ -204,11 +204,12 @@ def on_ranks(count: int, root: str, script: str, tmp_path: Path) -> list[Any]:
         )
         for rank in range(count)
     ]
-    outputs = [process.communicate(timeout=110) for process in processes]
+    outputs = [process.communicate(timeout=280) for process in processes]
     assert [process.returncode for process in processes] == [0] * count, [error[-2000:] for _, error in outputs]
     return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
 
 
+@pytest.mark.timeout(600)
 def test_loaders_follow_torch_distributed_and_ddp_trains_in_step(tmp_path: Path) -> None:
     root = str(tmp_path / "data")
     write_numbered(root, ((30, 11), (25,), (), (1,)), ("double",))
@@ -239,6 +240,7 @@ def test_loaders_follow_torch_distributed_and_ddp_trains_in_step(tmp_path: Path)
     assert results[0][0][0] != results[0][0][1]
 
 
+@pytest.mark.timeout(600)
 def test_what_fails_on_one_rank_is_raised_on_all(tmp_path: Path) -> None:
     root = str(tmp_path / "data")
     write_numbered(root, ((30, 11), (25,)), ("double",))
