@@ -10,6 +10,7 @@ files                 published files, as their footers describe them
 room                  reservations and eviction
 bounds, unfinished    how much rows may come to; a file on its way
 writer                `StoreWriter`
+sampling              `Samplers`
 weights, reading      how often samples come; what a loader sees
 status                the table
 store                 `SampleStore`
@@ -17,6 +18,7 @@ store                 `SampleStore`
 
 from __future__ import annotations
 
+from parquet_loader.store.sampling import Samplers, SamplerStatus
 from parquet_loader.store.settings import StoreOptions
 from parquet_loader.store.status import StoreStatus
 from parquet_loader.store.store import SampleStore, WeightedStore
@@ -29,6 +31,8 @@ __all__ = [
     "AtMost",
     "RecentFirst",
     "SampleStore",
+    "SamplerStatus",
+    "Samplers",
     "StoreOptions",
     "StoreStatus",
     "StoreWriter",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isnan
 from typing import Any
 
@@ -22,6 +23,7 @@ from parquet_loader.store.names import FileName
 from parquet_loader.store.places import HIDDEN, Places
 from parquet_loader.store.reading import Reading, StoreFollower
 from parquet_loader.store.room import Evicted, Room, take_back
+from parquet_loader.store.sampling import Samplers
 from parquet_loader.store.settings import (
     Eviction,
     Settings,
@@ -227,6 +229,25 @@ class SampleStore:
             delay = min(2 * delay, 0.5)
         return found
 
+    def sample(
+        self,
+        function: Callable[..., Iterator[Any]],
+        *,
+        processes: int = 1,
+        arguments: Sequence[Any] = (),
+        **writer: Any,
+    ) -> Samplers:
+        """Run ``function(number, *arguments)`` in several processes, and write the batches that it yields.
+
+        Args:
+            function: Importable, since processes are spawned.
+            processes: How many; `number` counts them from 0.
+            arguments: Handed over to each.
+            **writer: As for `writer`.
+        """
+        self._writable()
+        return Samplers(partial(_writer_of, self, writer), function, processes, tuple(arguments))
+
     def status(self) -> StoreStatus:
         """Return what is there and what happens to it; print it for a table."""
         settings = self.settings
@@ -336,6 +357,11 @@ class WeightedStore:
     def follow(self) -> StoreFollower:
         """Return one loader's view."""
         return self.store.follow(self.weights, self.seed)
+
+
+def _writer_of(store: SampleStore, options: Mapping[str, Any]) -> StoreWriter:
+    """Return a sampling process's writer."""
+    return store.writer(**options)
 
 
 def _opened(path: str, function: Callable[[StoredFile], float] | None) -> SampleStore:

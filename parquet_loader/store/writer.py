@@ -301,6 +301,10 @@ class StoreWriter:
         self._finalizer()
         return self.done
 
+    def stop_waiting(self) -> None:
+        """End waits for room, now and from now on: they raise `WriteError`. From any thread."""
+        self._output.stop.set()
+
     def abort(self) -> None:
         """Drop what is not published, and end the writer; does nothing after `close`."""
         if self._state == "open" and self._pid == os.getpid():

@@ -1,0 +1,358 @@
+"""Sampling processes: a user's function in several processes, each writing to the store, started again if one dies."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any, Self
+
+from parquet_loader.errors import ConfigurationError, LoaderStateError, ParquetLoaderError, WriteError
+from parquet_loader.store.writer import StoreWriter
+from parquet_loader.types import check_int, format_bytes
+
+SampleFunction = Callable[..., Iterator[Any]]
+
+_REPORT_S = 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
+_STEADY_S = 60.0  # who lived so long starts again at once
+_GRACE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerStatus:
+    """One sampling process.
+
+    Attributes:
+        number: From 0.
+        pid: Process id, or None while there is none.
+        rows, bytes: Published by all that ran under this number.
+        rows_per_s: Over the life of the process that runs now.
+        dropped_rows: Left out because the store was full.
+        waited_s: Seconds spent waiting for room.
+        starts: How often it was started.
+        last_error: How the last one ended that did not end by itself, or None.
+        is_done: Whether its function has come to its end.
+    """
+
+    number: int
+    pid: int | None = None
+    rows: int = 0
+    bytes: int = 0
+    rows_per_s: float = 0.0
+    dropped_rows: int = 0
+    waited_s: float = 0.0
+    starts: int = 0
+    last_error: str | None = None
+    is_done: bool = False
+
+    def __str__(self) -> str:
+        state = "done" if self.is_done else f"process {self.pid}" if self.pid else "none at the moment"
+        error = f", last error: {self.last_error}" if self.last_error else ""
+        return (
+            f"sampler {self.number}: {state}, {self.rows} rows, {format_bytes(self.bytes)}, "
+            f"{self.rows_per_s:.0f} rows/s, {self.starts} starts{error}"
+        )
+
+
+@dataclass(slots=True)
+class _Sampler:
+    """One number's process, as the supervising thread sees it."""
+
+    status: SamplerStatus
+    process: Any = None
+    reports: Connection | None = None
+    stop: Connection | None = None
+    began: float = 0.0
+    counted: tuple[int, int, int, float] = (0, 0, 0, 0.0)  # rows, bytes, dropped, waited: of the process running now
+    before: tuple[int, int, int, float] = (0, 0, 0, 0.0)  # of those that ran before
+    failures: int = 0
+    start_at: float = 0.0
+
+
+@dataclass(slots=True)
+class _Supervised:
+    """What the supervising thread and the caller share; it knows nothing of the `Samplers` object."""
+
+    open_writer: Callable[[], StoreWriter]
+    function: SampleFunction
+    arguments: tuple[Any, ...]
+    wake: Connection
+    woken: Connection
+    samplers: list[_Sampler]
+    error: BaseException | None = None
+    lock: Any = field(default_factory=threading.Lock)
+
+
+class Samplers:
+    """Runs ``function(number, *arguments)`` in several processes; made by `SampleStore.sample`.
+
+    The function yields batches; the process writes each to the store. A process that dies, or whose function raises, is
+    started again: at once if it had lived for a minute, else after a pause that doubles from 0.1 to 30 seconds. One
+    whose function ends is done.
+
+    Processes are spawned, so that the function has to be importable, and a script needs its
+    ``if __name__ == "__main__":``. One thread of this process, ``parquet_loader-samplers``, watches over them. `stop`,
+    the end of a ``with`` block, garbage collection and the end of the interpreter stop them: each publishes what it has
+    and ends. When this process is killed, they notice by a pipe, and do the same.
+    """
+
+    def __init__(
+        self,
+        open_writer: Callable[[], StoreWriter],
+        function: SampleFunction,
+        processes: int,
+        arguments: tuple[Any, ...],
+    ) -> None:
+        if not callable(function):
+            raise ConfigurationError(
+                f"function={function!r:.80}: expected a function (number, ...) that yields batches"
+            )
+        check_int("processes", processes, 1, 4096)
+        woken, wake = multiprocessing.Pipe(duplex=False)
+        samplers = [_Sampler(SamplerStatus(number)) for number in range(processes)]
+        self._shared = _Supervised(open_writer, function, tuple(arguments), wake, woken, samplers)
+        self._thread = threading.Thread(
+            target=_supervise, args=(self._shared,), name="parquet_loader-samplers", daemon=True
+        )
+        self._finalizer = weakref.finalize(self, _stop, self._shared, self._thread, os.getpid())
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.status()))
+
+    def status(self) -> list[SamplerStatus]:
+        """Return what each process has done.
+
+        Raises:
+            LoaderStateError: the thread that watches over them has failed.
+        """
+        with self._shared.lock:
+            if self._shared.error is not None:
+                raise LoaderStateError(f"the samplers have ended: {self._shared.error}") from self._shared.error
+            return [sampler.status for sampler in self._shared.samplers]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every function has come to its end."""
+        return all(status.is_done for status in self.status())
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until every function has come to its end; return whether they have."""
+        self._thread.join(timeout_s)
+        return self.is_done
+
+    def stop(self) -> list[SamplerStatus]:
+        """Let each process publish what it has and end, and say what each did; idempotent."""
+        self._finalizer()
+        return self.status()
+
+
+def _stop(shared: _Supervised, thread: threading.Thread, pid: int) -> None:
+    if pid != os.getpid():
+        return
+    with contextlib.suppress(OSError):  # the thread has ended already
+        shared.wake.send_bytes(b"stop")
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+def _supervise(shared: _Supervised) -> None:
+    """The thread's work: start, watch, restart, and at last stop the processes."""
+    try:
+        while not all(s.status.is_done for s in shared.samplers):
+            now = time.monotonic()
+            for sampler in shared.samplers:
+                if sampler.process is None and not sampler.status.is_done and now >= sampler.start_at:
+                    _start(shared, sampler)
+            if _listen(shared, [shared.woken], _until_next_start(shared, now)):
+                break
+        _end_all(shared)
+    except BaseException as error:
+        with shared.lock:
+            shared.error = error
+        _end_all(shared)
+    finally:
+        shared.woken.close()
+        shared.wake.close()
+
+
+def _until_next_start(shared: _Supervised, now: float) -> float | None:
+    waiting = [s.start_at - now for s in shared.samplers if s.process is None and not s.status.is_done]
+    return max(0.0, min(waiting)) if waiting else None
+
+
+def _start(shared: _Supervised, sampler: _Sampler) -> None:
+    context = multiprocessing.get_context("spawn")
+    reports, report = context.Pipe(duplex=False)
+    stopped, stop = context.Pipe(duplex=False)
+    status = sampler.status
+    process = context.Process(
+        target=_run,
+        args=(shared.open_writer, shared.function, status.number, shared.arguments, report, stopped),
+        name=f"parquet_loader-sampler-{status.number}",
+    )
+    try:
+        process.start()
+    finally:
+        report.close()
+        stopped.close()
+    sampler.process, sampler.reports, sampler.stop = process, reports, stop
+    sampler.began, sampler.counted = time.monotonic(), (0, 0, 0, 0.0)
+    with shared.lock:
+        sampler.status = replace(status, pid=process.pid, starts=status.starts + 1, rows_per_s=0.0)
+
+
+def _listen(shared: _Supervised, others: list[Connection], timeout_s: float | None) -> bool:
+    """Wait for a report or for the end of a process, and take note of it; return whether one of `others` spoke."""
+    by_handle: dict[Any, _Sampler] = {}
+    for sampler in shared.samplers:
+        if sampler.process is not None:
+            by_handle[sampler.process.sentinel] = sampler
+            if sampler.reports is not None:
+                by_handle[sampler.reports] = sampler
+    others_spoke = False
+    for handle in wait([*by_handle, *others], timeout_s):
+        if handle in others:
+            others_spoke = True
+            continue
+        sampler = by_handle[handle]
+        if sampler.process is None:
+            continue
+        if handle is sampler.reports:
+            _take_report(shared, sampler)
+        else:
+            _note_end(shared, sampler)
+    return others_spoke
+
+
+def _take_report(shared: _Supervised, sampler: _Sampler) -> None:
+    assert sampler.reports is not None
+    try:
+        kind, value = sampler.reports.recv()
+    except (EOFError, OSError):
+        sampler.reports.close()
+        sampler.reports = None
+        return
+    with shared.lock:
+        if kind == "error":
+            sampler.status = replace(sampler.status, last_error=value)
+        elif kind == "done":
+            sampler.status = replace(sampler.status, is_done=True)
+        else:
+            sampler.counted = value
+            rows, size, dropped, waited = (a + b for a, b in zip(sampler.before, value, strict=True))
+            seconds = max(1e-9, time.monotonic() - sampler.began)
+            sampler.status = replace(
+                sampler.status,
+                rows=int(rows),
+                bytes=int(size),
+                dropped_rows=int(dropped),
+                waited_s=float(waited),
+                rows_per_s=value[0] / seconds,
+            )
+
+
+def _note_end(shared: _Supervised, sampler: _Sampler) -> None:
+    """A process has ended: take its last words, and see when it is to start again."""
+    while sampler.reports is not None:
+        _take_report(shared, sampler)
+    process, sampler.process = sampler.process, None
+    process.join()
+    if sampler.stop is not None:
+        sampler.stop.close()
+        sampler.stop = None
+    before = [a + b for a, b in zip(sampler.before, sampler.counted, strict=True)]
+    sampler.before = int(before[0]), int(before[1]), int(before[2]), float(before[3])
+    sampler.counted = (0, 0, 0, 0.0)
+    lived = time.monotonic() - sampler.began
+    sampler.failures = 1 if lived >= _STEADY_S else sampler.failures + 1
+    pause = 0.0 if lived >= _STEADY_S else min(_FIRST_PAUSE_S * 2 ** (sampler.failures - 1), _LONGEST_PAUSE_S)
+    sampler.start_at = time.monotonic() + pause
+    with shared.lock:
+        status = replace(sampler.status, pid=None, rows_per_s=0.0)
+        if process.exitcode < 0:
+            status = replace(status, last_error=f"killed by {signal.Signals(-process.exitcode).name}")
+        elif process.exitcode and not status.last_error:
+            status = replace(status, last_error=f"exit code {process.exitcode}")
+        sampler.status = status
+    process.close()
+
+
+def _end_all(shared: _Supervised) -> None:
+    """Ask every process to end, and kill those that do not in good time."""
+    for sampler in shared.samplers:
+        if sampler.stop is not None:
+            with contextlib.suppress(OSError):
+                sampler.stop.send_bytes(b"stop")
+    deadline = time.monotonic() + _GRACE_S
+    while any(s.process is not None for s in shared.samplers):
+        for sampler in shared.samplers:
+            if sampler.process is not None and time.monotonic() >= deadline:
+                sampler.process.kill()
+        _listen(shared, [], max(0.1, deadline - time.monotonic()))
+
+
+def _run(
+    open_writer: Callable[[], StoreWriter],
+    function: SampleFunction,
+    number: int,
+    arguments: tuple[Any, ...],
+    report: Connection,
+    stopped: Connection,
+) -> None:
+    """The process's work: write what the function yields, until it ends or is told to."""
+    is_stopped = threading.Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then stops this process
+    try:
+        writer = open_writer()
+        threading.Thread(target=_heed, args=(writer, stopped, is_stopped), name="stop", daemon=True).start()
+        reported = 0.0
+        with writer:
+            for batch in function(number, *arguments):
+                writer.write(batch)
+                if time.monotonic() - reported >= _REPORT_S:
+                    reported = time.monotonic()
+                    _tell(report, "count", _counts(writer))
+                if is_stopped.is_set():
+                    break
+        _tell(report, "count", _counts(writer))
+        if not is_stopped.is_set():
+            _tell(report, "done", None)
+    except BaseException as error:
+        if is_stopped.is_set() and isinstance(error, WriteError):
+            return  # it waited for room, and was told to end
+        where = "" if isinstance(error, ParquetLoaderError) else f"{type(error).__name__}: "
+        _tell(report, "error", f"{where}{error}")
+        raise
+
+
+def _heed(writer: StoreWriter, stopped: Connection, is_stopped: threading.Event) -> None:
+    """Wait for the word to stop, which the parent's death gives as well, and end a wait for room."""
+    with contextlib.suppress(OSError):
+        stopped.poll(None)
+    is_stopped.set()
+    writer.stop_waiting()
+
+
+def _counts(writer: StoreWriter) -> tuple[int, int, int, float]:
+    done = writer.done
+    return done.rows, done.bytes, done.dropped_rows, done.waited_s
+
+
+def _tell(report: Connection, kind: str, value: Any) -> None:
+    with contextlib.suppress(OSError):  # the parent is gone, and nobody wants to know
+        report.send((kind, value))

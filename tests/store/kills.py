@@ -1,0 +1,214 @@
+"""Processes that write, read and evict, and a parent that kills them at random moments and looks at what is left."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from parquet_loader.schema import Scalar, Schema, Tensor
+from parquet_loader.store import SampleStore, StoreOptions
+
+SCHEMA = Schema({"x": Tensor("uint8", (512,)), "writer": Scalar("int64"), "i": Scalar("int64")})
+OPTIONS = StoreOptions(file_bytes=24_000, row_group_bytes=12_000, roll_s=0.2)
+LIMIT_BYTES = 600_000
+ROWS = 20
+LIVE = {"write": 4, "read": 2, "evict": 1}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it; `errors` is empty if all was well."""
+
+    errors: list[str] = field(default_factory=list)
+    kills: int = 0
+    published_rows: int = 0
+    acknowledged_rows: int = 0
+    epochs: int = 0
+    most_bytes: int = 0
+
+
+def batch(writer: int, first: int) -> dict[str, Any]:
+    i = np.arange(first, first + ROWS)
+    x = np.random.default_rng((writer, first)).integers(0, 256, (ROWS, 512), dtype=np.uint8)
+    return {"x": x, "writer": np.full(ROWS, writer), "i": i}
+
+
+def say(log: str, **what: Any) -> None:
+    with open(log, "a", encoding="utf-8") as file:
+        file.write(json.dumps(what) + "\n")
+
+
+def work(kind: str, path: str, number: int, log: str) -> None:
+    """What a process does until it is killed; an error ends it, and is told."""
+    try:
+        {"write": write, "read": read, "evict": evict}[kind](path, number, log)
+    except BaseException:
+        say(log, error=traceback.format_exc())
+        raise
+
+
+def write(path: str, number: int, log: str) -> None:
+    """Write until killed; say after each flush how many rows are acknowledged, and in which files they are."""
+    store = SampleStore(path)
+    with store.writer() as writer:
+        first = 0
+        while True:
+            writer.write(batch(number, first))
+            first += ROWS
+            if first % (3 * ROWS) == 0:
+                done = writer.flush()
+                say(log, acknowledged=done.rows)
+
+
+def read(path: str, number: int, log: str) -> None:
+    """Read epochs until killed; every row of the snapshot once."""
+    from parquet_loader import BatchedDataLoader
+
+    store = SampleStore(path)
+    store.wait(rows=1)
+    say(log, reading=True)
+    with BatchedDataLoader(store, 16, shuffle=True, seed=number, num_threads=1, window_rows=64) as loader:
+        while True:
+            seen: list[tuple[int, int]] = []
+            for one in loader:
+                seen += zip(one["writer"].tolist(), one["i"].tolist(), strict=True)
+            if not len(set(seen)) == len(seen) == loader._dataset.rows:
+                say(log, error=f"{len(seen)} rows, {len(set(seen))} different, of {loader._dataset.rows}")
+            say(log, epochs=1, rows=len(seen))
+
+
+def evict(path: str, number: int, log: str) -> None:
+    """Evict until killed."""
+    store = SampleStore(path)
+    draw = random.Random(number)
+    say(log, evicting=True)
+    while True:
+        store.evict(draw.randrange(LIMIT_BYTES // 4, LIMIT_BYTES))
+        time.sleep(0.01)
+
+
+def kill_at_random(path: Path, *, writers: int, readers: int, evictors: int, seed: int) -> Outcome:
+    """Start processes, kill each at a random moment, start the next; look at the store all the while."""
+    draw = random.Random(seed)
+    SampleStore(path, schema=SCHEMA, max_bytes=LIMIT_BYTES, options=OPTIONS)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "parquet_loader.loader", "parquet_loader.store"])
+    outcome = Outcome()
+    left = {"write": writers, "read": readers, "evict": evictors}
+    running: list[_Running] = []
+    acknowledged: dict[int, int] = {}
+    began = 0
+    while any(left.values()) or running:
+        for kind, live in LIVE.items():
+            while left[kind] and sum(r.kind == kind for r in running) < live:
+                left[kind] -= 1
+                began += 1
+                log = path.parent / f"{kind}-{began}.log"
+                log.touch()
+                process = context.Process(target=work, args=(kind, str(path), began, str(log)))
+                process.start()
+                running.append(_Running(kind, began, process, log))
+        for one in list(running):
+            one.process.join(0.002)
+            if one.process.exitcode is not None:
+                outcome.errors.append(f"{one.kind} {one.number} ended by itself: {one.log.read_text()[-2000:]}")
+                running.remove(one)
+            elif one.dies_at is None:
+                if one.log.stat().st_size:  # it is at work: from here on any moment will do
+                    one.dies_at = time.monotonic() + draw.uniform(0.0, 0.3)
+            elif time.monotonic() >= one.dies_at:
+                one.process.kill()
+                one.process.join()
+                one.process.close()
+                outcome.kills += 1
+                hear(one, outcome, acknowledged)
+                running.remove(one)
+        look(path, outcome)
+    finish(path, outcome, acknowledged)
+    return outcome
+
+
+@dataclass(slots=True)
+class _Running:
+    """A process that is to be killed."""
+
+    kind: str
+    number: int
+    process: Any
+    log: Path
+    dies_at: float | None = None
+
+
+def hear(one: _Running, outcome: Outcome, acknowledged: dict[int, int]) -> None:
+    for line in one.log.read_text().splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:  # cut by the kill
+            continue
+        outcome.epochs += said.get("epochs", 0)
+        if "error" in said:
+            outcome.errors.append(f"{one.kind} {one.number}: {said['error']}")
+        if "acknowledged" in said:
+            acknowledged[one.number] = said["acknowledged"]
+    one.log.unlink()
+
+
+def look(path: Path, outcome: Outcome) -> None:
+    """Every file that is visible is whole, and all files together are within the limit."""
+    total = 0
+    for directory in (path, path / ".store" / "unfinished"):
+        for entry in os.scandir(directory):
+            if entry.name.endswith(".parquet"):
+                try:
+                    total += entry.stat().st_size
+                except FileNotFoundError:
+                    continue
+    outcome.most_bytes = max(outcome.most_bytes, total)
+    if total > LIMIT_BYTES:
+        outcome.errors.append(f"{total} bytes, limit {LIMIT_BYTES}")
+    newest = sorted(n for n in os.listdir(path) if n.endswith(".parquet"))[-1:]
+    for name in newest:
+        try:
+            table = pq.read_table(path / name)
+        except FileNotFoundError:
+            continue
+        check_table(table, name, outcome)
+
+
+def check_table(table: Any, name: str, outcome: Outcome) -> None:
+    writers, i = table["writer"].to_pylist(), table["i"].to_pylist()
+    if len(set(writers)) != 1 or i != list(range(i[0], i[0] + len(i))):
+        outcome.errors.append(f"{name}: rows {i[:3]}... of writers {set(writers)}")
+
+
+def finish(path: Path, outcome: Outcome, acknowledged: dict[int, int]) -> None:
+    """After the next open nothing is left of the dead, and what was acknowledged was published without a gap."""
+    store = SampleStore(path)
+    for place in ("writers", "readers", "unfinished"):
+        if os.listdir(path / ".store" / place):
+            outcome.errors.append(f"left behind in {place}: {os.listdir(path / '.store' / place)}")
+    status = store.status()
+    files = sorted(n for n in os.listdir(path) if n.endswith(".parquet"))
+    if (status.files, status.bytes) != (len(files), sum((path / n).stat().st_size for n in files)):
+        outcome.errors.append(f"the account is wrong: {status}")
+    there: dict[int, list[int]] = {}
+    for name in files:
+        table = pq.read_table(path / name)
+        check_table(table, name, outcome)
+        there.setdefault(table["writer"][0].as_py(), []).extend(table["i"].to_pylist())
+    for writer, rows in there.items():
+        # The oldest go first, so what is left of a writer is an unbroken run that reaches all it acknowledged.
+        if rows != list(range(rows[0], rows[0] + len(rows))) or rows[-1] + 1 < acknowledged.get(writer, 0):
+            outcome.errors.append(f"writer {writer}: {rows[:2]}..{rows[-1]}, acknowledged {acknowledged.get(writer)}")
+    outcome.acknowledged_rows = sum(acknowledged.values())
+    outcome.published_rows = status.rows

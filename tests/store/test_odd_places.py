@@ -1,0 +1,190 @@
+"""Odd clocks, full disks, read-only directories, missing locks, forks: each behaves as documented."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from parquet_loader import BatchedDataLoader, ConfigurationError, SampleStore, Schema, StoreOptions, Tensor, WriteError
+from tests.store.test_store import ONE, SCHEMA, SMALL, delivered, numbers, published, rows, used_bytes
+
+
+def test_clocks_order_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    clock = iter([2_000_000_000, 2_000_000_000, 5, 0, 253_500_000_000, 1_000_000_000])
+    monkeypatch.setattr(time, "time_ns", lambda: next(clock) * 10**9)
+    for k in range(6):
+        with store.writer() as writer:
+            writer.write(rows(10 * k, 10))
+    assert numbers(tmp_path) == list(range(60))
+    assert [f.sequence for f in store.files()] == list(range(1, 7))
+    assert [f.published_s for f in store.files()][2:4] == [5, 0]
+    store.evict(to_bytes=used_bytes(tmp_path) - 1)
+    assert numbers(tmp_path) == list(range(10, 60))
+    with BatchedDataLoader(store, 7) as loader:
+        assert delivered(loader) == list(range(10, 60))
+
+
+@contextlib.contextmanager
+def mounted(path: Path, *options: str) -> Iterator[None]:
+    """A memory-backed file system of its own; skips where mounting is not allowed."""
+    path.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", *options, "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_a_full_disk_loses_only_what_was_not_published(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "-o", "size=1m"):
+        path = tmp_path / "disk" / "store"
+        store = SampleStore(path, schema=SCHEMA, options=SMALL)
+        with pytest.raises(WriteError, match=r"No space left.*rows since then are lost"), store.writer() as writer:
+            writer.write(rows(100 * k, 100) for k in range(100))
+        there = numbers(path)
+        assert there == list(range(writer.done.rows))
+        assert os.listdir(path / ".store" / "unfinished") == []
+        assert store.evict(to_bytes=400_000).files > 0
+        with SampleStore(path).writer() as writer:
+            writer.write(rows(100_000, 10))
+        assert numbers(path)[-1] == 100_009
+
+
+def test_a_read_only_directory_can_be_read(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk"):
+        path = tmp_path / "disk" / "store"
+        with SampleStore(path, schema=SCHEMA, options=SMALL).writer() as writer:
+            writer.write(rows(0, 100))
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
+        store = SampleStore(path)
+        with BatchedDataLoader(store, 10) as loader:
+            assert delivered(loader) == list(range(100))
+        assert store.status().rows == 100
+        with pytest.raises(WriteError, match="read-only"):
+            store.writer()
+        with pytest.raises(WriteError, match="read-only"):
+            store.evict(to_bytes=1)
+        with pytest.raises(WriteError, match="read-only"):
+            SampleStore(path, max_bytes=10)
+
+
+def test_no_hard_link_is_ever_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=100_000, options=SMALL)
+    with store.writer() as writer:
+        writer.write(rows(0, 1000))
+    with BatchedDataLoader(store, 10) as loader:
+        assert len(delivered(loader)) == store.rows
+    assert {os.stat(f).st_nlink for f in published(tmp_path)} == {1}
+
+
+def test_locks_that_do_not_exclude_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    with pytest.raises(ConfigurationError, match="one lock to two holders"):
+        SampleStore(tmp_path, schema=SCHEMA)
+
+
+def test_locks_that_are_missing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ConfigurationError, match="has no locks"):
+        SampleStore(tmp_path, schema=SCHEMA)
+
+
+def test_a_forked_child_neither_keeps_nor_drops_what_its_parent_holds(tmp_path: Path) -> None:
+    code = f"""
+import os, sys, signal
+from parquet_loader import SampleStore
+store = SampleStore({str(tmp_path)!r})
+held = store.snapshot(); files = held.__enter__()
+writer = store.writer()
+child = os.fork()
+if not child:
+    sys.stdout.write("child\\n"); sys.stdout.flush()
+    signal.pause()
+sys.stdout.write(f"{{child}}\\n"); sys.stdout.flush()
+signal.pause()
+"""
+    store = SampleStore(tmp_path, schema=SCHEMA, options=SMALL)
+    with store.writer() as writer:
+        writer.write(rows(0, 100))
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    said = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
+    child = int(next(word for word in said if word != "child"))
+    try:
+        assert (store.status().readers, store.status().writers) == (1, 1)
+        assert store.evict(to_bytes=1).files == 0
+        parent.kill()
+        parent.wait()
+        assert (store.status().readers, store.status().writers) == (0, 0)
+        assert store.evict(to_bytes=1).files > 0
+    finally:
+        os.kill(child, 9)
+        parent.stdout.close()
+
+
+def test_what_a_dead_writer_left_is_removed_by_the_next_open(tmp_path: Path) -> None:
+    code = f"""
+import os
+from tests.store.test_store import rows
+from parquet_loader import SampleStore
+writer = SampleStore({str(tmp_path)!r}).writer()
+writer.write(rows(0, 50)); writer.flush(); writer.write(rows(50, 200))
+os.kill(os.getpid(), 9)
+"""
+    SampleStore(
+        tmp_path, schema=SCHEMA, max_bytes=10**6, options=StoreOptions(file_bytes=500_000, row_group_bytes=10_000)
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    hidden = tmp_path / ".store"
+    assert len(os.listdir(hidden / "unfinished")) == len(os.listdir(hidden / "writers")) == 1
+    store = SampleStore(tmp_path)
+    assert numbers(tmp_path) == list(range(50))
+    assert os.listdir(hidden / "unfinished") == os.listdir(hidden / "writers") == []
+    assert store.status().reserved_bytes == 0
+
+
+@pytest.mark.parametrize("storage", ["bytes", "list"])
+def test_other_readers_read_the_store_as_it_is(tmp_path: Path, storage: Any) -> None:
+    duckdb, pandas, polars = (pytest.importorskip(name) for name in ("duckdb", "pandas", "polars"))
+    schema = Schema({**SCHEMA, "x": Tensor("uint8", (256,), storage=storage)})
+    store = SampleStore(tmp_path, schema=schema, options=ONE)
+    with store.writer() as writer:
+        writer.write(rows(0, 200))
+        writer.flush()
+        writer.write(rows(200, 20))
+        expected = rows(0, 200)["x"][7]
+        found = {
+            "pyarrow": pq.read_table(tmp_path).sort_by("i").to_pylist(),
+            "pandas": pandas.read_parquet(tmp_path).sort_values("i").to_dict("records"),
+            "polars": polars.read_parquet(tmp_path / "*.parquet").sort("i").to_dicts(),
+            "duckdb": duckdb.sql(f"select * from '{tmp_path}/*.parquet' order by i").to_arrow_table().to_pylist(),
+        }
+        for name, records in found.items():
+            assert [r["i"] for r in records] == list(range(200)), name
+            x = records[7]["x"]
+            assert (bytes(x) if storage == "bytes" else bytes(list(x))) == expected.tobytes(), name
+    shutil.rmtree(tmp_path / ".store")
+    assert len(pq.read_table(tmp_path)) == 220

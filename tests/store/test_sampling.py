@@ -1,0 +1,80 @@
+"""Sampling processes: what they yield is written, who dies starts again, and all end when told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from parquet_loader import SampleStore
+from parquet_loader.store import Samplers
+from tests.store.test_store import ONE, SCHEMA, numbers, rows
+
+
+def yield_some(number: int, batches: int) -> Iterator[dict[str, Any]]:
+    for k in range(batches):
+        yield rows(1000 * number + 10 * k, 10)
+
+
+def yield_for_ever(number: int) -> Iterator[dict[str, Any]]:
+    k = 0
+    while True:
+        yield rows(100_000 * number + 10 * k, 10)
+        k += 1
+        time.sleep(0.001)
+
+
+def fail_at_first(number: int, folder: str) -> Iterator[dict[str, Any]]:
+    yield rows(0, 5)
+    marker = Path(folder) / "failed"
+    if not marker.exists():
+        marker.touch()
+        raise ValueError("the archive is away")
+    yield rows(5, 5)
+
+
+def until(samplers: Samplers, condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < ends, str(samplers)
+        time.sleep(0.02)
+
+
+def test_functions_that_end_are_done_and_what_they_yield_is_there(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    with store.sample(yield_some, processes=2, arguments=(5,)) as samplers:
+        assert samplers.join(90)
+    done = samplers.status()
+    assert [s.rows for s in done] == [50, 50]
+    assert sorted(numbers(tmp_path)) == [*range(50), *range(1000, 1050)]
+    assert "50 rows" in str(samplers)
+
+
+def test_one_that_raises_or_is_killed_starts_again(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path / "store", schema=SCHEMA, options=ONE)
+    with store.sample(fail_at_first, arguments=(str(tmp_path),)) as samplers:
+        assert samplers.join(90)
+    (status,) = samplers.status()
+    assert status.starts == 2
+    assert status.last_error == "ValueError: the archive is away"
+    with store.sample(yield_for_ever) as samplers:
+        until(samplers, lambda: samplers.status()[0].rows > 0)
+        pid = samplers.status()[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        until(samplers, lambda: samplers.status()[0].starts == 2)
+        assert samplers.status()[0].last_error == "killed by SIGKILL"
+    assert samplers.status()[0].pid is None
+    assert store.status().writers == 0
+
+
+def test_a_sampler_that_waits_for_room_ends_when_told_to(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=30_000, evict="never", options=ONE)
+    with store.sample(yield_for_ever) as samplers:
+        until(samplers, lambda: store.rows > 20)
+        stopping = time.monotonic()
+    assert time.monotonic() - stopping < 15
+    assert store.status().reserved_bytes == 0
