@@ -40,8 +40,8 @@ class FileName:
     writer: str
 
     def __str__(self) -> str:
-        moment = _EPOCH + timedelta(microseconds=max(0, self.published_us))
-        text = min(moment, _LAST).strftime(_TIME)
+        known_us = min(max(0, self.published_us), (_LAST - _EPOCH) // timedelta(microseconds=1))
+        text = (_EPOCH + timedelta(microseconds=known_us)).strftime(_TIME)
         return f"{self.sequence:012d}-{text}-{self.rows}r-{self.tag}-{self.writer}.parquet"
 
     @classmethod

@@ -75,6 +75,7 @@ class _Sampler:
     before: tuple[int, int, int, float] = (0, 0, 0, 0.0)  # of those that ran before
     failures: int = 0
     start_at: float = 0.0
+    has_told: bool = False  # the process running now has said what went wrong
 
 
 @dataclass(slots=True)
@@ -214,6 +215,7 @@ def _start(shared: _Supervised, sampler: _Sampler) -> None:
     sampler.began, sampler.counted = time.monotonic(), (0, 0, 0, 0.0)
     with shared.lock:
         sampler.status = replace(status, pid=process.pid, starts=status.starts + 1, rows_per_s=0.0)
+        sampler.has_told = False
 
 
 def _listen(shared: _Supervised, others: list[Connection], timeout_s: float | None) -> bool:
@@ -250,6 +252,7 @@ def _take_report(shared: _Supervised, sampler: _Sampler) -> None:
     with shared.lock:
         if kind == "error":
             sampler.status = replace(sampler.status, last_error=value)
+            sampler.has_told = True
         elif kind == "done":
             sampler.status = replace(sampler.status, is_done=True)
         else:
@@ -284,9 +287,9 @@ def _note_end(shared: _Supervised, sampler: _Sampler) -> None:
     sampler.start_at = time.monotonic() + pause
     with shared.lock:
         status = replace(sampler.status, pid=None, rows_per_s=0.0)
-        if process.exitcode < 0:
+        if process.exitcode < 0 and not sampler.has_told:
             status = replace(status, last_error=f"killed by {signal.Signals(-process.exitcode).name}")
-        elif process.exitcode and not status.last_error:
+        elif process.exitcode and not sampler.has_told:
             status = replace(status, last_error=f"exit code {process.exitcode}")
         sampler.status = status
     process.close()

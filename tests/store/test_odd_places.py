@@ -166,7 +166,7 @@ os.kill(os.getpid(), 9)
     assert store.status().reserved_bytes == 0
 
 
-@pytest.mark.parametrize("storage", ["bytes", "list"])
+@pytest.mark.parametrize("storage", ["raw", "list"])
 def test_other_readers_read_the_store_as_it_is(tmp_path: Path, storage: Any) -> None:
     duckdb, pandas, polars = (pytest.importorskip(name) for name in ("duckdb", "pandas", "polars"))
     schema = Schema({**SCHEMA, "x": Tensor("uint8", (256,), storage=storage)})
@@ -185,6 +185,6 @@ def test_other_readers_read_the_store_as_it_is(tmp_path: Path, storage: Any) -> 
         for name, records in found.items():
             assert [r["i"] for r in records] == list(range(200)), name
             x = records[7]["x"]
-            assert (bytes(x) if storage == "bytes" else bytes(list(x))) == expected.tobytes(), name
+            assert (bytes(x) if storage == "raw" else bytes(list(x))) == expected.tobytes(), name
     shutil.rmtree(tmp_path / ".store")
     assert len(pq.read_table(tmp_path)) == 220
