@@ -204,7 +204,7 @@ class Job:
             self._has_rows_already = True
 
     def _empty_file(self) -> WrittenFile:
-        packer = Packer(self.path, self.spec.schema, self.spec.options, lambda: new_task_file(self.spec, 0))
+        packer = Packer(self.path, self.spec.schema, self.spec.options, lambda: new_task_file(self.spec, 0, 0))
         packer.write_empty_file(self.spec.schema)
         (packed,) = packer.files
         return WrittenFile(0, os.path.basename(packed.file.hidden_path), 0, packed.bytes, 0)
@@ -247,9 +247,18 @@ class Job:
         return [join(home, name) for _, name in moves]
 
 
-def new_task_file(spec: JobSpec, partition: int) -> StagedFile:
-    """Return a file in the job's directory with a name that no other attempt has; tasks report its `hidden_path`."""
-    return StagedFile(spec.filesystem, spec.directory, f"part-{partition:06}-{uuid.uuid4().hex}.parquet")
+def new_task_file(spec: JobSpec, partition: int, number: int) -> StagedFile:
+    """Return a file in the job's directory with a name that no other attempt has; tasks report its `hidden_path`.
+
+    Names sort by partition, and by the file's number in it: so rows are read in the order in which they were given.
+    """
+    name = f"part-{partition:06}-{number:04}-{uuid.uuid4().hex}.parquet"
+    return StagedFile(spec.filesystem, spec.directory, name)
+
+
+def number_of(name: str) -> int:
+    """Return a task file's number in its partition."""
+    return int(name.split("-")[2])
 
 
 def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:

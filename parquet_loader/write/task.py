@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from parquet_loader.errors import DataError, ParquetLoaderError, SchemaError, WriteError
 from parquet_loader.filesystem import is_local
 from parquet_loader.write.commit import renames_directories
-from parquet_loader.write.job import JobSpec, WrittenFile, new_task_file
+from parquet_loader.write.job import JobSpec, WrittenFile, new_task_file, number_of
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.packer import Packer
 from parquet_loader.write.publish import storage_errors
@@ -57,7 +57,8 @@ def write_partition(spec: JobSpec, partition: int, data: Any) -> list[WrittenFil
 
 def merge_files(spec: JobSpec, partition: int, names: Sequence[str]) -> list[WrittenFile]:
     """Write the rows of several small files of the job again, as files of full row groups, and report those."""
-    with packing(spec, partition) as packer:
+    # A partition's small file is its last one, whose place these files take.
+    with packing(spec, partition, number_of(names[0])) as packer:
         for name in names:
             path = join(spec.directory, name)
             with (
@@ -134,13 +135,13 @@ def check_directory(spec: JobSpec) -> None:
 
 
 @contextlib.contextmanager
-def packing(spec: JobSpec, partition: int) -> Iterator[Packer]:
-    """Yield a packer, finish it, or remove what it wrote."""
+def packing(spec: JobSpec, partition: int, first_number: int = 0) -> Iterator[Packer]:
+    """Yield a packer, finish it, or remove what it wrote; its files' numbers in the partition go up from the first."""
     check_directory(spec)
     files: list[StagedFile] = []
 
     def new_file() -> StagedFile:
-        files.append(new_task_file(spec, partition))
+        files.append(new_task_file(spec, partition, first_number + len(files)))
         return files[-1]
 
     packer = Packer(spec.path, spec.schema, spec.options, new_file)
