@@ -15,6 +15,8 @@ from parquet_loader.shards import everything
 BATCH_ROWS = 1024
 _ROUNDS = 3
 _SAMPLE_BYTES = 64 * 2**20
+# All data sets keep their windows' memory from pass to pass, and together they must not take more than one would.
+_SHARE_OF_WINDOW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,16 @@ def load_rates(
 
 
 def _part(dataset: Dataset, sample_bytes: int) -> Dataset:
-    """Return the data set with only some row groups, spread over it."""
+    """Return the data set with only some row groups, spread over it, and smaller windows."""
     groups = np.flatnonzero(dataset.counts)
     wanted_rows = max(BATCH_ROWS, int(sample_bytes / max(dataset.sizing.row.decoded, 1.0)))
     stride = max(1, dataset.rows // wanted_rows)
     counts = np.zeros_like(dataset.counts)
     counts[groups[::stride]] = dataset.counts[groups[::stride]]
-    return replace(dataset, counted=Counted(counts))
+    window = dataset.sizing.window_rows
+    window = max(min(window, 2 * BATCH_ROWS), window // _SHARE_OF_WINDOW)
+    part = replace(dataset, counted=Counted(counts))
+    return part.with_window(window, batch_size=min(BATCH_ROWS, window), shuffle=True, side_by_side=1)
 
 
 def _load(dataset: Dataset, arenas: tuple[Arenas, Arenas], threads: int, seed: int, epoch: int) -> tuple[float, float]:

@@ -48,7 +48,7 @@ from parquet_loader.write.writer import WriteMode, WriteSummary
 
 # Shares of the memory limit. A bucket is there as read, joined and in its new order; what waits to be scattered, too.
 _SHARE_BUCKET = 1 / 12
-_SHARE_BUFFER = 1 / 10
+_SHARE_BUFFER = 1 / 16
 _SHARE_PIECE = 1 / 32
 _SHARE_SAMPLE = 1 / 16
 _MOST_PIECE_BYTES = 16 * 2**20
@@ -433,6 +433,7 @@ def _opened(
 
 
 def _gain(job: _Job, new: Dataset, threads: int) -> tuple[LoadRate, LoadRate]:
+    pa.default_memory_pool().release_unused()
     before, after = load_rates([job.dataset, new], threads, job.seed)
     return before, after
 
