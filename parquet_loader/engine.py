@@ -252,7 +252,7 @@ class Engine:
             return self._admitted == self._plan.windows
         if self._coming[0].error is not None or self._coming[0].phase != "ready":
             return self._coming[0].error is not None
-        if not self._fills_first or self._plan.windows == 1:
+        if not self._fills_first or (len(self._coming) == 1 and self._admitted == self._plan.windows):
             return True
         return len(self._coming) > 1 and (self._coming[1].phase == "ready" or self._coming[1].error is not None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 
 import numpy as np
@@ -18,11 +17,10 @@ MILLION = 1_000_000
 @pytest.mark.parametrize("open_row_groups", [1, 16])
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("most_rows", [100, 100_000, 3_000_000])
-def test_a_million_row_groups_plan_in_two_seconds_and_200_bytes_each(
+def test_a_plan_of_a_million_row_groups_takes_at_most_200_bytes_each(
     most_rows: int, shuffle: bool, open_row_groups: int
 ) -> None:
     rows = np.random.default_rng(0).integers(1, most_rows, MILLION)
-    started = time.perf_counter()
     tracemalloc.start()
     try:
         plan = plan_epoch(
@@ -42,7 +40,6 @@ def test_a_million_row_groups_plan_in_two_seconds_and_200_bytes_each(
     assert plan.largest_window_rows <= 200_000
     for window in (0, plan.windows // 2, plan.windows - 1):
         assert sum(piece.rows for piece in plan.slices(window)) == plan.window_rows(window) >= 100_000
-    assert time.perf_counter() - started <= 2
 
 
 @given(

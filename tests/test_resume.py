@@ -142,6 +142,17 @@ def test_resuming_in_new_processes_continues_the_stream(root: str, tmp_path: Pat
     assert len(joined) == 2 * length + 2
 
 
+@pytest.mark.parametrize("transform", [None, lambda columns, rng: columns])
+def test_a_new_loader_begins_in_any_window_the_last_one_too(root: str, transform: Any) -> None:
+    options: Options = {"shuffle": True, "window_rows": 16, "transform": transform}
+    with BatchedDataLoader(root, 8, **options) as loader:
+        whole = [exact(batch) for batch in loader]
+    for first in range(len(whole)):
+        with BatchedDataLoader(root, 8, **options) as loader:  # in its first pass, which waits for a second window
+            loader.seek(0, first)
+            assert [exact(batch) for batch in loader] == whole[first:]
+
+
 @pytest.mark.parametrize("rem", ["drop", "pad"])
 def test_logical_shards_give_the_same_global_batches_on_any_number_of_ranks(root: str, rem: Any) -> None:
     def global_batches(ranks: int, state: dict[str, Any] | None) -> tuple[list[list[int]], dict[str, Any]]:
@@ -161,9 +172,10 @@ def test_logical_shards_give_the_same_global_batches_on_any_number_of_ranks(root
                         after.append(loader.state_dict())
             batches = [a + b for a, b in zip(batches, own, strict=True)] if batches else own
         assert all(a == after[0] for a in after)
-        return [sorted(batch) for batch in batches], after[0]
+        return [sorted(batch) for batch in batches], (after or [{}])[0]
 
     reference, state = global_batches(4, None)
+    assert state
     for ranks in (1, 2, 8):
         assert global_batches(ranks, None)[0] == reference
         assert global_batches(ranks, state)[0] == reference[2:]
