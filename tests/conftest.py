@@ -14,6 +14,8 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.processes import children
+
 # `steady` draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile(
     "steady", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -21,8 +23,6 @@ settings.register_profile(
 settings.register_profile("explore", settings.get_profile("steady"), derandomize=False, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
-# Processes that live until the interpreter ends, by design of those that start them.
-LASTING_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "java", "pyspark")
 SECONDS_TO_END = 2.0
 
 
@@ -55,26 +55,17 @@ def _no_spark() -> str | None:
 def nothing_leaks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail the module that leaves a thread, a child process or an open file of the library behind."""
     scratch = os.path.realpath(tmp_path_factory.getbasetemp())
-    files, children, threads_before = _open_files(scratch), _children(), set(threading.enumerate())
+    files, before, threads_before = _open_files(scratch), children(), set(threading.enumerate())
     yield
     gc.collect()
     threads = [t for t in set(threading.enumerate()) - threads_before if t.name.startswith("parquet_loader")]
     for thread in threads:
         thread.join(SECONDS_TO_END)
-    _, alive = psutil.wait_procs(_children() - children, timeout=SECONDS_TO_END)
+    _, alive = psutil.wait_procs(children() - before, timeout=SECONDS_TO_END)
     left = [f"thread {t.name}" for t in threads if t.is_alive()]
     left += [f"child process {p.pid}: {p.name()}" for p in alive]
     left += [f"open file {f}" for f in sorted(_open_files(scratch) - files)]
     assert not left, f"left behind by this module: {'; '.join(left)}"
-
-
-def _children() -> set[psutil.Process]:
-    found = set()
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if not any(word in part for part in child.cmdline() for word in LASTING_CHILDREN):
-                found.add(child)
-    return found
 
 
 def _open_files(scratch: str) -> set[str]:

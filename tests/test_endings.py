@@ -24,6 +24,7 @@ from parquet_loader import BatchedDataLoader
 from parquet_loader.errors import ParquetLoaderError
 from tests.datasets import Layout, write_layout, write_numbered
 from tests.footers import column_chunk, put, rewrite_footer
+from tests.processes import children
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -65,7 +66,7 @@ def assert_nothing_is_left(root: str, started: float) -> None:
     assert not left, f"threads left: {left}"
     assert time.monotonic() - started < SECONDS_TO_END
     assert open_files(root) == []
-    assert [c for c in psutil.Process().children() if c.name() != "java"] == []  # Spark's stays for its other tests
+    assert children() == set()
 
 
 # ---- abandoned -----------------------------------------------------------------------------------------------------

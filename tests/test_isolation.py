@@ -29,6 +29,7 @@ from parquet_loader.shared import Giver, Taker
 from parquet_loader.types import Ragged
 from tests import oracle
 from tests.datasets import Layout, write_layout, write_numbered
+from tests.processes import children
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -48,10 +49,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def isolated(source: str, batch_size: int = 10, **options: Any) -> BatchedDataLoader:
     return BatchedDataLoader(source, batch_size, isolation="process", **options)
-
-
-def children() -> list[psutil.Process]:
-    return [c for c in psutil.Process().children() if c.name() != "java" and c.status() != psutil.STATUS_ZOMBIE]
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -144,7 +141,7 @@ def test_a_damaged_page_is_the_same_error_in_the_same_place(tmp_path: Path) -> N
                 for _ in loader:
                     delivered += 1
             found.append((str(raised.value), delivered, "".join(getattr(raised.value, "__notes__", []))))
-            assert children() == []
+            assert children() == set()
     assert found[0][:2] == found[1][:2]
     assert "in the process that reads" in found[1][2]
 
@@ -175,7 +172,7 @@ def test_what_a_transform_raises_arrives(root: str) -> None:
         pytest.raises(ReadingProcessError, match=r"OddError: odd 1 and 2"),
     ):
         next(iter(loader))
-    assert children() == []
+    assert children() == set()
 
 
 def test_a_transform_that_cannot_be_sent_is_refused_at_once(root: str) -> None:
@@ -211,17 +208,17 @@ def test_a_pass_left_early_leaves_no_process_and_a_finished_one_keeps_it_until_t
         for number, _ in enumerate(loader, 1):
             if number == taken:
                 break
-        assert children() == []
+        assert children() == set()
     list(loader)
     (child,) = children()
     list(loader)
-    assert children() == [child]
+    assert children() == {child}
     del loader
     gc.collect()
-    assert children() == []
+    assert children() == set()
     with isolated(root) as loader:
         list(loader)
-    assert children() == []
+    assert children() == set()
 
 
 def test_passes_leave_open_files_and_mappings_as_they_were(root: str) -> None:
