@@ -368,7 +368,7 @@ def test_it_works_inside_the_workers_of_a_torch_data_loader(tmp_path: Path) -> N
     batches = list(torch.utils.data.DataLoader(InWorkers(numbered(tmp_path)), batch_size=None, num_workers=2))
     assert sorted(int(i) for b in batches for i in b["id"]) == sorted([*range(300), *range(300)])
     deadline = time.monotonic() + 10
-    while left := [c for c in psutil.Process().children(recursive=True) if "parquet_loader" in str(c.cmdline())]:
+    while left := children():
         assert time.monotonic() < deadline, left
         psutil.wait_procs(left, 1)
 
