@@ -32,8 +32,9 @@ from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 
 if TYPE_CHECKING:
     from parquet_loader.convert import ConvertedLoader, from_dask, from_pandas, from_spark
+    from parquet_loader.forecast import EpochPlan
     from parquet_loader.iterable import ParquetIterable
-    from parquet_loader.loader import BatchedDataLoader, EpochPlan
+    from parquet_loader.loader import BatchedDataLoader
     from parquet_loader.rewrite import RewriteReport, rewrite_dataset
     from parquet_loader.stats import LoaderStats
     from parquet_loader.store import SampleStore, StoreOptions
@@ -43,7 +44,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "BatchedDataLoader": "parquet_loader.loader",
     "ConvertedLoader": "parquet_loader.convert",
-    "EpochPlan": "parquet_loader.loader",
+    "EpochPlan": "parquet_loader.forecast",
     "LoaderStats": "parquet_loader.stats",
     "ParquetIterable": "parquet_loader.iterable",
     "RewriteReport": "parquet_loader.rewrite",

@@ -53,9 +53,9 @@ class _Child:
         """Kill and reap it; idempotent. A process forked off the one that started it leaves it alone."""
         if self.pid != os.getpid():
             return
+        self.channel.close()
         self.process.kill()
         self.process.wait(_KILLED_S)
-        self.channel.close()
 
 
 class ReadingProcess:
@@ -74,17 +74,17 @@ class ReadingProcess:
         check_shared_memory()
         self._dataset = dataset
         self._options = by_value(options)
-        self._check_sendable()
+        self._packed_dataset()  # what cannot be sent is refused now
         self._child: _Child | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
-    def _check_sendable(self) -> None:
+    def _packed_dataset(self) -> bytes:
         try:
-            pickle.dumps(self._dataset.snapshot.filesystem, protocol=5)
+            return pickle.dumps(self._dataset, protocol=5)
         except Exception as error:
             raise ConfigurationError(
-                f"isolation='process': the filesystem {self._dataset.snapshot.filesystem!r} cannot be sent to another "
-                f"process: {error}"
+                f"isolation='process': the data set cannot be sent to another process, nor what it lies in "
+                f"({self._dataset.snapshot.filesystem!r}): {error}"
             ) from error
 
     def running(self) -> _Child:
@@ -99,7 +99,7 @@ class ReadingProcess:
         self.end()
         uninterrupted(self._start)
         assert self._child is not None
-        self._child.channel.send(Open(self._dataset, self._options))
+        self._child.channel.send(Open(self._packed_dataset(), self._options))
         # Footers were needed to find out what to read; from now on they are kept where that is done.
         self._dataset.snapshot.footers.clear()
         return self._child

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -21,6 +21,7 @@ from parquet_loader.device import check_device
 from parquet_loader.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
+from parquet_loader.forecast import EpochPlan
 from parquet_loader.isolated import IsolatedEngine, ReadingProcess
 from parquet_loader.live import Deliveries, EpochFiles, Follower, Growth, LiveSource
 from parquet_loader.memory import use_returning_pool
@@ -33,44 +34,9 @@ from parquet_loader.schema import Schema
 from parquet_loader.shards import Division, Sharding, split_over_workers
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import Source
-from parquet_loader.state import (
-    ORDER_METHOD,
-    counts_identity,
-    described,
-    digest,
-    files_identity,
-    make_state,
-    read_state,
-)
+from parquet_loader.state import make_state, order_identity, read_state
 from parquet_loader.stats import LoaderStats
 from parquet_loader.types import Shard, check_int, format_bytes, parse_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class EpochPlan:
-    """What an epoch will do, known before anything is read.
-
-    Attributes:
-        epoch: Which one.
-        rows: Rows delivered.
-        steps: Batches delivered.
-        windows: Number of windows.
-        window_rows: Most rows of a window.
-        open_row_groups: Row groups that give a slice of each window; 1 where windows are made of whole ones.
-        row_groups: Row groups read.
-        requests: Column chunks read, before neighbours are read as one.
-        predicted_peak_bytes: Most memory the loader will hold.
-    """
-
-    epoch: int
-    rows: int
-    steps: int
-    windows: int
-    window_rows: int
-    open_row_groups: int
-    row_groups: int
-    requests: int
-    predicted_peak_bytes: int
 
 
 class BatchedDataLoader:
@@ -253,25 +219,7 @@ class BatchedDataLoader:
     def plan(self) -> EpochPlan:
         """Return what the next epoch will do; nothing is read."""
         self._check_open()
-        plan, sizing, snapshot = self._plan(self._next_epoch), self._dataset.sizing, self._dataset.snapshot
-        groups = plan.row_groups_read
-        window = plan.largest_window_rows
-        in_windows = sizing.row.decoded + sizing.row.gathered + (sizing.row.decoded if plan.windows > 1 else 0)
-        whole = int(np.minimum(self._dataset.counts, sizing.whole_rows).max(initial=0))
-        reads = min(sizing.reads_bytes, sizing.row_group_bytes(whole) * self.num_threads)
-        reads += sizing.cursor_bytes * (sizing.open_row_groups if sizing.open_row_groups > 1 else 0)
-        footers = snapshot.footers.held_bytes
-        return EpochPlan(
-            epoch=plan.epoch,
-            rows=min(plan.batches * self.batch_size, plan.delivered_rows),
-            steps=plan.batches,
-            windows=plan.windows,
-            window_rows=window,
-            open_row_groups=sizing.open_row_groups,
-            row_groups=len(groups),
-            requests=self._dataset.reader.column_chunks(groups),
-            predicted_peak_bytes=int(window * in_windows) + reads + sizing.batches_bytes + footers,
-        )
+        return EpochPlan.of(self._plan(self._next_epoch), self._dataset, self.num_threads)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose which epoch the next pass is.
@@ -479,21 +427,15 @@ class BatchedDataLoader:
     @cached_property
     def _identity(self) -> dict[str, Any]:
         """What the order of rows, and so a state, follows from."""
-        dataset, sharding = self._dataset, self._sharding
-        return {
-            "files": files_identity(dataset.snapshot),
-            "filters": None if self._filters is None else described(str(self._filters)),
-            "rows": counts_identity(dataset.counts),
-            "columns": described(list(dataset.schema)),
-            "schema": digest(dataset.schema.to_json().encode()),
-            "order": ORDER_METHOD,
-            "shuffle": self.shuffle,
-            "seed": self.seed,
-            "window_rows": dataset.sizing.window_rows,
-            "open_row_groups": dataset.sizing.open_row_groups,
-            "drop_last": self.drop_last,
-            **sharding.identity(self.batch_size, drop_last=self.drop_last),
-        }
+        return order_identity(
+            self._dataset,
+            self._sharding,
+            self._filters,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            shuffle=self.shuffle,
+            seed=self.seed,
+        )
 
     def close(self) -> None:
         """End a pass that is under way, its threads included; idempotent. The loader cannot be used afterwards."""

@@ -13,9 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
+from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ResumeError
 from parquet_loader.plan import PERMUTATION_METHOD, WINDOW_METHOD
+from parquet_loader.shards import Sharding
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import IntArray
 
@@ -60,6 +63,33 @@ def files_identity(snapshot: Snapshot) -> str:
 def counts_identity(counts: IntArray) -> str:
     """Return what tells the rows that pass a filter from others, by row group."""
     return f"{int(counts.sum())} ({digest(np.ascontiguousarray(counts, dtype='<i8').tobytes())})"
+
+
+def order_identity(
+    dataset: Dataset,
+    sharding: Sharding,
+    filters: pc.Expression | None,
+    *,
+    batch_size: int,
+    drop_last: bool,
+    shuffle: bool,
+    seed: int,
+) -> dict[str, Any]:
+    """Return what the order of rows, and so a state, follows from; arguments as in `BatchedDataLoader`."""
+    return {
+        "files": files_identity(dataset.snapshot),
+        "filters": None if filters is None else described(str(filters)),
+        "rows": counts_identity(dataset.counts),
+        "columns": described(list(dataset.schema)),
+        "schema": digest(dataset.schema.to_json().encode()),
+        "order": ORDER_METHOD,
+        "shuffle": shuffle,
+        "seed": seed,
+        "window_rows": dataset.sizing.window_rows,
+        "open_row_groups": dataset.sizing.open_row_groups,
+        "drop_last": drop_last,
+        **sharding.identity(batch_size, drop_last=drop_last),
+    }
 
 
 def make_state(identity: Identity, epoch: int, batch: int, left_out: int) -> dict[str, Any]:

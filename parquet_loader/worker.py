@@ -39,12 +39,14 @@ _LOOK_FOR_PARENT_MS = 250
 class Open:
     """What to read; the first message.
 
+    Both are pickled by themselves: what cannot be brought in here is an error to be sent back, not the end.
+
     Attributes:
         dataset: Files, columns, sizes.
-        options: How to read; pickled by itself, since a `transform` travels in a way of its own.
+        options: How to read.
     """
 
-    dataset: Dataset
+    dataset: bytes
     options: bytes
 
 
@@ -138,12 +140,7 @@ class _Server:
             message, _ = self._channel.receive()
             match message:
                 case Open():
-                    self._dataset = message.dataset
-                    try:
-                        self._options = pickle.loads(message.options)  # noqa: S301 - of the caller's process
-                    except BaseException as error:  # a transform whose module cannot be imported here, say
-                        error.add_note("raised while transform was brought into the process that reads")
-                        self._failure = error
+                    self._open(message)
                 case Begin():
                     self._begin(message)
                 case Next():
@@ -153,6 +150,16 @@ class _Server:
                     self._giver.take_back(message.unseen)
                     if self._engine is not None:
                         self._engine.let_go_of_previous()
+
+    def _open(self, message: Open) -> None:
+        what = "the data set"
+        try:
+            self._dataset = pickle.loads(message.dataset)  # noqa: S301 - of the caller's process
+            what = "transform"
+            self._options = pickle.loads(message.options)  # noqa: S301 - likewise
+        except BaseException as error:  # of a module that cannot be imported here, say
+            error.add_note(f"raised while {what} was brought into the process that reads")
+            self._failure = error
 
     def _begin(self, message: Begin) -> None:
         if self._options is None or self._dataset is None:
@@ -175,17 +182,18 @@ class _Server:
     def _answer(self) -> None:
         try:
             made = self._made()
+            packed = None if made is None else self._giver.pack(made)
         except BaseException as error:
             self._channel.send(Reply(self._account(), error=packed_error(error)))
             return
-        if made is None and self._engine is not None:
+        if packed is not None:
+            parcel, files = packed
+            self._channel.send(Reply(self._account(), parcel), files)
+            self._giver.sent(parcel)
+        elif self._engine is not None:
             self._engine.close()
             self._channel.send(Reply(self._account()))
             self._engine = None
-            return
-        parcel, files = self._giver.pack(made)
-        self._channel.send(Reply(self._account(), parcel), files)
-        self._giver.sent(parcel)
 
     def _made(self) -> Window | ProcessedBatch | None:
         if self._failure is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import io
 import os
 import signal
@@ -179,6 +180,19 @@ def test_a_transform_that_cannot_be_sent_is_refused_at_once(root: str) -> None:
     lock = threading.Lock()
     with pytest.raises(ValueError, match=r"transform=.* cannot be sent to another process"):
         isolated(root, transform=lambda columns, rng: columns if lock.locked() else {})
+
+
+def test_what_cannot_be_brought_in_there_is_raised_here(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("def same(columns, rng):\n    return columns\n", encoding="utf-8")
+    with monkeypatch.context() as patched:
+        patched.syspath_prepend(str(tmp_path))
+        loader = isolated(root, transform=importlib.import_module("only_here").same)
+    with loader, pytest.raises(ModuleNotFoundError, match="only_here") as raised:
+        next(iter(loader))
+    assert "raised while transform was brought into the process that reads" in raised.value.__notes__
+    assert children() == set()
 
 
 # ---- endings -------------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ ROOMS = [
     "dataset",
     "state",
     "opening",
+    "forecast",
     "arena",
     "ragged",
     "window",

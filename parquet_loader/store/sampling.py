@@ -322,7 +322,9 @@ def _run(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then stops this process
     try:
         writer = open_writer()
-        threading.Thread(target=_heed, args=(writer, stopped, is_stopped), name="stop", daemon=True).start()
+        threading.Thread(
+            target=_heed, args=(writer, stopped, is_stopped), name="parquet_loader-heed", daemon=True
+        ).start()
         reported = 0.0
         with writer:
             for batch in function(number, *arguments):

@@ -1,0 +1,60 @@
+"""What an epoch will do, worked out from its plan before anything is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from parquet_loader.dataset import Dataset
+from parquet_loader.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """What an epoch will do, known before anything is read.
+
+    Attributes:
+        epoch: Which one.
+        rows: Rows delivered.
+        steps: Batches delivered.
+        windows: Number of windows.
+        window_rows: Most rows of a window.
+        open_row_groups: Row groups that give a slice of each window; 1 where windows are made of whole ones.
+        row_groups: Row groups read.
+        requests: Column chunks read, before neighbours are read as one.
+        predicted_peak_bytes: Most memory the loader will hold.
+    """
+
+    epoch: int
+    rows: int
+    steps: int
+    windows: int
+    window_rows: int
+    open_row_groups: int
+    row_groups: int
+    requests: int
+    predicted_peak_bytes: int
+
+    @classmethod
+    def of(cls, plan: Plan, dataset: Dataset, num_threads: int) -> EpochPlan:
+        """Return what a plan comes to, read by so many threads."""
+        sizing, snapshot = dataset.sizing, dataset.snapshot
+        groups = plan.row_groups_read
+        window = plan.largest_window_rows
+        in_windows = sizing.row.decoded + sizing.row.gathered + (sizing.row.decoded if plan.windows > 1 else 0)
+        whole = int(np.minimum(dataset.counts, sizing.whole_rows).max(initial=0))
+        reads = min(sizing.reads_bytes, sizing.row_group_bytes(whole) * num_threads)
+        reads += sizing.cursor_bytes * (sizing.open_row_groups if sizing.open_row_groups > 1 else 0)
+        footers = snapshot.footers.held_bytes
+        return cls(
+            epoch=plan.epoch,
+            rows=min(plan.batches * plan.batch_size, plan.delivered_rows),
+            steps=plan.batches,
+            windows=plan.windows,
+            window_rows=window,
+            open_row_groups=sizing.open_row_groups,
+            row_groups=len(groups),
+            requests=dataset.reader.column_chunks(groups),
+            predicted_peak_bytes=int(window * in_windows) + reads + sizing.batches_bytes + footers,
+        )
