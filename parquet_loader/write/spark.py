@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +29,7 @@ _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _MOST_ROWS = 10_000
 _IMAGE_BYTES = 128 * 2**10
 _REPORT = "kind string, report string"
-_MARK = re.compile(r"<<parquet_loader (\{.*?\})>>")
+_MARK = "<<parquet_loader "
 _REPORTS: dict[str, Any] = {"WrittenFile": WrittenFile, "Chunk": Chunk}
 _POLL_S = 0.5
 
@@ -126,10 +125,10 @@ class _SparkRunner:
             with _watched(self._spark, bar):
                 rows = reports.collect()
         except Exception as error:
-            mark = _MARK.search(str(error))
-            if mark is None:
+            failure = _marked_failure(str(error))
+            if failure is None:
                 raise
-            raise Failure(**json.loads(mark[1])).error() from None
+            raise failure.error() from None
         return [_REPORTS[row["kind"]](**json.loads(row["report"])) for row in rows]
 
 
@@ -171,8 +170,16 @@ def _marked(partition: int) -> Iterator[None]:
     try:
         yield
     except ParquetLoaderError as error:
-        failure = {"kind": type(error).__name__, "message": str(error)}
-        raise RuntimeError(f"task of partition {partition} failed: <<parquet_loader {json.dumps(failure)}>>") from error
+        failure = json.dumps({"kind": type(error).__name__, "message": str(error)})
+        raise RuntimeError(f"task of partition {partition} failed: {_MARK}{failure}>>") from error
+
+
+def _marked_failure(text: str) -> Failure | None:
+    """Return the error that `_marked` put into what Spark reports, which holds tracebacks and their source as well."""
+    for rest in text.split(_MARK)[1:]:
+        with contextlib.suppress(ValueError):
+            return Failure(**json.JSONDecoder().raw_decode(rest)[0])
+    return None
 
 
 def _rows_of_a_batch(schema: Schema) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from parquet_loader import errors
 from parquet_loader.errors import DataError, ParquetLoaderError, SchemaError, WriteError
 from parquet_loader.filesystem import is_local
 from parquet_loader.write.commit import renames_directories
@@ -21,7 +22,9 @@ from parquet_loader.write.packer import Packer
 from parquet_loader.write.publish import storage_errors
 from parquet_loader.write.staging import StagedFile, join
 
-_ERRORS: dict[str, type[ParquetLoaderError]] = {e.__name__: e for e in (DataError, SchemaError, WriteError)}
+_ERRORS: dict[str, type[ParquetLoaderError]] = {
+    e.__name__: e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.ParquetLoaderError)
+}
 _SMALL_ROW_GROUPS = 4
 
 
