@@ -36,8 +36,8 @@ class Allocation(NamedTuple):
 class Allocator(Protocol):
     """Gives memory for the columns of a window; called by any thread."""
 
-    copies_processed: bool
-    """Whether processed batches, too, have to be copied into this memory (pinned memory, for a GPU)."""
+    is_required: bool
+    """Whether what is delivered has to lie in this memory (pinned or shared), or may lie anywhere."""
 
     def taken_bytes(self, nbytes: int) -> int:
         """Return what allocating so much takes, rounding included."""
@@ -118,13 +118,13 @@ class Arenas:
     Args:
         keep: How many free blocks to keep.
         new_block: Where blocks come from.
-        copies_processed: Whether processed batches, too, have to be copied into this memory.
+        is_required: Whether what is delivered has to lie in this memory.
     """
 
     def __init__(
-        self, keep: int = 32, new_block: Callable[[int], Memory] = heap_block, *, copies_processed: bool = False
+        self, keep: int = 32, new_block: Callable[[int], Memory] = heap_block, *, is_required: bool = False
     ) -> None:
-        self.copies_processed = copies_processed
+        self.is_required = is_required
         self._keep = keep
         self._new_block = new_block
         self._lock = Lock()

@@ -326,7 +326,7 @@ class BatchedDataLoader:
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
         engine = self._engine(plan, first_batch)
         figures = EpochFigures(plan.epoch, engine, self.num_threads, self._dataset.skipped, first_batch)
-        pinned = self._allocator if self._reading is not None and self._allocator.copies_processed else None
+        pinned = self._allocator if self._reading is not None and self._allocator.is_required else None
         deliveries = None if files is None else Deliveries(files, plan)
         epoch = Epoch(engine, self.batch_size, self._device, pinned, bar, figures, deliveries)
         delivering = epoch.deliver()

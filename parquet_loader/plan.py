@@ -17,11 +17,12 @@ from enum import IntEnum
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from parquet_loader.shards import Division, PartRows, everything
 from parquet_loader.types import IntArray
 
-PERMUTATION_METHOD = "philox-radix-1"
+PERMUTATION_METHOD = "philox-sort-1"
 WINDOW_METHOD = "lanes-1"
 
 # Row groups of up to this share of a window are not cut where windows end.
@@ -56,16 +57,20 @@ def bit_generator(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.r
 def permutation(size: int, seed: int, stream: Stream, epoch: int, index: int = 0) -> IntArray:
     """Return a permutation of ``range(size)``, int64 ``[size]``.
 
-    Method ``philox-radix-1``: every element gets 32 random bits, the elements are sorted by them, and equal bits keep
-    their order (one pair in 2**32 does, which no statistic of a batch can see). The bits are the raw stream's words
-    cut into little-endian 16-bit halves: the first ``size`` are the low halves, the next ``size`` the high ones.
-    Sorting 16-bit keys stably is a radix sort, so the whole takes about 15 ns an element.
+    Method ``philox-sort-1``: element i gets the i-th 64-bit word of the raw stream with its low bits, as many as
+    ``size - 1`` has, replaced by i; the words are sorted, and their low bits are the permutation. So elements are
+    sorted by at least 32 random bits for any size up to 2**32, and equal bits keep their order (which no statistic of a
+    batch can see). No two words are equal, so that any way to sort them gives the same. About 15 ns an element, and 7
+    where numpy sorts by vector instructions.
     """
-    words = bit_generator(seed, stream, epoch, index).random_raw((2 * size + 3) // 4)
-    halves = np.asarray(words, dtype="<u8").view("<u2")
-    by_low = np.argsort(halves[:size], kind="stable")
-    by_high = np.argsort(halves[size : 2 * size][by_low], kind="stable")
-    return by_low[by_high]
+    words: npt.NDArray[np.uint64] = bit_generator(seed, stream, epoch, index).random_raw(size)
+    places = np.uint64((1 << max(size - 1, 0).bit_length()) - 1)
+    words &= ~places
+    words |= np.arange(size, dtype=np.uint64)
+    words.sort()
+    words &= places
+    order: IntArray = words.view(np.int64)
+    return order
 
 
 @dataclass(frozen=True, slots=True)

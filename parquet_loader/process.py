@@ -79,7 +79,7 @@ class BatchProcessor:
         """
         arrays = self._made(window.arrays, start, stop, batch)
         owners: dict[str, Any] = {}
-        if allocator.copies_processed:
+        if allocator.is_required:
             for name, array in arrays.items():
                 if isinstance(array, np.ndarray):
                     arrays[name], owners[name] = copied(array, allocator)
