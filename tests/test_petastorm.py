@@ -771,16 +771,6 @@ def test_importing_the_package_needs_neither_torch_nor_pandas_nor_spark() -> Non
     assert done.stdout.split() == []
 
 
-def test_tensorflow_datasets_where_it_is_there() -> None:
-    pytest.importorskip("tensorflow", reason="tensorflow is not installed")
-    from parquet_loader.petastorm.tf_utils import make_petastorm_dataset
-
-    with make_reader(EVERYTHING, schema_fields=["id", "matrix", "text"], **IN_ORDER) as reader:
-        found = list(make_petastorm_dataset(reader))
-    assert [int(row.id) for row in found] == list(range(24))
-    assert found[1].text.numpy().decode() == "row 1 é"
-
-
 def test_without_tensorflow_the_error_says_what_to_install() -> None:
     try:
         import tensorflow  # noqa: F401, ICN001

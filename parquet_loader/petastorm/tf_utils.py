@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
+import itertools
 import warnings
 from collections.abc import Iterator
 from decimal import Decimal
@@ -14,13 +15,17 @@ import numpy as np
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.petastorm.unischema import Unischema, dtype_name
 
+# Name of the operation that says how full the shuffling queue of `tf_tensors` is.
+RANDOM_SHUFFLING_QUEUE_SIZE = "random_shuffling_queue_size"
+
 _TF_NAMES = {"uint16": "int32", "uint32": "int64", "str_": "string", "bytes_": "string", "Decimal": "string"}
 _TF_NAMES |= {"datetime64": "int64", "bool": "bool"}
 
 
 def _tensorflow() -> Any:
+    """Return the interface that Petastorm's scripts are written for, which every release since 1.13 has."""
     try:
-        return importlib.import_module("tensorflow")
+        return importlib.import_module("tensorflow.compat.v1")
     except ImportError as error:
         raise ConfigurationError("tensorflow is not installed: pip install tensorflow") from error
 
@@ -31,7 +36,11 @@ def _tf_dtype(tf: Any, numpy_dtype: Any) -> Any:
 
 
 def _sanitized(name: str, value: Any) -> Any:
-    """Return a value in a type that TensorFlow has: Decimals as text, times as nanoseconds since 1970."""
+    """Return a value in a type that TensorFlow has: Decimals as text, times as nanoseconds since 1970.
+
+    Raises:
+        ValueError: it is None.
+    """
     if value is None:
         raise ValueError(f"field {name!r} holds None, which no tensor holds; leave such rows out with a predicate")
     if isinstance(value, Decimal):
@@ -43,26 +52,48 @@ def _sanitized(name: str, value: Any) -> Any:
         return array.astype("M8[ns]").astype(np.int64)
     if array.dtype.kind == "O":
         return np.array([_sanitized(name, v) for v in array.ravel()]).reshape(array.shape)
-    widened = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}.get(array.dtype)
-    return array if widened is None else array.astype(widened)
+    native = array.dtype.newbyteorder("=")  # `py_func` takes the bytes of others as they are
+    widened: Any = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}.get(native, native)
+    return array.astype(widened, copy=False)
 
 
-def _signature(tf: Any, schema: Unischema, *, batched: bool) -> tuple[Any, ...]:
-    rows: tuple[int | None, ...] = (None,) if batched else ()
-    fields = schema.fields.values()
-    return tuple(tf.TensorSpec((*rows, *f.shape), _tf_dtype(tf, f.numpy_dtype)) for f in fields)
+class _Form:
+    """How an item of a reader is put down as a flat list of values, and a flat list of tensors put together again."""
+
+    def __init__(self, tf: Any, reader: Any) -> None:
+        schema, ngram = reader.schema, reader.ngram
+        self._steps = range(min(ngram.fields), max(ngram.fields) + 1) if ngram else None
+        self._views: list[Unischema] = (
+            [schema] if self._steps is None else [ngram.get_schema_at_timestep(schema, step) for step in self._steps]
+        )
+        rows: tuple[int | None, ...] = (None,) if reader.batched_output else ()
+        fields = [field for view in self._views for field in view.fields.values()]
+        self.dtypes = [_tf_dtype(tf, field.numpy_dtype) for field in fields]
+        self.shapes = [(*rows, *field.shape) for field in fields]
+        self.signature = tuple(map(tf.TensorSpec, self.shapes, self.dtypes))
+
+    def flat(self, item: Any) -> list[Any]:
+        """Return the values of a row, a batch or an n-gram."""
+        rows = [item] if self._steps is None else [item[step] for step in self._steps]
+        return [_sanitized(name, value) for row in rows for name, value in row._asdict().items()]
+
+    def named(self, *flat: Any) -> Any:
+        """Return a namedtuple, or for an n-gram a dict of them by step."""
+        left = iter(flat)
+        found = [view.make_namedtuple_tf(*itertools.islice(left, len(view.fields))) for view in self._views]
+        return found[0] if self._steps is None else dict(zip(self._steps, found, strict=True))
 
 
 def make_petastorm_dataset(reader: Any) -> Any:
     """Return a `tf.data.Dataset` of a reader's rows or batches (namedtuples), or n-grams (dicts of them by step).
 
     A second pass over it begins the reader again, with a warning: `num_epochs` of the reader is the better way.
+
+    Raises:
+        ConfigurationError: tensorflow is not installed.
     """
     tf = _tensorflow()
-    schema, ngram = reader.schema, reader.ngram
-    steps = sorted(ngram.fields) if ngram else []
-    views = [ngram.get_schema_at_timestep(schema, step) for step in steps] if ngram else [schema]
-    batched = bool(reader.batched_output)
+    form = _Form(tf, reader)
 
     def values() -> Iterator[tuple[Any, ...]]:
         if reader.last_row_consumed:
@@ -74,46 +105,35 @@ def make_petastorm_dataset(reader: Any) -> Any:
             )
             reader.reset()
         for item in reader:
-            rows = [item[step] for step in steps] if ngram else [item]
-            yield tuple(_sanitized(name, value) for row in rows for name, value in row._asdict().items())
+            yield tuple(form.flat(item))
 
-    def named(*flat: Any) -> Any:
-        found, start = [], 0
-        for view in views:
-            stop = start + len(view.fields)
-            found.append(view.make_namedtuple_tf(*flat[start:stop]))
-            start = stop
-        return dict(zip(steps, found, strict=True)) if ngram else found[0]
-
-    signature = tuple(spec for view in views for spec in _signature(tf, view, batched=batched))
-    return tf.data.Dataset.from_generator(values, output_signature=signature).map(named)
+    return tf.data.Dataset.from_generator(values, output_signature=form.signature).map(form.named)
 
 
 def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> Any:
-    """Return tensors of a TensorFlow 1 graph that give the next row or batch each time they are evaluated.
+    """Return tensors of a TensorFlow 1 graph that give the next row, batch or n-gram each time they are evaluated.
+
+    Args:
+        reader: The reader; its end is an error of the session that evaluates the tensors.
+        shuffling_queue_capacity: Rows of a `RandomShuffleQueue` between reader and tensors, filled by a queue runner;
+            0: none.
+        min_after_dequeue: Rows that stay in the queue.
 
     Raises:
-        ValueError: a reader of batches, or of n-grams, with a shuffling queue.
+        ConfigurationError: tensorflow is not installed.
+        ValueError: a reader of batches with a shuffling queue.
     """
-    tf = _tensorflow().compat.v1
-    if reader.ngram:
-        raise ValueError("tf_tensors takes no n-grams; make_petastorm_dataset does")
+    tf = _tensorflow()
     if reader.batched_output and shuffling_queue_capacity > 0:
         raise ValueError("shuffling_queue_capacity is for rows, and this reader returns batches")
-    schema = reader.schema
-    dtypes = [_tf_dtype(tf, f.numpy_dtype) for f in schema.fields.values()]
-
-    def take(_: Any) -> list[Any]:
-        return [_sanitized(name, value) for name, value in next(reader)._asdict().items()]
-
-    tensors = tf.py_func(take, [tf.constant(1)], dtypes)
+    form = _Form(tf, reader)
+    tensors = tf.py_func(lambda _: form.flat(next(reader)), [tf.constant(1)], form.dtypes)
     if shuffling_queue_capacity > 0:
-        queue = tf.RandomShuffleQueue(shuffling_queue_capacity, min_after_dequeue, dtypes)
-        queue.size(name="random_shuffling_queue_size")
+        queue = tf.RandomShuffleQueue(shuffling_queue_capacity, min_after_dequeue, form.dtypes)
+        queue.size(name=RANDOM_SHUFFLING_QUEUE_SIZE)
         tf.train.add_queue_runner(tf.train.QueueRunner(queue, [queue.enqueue(tensors)]))
         tensors = queue.dequeue()
-    rows: tuple[int | None, ...] = (None,) if reader.batched_output else ()
-    for tensor, field in zip(tensors, schema.fields.values(), strict=True):
+    for tensor, shape in zip(tensors, form.shapes, strict=True):
         if tensor.get_shape().dims is None:
-            tensor.set_shape((*rows, *field.shape))
-    return schema.make_namedtuple_tf(*tensors)
+            tensor.set_shape(shape)
+    return form.named(*tensors)

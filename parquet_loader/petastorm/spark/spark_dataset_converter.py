@@ -135,7 +135,7 @@ class SparkDatasetConverter:
             num_epochs, workers_count, petastorm_reader_kwargs: As in `make_torch_dataloader`.
             shuffling_queue_capacity: Rows of TensorFlow's shuffle buffer; None: no shuffling.
         """
-        import tensorflow as tf  # noqa: PLC0415
+        import tensorflow.compat.v1 as tf  # noqa: PLC0415
 
         from parquet_loader.petastorm.tf_utils import make_petastorm_dataset  # noqa: PLC0415
 
