@@ -173,14 +173,6 @@ class Rows:
 
 
 @pytest.mark.slow
-def test_a_cluster_that_restarts_amid_a_job_publishes_nothing_or_all(client: Any, tmp_path: Path) -> None:
-    write_dask(parts(4), tmp_path / "set", SCHEMA)
-    client.restart()
-    write_dask(parts(8)[4:], tmp_path / "set", SCHEMA, mode="append")
-    assert sorted(ids(tmp_path / "set")) == list(range(800))
-
-
-@pytest.mark.slow
 def test_errors_of_rows_come_back_from_a_cluster_as_they_are(client: Any, tmp_path: Path) -> None:
     import dask
 
