@@ -1,4 +1,4 @@
-"""Jobs on real Spark executors, each a JVM of its own, that are killed, doubled by speculation, or lose their driver."""
+"""Jobs on real Spark executors, each a JVM of its own: killed, doubled by speculation, or without their driver."""
 
 from __future__ import annotations
 
@@ -181,7 +181,8 @@ DRIVER = """
     kill = Kill(root / "marker", os.getpid())
     if moment == "before the commit":
         job.Job.commit = lambda *_: kill()
-    write(connect(sys.argv[3]), Place("local", root / "sets"), kill if moment == "amid the tasks" else int, mode="append")
+    amid = kill if moment == "amid the tasks" else int
+    write(connect(sys.argv[3]), Place("local", root / "sets"), amid, mode="append")
 """
 
 
