@@ -70,6 +70,10 @@ class KillOnce:
         os.kill(self.pid or os.getpid(), signal.SIGKILL)
 
 
+def nothing() -> None:
+    """What disturbs nobody."""
+
+
 class Stay:
     """Say that a task is amid its rows, and wait for what never comes."""
 
@@ -154,7 +158,7 @@ DRIVER = """
     from distributed import Client, LocalCluster
     from parquet_loader.write import job
     from parquet_loader.write.dask import write_dask
-    from tests.interop.test_dask_kills import KillOnce, partitions
+    from tests.interop.test_dask_kills import KillOnce, nothing, partitions
     from tests.job_places import SCHEMA, SMALL
 
     root, moment = Path(sys.argv[1]), sys.argv[2]
@@ -162,7 +166,7 @@ DRIVER = """
 
     if __name__ == "__main__":
         with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
-            amid = kill if moment == "amid the tasks" else int
+            amid = kill if moment == "amid the tasks" else nothing
             if moment == "before the commit":
                 job.Job.commit = lambda *_: kill()
             write_dask(partitions(6, amid), root / "sets" / "set", SCHEMA, options=SMALL, mode="append")
@@ -184,7 +188,7 @@ def test_a_killed_driver_leaves_what_was_there_and_the_next_job_no_leftovers(tmp
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert place.ids() == list(range(1000, 1010))
     assert place.leftovers() != []  # so that the next line shows something
-    write_dask(partitions(2, int), place.path, SCHEMA, options=SMALL, mode="append", scheduler="synchronous")
+    write_dask(partitions(2, nothing), place.path, SCHEMA, options=SMALL, mode="append", scheduler="synchronous")
     assert place.ids() == [*range(200), *range(1000, 1010)]
     assert place.leftovers() == []
     assert names(place.root) == ["set"]

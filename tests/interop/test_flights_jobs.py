@@ -51,7 +51,8 @@ def in_any_order(table: pa.Table) -> pa.Table:
 
 def test_dask_prepares_the_rows_of_the_demo_in_their_order(tables: Any, tmp_path: Path) -> None:
     pytest.importorskip("dask", reason="dask is not installed")
-    with_dask(*tables, {name: tmp_path / name for name in PARTS})
+    flights, weather, planes = tables
+    with_dask(flights, weather, planes, {name: tmp_path / name for name in PARTS})
     for name in PARTS:
         assert pq.read_table(tmp_path / name).equals(expected(name))
     assert sum(expected(name).num_rows for name in PARTS) == 327_346  # flights of 336,776 that arrived
@@ -61,6 +62,7 @@ def test_dask_prepares_the_rows_of_the_demo_in_their_order(tables: Any, tmp_path
 def test_spark_prepares_the_rows_of_the_demo(tables: Any, tmp_path: Path) -> None:
     from pyspark.sql import SparkSession
 
+    flights, weather, planes = tables
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
@@ -71,7 +73,7 @@ def test_spark_prepares_the_rows_of_the_demo(tables: Any, tmp_path: Path) -> Non
         .getOrCreate()
     )
     try:
-        with_spark(spark, *tables, {name: tmp_path / name for name in PARTS})
+        with_spark(spark, flights, weather, planes, {name: tmp_path / name for name in PARTS})
     finally:
         spark.stop()
     for name in PARTS:

@@ -117,10 +117,15 @@ class Kill:
             os.kill(self.pid or _executor(), signal.SIGKILL)
 
 
+def nothing() -> None:
+    """What disturbs nobody."""
+
+
 def _executor() -> int:
     import psutil
 
-    return next(p.pid for p in psutil.Process().parents() if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline()))
+    parents: dict[str, int] = {" ".join(process.cmdline()): process.pid for process in psutil.Process().parents()}
+    return next(pid for command, pid in parents.items() if "CoarseGrainedExecutorBackend" in command)
 
 
 class WaitForTheOther:
@@ -174,14 +179,14 @@ DRIVER = """
     import os, sys
     from pathlib import Path
     from parquet_loader.write import job
-    from tests.interop.test_spark_kills import Kill, connect, write
+    from tests.interop.test_spark_kills import Kill, connect, nothing, write
     from tests.job_places import Place
 
     root, moment = Path(sys.argv[1]), sys.argv[2]
     kill = Kill(root / "marker", os.getpid())
     if moment == "before the commit":
         job.Job.commit = lambda *_: kill()
-    amid = kill if moment == "amid the tasks" else int
+    amid = kill if moment == "amid the tasks" else nothing
     write(connect(sys.argv[3]), Place("local", root / "sets"), amid, mode="append")
 """
 
@@ -200,7 +205,7 @@ def test_a_killed_driver_leaves_nothing_and_the_next_job_no_leftovers(
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert place.ids() == []
     assert place.leftovers() != []  # so that the next lines show something
-    write(spark, place, int, mode="append")
+    write(spark, place, nothing, mode="append")
     assert place.ids() == list(range(ROWS))
     assert place.leftovers() == []
     assert names(place) == ["set"]
