@@ -197,6 +197,7 @@ class EpochFigures:
     ) -> None:
         self.epoch = epoch
         self.first_batch = first_batch
+        self.was_asked = False
         self.is_complete = False
         self._skipped = skipped
         self._engine: PassEngine | None = engine
@@ -228,6 +229,7 @@ class EpochFigures:
 
     def begin_wait(self) -> None:
         """The caller asks for a batch."""
+        self.was_asked = True
         self._asked = time.perf_counter()
 
     def end_wait(self, rows: int) -> None:

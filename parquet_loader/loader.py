@@ -336,10 +336,16 @@ class BatchedDataLoader:
         return delivering
 
     def reset(self) -> None:
-        """End a pass that is under way, if there is one."""
+        """End a pass that is under way, if there is one.
+
+        A pass of which no batch was asked for counts for nothing: the next one begins where it began.
+        """
         running = self._running() if self._running is not None else None
-        if running is not None:
-            running.close()
+        if running is None:
+            return
+        if running.is_here and not running.figures.was_asked and not self._is_placed:
+            self._place(running.figures.epoch, running.figures.first_batch)
+        running.close()
 
     def stats(self) -> LoaderStats:
         """Return what the epoch under way, or else the last one, was spent on.

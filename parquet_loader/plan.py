@@ -322,7 +322,12 @@ class Plan:
         return min(max(0, end - self.delivered_rows), end - self.window_begin(window))
 
     def beginning_of(self, batch: int) -> tuple[int, int]:
-        """Return the window in which a batch begins, and how many rows of its order come before it."""
+        """Return the window in which a batch begins, and how many rows of its order come before it.
+
+        Behind the last batch it is the window behind the last one, whatever is left out there.
+        """
+        if batch >= self.batches:
+            return self.windows, 0
         row = batch * self.batch_size
         window = self.parts[0].window_of(row // len(self.parts), self.begins)
         return window, row - self.window_begin(window)

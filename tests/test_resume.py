@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -103,43 +100,6 @@ def test_seeking_goes_to_any_batch_of_any_epoch(root: str, name: str) -> None:
                 del iterator
         with pytest.raises(ConfigurationError, match="batch=1000"):
             loader.seek(0, 1000)
-
-
-@pytest.mark.timeout(600)
-def test_resuming_in_new_processes_continues_the_stream(root: str, tmp_path: Path) -> None:
-    script = tmp_path / "part.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import json, sys
-            from parquet_loader import BatchedDataLoader
-            root, state, count = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
-            loader = BatchedDataLoader(root, 8, shuffle=True, seed=9, window_rows=24, num_threads=1 + count % 2)
-            if state:
-                loader.load_state_dict(state)
-            ids = []
-            while count:
-                for batch in loader:
-                    ids.append(batch["id"].tolist())
-                    count -= 1
-                    if not count:
-                        break
-            print(json.dumps([ids, loader.state_dict()]))
-            """
-        )
-    )
-    with BatchedDataLoader(root, 8, shuffle=True, seed=9, window_rows=24) as loader:
-        uninterrupted = [batch["id"].tolist() for _ in range(3) for batch in loader]
-        length = len(loader)
-    joined: list[list[int]] = []
-    state: dict[str, Any] = {}
-    for count in (3, length - 1, length - 2, 2):
-        command = [sys.executable, str(script), root, json.dumps(state), str(count)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280)
-        ids, state = json.loads(done.stdout)
-        joined += ids
-    assert joined == uninterrupted[: len(joined)]
-    assert len(joined) == 2 * length + 2
 
 
 @pytest.mark.parametrize("transform", [None, lambda columns, rng: columns])
