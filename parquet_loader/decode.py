@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from parquet_loader.arrays import ValueProblem, accepts, convert, matrix, plain, validity
 from parquet_loader.columns import Column, column_of, columns_of
 from parquet_loader.errors import DataError, SchemaError, nearest
+from parquet_loader.pages import is_raw_type
 from parquet_loader.schema import Category, Field, Group, Scalar, Schema, Tensor, policy_of
 from parquet_loader.schema.infer import is_list_like, plain_type
 
@@ -57,6 +58,21 @@ class Decoder:
                 if self._check(column, part):
                     reads[read_name(file_schema, column)] = None
         self.read_columns: tuple[str, ...] = tuple(reads)
+        # Of these, columns of the file's top level that have no nulls, as values that Parquet keeps as Arrow does.
+        self.raw_columns: dict[str, pa.DataType] = {
+            f.name: f.type for f in file_schema if f.name in reads and not f.nullable and is_raw_type(f.type)
+        }
+        # And of those, raw rows that are delivered as they are, each by its name in the file and in the batch.
+        self.placed_columns: tuple[str, ...] = tuple(
+            name
+            for name, field, parts in self._parts
+            if name in self.raw_columns
+            and [name] == [part for part, _ in parts]
+            and isinstance(field, Tensor | Group)
+            and policy_of(field) != "mask"
+            and self.raw_columns[name] == column_of(name, field).arrow_type
+            and column_of(name, field).is_wide
+        )
         # A number or raw tensor of just this type, without nulls, is canonical as it is.
         self._as_is = {
             name: column_of(name, field).arrow_type
@@ -107,9 +123,21 @@ class Decoder:
         Raises:
             DataError: a value cannot be delivered; names file, row group, column, row and value.
         """
+        return self.decode_without((), table, partitions, place)
+
+    def decode_without(
+        self, placed: Collection[str], table: pa.Table, partitions: Mapping[str, pa.Scalar], place: Place
+    ) -> pa.Table:
+        """Return what `decode` does, but for some of `placed_columns`, which the table lacks.
+
+        Raises:
+            DataError: a value cannot be delivered; names file, row group, column, row and value.
+        """
         positions = {name: number for number, name in enumerate(table.column_names)}
         done: list[pa.ChunkedArray] = []
-        for _, field, parts in self._parts:
+        for own_name, field, parts in self._parts:
+            if own_name in placed:
+                continue
             masked = policy_of(field) == "mask"
             arrays, masks = [], []
             for name, part in parts:
@@ -123,7 +151,9 @@ class Decoder:
             else:
                 done.extend(arrays)
                 done.extend([matrix(masks, np.dtype(np.uint8))] if isinstance(field, Group) and masks else masks)
-        return pa.Table.from_arrays(done, schema=self._arrow_schema)
+        if not placed:
+            return pa.Table.from_arrays(done, schema=self._arrow_schema)
+        return pa.Table.from_arrays(done, schema=pa.schema([f for f in self._arrow_schema if f.name not in placed]))
 
     def _converted(self, array: pa.ChunkedArray, name: str, field: Field, place: Place) -> pa.ChunkedArray:
         if isinstance(field, Group) and array.null_count:

@@ -394,7 +394,7 @@ class Engine:
             if not whole:
                 return self._read_by_cursor(window, number, piece, cursor)
             table, read_bytes = self._reader.read(piece.row_group)
-            return ReadSlice(window.assembly.place(number, 0, table), read_bytes, None)
+            return ReadSlice(window.assembly.place(number, 0, table, len(table)), read_bytes, None)
 
         def landed(kept: int, left_open: Cursor | None) -> None:
             self._busy.discard(piece.run)
@@ -434,9 +434,9 @@ class Engine:
             while cursor.position < piece.start and not self.workers.is_closing:
                 cursor.take(min(self._sizing.stream_rows, piece.start - cursor.position))
             while at_row < piece.rows and not self.workers.is_closing:
-                for table in cursor.take(min(self._sizing.stream_rows, piece.rows - at_row)):
-                    kept += window.assembly.place(number, at_row, table)
-                    at_row += len(table)
+                for some in cursor.take(min(self._sizing.stream_rows, piece.rows - at_row)):
+                    kept += window.assembly.place(number, at_row, some.table, some.rows, some.raw)
+                    at_row += some.rows
             if piece.stop == piece.last and not self.workers.is_closing:
                 if piece.stop == self._counts[piece.row_group]:
                     cursor.finish()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -14,17 +18,64 @@ from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
 from parquet_loader.options import ReadOptions
+from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, raw_column
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
+from parquet_loader.types import IntArray
 
 # Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
 # pages; measured no slower than whole chunks from the page cache.
 BUFFER_BYTES = 1 << 16
 
+# Smaller column chunks are left to Arrow, which takes many in one call.
+RAW_BYTES = 2**18
+
 # No file's column: what its rows are called on their way through the filter.
 _ROW_NUMBER = "\0row number"
 
 _READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError)
+
+
+@dataclass(frozen=True, slots=True)
+class RawRows:
+    """Rows of columns that still are in the file.
+
+    Attributes:
+        columns: By name in the batch.
+        first_row: Row of the row group that the first is.
+        explained: Says what is wrong with the file.
+    """
+
+    columns: Mapping[str, RawColumn]
+    first_row: int
+    explained: Callable[[Exception], Exception]
+
+    def read(self, name: str, out: npt.NDArray[np.uint8], places: IntArray | slice) -> None:
+        """Read as many rows as there are places, each to its place; see `RawColumn.read`. Raises as `Reader.read`."""
+        try:
+            self.columns[name].read(self.first_row, out, places)
+        except _READ_ERRORS as error:
+            raise self.explained(error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some rows of a row group that pass the filter.
+
+    Attributes:
+        table: Canonical columns that are decoded.
+        rows: How many; a table without columns does not tell.
+        raw: The other columns.
+    """
+
+    table: pa.Table
+    rows: int
+    raw: RawRows
+
+    def slice(self, first: int, rows: int) -> Piece:
+        """Return `rows` rows, or those that there are, from row `first` on."""
+        rows = min(rows, self.rows - first)
+        return Piece(self.table.slice(first, rows), rows, replace(self.raw, first_row=self.raw.first_row + first))
 
 
 class Reader:
@@ -64,18 +115,24 @@ class Reader:
             SourceError: the file has vanished or changed since its footer was read.
         """
         columns = self._file_columns(row_group)
+        types = self._decoder(row_group).raw_columns
         try:
-            if columns:
-                with self._open(row_group) as file:
-                    number = int(self._snapshot.row_group_number[row_group])
-                    table = file.read_row_group(number, columns=columns, use_threads=False)
-            else:
-                table = _rows_without_columns(int(self._snapshot.row_group_rows[row_group]))
+            with self._raw(row_group, columns) as raw:
+                table = self._read_others(row_group, [name for name in columns if name not in raw])
+                for name, column in raw.items():
+                    table = table.append_column(name, column.array(types[name]))
         except _READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         self._check_rows(row_group, len(table))
         self._check_unchanged(row_group)
         return self._canonical(row_group, table, 0), self.encoded_bytes(row_group, columns)
+
+    def _read_others(self, row_group: int, columns: Sequence[str]) -> pa.Table:
+        if not columns:
+            return _rows_without_columns(int(self._snapshot.row_group_rows[row_group]))
+        with self._open(row_group) as file:
+            number = int(self._snapshot.row_group_number[row_group])
+            return file.read_row_group(number, columns=columns, use_threads=False)
 
     def empty_table(self) -> pa.Table:
         """Return a canonical table without rows."""
@@ -86,13 +143,26 @@ class Reader:
 
         Each step decodes only the pages it needs. Raises as `read` does.
         """
-        columns = self._file_columns(row_group)
-        first_row = 0
+        for piece in self._pieces(row_group, batch_rows, ()):
+            yield piece.table
+
+    def pieces(self, row_group: int, batch_rows: int) -> Iterator[Piece]:
+        """Yield what `stream` does, with wide columns left in the file where they can be read straight to their places.
+
+        A piece is to be read before the next one but one is asked for, and before the iterator is closed.
+        """
+        placed = self._decoder(row_group).placed_columns if self._filter is None else ()
+        return self._pieces(row_group, batch_rows, placed)
+
+    def _pieces(self, row_group: int, batch_rows: int, placed: Collection[str]) -> Iterator[Piece]:
+        columns, first_row = self._file_columns(row_group), 0
+        explained = partial(self._explained, row_group, columns)
         try:
-            with self._open(row_group) as file:
-                number = int(self._snapshot.row_group_number[row_group])
-                for batch in file.iter_batches(batch_rows, row_groups=[number], columns=columns, use_threads=False):
-                    yield self._canonical(row_group, pa.Table.from_batches([batch]), first_row)
+            with self._raw(row_group, placed) as raw:
+                others = [name for name in columns if name not in raw]
+                for batch in self._batches(row_group, batch_rows, others):
+                    table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, raw)
+                    yield Piece(table, len(batch) if raw else len(table), RawRows(raw, first_row, explained))
                     first_row += len(batch)
         except ParquetLoaderError:
             raise
@@ -100,6 +170,39 @@ class Reader:
             raise self._explained(row_group, columns, error) from error
         self._check_rows(row_group, first_row)
         self._check_unchanged(row_group)
+
+    def _batches(self, row_group: int, batch_rows: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if not columns:
+            rows = int(self._snapshot.row_group_rows[row_group])
+            for first in range(0, rows, batch_rows):
+                yield _rows_without_columns(min(batch_rows, rows - first)).to_batches()[0]
+            return
+        with self._open(row_group) as file:
+            number = int(self._snapshot.row_group_number[row_group])
+            yield from file.iter_batches(batch_rows, row_groups=[number], columns=columns, use_threads=False)
+
+    @contextmanager
+    def _raw(self, row_group: int, columns: Collection[str]) -> Iterator[dict[str, RawColumn]]:
+        """Open those of the columns whose values can be taken from the file as they are."""
+        types = self._decoder(row_group).raw_columns
+        wanted = [name for name in columns if name in types]
+        options, found = self._options, dict[str, RawColumn]()
+        if not wanted or not IS_POSSIBLE or not is_local(self._snapshot.filesystem):
+            wanted = []
+        if not wanted or options.memory_map or options.verify_checksums:
+            yield found
+            return
+        file_number, rows = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_rows[row_group])
+        footer = self._snapshot.footers.get(file_number)
+        group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
+        leaves = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+        with closing(RawFile(self._snapshot.files[file_number].path)) as file:
+            for name in wanted:
+                chunk, schema = group.column(leaves[name]), footer.schema.column(leaves[name])
+                if chunk.total_compressed_size >= RAW_BYTES:
+                    column = raw_column(file, chunk, schema, rows, types[name])
+                    found |= {} if column is None else {name: column}
+            yield found
 
     def count(self, row_group: int, batch_rows: int = 65536) -> int:
         """Return how many rows of a row group pass the filter, reading only the filter's columns. Raises as `read`."""
@@ -171,7 +274,7 @@ class Reader:
             page_checksum_verification=self._options.verify_checksums,
         )
 
-    def _canonical(self, row_group: int, table: pa.Table, first_row: int) -> pa.Table:
+    def _canonical(self, row_group: int, table: pa.Table, first_row: int, placed: Collection[str] = ()) -> pa.Table:
         name = self._snapshot.describe(row_group)
         file = int(self._snapshot.row_group_file[row_group])
         if self._first_rows is not None:
@@ -180,7 +283,10 @@ class Reader:
         if self._filter is not None:
             table = self._filter.apply(self._with_partitions(row_group, table))
             name, first_row = f"{name} (rows that pass the filter)", 0
-        decoded = self._decoder(row_group).decode(table, self._snapshot.partition_values(file), Place(name, first_row))
+        decoder, values, place = self._decoder(row_group), self._snapshot.partition_values(file), Place(name, first_row)
+        decoded = (
+            decoder.decode_without(placed, table, values, place) if placed else decoder.decode(table, values, place)
+        )
         if self._row_numbers is None:
             return decoded
         return decoded.append_column(self._row_numbers, table.column(_ROW_NUMBER))
@@ -245,30 +351,30 @@ class Cursor:
     """A row group held open, read forward a slice at a time. Used by one thread at a time."""
 
     def __init__(self, reader: Reader, row_group: int, batch_rows: int) -> None:
-        self._stream = reader.stream(row_group, batch_rows)
-        self._left: pa.Table | None = None
+        self._stream = reader.pieces(row_group, batch_rows)
+        self._left: Piece | None = None
         self.position = 0
 
-    def take(self, rows: int) -> list[pa.Table]:
-        """Return the next `rows` canonical rows, as tables of any size."""
-        pieces: list[pa.Table] = []
+    def take(self, rows: int) -> list[Piece]:
+        """Return the next `rows` canonical rows in pieces of any size, to be read before more are asked for."""
+        pieces: list[Piece] = []
         needed = rows
         while needed:
-            table = self._left if self._left is not None else next(self._stream, None)
-            if table is None:
+            piece = self._left if self._left is not None else next(self._stream, None)
+            if piece is None:
                 raise DataError(f"a row group ended {needed} rows early: it changed since its rows were counted")
-            taken, self._left = table.slice(0, needed), None
-            if len(table) > needed:
-                self._left = table.slice(needed)
-            if len(taken):
+            taken, self._left = piece.slice(0, needed), None
+            if piece.rows > needed:
+                self._left = piece.slice(needed, piece.rows)
+            if taken.rows:
                 pieces.append(taken)
-            needed -= len(taken)
+            needed -= taken.rows
         self.position += rows
         return pieces
 
     def finish(self) -> None:
         """Read to the end of the row group, which checks that its rows were those the footer promised, and close."""
-        if any(len(table) for table in self._stream):
+        if any(piece.rows for piece in self._stream):
             raise DataError("a row group holds more rows than were counted: it changed since")
         self.close()
 

@@ -15,6 +15,7 @@ from parquet_loader.arena import Allocation, Allocator, Arenas
 from parquet_loader.columns import Column
 from parquet_loader.errors import DataError
 from parquet_loader.ragged import RaggedRows, ragged_rows
+from parquet_loader.read import RawRows
 from parquet_loader.types import IntArray, Ragged
 
 PIECES_JOINED = 8
@@ -169,15 +170,29 @@ class Assembly:
                 width = column.arrow_type.byte_width
                 self._arenas[column.name] = self._room.allocator.allocate(self._room.rows * width)
 
-    def place(self, number: int, at_row: int, table: pa.Table) -> int:
-        """Take rows of one slice, from its row `at_row` on; return the bytes that stay with the window for them."""
+    def place(self, number: int, at_row: int, table: pa.Table, rows: int, raw: RawRows | None = None) -> int:
+        """Take rows of one slice.
+
+        Args:
+            number: The slice.
+            at_row: Its row from which on they are.
+            table: Canonical columns.
+            rows: How many there are.
+            raw: Columns that are not in the table.
+
+        Returns:
+            The bytes that stay with the window for them.
+        """
         first = int(self._ends[number]) + at_row
         kept = 0
         for column in self._parts.wide:
-            self._place_wide(column, first, table.column(column.name))
+            if raw is not None and column.name in raw.columns:
+                raw.read(column.name, self._rows_of(column), self._places_of(first, rows))
+            else:
+                self._place_wide(column, first, table.column(column.name))
         if self._parts.ragged:
             arrival, kept = self._ragged.place({c.name: table.column(c.name) for c in self._parts.ragged})
-            self._arrivals[first : first + len(table)] = np.arange(arrival, arrival + len(table))
+            self._arrivals[first : first + rows] = np.arange(arrival, arrival + rows)
         pieces = self._pieces[number]
         if pieces is None:
             pieces = self._pieces[number] = [[] for _ in self._parts.gathered]
@@ -191,16 +206,17 @@ class Assembly:
                 pieces[part][-PIECES_JOINED:] = [joined]
         return kept
 
+    def _places_of(self, first: int, rows: int) -> IntArray | slice:
+        """Return where rows go in the window's memory."""
+        if self._places is not None:
+            return self._places[first : first + rows]
+        return slice(self._planned_carry + first, self._planned_carry + first + rows)
+
     def _place_wide(self, column: Column, first: int, array: pa.ChunkedArray) -> None:
         out = self._rows_of(column)
         for chunk in array.chunks:
-            rows = fixed_rows(chunk, column.arrow_type.byte_width)
-            if self._places is None:
-                start = self._planned_carry + first
-                out[start : start + len(rows)] = rows
-            else:
-                out[self._places[first : first + len(rows)]] = rows
-            first += len(rows)
+            out[self._places_of(first, len(chunk))] = fixed_rows(chunk, column.arrow_type.byte_width)
+            first += len(chunk)
 
     def leave_out(self, number: int) -> None:
         """Go on without a slice that cannot be read."""

@@ -37,6 +37,7 @@ ROOMS = [
     "blobs",
     "unpack",
     "arrays",
+    "pages",
     "decode",
     "read",
     "sizes",

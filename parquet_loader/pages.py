@@ -1,0 +1,328 @@
+"""Values as they lie in the file: pages of uncompressed numbers and tensors, read straight to where they belong.
+
+Arrow reads a column chunk into a buffer, copies its pages into an array, and the rows are copied from there to their
+window: three times through memory. Where a chunk is neither compressed nor encoded, and no row is null, its pages are
+a few bytes of header before the very bytes that are delivered. Then the headers alone are parsed here, and the system
+copies the rows from its page cache to their places. Measured on rows of 16 KiB: half the processor time.
+
+A header is data like any other: what is not exactly as expected is left to Arrow, which says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parquet_loader.types import IntArray
+
+# What the system can do: read to several places at once.
+IS_POSSIBLE = hasattr(os, "preadv")
+
+# Rows at least this wide are read each to its place; of narrower ones so many bytes are read at a time, into memory
+# that stays in the cache, and placed from there.
+_PLACED_BYTES = 2048
+_SCRATCH_BYTES = 2**18
+_MOST_BUFFERS = 1024  # IOV_MAX
+_FIRST_LOOK_BYTES = 96
+_LONGEST_HEADER_BYTES = 2**20
+_MOST_NESTED = 8
+
+_DATA_PAGE, _DATA_PAGE_V2 = 0, 3
+_PLAIN = 0
+_PHYSICAL = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "FIXED_LEN_BYTE_ARRAY": 0}
+
+
+class ShortFileError(OSError):
+    """A file ended before the rows that its footer promises."""
+
+
+def is_raw_type(type_: pa.DataType) -> bool:
+    """Whether plain pages hold values of an Arrow type just as Arrow does."""
+    return bool(
+        (pa.types.is_fixed_size_binary(type_) and type_.byte_width > 0)
+        or (pa.types.is_integer(type_) and type_.bit_width >= 32)
+        or (pa.types.is_floating(type_) and type_.bit_width >= 32)
+    )
+
+
+def byte_width(type_: pa.DataType) -> int:
+    """Return the bytes of a value of a raw type."""
+    return int(type_.bit_width) // 8
+
+
+class RawFile:
+    """An open file; whoever opened it closes it."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+
+    def close(self) -> None:
+        """Close it; idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def look(self, at: int, nbytes: int) -> bytes:
+        """Return up to `nbytes` bytes."""
+        return os.pread(self._descriptor, nbytes, at)
+
+    def read(self, at: int, targets: Sequence[Any]) -> None:
+        """Fill these buffers, one after another, with what the file holds from `at` on.
+
+        Raises:
+            ShortFileError: the file ends before.
+        """
+        for first in range(0, len(targets), _MOST_BUFFERS):
+            some = targets[first : first + _MOST_BUFFERS]
+            wanted = sum(target.nbytes for target in some)
+            got = os.preadv(self._descriptor, some, at)
+            if got < wanted:
+                self._read_rest(at, some, got)
+            at += wanted
+
+    def _read_rest(self, at: int, targets: Sequence[Any], got: int) -> None:
+        """Go on where the system gave less than was asked for, as it does beyond 2 GiB."""
+        for target in targets:
+            view, filled = memoryview(target).cast("B"), min(got, target.nbytes)
+            got -= filled
+            while filled < len(view):
+                more = os.preadv(self._descriptor, [view[filled:]], at + filled)
+                if not more:
+                    raise ShortFileError(f"the file ends at byte {at + filled}, within a page")
+                filled += more
+            at += target.nbytes
+
+
+class RawColumn:
+    """A column chunk all of whose pages are plain.
+
+    Args:
+        file: Where it lies.
+        width: Bytes of a value.
+        starts: int64 ``[pages]``, where each page's values begin in the file.
+        first_rows: int64 ``[pages + 1]``, rows before each page, and at last all.
+    """
+
+    def __init__(self, file: RawFile, width: int, starts: IntArray, first_rows: IntArray) -> None:
+        self._file = file
+        self._width = width
+        self._starts = starts
+        self._first_rows = first_rows
+
+    def read(self, first: int, out: npt.NDArray[np.uint8], places: IntArray | slice) -> None:
+        """Read rows from row `first` on.
+
+        Args:
+            first: Row of the row group.
+            out: uint8 ``[n, width]``, contiguous.
+            places: Rows of `out` that as many rows of the file go to: int64, or a slice with both ends.
+
+        Raises:
+            ShortFileError: the file ends before.
+        """
+        if isinstance(places, slice):
+            out, scattered = out[places], None
+        else:
+            scattered = places
+        rows, done = len(out) if scattered is None else len(scattered), 0
+        page = int(np.searchsorted(self._first_rows, first, side="right")) - 1
+        at_once = max(rows, 1)
+        scratch = None
+        if scattered is not None and self._width < _PLACED_BYTES:
+            at_once = max(1, _SCRATCH_BYTES // self._width)
+            scratch = np.empty((min(at_once, rows), self._width), np.uint8)
+        while done < rows:
+            row = first + done
+            if row >= self._first_rows[page + 1]:
+                page += 1
+                continue
+            some = min(rows - done, at_once, int(self._first_rows[page + 1]) - row)
+            at = int(self._starts[page]) + (row - int(self._first_rows[page])) * self._width
+            if scattered is None:
+                self._file.read(at, [out[done : done + some]])
+            elif scratch is None:
+                self._file.read(at, [out[place] for place in scattered[done : done + some].tolist()])
+            else:
+                self._file.read(at, [scratch[:some]])
+                out[scattered[done : done + some]] = scratch[:some]
+            done += some
+
+    def array(self, type_: pa.DataType) -> pa.Array:
+        """Return all rows as an Arrow array of a raw type of this width, without nulls. Raises as `read` does."""
+        rows = int(self._first_rows[-1])
+        buffer = pa.allocate_buffer(rows * self._width)
+        self.read(0, np.frombuffer(buffer, np.uint8).reshape(rows, self._width), slice(0, rows))
+        return pa.Array.from_buffers(type_, rows, [None, buffer], null_count=0)
+
+
+def raw_column(
+    file: RawFile, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, rows: int, type_: pa.DataType
+) -> RawColumn | None:
+    """Return a column chunk as one whose pages are plain, or None if they are not all.
+
+    Args:
+        file: Where it lies.
+        chunk, column: What the footer says.
+        rows: Rows of the row group.
+        type_: Raw Arrow type in which Arrow would deliver it.
+    """
+    width = byte_width(type_)
+    if (
+        column.max_definition_level
+        or column.max_repetition_level
+        or _PHYSICAL.get(chunk.physical_type) not in (0, width)
+        or (chunk.physical_type == "FIXED_LEN_BYTE_ARRAY") != pa.types.is_fixed_size_binary(type_)
+        or (chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" and column.length != width)
+        or chunk.compression != "UNCOMPRESSED"
+        or chunk.has_dictionary_page
+        or chunk.file_path
+        or chunk.num_values != rows
+    ):
+        return None
+    start = int(chunk.data_page_offset)
+    pages = _plain_pages(file.look, start, start + int(chunk.total_compressed_size), rows, width)
+    return None if pages is None else RawColumn(file, width, *pages)
+
+
+def _plain_pages(
+    look: Callable[[int, int], bytes], at: int, end: int, rows: int, width: int
+) -> tuple[IntArray, IntArray] | None:
+    starts, first_rows = list[int](), [0]
+    while first_rows[-1] < rows:
+        header = _header_at(look, at, end)
+        if header is None:
+            return None
+        begin = at + header.nbytes
+        values = header.values
+        is_plain = header.kind in (_DATA_PAGE, _DATA_PAGE_V2) and header.encoding == _PLAIN and not header.levels_bytes
+        is_whole = header.page_bytes == header.plain_bytes == values * width and begin + values * width <= end
+        if not is_plain or not is_whole or values <= 0 or first_rows[-1] + values > rows:
+            return None
+        starts.append(begin)
+        first_rows.append(first_rows[-1] + values)
+        at = begin + values * width
+    return np.array(starts, np.int64), np.array(first_rows, np.int64)
+
+
+class PageHeader(NamedTuple):
+    """What is needed of a page header.
+
+    Attributes:
+        nbytes: Its own length.
+        kind: Kind of page, 0 a data page, 3 one of version 2.
+        plain_bytes, page_bytes: Bytes of the page before and after compression.
+        values: Values, nulls included.
+        encoding: 0 is plain.
+        levels_bytes: Bytes of levels before the values (version 2).
+    """
+
+    nbytes: int
+    kind: int
+    plain_bytes: int
+    page_bytes: int
+    values: int
+    encoding: int
+    levels_bytes: int
+
+
+def _header_at(look: Callable[[int, int], bytes], at: int, end: int) -> PageHeader | None:
+    nbytes = _FIRST_LOOK_BYTES
+    while True:
+        data = look(at, min(nbytes, end - at))
+        try:
+            return page_header(data)
+        except IndexError:  # it goes on
+            if len(data) < nbytes or nbytes >= _LONGEST_HEADER_BYTES:
+                return None
+            nbytes *= 8
+        except ValueError:
+            return None
+
+
+def page_header(data: bytes) -> PageHeader:
+    """Return the page header at the beginning of `data`, in Thrift's compact protocol.
+
+    Raises:
+        IndexError: the header is longer than the data.
+        ValueError: it is none.
+    """
+    reader = _Compact(data)
+    page = reader.struct()
+    body = page.get(5, page.get(8))
+    if not isinstance(body, dict):
+        raise ValueError("not the header of a data page")  # noqa: TRY004 - the data's type, not the caller's
+    is_second = 5 not in page
+    levels = (body.get(5, 0), body.get(6, 0)) if is_second else (0, 0)
+    found = (page.get(1), page.get(2), page.get(3), body.get(1), body.get(4 if is_second else 2), *levels)
+    if not all(isinstance(value, int) for value in found):
+        raise ValueError("a page header of other types than the format says")
+    kind, plain_bytes, page_bytes, values, encoding, first, second = found
+    return PageHeader(reader.position, kind, plain_bytes, page_bytes, values, encoding, first + second)
+
+
+class _Compact:
+    """Reads Thrift's compact protocol: structs as dicts by field number, numbers, and what else there is as None."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.position = 0
+
+    def _byte(self) -> int:
+        value = self._data[self.position]
+        self.position += 1
+        return value
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("a number of more than 64 bits")
+
+    def _skip(self, nbytes: int) -> None:
+        if nbytes > _LONGEST_HEADER_BYTES:
+            raise ValueError("a field larger than a header may be")
+        self.position += nbytes
+        if self.position > len(self._data):
+            raise IndexError
+
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        """Read a struct."""
+        fields: dict[int, Any] = {}
+        number = 0
+        while (head := self._byte()) != 0:
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            fields[number] = self._value(head & 0x0F, depth)
+        return fields
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def _value(self, type_: int, depth: int) -> Any:
+        match type_:
+            case 1 | 2:  # a bool is in its type
+                return None
+            case 3:
+                self._skip(1)
+            case 4 | 5 | 6:
+                return self._zigzag()
+            case 7:
+                self._skip(8)
+            case 8:
+                self._skip(self._varint())
+            case 12 if depth < _MOST_NESTED:
+                return self.struct(depth + 1)
+            case _:  # page headers hold no lists, sets or maps
+                raise ValueError(f"a field of type {type_} in a page header")
+        return None

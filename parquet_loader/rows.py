@@ -1,0 +1,188 @@
+"""Columns whose rows are bytes of one width, while a window is made.
+
+Rows at least `WIDE_BYTES` wide are placed: copied once, to where they are delivered. Narrower ones are staged: copied
+next to one another as they are decoded, into memory that stays warm, and put into order when all are there. Measured on
+rows of 52 bytes: fetching them from all over a window costs half of scattering them over one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from parquet_loader.arena import Allocation, Allocator, Arenas
+from parquet_loader.columns import Column
+from parquet_loader.read import RawRows
+from parquet_loader.types import IntArray
+
+Rows = npt.NDArray[np.uint8]
+Delivered = tuple[npt.NDArray[Any], Any]
+"""``[rows, ...]``, and what tensors are to be made from."""
+
+
+class PlacedRows:
+    """The wide columns of one window. `place` may be called by several threads, each with rows of its own.
+
+    Args:
+        columns: The columns.
+        capacity: Rows to take memory for.
+        carried_rows: Rows that the window before leaves over, by the plan: they come first.
+        allocator: Where delivered rows go.
+    """
+
+    def __init__(self, columns: Sequence[Column], capacity: int, carried_rows: int, allocator: Allocator) -> None:
+        self._columns = columns
+        self._capacity = capacity
+        self._carried_rows = carried_rows
+        self._allocator = allocator
+        self._places: IntArray | None = None
+        self._arenas: dict[str, Allocation] = {}
+
+    def prepare(self, order: IntArray | None) -> None:
+        """Take memory, and find out where each row goes, given which row comes at each place (None: as they lie)."""
+        if not self._columns:
+            return
+        if order is not None:
+            self._places = np.empty(len(order), np.int64)
+            self._places[order] = np.arange(self._carried_rows, self._carried_rows + len(order))
+        for column in self._columns:
+            self._arenas[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
+
+    def place(self, first: int, rows: int, table: pa.Table, raw: RawRows | None) -> None:
+        """Copy rows to their places; the first of them is row `first` of the window as it is read."""
+        places: IntArray | slice = slice(self._carried_rows + first, self._carried_rows + first + rows)
+        if self._places is not None:
+            places = self._places[first : first + rows]
+        for column in self._columns:
+            copy_rows(column, table, raw, self._rows_of(column), places)
+
+    def finish(
+        self, carried: Mapping[str, Rows], present: Callable[[], IntArray] | None, total: int, delivered: int
+    ) -> tuple[dict[str, Delivered], dict[str, Rows]]:
+        """Return what is delivered, and the rows left over, copied.
+
+        Args:
+            carried: Rows that the window before left.
+            present: Returns which places of the order have their rows, where some have not or fewer rows were carried
+                than planned; None: all.
+            total: Rows delivered or left over.
+            delivered: Of these, rows delivered.
+        """
+        done, left = dict[str, Delivered](), dict[str, Rows]()
+        for column in self._columns:
+            out = self._rows_of(column)
+            before = len(carried[column.name]) if carried else 0
+            if present is not None:  # move rows together
+                out[before:total] = out[self._carried_rows + present()]
+            if before:
+                out[:before] = carried[column.name]
+            left[column.name] = out[delivered:total].copy()
+            done[column.name] = as_delivered(column, out[:delivered]), self._arenas[column.name].owner
+        self._arenas = {}
+        return done, left
+
+    def _rows_of(self, column: Column) -> Rows:
+        return self._arenas[column.name].array.reshape(self._capacity, column.arrow_type.byte_width)
+
+
+class StagedRows:
+    """The narrower columns of one window. `place` and `gather` may be called by several threads, each for its rows.
+
+    Args:
+        columns: The columns.
+        capacity: Rows to take memory for.
+        carried_rows: Rows that the window before leaves over, by the plan: room for them comes first.
+        staging: Where rows wait.
+        allocator: Where delivered rows go.
+    """
+
+    def __init__(
+        self, columns: Sequence[Column], capacity: int, carried_rows: int, staging: Arenas, allocator: Allocator
+    ) -> None:
+        self._columns = columns
+        self._capacity = capacity
+        self._carried_rows = carried_rows
+        self._staging = staging
+        self._allocator = allocator
+        self._staged: dict[str, Rows] = {}
+        self._out: dict[str, Allocation] = {}
+        self._indices: IntArray = np.zeros(0, np.int64)
+
+    def prepare(self) -> None:
+        """Take memory for rows as they come."""
+        for column in self._columns:
+            width = column.arrow_type.byte_width
+            self._staged[column.name] = self._staging.allocate(self._capacity * width).array.reshape(-1, width)
+
+    def place(self, first: int, rows: int, table: pa.Table, raw: RawRows | None) -> int:
+        """Copy rows in, the first of them row `first` of the window as it is read; return the bytes they take."""
+        places = slice(self._carried_rows + first, self._carried_rows + first + rows)
+        for column in self._columns:
+            copy_rows(column, table, raw, self._staged[column.name], places)
+        return rows * sum(column.arrow_type.byte_width for column in self._columns)
+
+    def order(self, carried: Mapping[str, Rows], order: IntArray) -> None:
+        """Fix the order: rows that the window before left, then these rows of the window as it was read."""
+        if not self._columns:
+            return
+        before = len(next(iter(carried.values()))) if carried else 0
+        begin = self._carried_rows - before
+        self._indices = np.concatenate([np.arange(begin, self._carried_rows), order + self._carried_rows])
+        for column in self._columns:
+            if before:
+                self._staged[column.name][begin : self._carried_rows] = carried[column.name]
+            self._out[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
+
+    def gather(self, start: int, stop: int) -> None:
+        """Put the rows of places ``start`` to ``stop`` there; different ranges may run in parallel."""
+        for column in self._columns:
+            out, indices = self._rows_of(column)[start:stop], self._indices[start:stop]
+            np.take(self._staged[column.name], indices, axis=0, out=out, mode="clip")
+
+    def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
+        """Return what is delivered, and the rows beyond, copied."""
+        done, left = dict[str, Delivered](), dict[str, Rows]()
+        for column in self._columns:
+            out = self._rows_of(column)
+            left[column.name] = out[delivered : len(self._indices)].copy()
+            done[column.name] = as_delivered(column, out[:delivered]), self._out[column.name].owner
+        self._staged, self._out = {}, {}
+        return done, left
+
+    def _rows_of(self, column: Column) -> Rows:
+        return self._out[column.name].array.reshape(self._capacity, column.arrow_type.byte_width)
+
+
+def copy_rows(
+    column: Column, table: pa.Table, raw: RawRows | None, out: Rows, places: IntArray | slice
+) -> None:
+    """Copy rows of a column, from the table or straight from the file, to these rows of `out`."""
+    if raw is not None and column.name in raw.columns:
+        raw.read(column.name, out, places)
+        return
+    done = 0
+    for chunk in table.column(column.name).chunks:
+        end = done + len(chunk)
+        if isinstance(places, slice):
+            out[places.start + done : places.start + end] = fixed_rows(chunk, out.shape[1])
+        else:
+            out[places[done:end]] = fixed_rows(chunk, out.shape[1])
+        done = end
+
+
+def as_delivered(column: Column, rows: Rows) -> npt.NDArray[Any]:
+    """Return rows of bytes as an array of the column's dtype and shape."""
+    assert column.dtype is not None
+    return rows.reshape(-1).view(column.dtype).reshape(len(rows), *column.shape)
+
+
+def fixed_rows(array: pa.Array, width: int) -> Rows:
+    """Return a canonical fixed-width array as uint8 ``[rows, width]``, without a copy."""
+    buffer = array.buffers()[1]
+    if buffer is None or not len(array):
+        return np.empty((0, width), np.uint8)
+    return np.frombuffer(buffer, np.uint8, len(array) * width, array.offset * width).reshape(len(array), width)
