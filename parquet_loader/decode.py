@@ -71,7 +71,7 @@ class Decoder:
             and isinstance(field, Tensor | Group)
             and policy_of(field) != "mask"
             and self.raw_columns[name] == column_of(name, field).arrow_type
-            and column_of(name, field).is_wide
+            and (column_of(name, field).is_wide or column_of(name, field).is_staged)
         )
         # A number or raw tensor of just this type, without nulls, is canonical as it is.
         self._as_is = {

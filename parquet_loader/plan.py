@@ -64,7 +64,7 @@ def permutation(size: int, seed: int, stream: Stream, epoch: int, index: int = 0
     where numpy sorts by vector instructions.
     """
     words: npt.NDArray[np.uint64] = bit_generator(seed, stream, epoch, index).random_raw(size)
-    places = np.uint64((1 << max(size - 1, 0).bit_length()) - 1)
+    places = np.uint64((1 << max(int(size) - 1, 0).bit_length()) - 1)
     words &= ~places
     words |= np.arange(size, dtype=np.uint64)
     words.sort()

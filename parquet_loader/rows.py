@@ -123,7 +123,7 @@ class StagedRows:
         places = slice(self._carried_rows + first, self._carried_rows + first + rows)
         for column in self._columns:
             copy_rows(column, table, raw, self._staged[column.name], places)
-        return rows * sum(column.arrow_type.byte_width for column in self._columns)
+        return rows * sum(column.row_bytes or 0 for column in self._columns)
 
     def order(self, carried: Mapping[str, Rows], order: IntArray) -> None:
         """Fix the order: rows that the window before left, then these rows of the window as it was read."""
@@ -157,9 +157,7 @@ class StagedRows:
         return self._out[column.name].array.reshape(self._capacity, column.arrow_type.byte_width)
 
 
-def copy_rows(
-    column: Column, table: pa.Table, raw: RawRows | None, out: Rows, places: IntArray | slice
-) -> None:
+def copy_rows(column: Column, table: pa.Table, raw: RawRows | None, out: Rows, places: IntArray | slice) -> None:
     """Copy rows of a column, from the table or straight from the file, to these rows of `out`."""
     if raw is not None and column.name in raw.columns:
         raw.read(column.name, out, places)

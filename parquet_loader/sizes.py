@@ -59,6 +59,7 @@ class RowSizes:
         gathered: Canonical bytes of the columns that are gathered a window at a time.
         wide: Bytes of the columns that are copied to their place as they are decoded.
         processed: Bytes of a row in a batch made by image decoding or `transform`; 0 without these.
+        staged: Of `gathered`, the bytes of columns whose rows are bytes of one width.
         ragged: Of `gathered`, the bytes of each column of varying width, by name.
         sampled_rows: Rows that were decoded to find out; 0 where all columns have fixed width.
     """
@@ -66,6 +67,7 @@ class RowSizes:
     gathered: float
     wide: float
     processed: float
+    staged: float = 0.0
     ragged: tuple[tuple[str, float], ...] = ()
     sampled_rows: int = 0
 
@@ -77,7 +79,7 @@ class RowSizes:
     @property
     def moved_at_once(self) -> float:
         """Bytes of a decoded row that are copied to the window at once, and so need not be kept as decoded."""
-        return self.wide + sum(nbytes for _, nbytes in self.ragged)
+        return self.wide + self.staged + sum(nbytes for _, nbytes in self.ragged)
 
     @property
     def in_windows(self) -> float:
@@ -144,7 +146,8 @@ def measure_rows(
         ragged = tuple((c.name, sample.column(c.name).nbytes * scale) for c in varying)
         gathered += sum(nbytes for _, nbytes in ragged)
     processed = gathered + wide + image_bytes if processes else 0.0
-    return RowSizes(gathered, float(wide), processed, ragged, rows)
+    staged = sum(c.row_bytes or 0 for c in columns if c.is_staged)
+    return RowSizes(gathered, float(wide), processed, float(staged), ragged, rows)
 
 
 def _sample_of_largest(snapshot: Snapshot, reader: Reader, counts: IntArray, *, skips: bool) -> tuple[int, pa.Table]:

@@ -11,18 +11,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.arena import Allocation, Allocator, Arenas
+from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.columns import Column
 from parquet_loader.errors import DataError
 from parquet_loader.ragged import RaggedRows, ragged_rows
 from parquet_loader.read import RawRows
+from parquet_loader.rows import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows
 from parquet_loader.types import IntArray, Ragged
 
 PIECES_JOINED = 8
-
-# Rows of so many bytes are put into order by Arrow: measured on 40 columns, one call for all of them, with 32-bit
-# indices, takes 0.6 of the time of numpy's take of each. Rows of other widths it moves more slowly than numpy does.
-_WORDS = (1, 2, 4, 8)
 
 Array: TypeAlias = "npt.NDArray[Any] | Ragged"
 
@@ -49,13 +46,13 @@ class Carry:
     Attributes:
         rows: How many, less than a batch.
         gathered: Canonical tables, one a part.
-        wide: uint8 ``[rows, width]`` by name.
+        fixed: uint8 ``[rows, width]`` by name: rows that are placed or staged.
         ragged: Large binaries by name.
     """
 
     rows: int = 0
     gathered: tuple[pa.Table, ...] = ()
-    wide: Mapping[str, npt.NDArray[np.uint8]] = field(default_factory=dict)
+    fixed: Mapping[str, Rows] = field(default_factory=dict)
     ragged: Mapping[str, pa.Array] = field(default_factory=dict)
 
 
@@ -66,13 +63,14 @@ class Parts:
     Attributes:
         columns: All of them, in the order of delivery.
         wide: Columns whose rows are copied to their place when decoded.
-        ragged: Columns whose rows are staged when decoded, and copied to their place when all are there.
+        staged, ragged: Columns whose rows are staged when decoded, and copied to their place when all are there.
         gathered: Parts of the other columns, of about equal size; each is gathered by one call.
-        ranges: How many ranges of rows the ragged columns are divided into, to be copied in parallel.
+        ranges: How many ranges of rows the staged columns are divided into, to be copied in parallel.
     """
 
     columns: tuple[Column, ...]
     wide: tuple[Column, ...]
+    staged: tuple[Column, ...]
     ragged: tuple[Column, ...]
     gathered: tuple[tuple[Column, ...], ...]
     ranges: int
@@ -81,12 +79,14 @@ class Parts:
     def of(cls, columns: Sequence[Column], parts: int) -> Parts:
         """Divide columns into this many parts or ranges; lists of ragged things count as 64 bytes a row."""
         wide = tuple(c for c in columns if c.is_wide)
+        staged = tuple(c for c in columns if c.is_staged)
         ragged = tuple(c for c in columns if c.is_ragged)
-        narrow = [c for c in columns if not c.is_wide and not c.is_ragged]
+        narrow = [c for c in columns if not c.is_wide and not c.is_staged and not c.is_ragged]
         weights = np.cumsum([c.row_bytes or 64 for c in narrow])
         numbers = np.minimum(weights * parts // (weights[-1] + 1), parts - 1) if narrow else np.zeros(0, np.int64)
         chosen = [tuple(c for c, n in zip(narrow, numbers, strict=True) if n == part) for part in range(parts)]
-        return cls(tuple(columns), wide, ragged, tuple(part for part in chosen if part), parts if ragged else 0)
+        ranges = parts if ragged or staged else 0
+        return cls(tuple(columns), wide, staged, ragged, tuple(part for part in chosen if part), ranges)
 
     @property
     def jobs(self) -> int:
@@ -147,8 +147,8 @@ class Assembly:
         self._left_out = left_out
         self._total_rows = 0
         self._order: IntArray | None = None
-        self._places: IntArray | None = None
-        self._arenas: dict[str, Allocation] = {}
+        self._placed = PlacedRows(parts.wide, room.rows, carried_rows, room.allocator)
+        self._staged = StagedRows(parts.staged, room.rows, carried_rows, room.staging, room.allocator)
         self._ragged = RaggedRows(parts.ragged, room.ragged_bytes, room.staging, room.allocator)
         self._arrivals: IntArray = np.zeros(int(self._ends[-1]) if parts.ragged else 0, np.int64)
         self._pieces: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
@@ -160,15 +160,10 @@ class Assembly:
         self._left_ragged: dict[str, pa.Array] = {}
 
     def prepare(self, order: IntArray | None) -> None:
-        """Take the permutation (None: as the rows lie) and memory for the wide columns."""
+        """Take the permutation (None: as the rows lie), and memory for columns that are copied when decoded."""
         self._order = order
-        if self._parts.wide:
-            if order is not None:
-                self._places = np.empty(len(order), np.int64)
-                self._places[order] = np.arange(self._planned_carry, self._planned_carry + len(order))
-            for column in self._parts.wide:
-                width = column.arrow_type.byte_width
-                self._arenas[column.name] = self._room.allocator.allocate(self._room.rows * width)
+        self._placed.prepare(order)
+        self._staged.prepare()
 
     def place(self, number: int, at_row: int, table: pa.Table, rows: int, raw: RawRows | None = None) -> int:
         """Take rows of one slice.
@@ -184,14 +179,11 @@ class Assembly:
             The bytes that stay with the window for them.
         """
         first = int(self._ends[number]) + at_row
-        kept = 0
-        for column in self._parts.wide:
-            if raw is not None and column.name in raw.columns:
-                raw.read(column.name, self._rows_of(column), self._places_of(first, rows))
-            else:
-                self._place_wide(column, first, table.column(column.name))
+        self._placed.place(first, rows, table, raw)
+        kept = self._staged.place(first, rows, table, raw)
         if self._parts.ragged:
-            arrival, kept = self._ragged.place({c.name: table.column(c.name) for c in self._parts.ragged})
+            arrival, taken = self._ragged.place({c.name: table.column(c.name) for c in self._parts.ragged})
+            kept += taken
             self._arrivals[first : first + rows] = np.arange(arrival, arrival + rows)
         pieces = self._pieces[number]
         if pieces is None:
@@ -206,18 +198,6 @@ class Assembly:
                 pieces[part][-PIECES_JOINED:] = [joined]
         return kept
 
-    def _places_of(self, first: int, rows: int) -> IntArray | slice:
-        """Return where rows go in the window's memory."""
-        if self._places is not None:
-            return self._places[first : first + rows]
-        return slice(self._planned_carry + first, self._planned_carry + first + rows)
-
-    def _place_wide(self, column: Column, first: int, array: pa.ChunkedArray) -> None:
-        out = self._rows_of(column)
-        for chunk in array.chunks:
-            out[self._places_of(first, len(chunk))] = fixed_rows(chunk, column.arrow_type.byte_width)
-            first += len(chunk)
-
     def leave_out(self, number: int) -> None:
         """Go on without a slice that cannot be read."""
         self._pieces[number] = None
@@ -230,6 +210,7 @@ class Assembly:
         if self._missing:
             order = order[~np.isin(self._slice_of(order), list(self._missing))]
         self._total_rows = carry.rows + len(order)
+        self._staged.order({c.name: carry.fixed[c.name] for c in self._parts.staged if carry.rows}, order)
         if self._parts.ragged:
             carried: IntArray = np.zeros(0, np.int64)
             if carry.rows:
@@ -262,8 +243,10 @@ class Assembly:
         if job < len(self._parts.gathered):
             self._gather_part(job)
         else:
-            number, rows = job - len(self._parts.gathered), self._delivered_rows
-            self._ragged.gather(rows * number // self._parts.ranges, rows * (number + 1) // self._parts.ranges)
+            number, ranges = job - len(self._parts.gathered), self._parts.ranges
+            delivered, total = self._delivered_rows, self._total_rows
+            self._ragged.gather(delivered * number // ranges, delivered * (number + 1) // ranges)
+            self._staged.gather(total * number // ranges, total * (number + 1) // ranges)
 
     def _gather_part(self, part: int) -> None:
         columns = self._parts.gathered[part]
@@ -279,26 +262,28 @@ class Assembly:
         self._check_rows(len(together))
         if self._indices is None:
             together = together.slice(0, self._total_rows)
+        elif columns:
+            indices = self._indices.astype(np.uint32 if len(together) < 2**32 else np.uint64)
+            together = pc.take(together, pa.array(indices), boundscheck=False)
+        # What Arrow has put into order may be delivered as it is, where memory need not be the allocator's.
+        moves = self._indices is None or self._room.allocator.is_required
         rows, left = self._delivered_rows, dict[str, pa.Array]()
-        ordered, moved = self._taken(columns, together)
-        space = self._room.allocator.allocate(sum(_padded(self._room.rows * (c.row_bytes or 0)) for c in moved))
+        fixed = [c for c in columns if c.row_bytes is not None] if moves else []
+        space = self._room.allocator.allocate(sum(_padded(self._room.rows * (c.row_bytes or 0)) for c in fixed))
         for column in columns:
-            width = column.row_bytes or 0
-            array = ordered.get(column.name, together.column(column.name))
-            if column.kind != "fixed":
+            array = together.column(column.name)
+            if column.row_bytes is None:
                 nested = _one_array(array)
                 self._delivered[column.name] = nested_rows(nested.slice(0, rows), column), None
                 left[column.name] = nested.slice(rows).take(pa.array(np.arange(len(nested) - rows)))
                 continue
-            if column in moved:
-                mine, space = space.cut(_padded(self._room.rows * width))
-                out, owner = mine.array[: self._total_rows * width].reshape(-1, width), mine.owner
-                _gather_rows(array, None if column.name in ordered else self._indices, out)
+            if moves:
+                mine, space = space.cut(_padded(self._room.rows * column.row_bytes))
+                out, owner = mine.array[: self._total_rows * column.row_bytes].reshape(-1, column.row_bytes), mine.owner
+                copy_rows(column, together, None, out, slice(0, len(out)))
             else:
-                out, owner = fixed_rows(_one_array(array), width), None
-            assert column.dtype is not None
-            flat = out[:rows].reshape(-1).view(column.dtype).reshape(rows, *column.shape)
-            self._delivered[column.name] = flat, owner
+                out, owner = fixed_rows(_one_array(array), column.row_bytes), None
+            self._delivered[column.name] = as_delivered(column, out[:rows]), owner
             rest = pa.py_buffer(out[rows:].tobytes())
             left[column.name] = pa.Array.from_buffers(column.arrow_type, len(out) - rows, [None, rest])
         self._left[part] = pa.table(left)
@@ -310,51 +295,30 @@ class Assembly:
         if found != expected:
             raise DataError(f"a window of {expected} rows got {found}: row groups changed since they were counted")
 
-    def _taken(self, columns: Sequence[Column], together: pa.Table) -> tuple[dict[str, pa.ChunkedArray], list[Column]]:
-        """Put columns into order by Arrow, by name; and return which have to be moved to the allocator's memory."""
-        fixed = [c for c in columns if c.kind == "fixed"]
-        if self._indices is None:
-            return {}, fixed
-        words = [c for c in fixed if (c.row_bytes or 0) in _WORDS]
-        chosen = [c.name for c in columns if c in words or c.kind != "fixed"]
-        indices = pa.array(self._indices.astype(np.uint32 if len(together) < 2**32 else np.uint64))
-        taken = pc.take(together.select(chosen), indices, boundscheck=False)
-        needed = self._room.allocator.is_required
-        return {name: taken.column(name) for name in chosen}, [c for c in fixed if needed or c not in words]
-
     def finish(self) -> tuple[Window, Carry]:
         """Return the finished window, and the rows it leaves over."""
         rows, total = self._delivered_rows, self._total_rows
-        wide: dict[str, npt.NDArray[np.uint8]] = {}
-        for column in self._parts.wide:
-            name, out = column.name, self._rows_of(column)
-            if self._carry.rows != self._planned_carry or self._missing:
-                self._close_up(out, total)
-            if self._carry.rows:
-                out[: self._carry.rows] = self._carry.wide[name]
-            wide[name] = out[rows:total].copy()
-            assert column.dtype is not None
-            array = out[:rows].reshape(-1).view(column.dtype).reshape(rows, *column.shape)
-            self._delivered[name] = array, self._arenas[name].owner
+        is_closed = self._carry.rows == self._planned_carry and not self._missing
+        carried = {c.name: self._carry.fixed[c.name] for c in self._parts.wide if self._carry.rows}
+        placed, left_placed = self._placed.finish(carried, None if is_closed else self._present, total, rows)
+        staged, left_staged = self._staged.finish(rows)
+        self._delivered.update(placed)
+        self._delivered.update(staged)
         if self._parts.ragged:
             self._delivered.update(self._ragged.finish())
         carry = Carry()
         if rows < total:
-            carry = Carry(total - rows, tuple(t for t in self._left if t is not None), wide, self._left_ragged)
+            gathered = tuple(t for t in self._left if t is not None)
+            carry = Carry(total - rows, gathered, left_placed | left_staged, self._left_ragged)
         names = [c.name for c in self._parts.columns]
         arrays = {name: self._delivered[name][0] for name in names}
         owners = {name: self._delivered[name][1] for name in names if self._delivered[name][1] is not None}
-        self._arenas, self._delivered, self._carry, self._left_ragged = {}, {}, Carry(), {}
+        self._delivered, self._carry, self._left_ragged = {}, Carry(), {}
         return Window(rows, arrays, owners), carry
 
-    def _rows_of(self, column: Column) -> npt.NDArray[np.uint8]:
-        return self._arenas[column.name].array.reshape(self._room.rows, column.arrow_type.byte_width)
-
-    def _close_up(self, rows: npt.NDArray[np.uint8], total: int) -> None:
-        """Move rows together where slices are missing or fewer rows were carried than planned."""
-        order = self._counted()
-        here = np.flatnonzero(~np.isin(self._slice_of(order), list(self._missing)))
-        rows[self._carry.rows : total] = rows[self._planned_carry + here]
+    def _present(self) -> IntArray:
+        """Return the places of the order whose rows were read."""
+        return np.flatnonzero(~np.isin(self._slice_of(self._counted()), list(self._missing)))
 
 
 def _one_array(array: pa.ChunkedArray) -> pa.Array:
@@ -368,31 +332,12 @@ def _padded(nbytes: int) -> int:
     return -(-nbytes // 64) * 64
 
 
-def _gather_rows(array: pa.ChunkedArray, indices: IntArray | None, out: npt.NDArray[np.uint8]) -> None:
-    """Copy rows of a canonical fixed-width column to ``out``, uint8 ``[rows, width]``, in the order of the indices."""
-    if indices is not None:
-        np.take(fixed_rows(_one_array(array), out.shape[1]), indices, axis=0, out=out, mode="clip")
-        return
-    start = 0
-    for chunk in array.chunks:
-        out[start : start + len(chunk)] = fixed_rows(chunk, out.shape[1])
-        start += len(chunk)
-
-
-def fixed_rows(array: pa.Array, width: int) -> npt.NDArray[np.uint8]:
-    """Return a canonical fixed-width array as uint8 ``[rows, width]``, without a copy."""
-    buffer = array.buffers()[1]
-    if buffer is None or not len(array):
-        return np.empty((0, width), np.uint8)
-    return np.frombuffer(buffer, np.uint8, len(array) * width, array.offset * width).reshape(len(array), width)
-
-
 def nested_rows(array: pa.Array, column: Column) -> Array:
     """Return lists of ragged things, and what they hold, as numpy; shares memory where that can be written."""
     if column.kind == "fixed":
         assert column.dtype is not None
-        flat = fixed_rows(array, column.row_bytes or 1).reshape(-1)
-        return (flat if flat.flags.writeable else flat.copy()).view(column.dtype).reshape(len(array), *column.shape)
+        rows = fixed_rows(array, column.row_bytes or 1)
+        return as_delivered(column, rows if rows.flags.writeable else rows.copy())
     offsets = np.zeros(len(array) + 1, np.int64)
     buffers = array.buffers()
     if buffers[1] is not None and len(array):

@@ -218,9 +218,9 @@ SCHEMA = Schema(
 ROWS = 2000
 
 
-def dataset(tmp_path: Path, **options: Any) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
+def dataset(tmp_path: Path, **options: Any) -> tuple[str, dict[str, Any]]:
     rng = np.random.default_rng(5)
-    data = {
+    data: dict[str, Any] = {
         "wide": rng.random((ROWS, 700), np.float32),
         "row": rng.integers(0, 255, (ROWS, 37)).astype(np.uint8),
         "number": np.arange(ROWS),
@@ -246,7 +246,7 @@ def test_batches_are_the_same_with_and_without(
 
     def batches(minimum: int) -> list[dict[str, Any]]:
         monkeypatch.setattr(reading, "RAW_BYTES", minimum)
-        with BatchedDataLoader(path, **({"batch_size": 32} | arguments), isolation=isolation) as loader:  # type: ignore[arg-type]
+        with BatchedDataLoader(path, **({"batch_size": 32} | arguments), isolation=isolation) as loader:
             return list(loader)
 
     monkeypatch.setattr(reading, "raw_column", counted)

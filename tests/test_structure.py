@@ -47,6 +47,7 @@ ROOMS = [
     "forecast",
     "arena",
     "ragged",
+    "rows",
     "window",
     "workers",
     "building",
