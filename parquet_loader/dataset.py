@@ -22,7 +22,7 @@ from parquet_loader.read import Reader
 from parquet_loader.schema import METADATA_KEY, Field, Group, RaggedList, Scalar, Schema, Tensor
 from parquet_loader.schema.infer import infer_fields
 from parquet_loader.shards import Division
-from parquet_loader.sizes import SAMPLE_ROWS, SHARE_FOOTERS, Sizing, divide, measure_rows
+from parquet_loader.sizes import SAMPLE_ROWS, SHARE_FOOTERS, RowSizes, Sizing, divide, measure_rows
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import IntArray
 from parquet_loader.unischema.hook import with_unischema
@@ -41,6 +41,38 @@ class Counted:
 
     counts: IntArray
     skipped: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a loader with the same arguments has found out before, of files that never change.
+
+    Attributes:
+        snapshot: The row groups that were counted.
+        counted: What its filter gave; without a filter of no use.
+        row: Bytes of a row of this very snapshot, where it is the one to open; None: to be found out.
+    """
+
+    snapshot: Snapshot
+    counted: Counted
+    row: RowSizes | None = None
+
+    def counts_of(self, snapshot: Snapshot) -> IntArray:
+        """Return the rows of another snapshot's row groups that pass, int64 ``[row groups]``; -1: not known."""
+        counts = np.where(snapshot.row_group_rows > 0, -1, 0).astype(np.int64)
+        numbers = {file.path: number for number, file in enumerate(self.snapshot.files)}
+        file = np.array([numbers.get(file.path, -1) for file in snapshot.files], np.int64)
+        known = self.snapshot.row_group_file.astype(np.int64) << 32 | self.snapshot.row_group_number
+        wanted = np.where(file < 0, -1, file << 32)[snapshot.row_group_file] | snapshot.row_group_number
+        order = np.argsort(known, kind="stable")
+        place = np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)
+        if len(known):
+            found = known[order[place]] == wanted
+            counts[found] = self.counted.counts[order[place[found]]]
+            if self.counted.skipped:  # what could not be read may be readable by now
+                again = np.isin(wanted, known[[group for group, _ in self.counted.skipped]])
+                counts[again & found] = -1
+        return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +160,12 @@ def open_dataset(
     side_by_side: int = 1,
     ranks: Ranks | None = None,
     row_numbers: str | None = None,
+    known: Known | None = None,
 ) -> Dataset:
     """Find out what is delivered, how many rows there are, and what fits; arguments as in `BatchedDataLoader`.
 
     `batch_size` is what the fewest ranks will deliver at a time, from `side_by_side` parts of the epoch. Rows are
-    counted by all `ranks` together.
+    counted by all `ranks` together, but for those that are `known`.
 
     With a filter this reads the filter's columns of all row groups that may match; with columns of varying width it
     decodes a few thousand rows.
@@ -157,10 +190,12 @@ def open_dataset(
         chosen = Schema({**chosen, row_numbers: Scalar(pa.int64())})
     counted = Counted(snapshot.row_group_rows)
     if row_filter is not None:
-        counted = _count(snapshot, reader, row_filter, num_threads, ranks, skips=skips)
+        counted = _count(snapshot, reader, row_filter, num_threads, ranks, known, skips=skips)
     counts = counted.counts
     processes = transform or any(c.image is not None for c in reader.columns)
-    row = measure_rows(snapshot, reader, reader.columns, counts, processes=processes, skips=skips)
+    row = None if known is None else known.row
+    if row is None:
+        row = measure_rows(snapshot, reader, reader.columns, counts, processes=processes, skips=skips)
     sizing = divide(
         memory_limit_bytes,
         row,
@@ -368,20 +403,27 @@ def _constant_length(snapshot: Snapshot, name: str) -> int | None:
 
 
 def _count(
-    snapshot: Snapshot, reader: Reader, row_filter: RowFilter, num_threads: int, ranks: Ranks | None, *, skips: bool
+    snapshot: Snapshot,
+    reader: Reader,
+    row_filter: RowFilter,
+    num_threads: int,
+    ranks: Ranks | None,
+    known: Known | None,
+    *,
+    skips: bool,
 ) -> Counted:
     """Count the rows of each row group that pass the filter: of every nth one on each of n ranks."""
-    wanted = np.flatnonzero(snapshot.row_group_rows)
+    counts = np.where(snapshot.row_group_rows > 0, -1, 0) if known is None else known.counts_of(snapshot)
+    wanted = np.flatnonzero(counts < 0)
     if ranks is None:
-        return _count_some(snapshot, reader, row_filter, num_threads, wanted, skips=skips)
+        counts[wanted], skipped = _count_some(snapshot, reader, row_filter, num_threads, wanted, skips=skips)
+        return Counted(counts, skipped)
     rank, world_size = ranks.shard.rank, ranks.shard.world_size
     own = wanted[rank::world_size]
 
     def count() -> bytes:
-        counted = _count_some(snapshot, reader, row_filter, num_threads, own, skips=False)
-        return counted.counts[own].astype("<i8").tobytes()
+        return _count_some(snapshot, reader, row_filter, num_threads, own, skips=False)[0].astype("<i8").tobytes()
 
-    counts = np.zeros(snapshot.row_groups, np.int64)
     for number, received in enumerate(ranks.gather(count)):
         counts[wanted[number::world_size]] = np.frombuffer(received, "<i8")
     return Counted(counts)
@@ -389,10 +431,12 @@ def _count(
 
 def _count_some(
     snapshot: Snapshot, reader: Reader, row_filter: RowFilter, num_threads: int, wanted: IntArray, *, skips: bool
-) -> Counted:
-    """Count the rows of some row groups that pass the filter."""
-    counts = np.zeros(snapshot.row_groups, np.int64)
+) -> tuple[IntArray, tuple[tuple[int, str], ...]]:
+    """Return the rows of some row groups that pass the filter, and which of them were left out, with the reason."""
+    counts = np.zeros(len(wanted), np.int64)
     skipped: list[tuple[int, str]] = []
+    if not len(wanted):
+        return counts, ()
 
     def count(group: int) -> int:
         try:
@@ -407,17 +451,17 @@ def _count_some(
         files = np.unique(snapshot.row_group_file[wanted]).tolist()
         admitted = pool.map(lambda file: row_filter.surviving(snapshot, file), files)
         surviving = dict(zip(files, admitted, strict=True))
-        groups = [
-            group
-            for group in wanted.tolist()
+        places = [
+            place
+            for place, group in enumerate(wanted.tolist())
             if int(snapshot.row_group_number[group]) in surviving[int(snapshot.row_group_file[group])]
         ]
         try:
-            counts[groups] = list(pool.map(count, groups))
+            counts[places] = list(pool.map(count, wanted[places].tolist()))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return Counted(counts, tuple(sorted(skipped)))
+    return counts, tuple(sorted(skipped))
 
 
 def default_num_threads() -> int:

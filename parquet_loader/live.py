@@ -10,7 +10,7 @@ import numpy as np
 
 from parquet_loader.plan import Plan
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.types import IntArray
+from parquet_loader.types import BoolArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,26 @@ class Growth:
 class EpochFiles(Protocol):
     """What one epoch reads; all of it stays readable until it is said to be delivered, or `close`."""
 
+    def dump(self) -> bytes:
+        """Return the snapshot and what belongs to it, for the other ranks."""
+
+    def keep(self, about: bytes) -> str:
+        """Let the source keep the list of files, so that `Follower.recall` finds it; return its name.
+
+        Idempotent; works after `close` too. Where the source cannot be written to, there is only the name.
+
+        Args:
+            about: What the loader knows of these files; kept as it is, and lists that differ in it are two.
+        """
+
+    @property
+    def about(self) -> bytes | None:
+        """As given to `keep`; None where the files are not of a list that was kept."""
+
+    @property
+    def gone(self) -> IntArray:
+        """Files of a list that was kept which are there no longer, by their position in the snapshot."""
+
     @property
     def identity(self) -> str:
         """Names the snapshot: equal where it is the same."""
@@ -48,7 +68,10 @@ class EpochFiles(Protocol):
         """How they differ from the last epoch's."""
 
     def delivered(self, files: IntArray) -> None:
-        """Let go of files, by their position in the snapshot."""
+        """Let go of files, by their position in the snapshot, and count them as delivered."""
+
+    def let_go(self, files: IntArray) -> None:
+        """Let go of files that this pass does not need, or whose delivery another rank counts."""
 
     def close(self) -> None:
         """Let go of all of them; idempotent, waits for nothing, and is called by finalisers too."""
@@ -59,6 +82,12 @@ class Follower(Protocol):
 
     def begin_epoch(self, epoch: int) -> EpochFiles:
         """Look at the source again and return what there is to read."""
+
+    def take_over(self, data: bytes) -> EpochFiles:
+        """Return, and hold, the files that another rank dumped."""
+
+    def recall(self, name: str) -> EpochFiles | None:
+        """Return, and hold, the files of a list that was kept, as far as they are there; None without the list."""
 
 
 @runtime_checkable
@@ -75,31 +104,43 @@ class Deliveries:
     Args:
         files: What the epoch reads.
         plan: Its order.
+        first_batch: Where in the epoch the pass begins.
     """
 
-    def __init__(self, files: EpochFiles, plan: Plan) -> None:
+    def __init__(self, files: EpochFiles, plan: Plan, first_batch: int = 0) -> None:
         self._files = files
-        done = batches_until_done(plan, files.snapshot.row_group_file, len(files.snapshot.files))
+        snapshot = files.snapshot
+        done = batches_until_done(plan, snapshot.row_group_file, len(snapshot.files))
+        self._counts = counted_here(plan, snapshot.row_group_file, len(snapshot.files))
         self._order = np.argsort(done, kind="stable")
         self._done = done[self._order]
         self._released = 0
+        if first_batch:
+            files.let_go(self._next(first_batch))
 
     def after(self, batches: int) -> None:
         """So many batches of the epoch are delivered."""
         if self._released < len(self._done) and self._done[self._released] <= batches:
-            end = int(np.searchsorted(self._done, batches, side="right"))
-            self._files.delivered(self._order[self._released : end])
-            self._released = end
+            done = self._next(batches)
+            self._files.delivered(done[self._counts[done]])
+            self._files.let_go(done[~self._counts[done]])
 
     def close(self) -> None:
         """The epoch has ended."""
         self._files.close()
 
+    def _next(self, batches: int) -> IntArray:
+        """Return the files that are done by now and were not before."""
+        begin = self._released
+        self._released = int(np.searchsorted(self._done, batches, side="right"))
+        return self._order[begin : self._released]
+
 
 def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntArray:
     """Return for each file how many batches are delivered before nothing of it has to be read again, int64 ``[files]``.
 
-    A window's rows are in memory once it is read: those that fill no batch are carried into the next.
+    Those are all batches that have a row of its last window: a pass that goes on with one of them reads that window
+    again.
 
     Args:
         plan: The epoch.
@@ -110,8 +151,7 @@ def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntA
     if not plan.windows:
         return done
     ends = [part.window_ends(plan.begins) for part in plan.parts]
-    batches = np.minimum(np.sum(ends, axis=0)[1:] // plan.batch_size, plan.batches)
-    batches[-1] = plan.batches
+    batches = np.minimum(-(-np.sum(ends, axis=0)[1:] // plan.batch_size), plan.batches)
     for part, end in zip(plan.parts, ends, strict=True):
         if not part.rows:
             continue
@@ -124,3 +164,22 @@ def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntA
             window = np.searchsorted(read, last, side="right") - 1
             np.maximum.at(done, row_group_file[plan.row_group[groups]], batches[window])
     return done
+
+
+def counted_here(plan: Plan, row_group_file: IntArray, files: int) -> BoolArray:
+    """Return whose deliveries this rank counts, so that all ranks count each file once: bool ``[files]``.
+
+    Those are the files whose first row in the order of the epoch is this rank's.
+
+    Args:
+        plan: This rank's plan of the epoch.
+        row_group_file: int32 ``[row groups]``, as in `Snapshot`.
+        files: Number of files.
+    """
+    total = int(plan.begins[-1]) if len(plan.begins) else 0
+    first = np.full(files, max(0, total - 1), np.int64)
+    np.minimum.at(first, row_group_file[plan.row_group], plan.begins[: len(plan.row_group)])
+    here = np.zeros(files, np.bool_)
+    for part in plan.parts:
+        here |= (first >= part.first) & (first < part.stop)
+    return here

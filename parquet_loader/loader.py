@@ -16,14 +16,15 @@ import torch
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.arguments import check_bool, check_choice, check_columns, check_window
 from parquet_loader.collate import Batch, PinnedMemory
-from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
+from parquet_loader.dataset import Dataset, Known, default_num_threads, open_dataset
 from parquet_loader.device import check_device
 from parquet_loader.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
+from parquet_loader.following import Following, files_named
 from parquet_loader.forecast import EpochPlan
 from parquet_loader.isolated import IsolatedEngine, ReadingProcess
-from parquet_loader.live import Deliveries, EpochFiles, Follower, Growth, LiveSource
+from parquet_loader.live import Deliveries, EpochFiles, LiveSource
 from parquet_loader.memory import use_returning_pool
 from parquet_loader.opening import Opened, check_agreement, open_source
 from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
@@ -34,7 +35,7 @@ from parquet_loader.schema import Schema
 from parquet_loader.shards import Division, Sharding, split_over_workers
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import Source
-from parquet_loader.state import make_state, order_identity, read_state
+from parquet_loader.state import OF_FILES, make_state, order_identity, read_state
 from parquet_loader.stats import LoaderStats
 from parquet_loader.types import Shard, check_int, format_bytes, parse_bytes
 
@@ -141,7 +142,7 @@ class BatchedDataLoader:
         self._chooses_window = window_rows is None
         needs, skips, threads = self._window_needs(), self._options.skips, self.num_threads
 
-        def opened(snapshot: Snapshot) -> Dataset:
+        def opened(snapshot: Snapshot, ranks: Ranks | None, known: Known | None = None) -> Dataset:
             return open_dataset(
                 snapshot,
                 schema=schema,
@@ -155,25 +156,27 @@ class BatchedDataLoader:
                 num_threads=threads,
                 ranks=ranks,
                 row_numbers=None if output_options is None else output_options.row_numbers,
+                known=known,
                 **needs,
             )
 
-        self._open_dataset = opened  # a function that does not know this object, which would never be let go of
         self._next_epoch = 0
         self._next_batch = 0
         self._is_placed = True
         self._reading: ReadingProcess | None = None
         self._isolates = isolation == "process"
-        self._follower: Follower | None = None
-        self._growth: Growth | None = None
-        self._seen: str | None = None
+        self._following: Following | None = None
+        if isinstance(source, LiveSource) and filesystem is not None:
+            raise ConfigurationError("filesystem= belongs to paths; a store knows where it lies")
         try:
             if isinstance(source, LiveSource):
-                self._follow(source, filesystem)
+                together = _sharing(self._sharding.shard)
+                self._following = Following(source, opened, together, filters=filters is not None)
+                self._take(self._following.peek(0))
             elif isinstance(source, Opened):
                 self._take(source.dataset)
             else:
-                self._take(self._open_dataset(open_source(source, filesystem, ranks)))
+                self._take(opened(open_source(source, filesystem, ranks), ranks))
             if ranks is not None:
                 check_agreement(self._identity, ranks)
         except BaseException as error:
@@ -257,51 +260,17 @@ class BatchedDataLoader:
         Raises:
             LoaderStateError: the loader is closed, or an earlier pass is not finished.
         """
-        if self._follower is None:
+        if self._following is None:
             return self._begin(self._plan(self._next_epoch), self._next_batch)
-        self._check_open()
-        self._check_idle()
-        before = self._seen
-        files = self._look(self._follower)
+        self._following.telling(self._check_ready)
+        seen = self._following.begin(self._next_epoch, self._next_batch)
         try:
-            self._check_same(before)
-            return self._begin(self._plan(self._next_epoch), self._next_batch, files)
+            if seen.dataset is not self._dataset:
+                self._take(seen.dataset)
+            return self._begin(self._plan(self._next_epoch), self._next_batch, seen.files)
         except BaseException:
-            files.close()
+            seen.files.close()
             raise
-
-    def _check_same(self, seen: str | None) -> None:
-        """Refuse to go on in the midst of an epoch over files that are not those it began with."""
-        if self._next_batch and self._seen != seen:
-            raise ResumeError(
-                f"batch {self._next_batch} of epoch {self._next_epoch} belongs to other files: the store has published "
-                f"or evicted some since; set_epoch({self._next_epoch + 1}) goes on with the next epoch"
-            )
-
-    def _follow(self, source: LiveSource, filesystem: Any) -> None:
-        """Take a source that changes: what it has now tells the schema, and what fits into memory."""
-        if filesystem is not None:
-            raise ConfigurationError("filesystem= belongs to paths; a store knows where it lies")
-        if self._sharding.shard.world_size > 1:
-            raise UnsupportedError(
-                f"{self._sharding.shard}: several ranks do not share a store's snapshot yet; give each rank a store of "
-                "its own, or the directory as a path, which is read as it is now"
-            )
-        self._look(source.follow()).close()
-        self._follower = source.follow()  # growth counts from the first epoch, not from here
-
-    def _look(self, follower: Follower) -> EpochFiles:
-        """Examine a source that changes; what it has now is held until it is let go of."""
-        files = follower.begin_epoch(self._next_epoch)
-        try:
-            if files.identity != self._seen:
-                self._take(self._open_dataset(files.snapshot))
-                self._seen = files.identity
-        except BaseException:
-            files.close()
-            raise
-        self._growth = files.growth
-        return files
 
     def begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
         """Begin one worker process's part of an epoch: its batches among those that `workers` deliver in turn.
@@ -320,14 +289,13 @@ class BatchedDataLoader:
         return self._begin(self._plan(epoch, division), min(first_batch, division.batches))
 
     def _begin(self, plan: Plan, first_batch: int, files: EpochFiles | None = None) -> Iterator[Batch]:
-        self._check_open()
-        self._check_idle()
+        self._check_ready()
         left = plan.batches - first_batch
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
         engine = self._engine(plan, first_batch)
         figures = EpochFigures(plan.epoch, engine, self.num_threads, self._dataset.skipped, first_batch)
         pinned = self._allocator if self._reading is not None and self._allocator.is_required else None
-        deliveries = None if files is None else Deliveries(files, plan)
+        deliveries = None if files is None else Deliveries(files, plan, first_batch)
         epoch = Epoch(engine, self.batch_size, self._device, pinned, bar, figures, deliveries)
         delivering = epoch.deliver()
         self._next_epoch, self._next_batch, self._is_placed = plan.epoch + 1, 0, False
@@ -356,7 +324,7 @@ class BatchedDataLoader:
         if self._figures is None:
             raise LoaderStateError("there are no figures yet: no epoch was begun")
         stats = self._figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
-        return replace(stats, growth=self._growth)
+        return stats if self._following is None else replace(stats, growth=self._following.growth)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return where the loader is, as a small dict of JSON values, the same on all ranks.
@@ -376,26 +344,84 @@ class BatchedDataLoader:
         if batch >= len(self) > 0:
             epoch, batch = epoch + 1, 0
         left_out = last.left_out if last is not None and self._options.skips else 0
-        return make_state(self._identity, epoch, batch, left_out)
+        if self._following is None:
+            return make_state(self._identity, epoch, batch, left_out)
+        named = {name: value for name, value in self._identity.items() if batch or name not in OF_FILES}
+        return make_state({**named, "snapshot": self._following.keep()}, epoch, batch, left_out)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, if_gone: Literal["raise", "next_epoch"] = "raise") -> None:
         """Let the next pass go on where a state was taken, with the very next batch.
 
         At most two windows are read again. Where `window_rows` is not given, that of the state is taken over, so that
         another `memory_limit` changes nothing.
 
+        Over a `SampleStore`, the state's own files are read, as long as those that the rest of its epoch needs are
+        there; they are held from now on. Of several ranks, all call this together.
+
+        Args:
+            state: What `state_dict` returned.
+            if_gone: What happens where a store has evicted some of these files: ``"next_epoch"`` goes on with the first
+                batch of the next epoch, over what is there then.
+
         Raises:
-            ResumeError: the state belongs to other files, columns, filters, or arguments; says what differs.
+            ResumeError: the state belongs to other files, columns, filters, or arguments; says what differs. Or files
+                of a store are gone; says which.
             MemoryLimitError: the state's windows do not fit into `memory_limit`.
             LoaderStateError: a pass is under way, or the loader is closed.
         """
-        epoch, batch = self.accept_state(state)
+        check_choice("if_gone", if_gone, ("raise", "next_epoch"))
+        following = self._following
+        if following is None:
+            epoch, batch = self.accept_state(state)
+        else:
+            epoch, batch = following.telling(lambda: self._place_of(state))
+            if batch:
+                epoch, batch = self._recall(following, state, goes_on=if_gone == "next_epoch")
+            else:
+                following.remember(state.get("snapshot"))
         self._place(*((epoch + 1, 0) if batch == len(self) > 0 else (epoch, batch)))
+
+    def _place_of(self, state: dict[str, Any]) -> tuple[int, int]:
+        """Return the epoch and batch of a state of a loader like this one, over whatever files."""
+        self._check_ready()
+        return read_state(state, self._identity, 2**62, OF_FILES)
+
+    def _recall(self, following: Following, state: dict[str, Any], *, goes_on: bool) -> tuple[int, int]:
+        """Let the next pass read the files that a state names; return its epoch and batch, or the next epoch's first.
+
+        Raises:
+            ResumeError: they are gone, and this is not the way to go on.
+        """
+        before, epoch = self._dataset, int(state["epoch"])
+        seen = following.recall(state.get("snapshot"), epoch)
+        try:
+            self._take(seen.dataset)
+            epoch, batch = following.telling(lambda: self.accept_state(state))
+            missing = following.go_on(seen, self._dataset, self._plan(epoch), batch)
+            if not missing:
+                return epoch, batch
+            reason = (
+                f"the store has evicted {len(missing)} of the files that the rest of epoch {epoch} needs: "
+                f"{files_named(missing)}"
+            )
+        except BaseException as error:
+            seen.files.close()
+            is_list_gone = isinstance(error, ResumeError) and state.get("files") != self._identity["files"]
+            self._take(before)
+            if not is_list_gone:
+                raise
+            reason = f"the store keeps the list of the state's files no longer, and has others now: {error}"
+        self._take(before)
+        if goes_on:
+            return epoch + 1, 0
+        raise ResumeError(
+            f"{reason}; load_state_dict(state, if_gone='next_epoch') goes on with epoch {epoch + 1}; "
+            "store.hold(state), called when a state is taken, keeps its files"
+        )
 
     def accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
         """Check a state as `load_state_dict` does, and take over its window; return its epoch and batch."""
-        self._check_open()
-        self._check_idle()
+        self._check_ready()
         before = self._dataset
         window = state.get("window_rows") if isinstance(state, dict) else None
         if self._chooses_window and isinstance(window, int) and 0 < window != self.window_rows:
@@ -447,6 +473,8 @@ class BatchedDataLoader:
         """End a pass that is under way, its threads included; idempotent. The loader cannot be used afterwards."""
         self.reset()
         self._closed = True
+        if self._following is not None:
+            self._following.let_go()
         if self._reading is not None:
             self._reading.end()
         for arenas in (self._allocator, self._staging):
@@ -465,12 +493,15 @@ class BatchedDataLoader:
         Raises:
             LoaderStateError: a pass is under way.
         """
-        self._check_open()
-        self._check_idle()
-        if self._follower is not None:
+        self._check_ready()
+        if self._following is not None:
             raise UnsupportedError("a loader over a SampleStore does not travel: make one where it is used")
         arguments = {**self._arguments, "shard": self.shard}
         return _restored, (Opened(self._dataset), arguments, self._next_epoch, self._next_batch)
+
+    def _check_ready(self) -> None:
+        self._check_open()
+        self._check_idle()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -559,6 +590,23 @@ def _ranks(shard: Shard) -> Ranks | None:
     """Return the other ranks to agree with; a DataLoader's worker processes cannot reach them."""
     in_worker = torch.utils.data.get_worker_info() is not None
     return Ranks(shard) if shard.world_size > 1 and not in_worker else None
+
+
+def _sharing(shard: Shard) -> Shard | None:
+    """Return the ranks that look at a source together, None for one alone.
+
+    Raises:
+        UnsupportedError: there is no process group in which they could agree on a snapshot.
+    """
+    if shard.world_size == 1:
+        return None
+    if current_ranks() != shard or torch.utils.data.get_worker_info() is not None:
+        raise UnsupportedError(
+            f"{shard}: ranks that read one store agree on the files of every epoch, for which torch.distributed has to "
+            "be initialised with the same rank and world size; without it, hold the files yourself and give each rank "
+            "the same list: with store.snapshot() as files: BatchedDataLoader([f.path for f in files], ..., shard=...)"
+        )
+    return shard
 
 
 def _part_of(shard: Shard) -> str:

@@ -62,6 +62,7 @@ class RowSizes:
         staged: Of `gathered`, the bytes of columns whose rows are bytes of one width.
         ragged: Of `gathered`, the bytes of each column of varying width, by name.
         sampled_rows: Rows that were decoded to find out; 0 where all columns have fixed width.
+        cursor_bytes: What an open cursor in the largest row group holds, but for decoded rows.
     """
 
     gathered: float
@@ -70,6 +71,7 @@ class RowSizes:
     staged: float = 0.0
     ragged: tuple[tuple[str, float], ...] = ()
     sampled_rows: int = 0
+    cursor_bytes: int = 0
 
     @property
     def decoded(self) -> float:
@@ -121,7 +123,7 @@ class Sizing:
 def measure_rows(
     snapshot: Snapshot, reader: Reader, columns: tuple[Column, ...], counts: IntArray, *, processes: bool, skips: bool
 ) -> RowSizes:
-    """Return the bytes of a row: from the types, and for columns of varying width from a sample of rows.
+    """Return the bytes of a row: from the types, for columns of varying width from a sample of rows; and of a cursor.
 
     Args:
         snapshot: The row groups.
@@ -147,7 +149,8 @@ def measure_rows(
         gathered += sum(nbytes for _, nbytes in ragged)
     processed = gathered + wide + image_bytes if processes else 0.0
     staged = sum(c.row_bytes or 0 for c in columns if c.is_staged)
-    return RowSizes(gathered, float(wide), processed, float(staged), ragged, rows)
+    cursor = _cursor_bytes(snapshot, int(np.argmax(counts))) if len(counts) and counts.max() else 0
+    return RowSizes(gathered, float(wide), processed, float(staged), ragged, rows, cursor)
 
 
 def _sample_of_largest(snapshot: Snapshot, reader: Reader, counts: IntArray, *, skips: bool) -> tuple[int, pa.Table]:
@@ -206,7 +209,7 @@ def divide(
     row_bytes = max(row.decoded, 1.0)
     batches = int(row.processed * batch_size * BATCHES_AT_ONCE)
     smallest = min(2 * batch_size if window_rows is None else window_rows, total_rows)
-    cursor = _cursor_bytes(snapshot, largest) if largest_rows else 0
+    cursor = row.cursor_bytes
 
     def lanes_of(window: int) -> int:
         """Return how many row groups share a window: by the window's size alone, whatever the limit."""

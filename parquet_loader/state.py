@@ -25,6 +25,8 @@ from parquet_loader.types import IntArray
 STATE_VERSION = 1
 ORDER_METHOD = f"{PERMUTATION_METHOD} {WINDOW_METHOD}"
 SHOWN_CHARACTERS = 160
+OF_FILES = frozenset({"files", "rows", "window_rows", "open_row_groups"})
+"""What of an identity follows from the files; between the epochs of a source that changes it says nothing."""
 
 Identity = Mapping[str, Any]
 
@@ -106,8 +108,14 @@ def make_state(identity: Identity, epoch: int, batch: int, left_out: int) -> dic
     return state
 
 
-def read_state(state: Any, identity: Identity, batches: int) -> tuple[int, int]:
+def read_state(state: Any, identity: Identity, batches: int, but: frozenset[str] = frozenset()) -> tuple[int, int]:
     """Return the epoch and batch at which a state continues; an epoch has so many `batches`.
+
+    Args:
+        state: What is said to be a state.
+        identity: As in `make_state`.
+        batches: Of an epoch.
+        but: Names of the identity that are not compared.
 
     Raises:
         ResumeError: it is no state, or one of another loader; says what differs.
@@ -122,7 +130,8 @@ def read_state(state: Any, identity: Identity, batches: int) -> tuple[int, int]:
     differing = [
         f"{name.replace('_', ' ')}: {state.get(name)!r} in the state, {identity.get(name)!r} here"
         for name in dict.fromkeys([*identity, *state])
-        if name not in ("version", "epoch", "batch", "left_out") and state.get(name) != identity.get(name)
+        if name not in ("version", "epoch", "batch", "left_out", "snapshot", *but)
+        and state.get(name) != identity.get(name)
     ]
     if differing:
         raise ResumeError(

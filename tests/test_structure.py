@@ -44,6 +44,7 @@ ROOMS = [
     "dataset",
     "state",
     "opening",
+    "following",
     "forecast",
     "arena",
     "ragged",

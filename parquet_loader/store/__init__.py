@@ -7,6 +7,7 @@ stored                `StoredFile`
 ledger                the account of bytes, and the lock under which it changes
 holds, seen           which files readers need; how often each was delivered
 files                 published files, as their footers describe them
+lists                 lists of files that states name, and holds on them
 room                  reservations and eviction
 bounds, unfinished    how much rows may come to; a file on its way
 writer                `StoreWriter`
@@ -18,6 +19,7 @@ store                 `SampleStore`
 
 from __future__ import annotations
 
+from parquet_loader.store.lists import HeldState
 from parquet_loader.store.sampling import Samplers, SamplerStatus
 from parquet_loader.store.settings import StoreOptions
 from parquet_loader.store.status import StoreStatus
@@ -29,6 +31,7 @@ from parquet_loader.store.writer import StoreWriter, WrittenRows
 __all__ = [
     "Arrival",
     "AtMost",
+    "HeldState",
     "RecentFirst",
     "SampleStore",
     "SamplerStatus",

@@ -164,7 +164,7 @@ class Holds:
                 changed = os.stat(path).st_mtime_ns
                 if self._pinned.get(name, (None,))[0] != changed:
                     with open(path, encoding="utf-8") as file:
-                        self._pinned[name] = (changed, frozenset(file.read().splitlines()))
+                        self._pinned[name] = (changed, frozenset(file.read().splitlines()[1:]))
         return frozenset().union(*(names for _, names in self._pinned.values()))
 
     def _of_lease(self, lease: str, path: str) -> list[tuple[dict[str, int], IntArray]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 
 from parquet_loader.store.names import FileName
 
 HIDDEN = ".store"
+TEMPORARY = ".tmp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,25 @@ class Places:
         return dict(found)
 
 
+def remove_half_replaced(places: Places) -> int:
+    """Remove what processes left that died while they replaced a small file, and return how many there were.
+
+    Called under the store's lock, under which all of them are replaced.
+    """
+    removed = 0
+    for directory in (places.hidden, places.snapshots, places.holds):
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(directory):
+                if name.endswith(TEMPORARY):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(directory, name))
+                        removed += 1
+    return removed
+
+
 def names_in(directory: str) -> list[str]:
     """Return the names in a directory, sorted, but for files that are just being replaced; none if it is not there."""
     try:
-        return sorted(name for name in os.listdir(directory) if not name.endswith(".tmp"))
+        return sorted(name for name in os.listdir(directory) if not name.endswith(TEMPORARY))
     except FileNotFoundError:
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,8 @@ from parquet_loader.snapshot import Snapshot
 from parquet_loader.store.files import Examined, Files
 from parquet_loader.store.holds import Lease
 from parquet_loader.store.ledger import Ledger
+from parquet_loader.store.lists import FileList, keep_list, read_list
+from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places
 from parquet_loader.store.room import take_back, with_counts
 from parquet_loader.store.stored import StoredFile
@@ -74,6 +76,32 @@ class Reading:
             raise
         return Listed(tuple(known.values()), lease)
 
+    def hold_list(self, data: bytes, purpose: str) -> tuple[FileList, Lease | None]:
+        """Return a list that was dumped, and hold those of its files that are there.
+
+        Raises:
+            SourceError: it is damaged.
+        """
+        if self._ledger is None:
+            return FileList.load(data, self._places), None
+        with self._ledger.transaction() as totals:
+            take_back(self._places, totals)
+            found = FileList.load(data, self._places)
+            lease = Lease(self._places, found.names, {"purpose": purpose})
+        lease.release(found.gone.tolist(), times=0)
+        return found, lease
+
+    def kept(self, name: str) -> bytes | None:
+        """Return a list that was kept; None where there is none of this name."""
+        return read_list(self._places, name)
+
+    def keep(self, name: str, data: Callable[[], bytes]) -> None:
+        """Keep a list for the states that name it; nothing where the directory is read-only."""
+        if self._ledger is not None:
+            text = data()
+            with self._ledger.transaction():
+                keep_list(self._places, name, text)
+
     def with_counts(self, files: Sequence[Examined]) -> list[StoredFile]:
         """Return the files with how often each was delivered."""
         return with_counts([known.file for known in files], self._places)
@@ -91,36 +119,67 @@ class Reading:
                 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class StoreEpoch:
-    """One epoch's files, held until each is delivered.
+    """One epoch's files, held until each is delivered. One thread at a time.
 
-    Attributes:
-        identity: Names the snapshot: a hash of its files and of how often each row group is listed.
-        snapshot: The files as a loader reads them.
-        growth: What has come and gone since the epoch before.
+    Args:
+        reading: Lists the store.
         files: The files.
-        times: How often each file's rows come in the epoch, rounded up.
-        lease: The hold.
+        growth: What has come and gone since the epoch before.
+        lease: The hold; None where the directory is read-only.
     """
 
-    identity: str
-    snapshot: Snapshot
-    growth: Growth
-    files: tuple[StoredFile, ...]
-    times: tuple[int, ...]
-    lease: Lease | None
+    def __init__(self, reading: Callable[[], Reading], files: FileList, growth: Growth, lease: Lease | None) -> None:
+        self.growth = growth
+        self._reading = reading
+        self._files = files
+        self._lease = lease
+
+    @property
+    def identity(self) -> str:
+        """Names the snapshot: a hash of its files, and with weights of how often each row group is listed."""
+        return self._files.identity
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The files as a loader reads them."""
+        return self._files.snapshot
+
+    @property
+    def about(self) -> bytes | None:
+        """What a loader knows of these files, if their list was kept for one."""
+        return self._files.about
+
+    @property
+    def gone(self) -> IntArray:
+        """Positions of files that are there no longer."""
+        return self._files.gone
+
+    def dump(self) -> bytes:
+        """Return the list of files, for the other ranks."""
+        return self._files.dump(self.about)
+
+    def keep(self, about: bytes) -> str:
+        """Keep the list of files for states, and return its name."""
+        name = hashlib.sha256(self.identity.encode() + about).hexdigest()[:32]
+        self._reading().keep(name, lambda: self._files.dump(about))
+        return name
 
     def delivered(self, files: IntArray) -> None:
         """Let go of files, by their position in the snapshot, and count them as delivered."""
-        if self.lease is not None:
+        if self._lease is not None:
             for number in files.tolist():
-                self.lease.release([number], self.times[number])
+                self._lease.release([number], int(self._files.times[number]))
+
+    def let_go(self, files: IntArray) -> None:
+        """Let go of files that are not delivered, or are counted elsewhere."""
+        if self._lease is not None:
+            self._lease.release(files.tolist(), times=0)
 
     def close(self) -> None:
         """Let go of all files; idempotent, and waits for nothing."""
-        if self.lease is not None:
-            self.lease.drop()
+        if self._lease is not None:
+            self._lease.drop()
 
 
 class StoreFollower:
@@ -138,7 +197,7 @@ class StoreFollower:
         self._path = path
         self._weight = weight
         self._seed = seed
-        self._arrived: dict[str, tuple[int, StoredFile]] = {}
+        self._arrived: dict[str, int] = {}  # the epoch of this loader that saw a file first, by name
 
     def begin_epoch(self, epoch: int) -> StoreEpoch:
         """Look at the store again.
@@ -158,44 +217,65 @@ class StoreFollower:
                 listed.lease.drop()
             raise
 
+    def take_over(self, data: bytes) -> StoreEpoch:
+        """Return the files that another rank has listed, held by this process too.
+
+        Raises:
+            SourceError: the list is damaged.
+        """
+        files, lease = self._reading().hold_list(data, "epoch")
+        names = files.names
+        growth = self._growth({name: file.size_bytes for name, file in zip(names, files.snapshot.files, strict=True)})
+        self._arrived = dict(zip(names, files.arrived.tolist(), strict=True))
+        return StoreEpoch(self._reading, files, growth, lease)
+
+    def recall(self, name: str) -> StoreEpoch | None:
+        """Return the files of a list that was kept for a state, held as far as they are there; None without it."""
+        data = self._reading().kept(name)
+        return None if data is None else self.take_over(data)
+
     def _of_epoch(self, number: int, reading: Reading, listed: Listed) -> StoreEpoch:
         if not any(known.file.rows for known in listed.files):
             raise SourceError(
                 f"{self._path}: the store holds no samples yet; start what writes them, and wait for the first: "
                 "store.wait(rows=...)"
             )
-        here = {known.file.name: known.file for known in listed.files}
-        new = [file for name, file in here.items() if name not in self._arrived]
-        gone = [file for name, (_, file) in self._arrived.items() if name not in here]
-        growth = Growth(
-            len(new), sum(f.rows for f in new), sum(f.size_bytes for f in new), len(gone), sum(f.rows for f in gone)
-        )
-        arrived = {name: self._arrived.get(name, (number, file)) for name, file in here.items()}
-        copies, times = None, [1] * len(here)
+        sizes = {known.file.name: known.file.size_bytes for known in listed.files}
+        growth = self._growth(sizes)
+        arrived = {name: self._arrived.get(name, number) for name in sizes}
+        epochs = np.fromiter(arrived.values(), np.int64, len(arrived))
+        copies: list[IntArray] | None = None
+        times = np.ones(len(sizes), np.int64)
         if self._weight is not None:
             files = reading.with_counts(listed.files)
             newest = max(file.published_s for file in files)
-            arrivals = [
-                Arrival(f, max(0.0, newest - f.published_s), max(0, number - arrived[f.name][0])) for f in files
-            ]
+            arrivals = [Arrival(f, max(0.0, newest - f.published_s), max(0, number - arrived[f.name])) for f in files]
             copies = copies_of(self._weight, arrivals, listed.files, self._seed, number)
-            times = [int(c.max(initial=0)) for c in copies]
-            if not any(times):
+            times = np.array([c.max(initial=0) for c in copies], np.int64)
+            if not times.any():
                 raise SourceError(f"{self._path}: the weights leave out every sample of the store")
-        epoch = StoreEpoch(
-            _identity(here, copies),
-            reading.snapshot(listed.files, copies),
-            growth,
-            tuple(here.values()),
-            tuple(times),
-            listed.lease,
-        )
+        identity = _identity(sizes, None if copies is None else [*copies, epochs])
+        snapshot = reading.snapshot(listed.files, copies)
+        files_of_epoch = FileList(identity, snapshot, times, epochs, None, np.zeros(0, np.int64))
         self._arrived = arrived
-        return epoch
+        return StoreEpoch(self._reading, files_of_epoch, growth, listed.lease)
+
+    def _growth(self, sizes: Mapping[str, int]) -> Growth:
+        """Return how these files, bytes by name, differ from those of the epoch before."""
+        new = [name for name in sizes if name not in self._arrived]
+        gone = [name for name in self._arrived if name not in sizes]
+        return Growth(
+            len(new), sum(map(_rows_of, new)), sum(sizes[name] for name in new), len(gone), sum(map(_rows_of, gone))
+        )
 
 
-def _identity(names: Iterable[str], copies: Sequence[IntArray] | None) -> str:
+def _rows_of(name: str) -> int:
+    parsed = FileName.parse(name)
+    return parsed.rows if parsed is not None else 0
+
+
+def _identity(names: Iterable[str], numbers: Sequence[IntArray] | None) -> str:
     digest = hashlib.sha256("\n".join(names).encode("utf-8"))
-    if copies is not None:
-        digest.update(b"\0" + np.concatenate(copies).astype("<i8").tobytes())
+    if numbers is not None:
+        digest.update(b"\0" + np.concatenate(numbers).astype("<i8").tobytes())
     return digest.hexdigest()[:32]

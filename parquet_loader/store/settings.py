@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeAlias
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError
 from parquet_loader.schema import Schema
 from parquet_loader.store.names import new_identity
+from parquet_loader.store.places import TEMPORARY
 from parquet_loader.store.stored import StoredFile
 from parquet_loader.types import parse_bytes
 from parquet_loader.write.options import WriteOptions
@@ -197,8 +198,8 @@ def check_seconds(name: str, value: Any) -> float:
 
 
 def write_atomically(path: str, data: bytes) -> None:
-    """Replace a small file so that it is whole at any instant, after a power cut too."""
-    hidden = f"{path}.{new_identity()}.tmp"
+    """Replace a small file so that it is whole at any instant, after a power cut too; under the store's lock."""
+    hidden = f"{path}.{new_identity()}{TEMPORARY}"
     try:
         with open(hidden, "xb") as file:
             file.write(data)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from parquet_loader.store.holds import Holds, read_lease
 from parquet_loader.store.ledger import Ledger, Totals, live_writers
+from parquet_loader.store.lists import read_holds
 from parquet_loader.store.locks import is_locked
 from parquet_loader.store.places import Places, names_in
 from parquet_loader.types import format_bytes
@@ -25,6 +26,8 @@ class StoreStatus:
         reserved_bytes: Of files under way.
         max_bytes: The limit, or None.
         held_files, held_bytes: Of the files, those that may not be evicted at the moment.
+        holds: States whose files are held on purpose, with `SampleStore.hold`.
+        kept_files, kept_bytes: Of the files, those held on purpose; they count among `held_files` too.
         over_limit_bytes: By how much all that is used exceeds the limit.
         oldest_age_s, newest_age_s: Seconds since the first and the last of the files were published, by their writers'
             clocks; None without files.
@@ -42,6 +45,9 @@ class StoreStatus:
     max_bytes: int | None
     held_files: int
     held_bytes: int
+    holds: int
+    kept_files: int
+    kept_bytes: int
     over_limit_bytes: int
     oldest_age_s: float | None
     newest_age_s: float | None
@@ -65,12 +71,13 @@ class StoreStatus:
             ("bytes", f"{format_bytes(self.bytes)} {limit}{over}"),
             ("under way", f"{format_bytes(self.reserved_bytes)} by {self.writers} writers"),
             ("held", f"{format_bytes(self.held_bytes)} in {self.held_files} files, {self.readers} readers"),
+            ("on purpose", f"{format_bytes(self.kept_bytes)} in {self.kept_files} files, {self.holds} holds"),
             ("published", age),
             ("written", f"{format_bytes(self.written_bytes)}, now {format_bytes(self.write_bytes_per_s)}/s"),
             ("evicted", f"{format_bytes(self.evicted_bytes)}, now {format_bytes(self.evict_bytes_per_s)}/s"),
             ("evicts", self.evict),
         ]
-        return "\n".join([self.path, *(f"  {name:<10} {value}" for name, value in lines)])
+        return "\n".join([self.path, *(f"  {name:<11} {value}" for name, value in lines)])
 
 
 def status_of(places: Places, tag: str, ledger: Ledger, max_bytes: int | None, evict: str) -> StoreStatus:
@@ -78,7 +85,8 @@ def status_of(places: Places, tag: str, ledger: Ledger, max_bytes: int | None, e
     totals = ledger.look()
     names = places.published(tag)
     needed = Holds(places).needed()
-    held = [name for name in names if name in needed]
+    held = {name: _size(places.file(name)) for name in names if name in needed}
+    kept = [size for name, size in held.items() if name in needed.pinned]
     now = time.time()
     ages = [now - parsed.published_us / 1e6 for parsed in names.values()]
     write, evicted = _rates(totals, now)
@@ -91,7 +99,10 @@ def status_of(places: Places, tag: str, ledger: Ledger, max_bytes: int | None, e
         reserved_bytes=totals.reserved_bytes,
         max_bytes=max_bytes,
         held_files=len(held),
-        held_bytes=sum(_size(places.file(name)) for name in held),
+        held_bytes=sum(held.values()),
+        holds=len(read_holds(places)),
+        kept_files=len(kept),
+        kept_bytes=sum(kept),
         over_limit_bytes=max(0, totals.used_bytes - max_bytes) if max_bytes is not None else 0,
         oldest_age_s=max(ages, default=None),
         newest_age_s=min(ages, default=None),

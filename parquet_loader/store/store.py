@@ -13,14 +13,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, WriteError
+from parquet_loader.errors import ConfigurationError, ResumeError, SchemaError, SourceError, WriteError
 from parquet_loader.filesystem import PathLike, resolve
 from parquet_loader.schema import Schema
 from parquet_loader.store.files import Files
 from parquet_loader.store.ledger import Ledger
+from parquet_loader.store.lists import KEPT_LISTS, FileList, HeldState, is_list_name, read_holds, read_list, write_hold
 from parquet_loader.store.locks import check_locks_exclude, exclusive
 from parquet_loader.store.names import FileName
-from parquet_loader.store.places import HIDDEN, Places
+from parquet_loader.store.places import HIDDEN, Places, remove_half_replaced
 from parquet_loader.store.reading import Reading, StoreFollower
 from parquet_loader.store.room import Evicted, Room, take_back
 from parquet_loader.store.sampling import Samplers
@@ -197,6 +198,59 @@ class SampleStore:
             if listed.lease is not None:
                 listed.lease.drop()
 
+    def hold(self, state: Mapping[str, Any]) -> HeldState:
+        """Keep the files that a loader's state names, for as long as it takes: until `release`.
+
+        Needs no process: the files stay when this one ends, and are left out of eviction by all. A hold is one place,
+        snapshot, epoch and batch; to hold the same state again changes nothing. A state that was taken in the midst of
+        an epoch names all files of that epoch's snapshot; those that are there are held.
+
+        Args:
+            state: What `BatchedDataLoader.state_dict` returned, of a loader over this store.
+
+        Raises:
+            ResumeError: it is none, or the store keeps its list of files no longer.
+            WriteError: the directory is read-only.
+        """
+        name, epoch, batch = _place_of(state, self.path)
+        with self._writable().ledger.transaction():
+            data = read_list(self._places, name)
+            if data is None:
+                raise ResumeError(
+                    f"{self.path}: the store does not keep the state's list of files ({name}); it keeps the last "
+                    f"{KEPT_LISTS} and those that are held, so hold a state soon after it was taken"
+                )
+            found = FileList.load(data, self._places)
+            gone = set(found.gone.tolist())
+            names = [name for number, name in enumerate(found.names) if number not in gone]
+            held = HeldState(name, epoch, batch, time.time(), len(names), len(gone))
+            write_hold(self._places, held, names)
+        return held
+
+    def release(self, held: HeldState | Mapping[str, Any]) -> bool:
+        """End a hold; return whether there was one. What nothing else needs may then be evicted.
+
+        Args:
+            held: What `hold` was given, or what it or `holds` returned.
+
+        Raises:
+            ResumeError: it is none of these.
+            WriteError: the directory is read-only.
+        """
+        if not isinstance(held, HeldState):
+            held = HeldState(*_place_of(held, self.path), 0.0, 0, 0)
+        path = os.path.join(self._places.holds, held.name)
+        with self._writable().ledger.transaction():
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def holds(self) -> list[HeldState]:
+        """Return the states whose files are held on purpose, the oldest hold first."""
+        return read_holds(self._places)
+
     def follow(self, weights: Weight | None = None, seed: int = 0) -> StoreFollower:
         """Return one loader's view; called by `BatchedDataLoader` itself."""
         return StoreFollower(lambda: self._parts().reading, self.path, weights, seed)
@@ -261,7 +315,7 @@ class SampleStore:
         Returns the number of things removed.
         """
         with self._writable().ledger.transaction(rebuild=True) as totals:
-            return take_back(self._places, totals)
+            return take_back(self._places, totals) + remove_half_replaced(self._places)
 
     def _policy_name(self, settings: Settings) -> str:
         return "function" if self._function is not None else settings.evict
@@ -362,6 +416,17 @@ class WeightedStore:
 def _writer_of(store: SampleStore, options: Mapping[str, Any]) -> StoreWriter:
     """Return a sampling process's writer."""
     return store.writer(**options)
+
+
+def _place_of(state: Mapping[str, Any], path: str) -> tuple[str, int, int]:
+    """Return the name of the list, the epoch and the batch of a loader's state."""
+    name, place = state.get("snapshot"), (state.get("epoch"), state.get("batch"))
+    if not is_list_name(name) or not all(isinstance(n, int) and n >= 0 for n in place):
+        raise ResumeError(
+            f"{path}: the state names no snapshot of a store; expected what state_dict() of a loader over this store "
+            f"returned once a pass had begun, found {dict(state)!r:.120}"
+        )
+    return name, *place  # type: ignore[return-value]
 
 
 def _opened(path: str, function: Callable[[StoredFile], float] | None) -> SampleStore:

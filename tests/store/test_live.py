@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.live import batches_until_done
+from parquet_loader.live import batches_until_done, counted_here
 from parquet_loader.plan import plan_epoch
 from parquet_loader.shards import Division, PartRows
 
@@ -53,7 +53,37 @@ def test_a_file_is_done_when_the_last_window_that_reads_it_is_delivered(
     expected = np.zeros(files, np.int64)
     for window in range(plan.windows):
         last = window == plan.windows - 1
-        delivered = plan.batches if last else min(plan.window_begin(window + 1) // batch, plan.batches)
+        delivered = plan.batches if last else min(-(-plan.window_begin(window + 1) // batch), plan.batches)
         for piece in plan.slices(window):
             expected[file_of[piece.row_group]] = max(expected[file_of[piece.row_group]], delivered)
-    assert batches_until_done(plan, file_of, files).tolist() == expected.tolist()
+    done = batches_until_done(plan, file_of, files)
+    assert done.tolist() == expected.tolist()
+    for number in range(plan.batches):  # a pass that begins here reads nothing of a file that was done before
+        windows = range(plan.beginning_of(number)[0], plan.windows)
+        read = {int(file_of[piece.row_group]) for window in windows for piece in plan.slices(window)}
+        assert read <= set(np.flatnonzero(done > number).tolist())
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=20), st.integers(1, 3), st.integers(1, 4), st.booleans())
+def test_all_ranks_together_count_each_file_once(sizes: list[int], per_file: int, ranks: int, shuffle: bool) -> None:
+    rows, batch = np.array(sizes, np.int64), 4
+    total = int(rows.sum())
+    files = -(-len(sizes) // per_file)
+    file_of = np.arange(len(sizes)) // per_file
+    times = np.zeros(files, np.int64)
+    for rank in range(ranks):
+        low, high = total * rank // ranks, total * (rank + 1) // ranks
+        division = Division((PartRows(rank, low, high),), -(-(high - low) // batch), high - low)
+        plan = plan_epoch(
+            rows,
+            window_rows=8,
+            open_row_groups=1,
+            batch_size=batch,
+            drop_last=False,
+            shuffle=shuffle,
+            seed=1,
+            epoch=0,
+            division=division,
+        )
+        times += counted_here(plan, file_of, files)
+    assert (times == (1 if total else 0)).all()

@@ -1,0 +1,273 @@
+"""A loader's side of a source that changes: what each epoch sees of it, the same on all ranks, and what states name."""
+
+from __future__ import annotations
+
+import json
+import weakref
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from parquet_loader.dataset import Counted, Dataset, Known
+from parquet_loader.errors import ResumeError, SourceError
+from parquet_loader.live import EpochFiles, Follower, Growth, LiveSource, batches_until_done
+from parquet_loader.opening import check_agreement
+from parquet_loader.plan import Plan
+from parquet_loader.ranks import Ranks
+from parquet_loader.sizes import RowSizes
+from parquet_loader.snapshot import Snapshot
+from parquet_loader.types import IntArray, Shard
+
+T = TypeVar("T")
+OpenDataset = Callable[[Snapshot, Ranks | None, Known | None], Dataset]
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look at the source gave.
+
+    Attributes:
+        files: What there is, held.
+        dataset: The same as a loader reads it.
+    """
+
+    files: EpochFiles
+    dataset: Dataset
+
+
+class Following:
+    """What one loader knows of its source, from epoch to epoch. One thread at a time.
+
+    Of several ranks, rank 0 looks at the source, and the others take over what it found. Every look is an exchange, in
+    which an error on one rank reaches all, and it ends when every rank holds the files.
+
+    Args:
+        source: What changes.
+        open_dataset: Opens a snapshot as the loader's arguments say.
+        shard: This rank's place among those that look together; None where it is alone.
+        filters: Whether rows are counted, so that counts of files seen before are worth keeping.
+    """
+
+    def __init__(self, source: LiveSource, open_dataset: OpenDataset, shard: Shard | None, *, filters: bool) -> None:
+        self._source = source
+        self._follower = source.follow()
+        self._open_dataset = open_dataset
+        self._shard = shard
+        self._filters = filters
+        self._seen: Seen | None = None
+        self._kept: str | None = None
+        self._resumed: tuple[EpochFiles, int, int] | None = None
+        self._finalizer: Any = None
+        self.growth: Growth | None = None
+
+    @property
+    def identity(self) -> str | None:
+        """Names the snapshot seen last."""
+        return None if self._seen is None else self._seen.files.identity
+
+    def peek(self, epoch: int) -> Dataset:
+        """Look at the source without holding anything; the next look still counts growth from the beginning."""
+        follower = self._source.follow()
+        seen = self._opened(epoch, lambda: follower.begin_epoch(epoch), follower)
+        seen.files.close()
+        return self._take(seen).dataset
+
+    def begin(self, epoch: int, batch: int) -> Seen:
+        """Return what an epoch reads: what was recalled for it, or what is there now.
+
+        Raises:
+            ResumeError: the epoch is under way already, over files that are not those there now.
+        """
+        resumed, before = self._resumed, self.identity
+        if resumed is not None and self._seen is not None and resumed[1] == epoch and resumed[2] <= batch:
+            self._forget_resumed()
+            self.growth = resumed[0].growth
+            return Seen(resumed[0], self._seen.dataset)
+        self.let_go()
+        seen = self._opened(epoch, lambda: self._follower.begin_epoch(epoch), self._follower)
+        if batch and seen.files.identity != before:
+            seen.files.close()
+            raise ResumeError(
+                f"batch {batch} of epoch {epoch} belongs to other files: the store has published or evicted some "
+                f"since; load_state_dict goes on with a state's files, set_epoch({epoch + 1}) with the next epoch"
+            )
+        self.growth = seen.files.growth
+        return self._take(seen)
+
+    def recall(self, name: Any, epoch: int) -> Seen:
+        """Return the files that a state names, as far as they are there, or else what is there now."""
+
+        def listed() -> EpochFiles:
+            found = self._follower.recall(name) if isinstance(name, str) else None
+            return self._source.follow().begin_epoch(epoch) if found is None else found
+
+        return self._opened(epoch, listed, self._follower)
+
+    def go_on(self, seen: Seen, dataset: Dataset, plan: Plan, batch: int) -> list[str]:
+        """Let the next pass of an epoch read recalled files, and return those of them that are gone and needed.
+
+        Where there are any, nothing is held, and the next pass looks at the source as ever.
+
+        Args:
+            seen: What `recall` returned.
+            dataset: The same with the state's windows.
+            plan: The epoch.
+            batch: Where the pass begins.
+        """
+        ranks = self._ranks()
+        missing = [seen.files.snapshot.files[n].path for n in _needed(seen.files, plan, batch).tolist()]
+        if ranks is not None:
+            everywhere = ranks.gather(lambda: json.dumps(missing).encode())
+            missing = list(dict.fromkeys(path for part in everywhere for path in json.loads(part)))
+        if missing:
+            seen.files.close()
+            return missing
+        self.let_go()
+        self._resumed = seen.files, plan.epoch, batch
+        self._finalizer = weakref.finalize(self, seen.files.close)
+        self._take(Seen(seen.files, dataset))
+        return []
+
+    def remember(self, name: Any) -> None:
+        """Learn from a list that was kept when each file arrived; nothing where there is no such list."""
+        ranks = self._ranks()
+
+        def found() -> bytes:
+            files = self._follower.recall(name) if isinstance(name, str) else None
+            if files is None:
+                return b""
+            files.close()
+            return files.dump()
+
+        if ranks is None:
+            found()
+        else:
+            data = ranks.from_first(found)
+            if data and self._shard is not None and self._shard.rank:
+                self._follower.take_over(data).close()
+
+    def keep(self) -> str | None:
+        """Let the source keep the list of the files of the last pass, and return its name; None before the first."""
+        if self._kept is None and self._seen is not None and (self.growth is not None or self._resumed is not None):
+            self._kept = self._seen.files.keep(_about(self._seen.dataset, filters=self._filters))
+        return self._kept
+
+    def let_go(self) -> None:
+        """End the hold on files that were recalled and not read."""
+        if self._resumed is not None:
+            files = self._resumed[0]
+            self._forget_resumed()
+            files.close()
+
+    def telling(self, work: Callable[[], T]) -> T:
+        """Do something that may fail on one rank alone, before an exchange: the others then fail with its error."""
+        try:
+            return work()
+        except Exception as error:
+            ranks = self._ranks()
+            if ranks is not None:
+                ranks.tell(error)
+            raise
+
+    def _forget_resumed(self) -> None:
+        self._resumed = None
+        self._finalizer.detach()
+
+    def _ranks(self) -> Ranks | None:
+        """Return the ranks for one exchange: they remember which errors were told."""
+        return None if self._shard is None else Ranks(self._shard)
+
+    def _opened(self, epoch: int, work: Callable[[], EpochFiles], follower: Follower) -> Seen:
+        """Look at the source, with all ranks, and open what it holds."""
+        ranks = self._ranks()
+        files = work() if ranks is None else _together(work, follower, ranks)
+        try:
+            try:
+                dataset = self._dataset_of(files, ranks)
+                if ranks is not None:
+                    sizing = dataset.sizing
+                    known = {"epoch": epoch, "files": files.identity, "rows": dataset.rows}
+                    check_agreement({**known, "window_rows": sizing.window_rows}, ranks)
+            except BaseException as error:
+                if ranks is not None:
+                    ranks.tell(error)
+                raise
+        except BaseException:
+            files.close()
+            raise
+        return Seen(files, dataset)
+
+    def _take(self, seen: Seen) -> Seen:
+        """Make this what the loader reads."""
+        self._seen, self._kept = seen, None
+        return seen
+
+    def _dataset_of(self, files: EpochFiles, ranks: Ranks | None) -> Dataset:
+        before = self._seen
+        if before is not None and before.files.identity == files.identity and not len(files.gone):
+            return before.dataset
+        known = None
+        if files.about is not None:
+            known = _known(files.snapshot, files.about)
+        elif self._filters and before is not None:
+            known = Known(before.dataset.snapshot, before.dataset.counted)
+        return self._open_dataset(files.snapshot, ranks, known)
+
+
+def _about(dataset: Dataset, *, filters: bool) -> bytes:
+    """Return what cannot be found out again once files are gone, as bytes that are kept with their list."""
+    counts = dataset.counts.astype("<i8").tobytes() if filters else b""
+    return json.dumps(asdict(dataset.sizing.row)).encode() + b"\n" + zlib.compress(counts)
+
+
+def _known(snapshot: Snapshot, about: bytes) -> Known:
+    try:
+        text, _, packed = about.partition(b"\n")
+        sizes = json.loads(text)
+        row = RowSizes(**{**sizes, "ragged": tuple((str(name), float(size)) for name, size in sizes["ragged"])})
+        counts = np.frombuffer(zlib.decompress(packed), "<i8").astype(np.int64)
+    except (ValueError, TypeError, KeyError, zlib.error) as error:
+        raise SourceError(f"a list of files that was kept is damaged: {error}") from error
+    return Known(snapshot, Counted(counts if len(counts) else snapshot.row_group_rows), row)
+
+
+def files_named(paths: list[str]) -> str:
+    """Return some of the paths and the number of all, for an error."""
+    names = ", ".join(paths[:_SHOWN])
+    return names if len(paths) <= _SHOWN else f"{names} and {len(paths) - _SHOWN} more"
+
+
+def _together(work: Callable[[], EpochFiles], follower: Follower, ranks: Ranks) -> EpochFiles:
+    """Let rank 0 do the work and the others take over what it found; return when every rank holds it."""
+    mine: list[EpochFiles] = []
+
+    def list_and_dump() -> bytes:
+        mine.append(work())
+        return mine[0].dump()
+
+    def take_over() -> bytes:
+        if not mine:
+            mine.append(follower.take_over(data))
+        return b""
+
+    try:
+        data = ranks.from_first(list_and_dump)
+        ranks.gather(take_over)
+    except BaseException:
+        for files in mine:
+            files.close()
+        raise
+    return mine[0]
+
+
+def _needed(files: EpochFiles, plan: Plan, batch: int) -> IntArray:
+    """Return which files that are gone a pass needs that begins with a batch."""
+    if not len(files.gone):
+        return files.gone
+    done = batches_until_done(plan, files.snapshot.row_group_file, len(files.snapshot.files))
+    return files.gone[done[files.gone] > batch]

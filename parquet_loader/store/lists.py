@@ -1,0 +1,186 @@
+"""The list of files of one epoch: as other ranks receive it, and as the store keeps it for the states that name it.
+
+A list under ``snapshots/`` is written under the store's lock, once, and never changes. The newest are kept, and those
+that a hold names. A hold is a file under ``holds/``: a line of JSON, and the names of the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow.fs as pafs
+
+from parquet_loader.errors import SourceError
+from parquet_loader.manifest import dump_snapshot, load_snapshot
+from parquet_loader.snapshot import FooterCache, Snapshot
+from parquet_loader.source import SourceFile
+from parquet_loader.store.names import FileName
+from parquet_loader.store.places import Places, names_in
+from parquet_loader.store.settings import write_atomically
+from parquet_loader.types import IntArray
+
+KEPT_LISTS = 64
+_NAME = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileList:
+    """The files of one epoch.
+
+    Attributes:
+        identity: Names the snapshot.
+        snapshot: The files, in their order, as a loader reads them.
+        times: int64 ``[files]``: how often each file's rows come in the epoch, rounded up.
+        arrived: int64 ``[files]``: the loader's epoch in which each was first seen.
+        about: What a loader knows of these files, if the list was kept for one.
+        gone: int64: positions of files that are there no longer.
+    """
+
+    identity: str
+    snapshot: Snapshot
+    times: IntArray
+    arrived: IntArray
+    about: bytes | None
+    gone: IntArray
+
+    @property
+    def names(self) -> list[str]:
+        """The files' names."""
+        return [os.path.basename(file.path) for file in self.snapshot.files]
+
+    def dump(self, about: bytes | None = None) -> bytes:
+        """Return the list as bytes; names stand for paths, since a directory may be seen under several."""
+        by_name = tuple(replace(file, path=os.path.basename(file.path)) for file in self.snapshot.files)
+        arrays = {"times": self.times, "arrived": self.arrived, "identity": np.frombuffer(self.identity.encode(), "u1")}
+        if about is not None:
+            arrays["about"] = np.frombuffer(about, "u1")
+        stream = io.BytesIO()
+        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+        head = stream.getvalue()
+        return b"%020d" % len(head) + head + dump_snapshot(replace(self.snapshot, files=by_name))
+
+    @classmethod
+    def load(cls, data: bytes, places: Places) -> FileList:
+        """Return the list whose bytes these are, with the files as they are now.
+
+        Raises:
+            SourceError: it is damaged.
+        """
+        try:
+            end = 20 + int(data[:20])
+            with np.load(io.BytesIO(data[20:end]), allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            filesystem = pafs.LocalFileSystem()
+            snapshot = load_snapshot(data[end:], filesystem)
+            names = [file.path for file in snapshot.files]
+            unknown = [name for name in names if not FileName.parse(name)]
+            identity = arrays["identity"].tobytes().decode()
+        except (ValueError, KeyError, OSError, zlib.error, zipfile.BadZipFile) as error:
+            raise SourceError(f"{places.snapshots}: a list of files is damaged: {error}") from error
+        if unknown:
+            raise SourceError(f"{places.snapshots}: a list of files is damaged: it names {unknown[0]!r}")
+        files: list[SourceFile] = []
+        gone: list[int] = []
+        for number, file in enumerate(snapshot.files):
+            path = places.file(file.path)
+            try:
+                files.append(SourceFile(path, file.size_bytes, os.stat(path).st_mtime_ns))
+            except FileNotFoundError:
+                files.append(SourceFile(path, file.size_bytes, file.mtime_ns))
+                gone.append(number)
+        snapshot = replace(snapshot, files=tuple(files), footers=FooterCache(filesystem, tuple(files)))
+        return cls(
+            identity,
+            snapshot,
+            arrays["times"].astype(np.int64),
+            arrays["arrived"].astype(np.int64),
+            arrays["about"].tobytes() if "about" in arrays else None,
+            np.array(gone, np.int64),
+        )
+
+
+def keep_list(places: Places, name: str, data: bytes) -> None:
+    """Keep a list, and let go of the oldest beyond those that are kept; called in a transaction."""
+    path = os.path.join(places.snapshots, name)
+    if os.path.exists(path):
+        os.utime(path)
+        return
+    write_atomically(path, data)
+    held = {hold.partition("-")[0] for hold in names_in(places.holds)}
+    ages: list[tuple[int, str]] = []
+    for other in names_in(places.snapshots):
+        with contextlib.suppress(FileNotFoundError):
+            ages.append((os.stat(os.path.join(places.snapshots, other)).st_mtime_ns, other))
+    for _, other in sorted(ages)[:-KEPT_LISTS]:
+        if other not in held and other != name:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(places.snapshots, other))
+
+
+def read_list(places: Places, name: str) -> bytes | None:
+    """Return a list that was kept; None where there is none of this name."""
+    if not is_list_name(name):
+        return None
+    try:
+        with open(os.path.join(places.snapshots, name), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def is_list_name(name: object) -> bool:
+    """Whether this can be the name of a list: it comes from a state, and becomes part of a path."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldState:
+    """Files that are held on purpose for a loader's state; see `SampleStore.hold`.
+
+    Attributes:
+        snapshot: The snapshot that the state names.
+        epoch, batch: The place it speaks of.
+        since_s: Seconds since 1970 when the hold began.
+        files: Files held.
+        gone_files: Files of the snapshot that were gone already.
+    """
+
+    snapshot: str
+    epoch: int
+    batch: int
+    since_s: float
+    files: int
+    gone_files: int
+
+    @property
+    def name(self) -> str:
+        """Its name under ``holds/``."""
+        return f"{self.snapshot}-{self.epoch}-{self.batch}"
+
+
+def write_hold(places: Places, held: HeldState, names: Sequence[str]) -> None:
+    """Hold files from now on; called in a transaction."""
+    about = {name: getattr(held, name) for name in HeldState.__slots__}
+    text = "\n".join([json.dumps(about), *names, ""])
+    write_atomically(os.path.join(places.holds, held.name), text.encode("utf-8"))
+
+
+def read_holds(places: Places) -> list[HeldState]:
+    """Return what is held, the oldest first."""
+    found: list[HeldState] = []
+    for name in names_in(places.holds):
+        with (
+            contextlib.suppress(OSError, ValueError, TypeError),
+            open(os.path.join(places.holds, name), encoding="utf-8") as file,
+        ):
+            found.append(HeldState(**json.loads(file.readline())))
+    return sorted(found, key=lambda held: held.since_s)
