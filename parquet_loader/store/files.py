@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +24,7 @@ from parquet_loader.store.stored import FOOTER_KEY, StoredFile
 from parquet_loader.types import IntArray
 
 _FOOTERS_IN_PARALLEL = 16
+_FEW = 64  # footers that are read sooner than threads start
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,14 +34,14 @@ class Examined:
     Attributes:
         file: The file.
         source: The file as readers list it.
-        group_rows, group_bytes: int64 ``[row groups]``.
+        group_rows, group_bytes: Of each row group.
         schema: Which of the table's schemas it has.
     """
 
     file: StoredFile
     source: SourceFile
-    group_rows: IntArray
-    group_bytes: IntArray
+    group_rows: tuple[int, ...]
+    group_bytes: tuple[int, ...]
     schema: int
 
 
@@ -72,7 +74,7 @@ class Files:
         """
         wanted = list(names)
         new = [name for name in wanted if name not in self._known]
-        if len(new) > 1:
+        if len(new) > _FEW:
             with ThreadPoolExecutor(
                 min(_FOOTERS_IN_PARALLEL, len(new), 2 * (os.cpu_count() or 1)),
                 thread_name_prefix="parquet_loader-footers",
@@ -111,21 +113,20 @@ class Files:
             files: The files, in their order.
             copies: For each file how often each of its row groups is listed, int64 ``[row groups]``; None: once.
         """
-        counts = [len(f.group_rows) for f in files]
-        empty = np.zeros(0, np.int64)
-        number = np.concatenate([empty, *(np.arange(n, dtype=np.int64) for n in counts)])
-        rows = np.concatenate([empty, *(f.group_rows for f in files)])
-        sizes = np.concatenate([empty, *(f.group_bytes for f in files)])
-        place = np.repeat(np.arange(len(files)), counts)
+        groups = np.fromiter((len(f.group_rows) for f in files), np.int64, len(files))
+        place = np.repeat(np.arange(len(files)), groups)
+        number = np.arange(len(place)) - np.repeat(np.cumsum(groups) - groups, groups)
+        rows = np.fromiter(chain.from_iterable(f.group_rows for f in files), np.int64, len(place))
+        sizes = np.fromiter(chain.from_iterable(f.group_bytes for f in files), np.int64, len(place))
         if copies is not None:
-            times = np.concatenate([empty, *copies])
+            times = np.concatenate([np.zeros(0, np.int64), *copies])
             place, number, rows, sizes = (np.repeat(a, times) for a in (place, number, rows, sizes))
         sources = tuple(f.source for f in files)
         return Snapshot(
             filesystem=self._filesystem,
             files=sources,
             schemas=tuple(self._schemas),
-            file_schema=np.array([f.schema for f in files], dtype=np.int32),
+            file_schema=np.fromiter((f.schema for f in files), np.int32, len(files)),
             row_group_file=place.astype(np.int32),
             row_group_number=number.astype(np.int32),
             row_group_rows=rows,
@@ -134,7 +135,9 @@ class Files:
             footers=FooterCache(self._filesystem, sources),
         )
 
-    def _footer(self, name: str) -> tuple[StoredFile, SourceFile, IntArray, IntArray, pa.Schema] | str | None:
+    def _footer(
+        self, name: str
+    ) -> tuple[StoredFile, SourceFile, tuple[int, ...], tuple[int, ...], pa.Schema] | str | None:
         """Return what the footer says, the reason why the file is none of ours, or None where it is gone."""
         path = self._places.file(name)
         parsed = FileName.parse(name)
@@ -163,12 +166,16 @@ class Files:
             priority=_number(about.get("priority")),
             metadata=_texts(about.get("metadata")),
         )
-        rows = np.array([g.num_rows for g in groups], np.int64)
-        sizes = np.array([g.total_byte_size for g in groups], np.int64)
+        rows, sizes = tuple(g.num_rows for g in groups), tuple(g.total_byte_size for g in groups)
         return file, source, rows, sizes, schema
 
     def _numbered(
-        self, file: StoredFile, source: SourceFile, rows: IntArray, sizes: IntArray, schema: pa.Schema
+        self,
+        file: StoredFile,
+        source: SourceFile,
+        rows: tuple[int, ...],
+        sizes: tuple[int, ...],
+        schema: pa.Schema,
     ) -> Examined:
         key = schema.serialize().to_pybytes()
         if key not in self._schema_numbers:

@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow.fs as pafs
@@ -59,14 +60,15 @@ class FileList:
 
     def dump(self, about: bytes | None = None) -> bytes:
         """Return the list as bytes; names stand for paths, since a directory may be seen under several."""
-        by_name = tuple(replace(file, path=os.path.basename(file.path)) for file in self.snapshot.files)
-        arrays = {"times": self.times, "arrived": self.arrived, "identity": np.frombuffer(self.identity.encode(), "u1")}
-        if about is not None:
-            arrays["about"] = np.frombuffer(about, "u1")
+        texts = {"names": "\n".join(self.names).encode(), "identity": self.identity.encode(), "about": about or b""}
+        sizes = np.fromiter((file.size_bytes for file in self.snapshot.files), np.int64, len(self.times))
+        times = np.fromiter((file.mtime_ns or 0 for file in self.snapshot.files), np.int64, len(self.times))
+        arrays: dict[str, Any] = {"times": self.times, "arrived": self.arrived, "sizes": sizes, "changed": times}
+        arrays |= {name: np.frombuffer(zlib.compress(text, 1), np.uint8) for name, text in texts.items()}
+        arrays["snapshot"] = np.frombuffer(dump_snapshot(replace(self.snapshot, files=())), np.uint8)
         stream = io.BytesIO()
-        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
-        head = stream.getvalue()
-        return b"%020d" % len(head) + head + dump_snapshot(replace(self.snapshot, files=by_name))
+        np.savez(stream, **arrays)
+        return stream.getvalue()
 
     @classmethod
     def load(cls, data: bytes, places: Places) -> FileList:
@@ -75,35 +77,34 @@ class FileList:
         Raises:
             SourceError: it is damaged.
         """
+        filesystem = pafs.LocalFileSystem()
         try:
-            end = 20 + int(data[:20])
-            with np.load(io.BytesIO(data[20:end]), allow_pickle=False) as stored:
+            with np.load(io.BytesIO(data), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-            filesystem = pafs.LocalFileSystem()
-            snapshot = load_snapshot(data[end:], filesystem)
-            names = [file.path for file in snapshot.files]
-            unknown = [name for name in names if not FileName.parse(name)]
-            identity = arrays["identity"].tobytes().decode()
+            snapshot = load_snapshot(arrays["snapshot"].tobytes(), filesystem)
+            texts = {name: zlib.decompress(arrays[name].tobytes()) for name in ("names", "identity", "about")}
+            names = texts["names"].decode().split("\n")
+            known = list(zip(names, arrays["sizes"].tolist(), arrays["changed"].tolist(), strict=True))
         except (ValueError, KeyError, OSError, zlib.error, zipfile.BadZipFile) as error:
             raise SourceError(f"{places.snapshots}: a list of files is damaged: {error}") from error
+        unknown = [name for name in names if not FileName.parse(name)]
         if unknown:
             raise SourceError(f"{places.snapshots}: a list of files is damaged: it names {unknown[0]!r}")
         files: list[SourceFile] = []
         gone: list[int] = []
-        for number, file in enumerate(snapshot.files):
-            path = places.file(file.path)
+        for number, (name, size, changed) in enumerate(known):
+            path = places.file(name)
             try:
-                files.append(SourceFile(path, file.size_bytes, os.stat(path).st_mtime_ns))
+                files.append(SourceFile(path, size, os.stat(path).st_mtime_ns))
             except FileNotFoundError:
-                files.append(SourceFile(path, file.size_bytes, file.mtime_ns))
+                files.append(SourceFile(path, size, changed))
                 gone.append(number)
-        snapshot = replace(snapshot, files=tuple(files), footers=FooterCache(filesystem, tuple(files)))
         return cls(
-            identity,
-            snapshot,
+            texts["identity"].decode(),
+            replace(snapshot, files=tuple(files), footers=FooterCache(filesystem, tuple(files))),
             arrays["times"].astype(np.int64),
             arrays["arrived"].astype(np.int64),
-            arrays["about"].tobytes() if "about" in arrays else None,
+            texts["about"] or None,
             np.array(gone, np.int64),
         )
 

@@ -52,29 +52,35 @@ class Reading:
         self._tag = tag
         self._ledger = ledger
         self._files = files
+        self._names: dict[str, FileName] = {}
         self._warned: set[str] = set()
 
     def hold(self, purpose: str) -> Listed:
         """Return the files that are there now; none of them is evicted before the lease lets go of it."""
         lease: Lease | None = None
         if self._ledger is None:
-            names = list(self._places.published(self._tag))
+            names = self._listed()
         else:
             with self._ledger.transaction() as totals:
                 take_back(self._places, totals)
-                names = list(self._places.published(self._tag))
+                names = self._listed()
                 lease = Lease(self._places, names, {"purpose": purpose})
         try:
             self._files.forget_all_but(names)
-            known = {e.file.name: e for e in self._files.examine(names)}
-            if lease is not None:
-                lease.keep_only([number for number, name in enumerate(names) if name in known])
+            known = self._files.examine(names)
+            if lease is not None and len(known) < len(names):
+                there = {examined.file.name for examined in known}
+                lease.keep_only([number for number, name in enumerate(names) if name in there])
             self._warn()
         except BaseException:
             if lease is not None:
                 lease.drop()
             raise
-        return Listed(tuple(known.values()), lease)
+        return Listed(tuple(known), lease)
+
+    def _listed(self) -> list[str]:
+        self._names = self._places.published(self._tag, self._names)
+        return list(self._names)
 
     def hold_list(self, data: bytes, purpose: str) -> tuple[FileList, Lease | None]:
         """Return a list that was dumped, and hold those of its files that are there.
