@@ -85,7 +85,7 @@ class FileList:
             texts = {name: zlib.decompress(arrays[name].tobytes()) for name in ("names", "identity", "about")}
             names = texts["names"].decode().split("\n")
             known = list(zip(names, arrays["sizes"].tolist(), arrays["changed"].tolist(), strict=True))
-        except (ValueError, KeyError, OSError, zlib.error, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
             raise SourceError(f"{places.snapshots}: a list of files is damaged: {error}") from error
         unknown = [name for name in names if not FileName.parse(name)]
         if unknown:

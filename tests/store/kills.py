@@ -23,6 +23,7 @@ OPTIONS = StoreOptions(file_bytes=24_000, row_group_bytes=12_000, roll_s=0.2)
 LIMIT_BYTES = 600_000
 ROWS = 20
 LIVE = {"write": 4, "read": 2, "evict": 1}
+LIFE_S = {"write": 0.3, "read": 2.0, "evict": 0.3}  # at most, once at work: readers are to see whole epochs, too
 
 
 @dataclass(slots=True)
@@ -34,6 +35,7 @@ class Outcome:
     published_rows: int = 0
     acknowledged_rows: int = 0
     epochs: int = 0
+    holds: int = 0
     most_bytes: int = 0
 
 
@@ -71,7 +73,7 @@ def write(path: str, number: int, log: str) -> None:
 
 
 def read(path: str, number: int, log: str) -> None:
-    """Read epochs until killed; every row of the snapshot once."""
+    """Read epochs until killed, every row of the snapshot once; take states, and hold and release their files."""
     from parquet_loader import BatchedDataLoader
 
     store = SampleStore(path)
@@ -80,8 +82,12 @@ def read(path: str, number: int, log: str) -> None:
     with BatchedDataLoader(store, 16, shuffle=True, seed=number, num_threads=1, window_rows=64) as loader:
         while True:
             seen: list[tuple[int, int]] = []
-            for one in loader:
+            for count, one in enumerate(loader):
                 seen += zip(one["writer"].tolist(), one["i"].tolist(), strict=True)
+                if count == 3:
+                    held = store.hold(loader.state_dict())
+                if count == 6:
+                    store.release(held)
             if not len(set(seen)) == len(seen) == loader._dataset.rows:
                 say(log, error=f"{len(seen)} rows, {len(set(seen))} different, of {loader._dataset.rows}")
             say(log, epochs=1, rows=len(seen))
@@ -100,7 +106,7 @@ def evict(path: str, number: int, log: str) -> None:
 def kill_at_random(path: Path, *, writers: int, readers: int, evictors: int, seed: int) -> Outcome:
     """Start processes, kill each at a random moment, start the next; look at the store all the while."""
     draw = random.Random(seed)
-    SampleStore(path, schema=SCHEMA, max_bytes=LIMIT_BYTES, options=OPTIONS)
+    store = SampleStore(path, schema=SCHEMA, max_bytes=LIMIT_BYTES, options=OPTIONS)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "parquet_loader.loader", "parquet_loader.store"])
     outcome = Outcome()
@@ -125,7 +131,7 @@ def kill_at_random(path: Path, *, writers: int, readers: int, evictors: int, see
                 running.remove(one)
             elif one.dies_at is None:
                 if one.log.stat().st_size:  # it is at work: from here on any moment will do
-                    one.dies_at = time.monotonic() + draw.uniform(0.0, 0.3)
+                    one.dies_at = time.monotonic() + draw.uniform(0.0, LIFE_S[one.kind])
             elif time.monotonic() >= one.dies_at:
                 one.process.kill()
                 one.process.join()
@@ -133,6 +139,8 @@ def kill_at_random(path: Path, *, writers: int, readers: int, evictors: int, see
                 outcome.kills += 1
                 hear(one, outcome, acknowledged)
                 running.remove(one)
+        for held in store.holds()[:-2]:  # what killed readers leave, or in the end nothing could be evicted
+            outcome.holds += store.release(held)
         look(path, outcome)
     finish(path, outcome, acknowledged)
     return outcome
@@ -185,6 +193,10 @@ def look(path: Path, outcome: Outcome) -> None:
         check_table(table, name, outcome)
 
 
+def store_of(path: Path, place: str) -> Path:
+    return path / ".store" / place
+
+
 def check_table(table: Any, name: str, outcome: Outcome) -> None:
     writers, i = table["writer"].to_pylist(), table["i"].to_pylist()
     if len(set(writers)) != 1 or i != list(range(i[0], i[0] + len(i))):
@@ -194,9 +206,14 @@ def check_table(table: Any, name: str, outcome: Outcome) -> None:
 def finish(path: Path, outcome: Outcome, acknowledged: dict[int, int]) -> None:
     """After the next open nothing is left of the dead, and what was acknowledged was published without a gap."""
     store = SampleStore(path)
-    for place in ("writers", "readers", "unfinished"):
-        if os.listdir(path / ".store" / place):
-            outcome.errors.append(f"left behind in {place}: {os.listdir(path / '.store' / place)}")
+    for held in store.holds():
+        outcome.holds += store.release(held)
+    left = [
+        name for place in ("writers", "readers", "unfinished", "holds") for name in os.listdir(store_of(path, place))
+    ]
+    left += [name for place in ("", "snapshots") for name in os.listdir(store_of(path, place)) if name.endswith(".tmp")]
+    if left:
+        outcome.errors.append(f"left behind: {left}")
     status = store.status()
     files = sorted(n for n in os.listdir(path) if n.endswith(".parquet"))
     if (status.files, status.bytes) != (len(files), sum((path / n).stat().st_size for n in files)):
