@@ -82,12 +82,14 @@ def read(path: str, number: int, log: str) -> None:
     with BatchedDataLoader(store, 16, shuffle=True, seed=number, num_threads=1, window_rows=64) as loader:
         while True:
             seen: list[tuple[int, int]] = []
+            state = loader.state_dict()
             for count, one in enumerate(loader):
                 seen += zip(one["writer"].tolist(), one["i"].tolist(), strict=True)
                 if count == 3:
-                    held = store.hold(loader.state_dict())
+                    state = loader.state_dict()
+                    store.hold(state)
                 if count == 6:
-                    store.release(held)
+                    store.release(state)
             if not len(set(seen)) == len(seen) == loader._dataset.rows:
                 say(log, error=f"{len(seen)} rows, {len(set(seen))} different, of {loader._dataset.rows}")
             say(log, epochs=1, rows=len(seen))

@@ -9,7 +9,7 @@ import pytest
 
 from parquet_loader import BatchedDataLoader, SampleStore, Shard, UnsupportedError
 from tests.store.test_store import ONE, SCHEMA, numbers, rows
-from tests.test_ranks import on_ranks
+from tests.gloo import on_ranks
 
 
 @pytest.fixture
