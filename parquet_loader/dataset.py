@@ -123,6 +123,7 @@ class Dataset:
             window_rows=window_rows,
             shuffle=shuffle,
             side_by_side=side_by_side,
+            num_threads=self.sizing.num_threads,
         )
         return replace(self, sizing=sizing)
 
@@ -205,6 +206,7 @@ def open_dataset(
         window_rows=window_rows,
         shuffle=shuffle,
         side_by_side=side_by_side,
+        num_threads=num_threads,
     )
     return Dataset(snapshot, chosen, reader, counted, sizing)
 

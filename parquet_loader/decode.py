@@ -81,6 +81,10 @@ class Decoder:
             if isinstance(field, Scalar | Tensor)
         }
 
+        # Whether that goes for all there is to deliver.
+        own = {field.name: field.type for field in file_schema}
+        self._is_as_is = all(c.name in self._as_is and own.get(c.name) == c.arrow_type for c in self.columns)
+
     def _stored_parts(self, name: str, field: Field) -> tuple[tuple[str, Field], ...]:
         """Return the columns in which the files hold a field: a group as columns or packed, whatever `storage` says."""
         if isinstance(field, Group):
@@ -133,6 +137,10 @@ class Decoder:
         Raises:
             DataError: a value cannot be delivered; names file, row group, column, row and value.
         """
+        if self._is_as_is and not placed:
+            columns = [table.column(name) for name in self._arrow_schema.names]
+            if not any(column.null_count for column in columns):
+                return pa.Table.from_arrays(columns, schema=self._arrow_schema)
         positions = {name: number for number, name in enumerate(table.column_names)}
         done: list[pa.ChunkedArray] = []
         for own_name, field, parts in self._parts:

@@ -5,7 +5,7 @@ the same on every machine:
 
     windows         the one being delivered, the next one's decoded rows, and its rows in their new order; and cursors
                     held open in row groups so large that a window takes slices of several
-    reads           row groups being decoded, their buffers and pages
+    reads           row groups being decoded, their buffers and pages; what the windows leave of their share, too
     batches         batches being made by image decoding and `transform`, where there are any
     rest            footers, and what allocators keep: measured, the process takes up to 1.8 times what is in use, since
                     Arrow's pool and malloc keep memory that one thread took and another let go of
@@ -31,7 +31,8 @@ SHARE_READS = 0.16
 SHARE_FOOTERS = 1 / 8
 # A row's place in the permutations of the two windows being made: three int64 each, and passing copies.
 ORDER_BYTES = 48
-# A whole row group is read at once only where several such reads fit into their share.
+# A whole row group is read at once only where so many such reads fit into their share, or fewer if there are fewer
+# threads.
 READS_AT_ONCE = 4
 # Rows that are copied to their window at once are decoded this much at a time: measured, 16 KiB rows load 1.2 times as
 # fast in pieces of 2 MiB, which stay in the cache and in warm memory, than in whole row groups of 16 MiB.
@@ -101,8 +102,9 @@ class Sizing:
         whole_rows: Row groups of up to so many rows are read whole, larger ones by a cursor.
         stream_rows: Rows that a cursor decodes at a time.
         cursor_bytes: What an open cursor holds, rows decoded and not yet taken included.
-        reads_bytes: Share for reads in flight.
+        reads_bytes: Share for reads in flight, with what the windows leave of theirs.
         batches_bytes: Share for batches being made.
+        num_threads: Workers.
     """
 
     limit_bytes: int
@@ -114,6 +116,7 @@ class Sizing:
     cursor_bytes: int
     reads_bytes: int
     batches_bytes: int
+    num_threads: int
 
     def row_group_bytes(self, rows: int) -> int:
         """Return what decoding `rows` rows of a row group at once takes."""
@@ -187,6 +190,7 @@ def divide(
     window_rows: int | None,
     shuffle: bool,
     side_by_side: int = 1,
+    num_threads: int = READS_AT_ONCE,
 ) -> Sizing:
     """Divide the memory limit.
 
@@ -199,6 +203,7 @@ def divide(
         window_rows: What the caller asked for, or None for a default.
         shuffle: Whether windows are shuffled; where not, large row groups are read one after another.
         side_by_side: Parts of the epoch that share every window, each with row groups of its own.
+        num_threads: Workers; the window does not depend on it.
 
     Raises:
         MemoryLimitError: the smallest window does not fit; names the largest row group and a limit that would do.
@@ -245,8 +250,11 @@ def divide(
     if window_rows is None:
         default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / row_bytes), 16 * batch_size, smallest)
         window_rows = _largest(smallest, default, lambda window: needed_bytes(window) <= limit_bytes)
-    reads = int(SHARE_READS * limit_bytes)
-    whole_rows = max(1, int(reads / READS_AT_ONCE / DECODING_FACTOR / row_bytes))
+    lanes = lanes_of(window_rows)
+    windows = window_rows * row.in_windows + batches + (lanes * cursor if lanes > 1 else 0)
+    reads = int(SHARE_READS * limit_bytes + max(0.0, SHARE_WINDOWS * limit_bytes - windows))
+    at_once = max(2, min(READS_AT_ONCE, num_threads))
+    whole_rows = max(1, int(reads / at_once / DECODING_FACTOR / row_bytes))
     stream_rows = max(1, min(int(reads / 16 / DECODING_FACTOR / row_bytes), 65536))
     if 2 * row.moved_at_once >= row.decoded:
         stream_rows = max(1, min(stream_rows, int(STREAM_BYTES / row_bytes)))
@@ -255,12 +263,13 @@ def divide(
         limit_bytes=limit_bytes,
         row=row,
         window_rows=window_rows,
-        open_row_groups=lanes_of(window_rows),
+        open_row_groups=lanes,
         whole_rows=whole_rows,
         stream_rows=stream_rows,
         cursor_bytes=cursor + int(stream_rows * row_bytes),
         reads_bytes=reads,
         batches_bytes=batches,
+        num_threads=num_threads,
     )
 
 

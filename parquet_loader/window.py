@@ -65,6 +65,8 @@ class Parts:
         wide: Columns whose rows are copied to their place when decoded.
         staged, ragged: Columns whose rows are staged when decoded, and copied to their place when all are there.
         gathered: Parts of the other columns, of about equal size; each is gathered by one call.
+        names: The names of each of these parts.
+        row_bytes: Bytes of a row of each of them; None where rows differ.
         ranges: How many ranges of rows the staged columns are divided into, to be copied in parallel.
     """
 
@@ -73,6 +75,8 @@ class Parts:
     staged: tuple[Column, ...]
     ragged: tuple[Column, ...]
     gathered: tuple[tuple[Column, ...], ...]
+    names: tuple[list[str], ...]
+    row_bytes: tuple[int | None, ...]
     ranges: int
 
     @classmethod
@@ -85,8 +89,12 @@ class Parts:
         weights = np.cumsum([c.row_bytes or 64 for c in narrow])
         numbers = np.minimum(weights * parts // (weights[-1] + 1), parts - 1) if narrow else np.zeros(0, np.int64)
         chosen = [tuple(c for c, n in zip(narrow, numbers, strict=True) if n == part) for part in range(parts)]
+        gathered = tuple(part for part in chosen if part)
+        names = tuple([c.name for c in part] for part in gathered)
+        sizes = [[c.row_bytes for c in part] for part in gathered]
+        row_bytes = tuple(None if None in part else sum(n or 0 for n in part) for part in sizes)
         ranges = parts if ragged or staged else 0
-        return cls(tuple(columns), wide, staged, ragged, tuple(part for part in chosen if part), ranges)
+        return cls(tuple(columns), wide, staged, ragged, gathered, names, row_bytes, ranges)
 
     @property
     def jobs(self) -> int:
@@ -188,10 +196,11 @@ class Assembly:
         pieces = self._pieces[number]
         if pieces is None:
             pieces = self._pieces[number] = [[] for _ in self._parts.gathered]
-        for part, columns in enumerate(self._parts.gathered):
-            piece = table.select([c.name for c in columns])
+        for part, names in enumerate(self._parts.names):
+            piece = table.select(names)
             pieces[part].append(piece)
-            kept += piece.nbytes
+            row_bytes = self._parts.row_bytes[part]
+            kept += piece.nbytes if row_bytes is None else rows * row_bytes
             if at_row and len(pieces[part]) % PIECES_JOINED == 0:
                 # Small pieces that live as long as the window would scatter over the allocator's pages and pin them.
                 joined = pa.concat_tables(pieces[part][-PIECES_JOINED:]).combine_chunks()
@@ -267,26 +276,23 @@ class Assembly:
             together = pc.take(together, pa.array(indices), boundscheck=False)
         # What Arrow has put into order may be delivered as it is, where memory need not be the allocator's.
         moves = self._indices is None or self._room.allocator.is_required
-        rows, left = self._delivered_rows, dict[str, pa.Array]()
+        rows, total = self._delivered_rows, self._total_rows
+        if rows < total:
+            self._left[part] = together.slice(rows).take(pa.array(np.arange(total - rows)))
         fixed = [c for c in columns if c.row_bytes is not None] if moves else []
         space = self._room.allocator.allocate(sum(_padded(self._room.rows * (c.row_bytes or 0)) for c in fixed))
         for column in columns:
             array = together.column(column.name)
             if column.row_bytes is None:
-                nested = _one_array(array)
-                self._delivered[column.name] = nested_rows(nested.slice(0, rows), column), None
-                left[column.name] = nested.slice(rows).take(pa.array(np.arange(len(nested) - rows)))
+                self._delivered[column.name] = nested_rows(_one_array(array).slice(0, rows), column), None
                 continue
             if moves:
                 mine, space = space.cut(_padded(self._room.rows * column.row_bytes))
-                out, owner = mine.array[: self._total_rows * column.row_bytes].reshape(-1, column.row_bytes), mine.owner
-                copy_rows(column, together, None, out, slice(0, len(out)))
+                out, owner = mine.array[: total * column.row_bytes].reshape(-1, column.row_bytes), mine.owner
+                copy_rows(column, together, None, out, slice(0, total))
             else:
                 out, owner = fixed_rows(_one_array(array), column.row_bytes), None
             self._delivered[column.name] = as_delivered(column, out[:rows]), owner
-            rest = pa.py_buffer(out[rows:].tobytes())
-            left[column.name] = pa.Array.from_buffers(column.arrow_type, len(out) - rows, [None, rest])
-        self._left[part] = pa.table(left)
 
     def _check_rows(self, found: int) -> None:
         """Make sure that every index is that of a row: Arrow is told not to check them."""
