@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import Scalar, Schema
+from parquet_loader import Scalar, Schema, Tensor
+from tests import petastorm_oracle as oracle
 
 click_testing = pytest.importorskip("click.testing")
 pytest.importorskip("rich")
@@ -71,6 +72,35 @@ def test_every_option_reaches_the_function(source: Path, tmp_path: Path) -> None
     assert (facts["rows"], facts["files"], facts["row_groups"]["count"]) == (1000, 2, 6)
     assert [c["path"] for c in facts["columns"]] == ["[x]", "n"]
     assert all(c["nullable"] for c in facts["columns"])
+
+
+def test_a_petastorm_data_set_is_shown_and_copied(tmp_path: Path) -> None:
+    shown = run("petastorm", "info", oracle.EVERYTHING)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "UnischemaField('matrix', float32, (3, 4), NdarrayCodec(), False)" in shown.stdout
+    assert "'matrix': Encoded('float32', (3, 4))" in shown.stdout
+    assert "index 'by_id' of id: 24 values" in shown.stdout
+    assert "24 rows in 4 row groups of 4 files" in shown.stdout
+    columns = "id, matrix,png_any,part,points"
+    sizes = ("--row-group-bytes", "1KiB", "--file-bytes", "2KiB")
+    copied = run("petastorm", "copy", oracle.EVERYTHING, tmp_path / "copy", "--columns", columns, *sizes, "--progress")
+    assert copied.returncode == 0, copied.stderr
+    assert "24.0/24.0" in copied.stderr
+    files = sorted((tmp_path / "copy").glob("*.parquet"))
+    assert f"24 rows in {len(files)} files" in copied.stdout
+    assert len(files) > 1
+    schema = Schema.from_arrow(pq.read_schema(files[0]))
+    assert list(schema) == ["id", "matrix", "png_any", "part", "points"]
+    assert schema["matrix"] == Tensor("float32", (3, 4))
+    matrices = pa.concat_tables([pq.read_table(file) for file in files])["matrix"]
+    assert matrices.type == pa.binary(48)
+    for found, row in zip(matrices.to_pylist(), oracle.rows(), strict=True):
+        np.testing.assert_array_equal(np.frombuffer(found, np.float32).reshape(3, 4), row["matrix"])
+    failed = run("petastorm", "copy", oracle.PLAIN, tmp_path / "other")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("error: ")
+    assert "carries no Unischema" in failed.stderr
+    assert not (tmp_path / "other").exists()
 
 
 def test_without_its_packages_it_says_what_to_install() -> None:

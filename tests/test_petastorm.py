@@ -21,11 +21,12 @@ import torch
 
 from parquet_loader import BatchedDataLoader as OurLoader
 from parquet_loader import WriteOptions
-from parquet_loader.errors import ConfigurationError, TransformError
+from parquet_loader.errors import ConfigurationError, DataError, TransformError
 from parquet_loader.petastorm import (
     NoDataAvailableError,
     TransformSpec,
     copy_dataset,
+    copying,
     make_batch_reader,
     make_reader,
     print_dataset,
@@ -449,6 +450,25 @@ def test_loaders_deliver_every_row_once_and_end_with_a_partial_batch(make: Any, 
             np.testing.assert_array_equal(matrix, wanted[number])
 
 
+@pytest.mark.parametrize("capacity", [0, 1, 4, 5, 11, 1000])
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 40])
+def test_batches_are_cut_from_row_groups_of_any_size(batch_size: int, capacity: int, tmp_path: Path) -> None:
+    sizes = [1, 5, 2, 9, 3, 3, 12, 1]
+    with pq.ParquetWriter(tmp_path / "x.parquet", pa.schema({"id": pa.int64(), "pair": pa.list_(pa.int64(), 2)})) as w:
+        for start, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
+            numbers = np.arange(start, start + size)
+            w.write_table(pa.table({"id": numbers, "pair": [[n, -n] for n in numbers.tolist()]}, w.schema))
+    reader = make_batch_reader(f"file://{tmp_path}", **IN_ORDER)
+    with BatchedDataLoader(reader, batch_size=batch_size, shuffling_queue_capacity=capacity) as loader:
+        batches = list(loader)
+    assert {len(batch["id"]) for batch in batches[:-1]} <= {batch_size}
+    rows = [n for batch in batches for n in batch["id"].tolist()]
+    assert sorted(rows) == list(range(36))
+    assert capacity or rows == list(range(36))
+    for batch in batches:
+        assert torch.equal(batch["pair"], torch.stack([batch["id"], -batch["id"]], 1))
+
+
 @pytest.mark.parametrize("make", [DataLoader, BatchedDataLoader])
 def test_loaders_shuffle_as_torch_is_seeded(make: Any) -> None:
     def order() -> list[int]:
@@ -680,6 +700,42 @@ def test_a_copy_delivers_the_same_batches_from_raw_tensors(tmp_path: Path) -> No
             a, b = column.to_list(), new[name].to_list()
             same = all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in zip(a, b, strict=True))
             assert same, name
+
+
+def test_a_row_group_is_copied_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "COPY_BYTES", 3 * 48)
+    seen: list[int] = []
+    copy_dataset(
+        oracle.EVERYTHING, tmp_path / "copy", columns=["part", "matrix"], progress=lambda done, _: seen.append(done)
+    )
+    assert seen == list(range(1, 25)), "of the bytes that are stored a row is the larger part"
+    monkeypatch.setattr(copying, "COPY_ROWS", 4)
+    monkeypatch.setattr(copying, "COPY_BYTES", 2**20)
+    seen.clear()
+    copy_dataset(oracle.EVERYTHING, tmp_path / "again", columns=["part"], progress=lambda done, _: seen.append(done))
+    assert seen == [4, 6, 10, 12, 16, 18, 22, 24]
+    for name in ("copy", "again"):
+        with OurLoader(tmp_path / name, 24) as loader:
+            assert next(iter(loader))["part"].to_list() == [row["part"] for row in oracle.rows()]
+
+
+def test_a_copy_that_fails_names_the_place_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "ds"
+    shutil.copytree(oracle.SERIES, folder)
+    path = sorted(folder.glob("*.parquet"))[1]
+    table = pq.read_table(path)
+    vectors = table["vector"].to_pylist()
+    vectors[3] = b"junk"
+    pq.write_table(table.set_column(2, "vector", pa.array(vectors, pa.binary())), path)
+    with pytest.raises(DataError, match=r"part-00001.*row group 0, column 'vector', row 3"):
+        copy_dataset(folder, tmp_path / "copy")
+    assert not list(tmp_path.glob("copy/*"))
+    assert not reader_threads()
+    content = bytearray(path.read_bytes())
+    content[4:200] = bytes(196)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"part-00001.*row group 0: the data cannot be read"):
+        copy_dataset(folder, tmp_path / "copy")
 
 
 def test_a_data_set_is_printed_for_people() -> None:

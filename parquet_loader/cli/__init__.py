@@ -1,8 +1,9 @@
 """The command line: ``parquet-loader COMMAND``. Each command is a module of its own, added to `commands` below.
 
-console   errors and tables as people see them
-info      what a data set holds
-rewrite   a data set into the layout that loads fastest
+console    errors and tables as people see them
+info       what a data set holds
+petastorm  the same of Petastorm's, and a copy of one in this library's layout
+rewrite    a data set into the layout that loads fastest
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import click
 
 from parquet_loader.cli.console import show_error
 from parquet_loader.cli.info import info
+from parquet_loader.cli.petastorm import petastorm
 from parquet_loader.cli.rewrite import rewrite
 from parquet_loader.errors import ParquetLoaderError
 
@@ -21,6 +23,7 @@ def commands() -> None:
 
 
 commands.add_command(info)
+commands.add_command(petastorm)
 commands.add_command(rewrite)
 
 

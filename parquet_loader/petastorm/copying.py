@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TextIO
 
@@ -11,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.columns import number_type
-from parquet_loader.errors import DataError, SchemaError
+from parquet_loader.errors import ConfigurationError, DataError, SchemaError
 from parquet_loader.filesystem import PathLike
 from parquet_loader.petastorm.dataset import RowGroups
 from parquet_loader.petastorm.errors import PetastormMetadataError
@@ -55,14 +57,15 @@ def copy_dataset(
 ) -> Schema:
     """Copy a Petastorm data set into this library's layout: tensors as raw bytes, the schema as JSON in each file.
 
-    Rows keep their order. At most one row group as stored, and about 32 MiB of it decoded, are held at a time.
+    Rows keep their order. Row groups are read in pieces of at most 4096 rows or about 32 MiB, whatever their size, and
+    three pieces are held at a time: one being read, one being taken apart, and what the writer has not written yet.
 
     Args:
         source: The data set.
         path: Directory of the copy; it must not hold a data set already.
         columns: Names of the fields to copy; None: all.
         options: How files are written.
-        progress: True prints a line a row group to stderr; a function is called with rows copied and rows in all.
+        progress: True shows a progress bar (needs tqdm); a function is called with rows copied and rows in all.
         filesystem: A `pyarrow.fs.FileSystem` of the source.
 
     Returns:
@@ -76,39 +79,64 @@ def copy_dataset(
     dataset = RowGroups(source, filesystem)
     declared = declared_unischema(dataset.snapshot.filesystem, dataset.snapshot.files)
     if declared is None:
-        raise SchemaError(f"{source}: the data set carries no Unischema; write_dataset copies other Parquet")
+        raise SchemaError(f"{source}: the data set carries no Unischema; rewrite_dataset copies other Parquet")
     snapshot = dataset.snapshot
     found = _schema_of(declared, snapshot.schemas[0], snapshot.partition_schema)
     schema = found if columns is None else found.select(columns)
     target = target_schema(schema)
-    report = _report if progress is True else progress or None
-    done, total = 0, snapshot.rows
+    done = 0
     with (
+        _reported(progress) as report,
         DatasetWriter(path, target, options=options) as opened,
-        ThreadPoolExecutor(1, thread_name_prefix="parquet_loader-petastorm") as ahead,
+        contextlib.closing(_ahead(_pieces(dataset, schema, target))) as pieces,
     ):
-        groups = range(snapshot.row_groups)
-        future = ahead.submit(dataset.read, 0, list(schema)) if groups else None
-        for group in groups:
-            assert future is not None
-            table = future.result()
-            future = ahead.submit(dataset.read, group + 1, list(schema)) if group + 1 in groups else None
-            for piece in _pieces(table):
-                opened.write(_converted(piece, schema, dataset.describe(group)))
-            done += len(table)
-            if report is not None:
-                report(done, total)
+        for place, piece in pieces:
+            opened.write(_converted(piece, schema, place))
+            done += len(piece)
+            report(done, snapshot.rows)
     return target
 
 
-def _report(done: int, total: int) -> None:
-    sys.stderr.write(f"{done} of {total} rows\n")
+@contextlib.contextmanager
+def _reported(progress: bool | Callable[[int, int], None]) -> Iterator[Callable[[int, int], None]]:
+    if callable(progress):
+        yield progress
+    elif not progress:
+        yield lambda _done, _total: None
+    else:
+        try:
+            new_bar = importlib.import_module("tqdm.auto").tqdm
+        except ImportError as error:
+            raise ConfigurationError(
+                "progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'"
+            ) from error
+        with new_bar(desc="copy", unit="row", unit_scale=True) as bar:
+
+            def show(done: int, total: int) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+            yield show
 
 
-def _pieces(table: pa.Table) -> Iterator[pa.Table]:
-    row_bytes = max(1, table.nbytes // max(1, len(table)))
-    step = max(1, min(COPY_ROWS, COPY_BYTES // row_bytes))
-    return (table.slice(start, step) for start in range(0, len(table), step))
+def _pieces(dataset: RowGroups, schema: Schema, target: Schema) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the rows in their order, a piece at a time, and where each lies."""
+    snapshot = dataset.snapshot
+    decoded_bytes = sum(field.width_bytes for field in target.values() if isinstance(field, Tensor))
+    for group in range(snapshot.row_groups):
+        stored_bytes = int(snapshot.row_group_bytes[group]) // max(1, int(snapshot.row_group_rows[group]))
+        rows = max(1, min(COPY_ROWS, COPY_BYTES // max(1, stored_bytes, decoded_bytes)))
+        for piece in dataset.slices(group, list(schema), rows):
+            yield dataset.describe(group), piece
+
+
+def _ahead(pieces: Iterator[tuple[str, pa.Table]]) -> Generator[tuple[str, pa.Table]]:
+    """Yield what an iterator yields; a thread takes the next one from it in the meantime."""
+    with ThreadPoolExecutor(1, thread_name_prefix="parquet_loader-petastorm") as thread:
+        coming = thread.submit(next, pieces, None)
+        while (piece := coming.result()) is not None:
+            coming = thread.submit(next, pieces, None)
+            yield piece
 
 
 def _converted(table: pa.Table, schema: Schema, place: str) -> pa.Table:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 from urllib.parse import urlparse
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from parquet_loader.errors import ConfigurationError, DataError
+from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError
 from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
 from parquet_loader.petastorm import codecs
@@ -33,6 +34,8 @@ from parquet_loader.unischema import (
 from parquet_loader.unischema.hook import with_partition_types
 
 _READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError)
+# What a stream of pages takes from a column of a file at a time.
+_STREAM_BYTES = 4 * 2**20
 _CODECS: dict[str, Callable[[Codec], Any]] = {
     "ScalarCodec": lambda codec: codecs.ScalarCodec(codec.spark),
     "NdarrayCodec": lambda _: codecs.NdarrayCodec(),
@@ -139,38 +142,72 @@ class RowGroups:
         Raises:
             DataError: they cannot be read; names file and row group.
         """
-        file = int(self.snapshot.row_group_file[row_group])
-        number = int(self.snapshot.row_group_number[row_group])
-        own = self.snapshot.schema_of(file).names
         needed = list(dict.fromkeys([*columns, *(self._filter.columns if self._filter is not None else ())]))
-        from_file = [name for name in needed if name in own]
-        local = is_local(self.snapshot.filesystem)
-        try:
-            with pq.ParquetFile(
-                self.snapshot.files[file].path,
-                filesystem=self.snapshot.filesystem,
-                metadata=self.snapshot.footers.get(file),
-                pre_buffer=not local,
-            ) as opened:
-                # A nested column is named by its leaves, of which a name alone stands for all.
-                table = opened.read_row_group(number, columns=from_file, use_threads=False)
-        except _READ_ERRORS as error:
-            reason = str(error).split("\n")[0]
-            raise DataError(f"{self.describe(row_group)}: the data cannot be read: {reason}") from error
+        from_file = self._from_file(row_group, needed)
+        with self._opened(row_group, pre_buffer=not is_local(self.snapshot.filesystem)) as opened:
+            # A nested column is named by its leaves, of which a name alone stands for all.
+            number = int(self.snapshot.row_group_number[row_group])
+            table = opened.read_row_group(number, columns=from_file, use_threads=False)
         rows = int(self.snapshot.row_group_rows[row_group])
-        if len(table) not in (0 if not from_file else rows, rows):
-            raise DataError(f"{self.describe(row_group)}: the footer says {rows} rows, the pages hold {len(table)}")
-        arrays = {name: table.column(name) for name in from_file}
-        for name, value in self.snapshot.partition_values(file).items():
-            if name in needed and name not in own:
-                arrays[name] = pa.chunked_array([pa.repeat(value, rows)])
-        missing = [name for name in needed if name not in arrays]
-        if missing:
-            raise DataError(f"{self.describe(row_group)}: there is no column {missing[0]!r}")
-        whole = pa.table(arrays) if arrays else pa.table({"": pa.nulls(rows)})
+        if from_file:
+            self._check_rows(row_group, len(table))
+        whole = self._with_partitions(row_group, table, needed, rows)
         if self._filter is not None:
             whole = self._filter.apply(whole)
         return whole.select([name for name in needed if name in set(columns)])
+
+    def slices(self, row_group: int, columns: Collection[str], rows: int) -> Iterator[pa.Table]:
+        """Yield the rows of a row group in their order, whatever the filters, at most so many at a time.
+
+        Files are read a few MiB of a column at a time, so that a row group of any size takes little memory.
+
+        Raises:
+            DataError: they cannot be read; names file and row group.
+        """
+        from_file = self._from_file(row_group, columns)
+        if not from_file:
+            whole = self.read(row_group, columns)
+            yield from (whole.slice(start, rows) for start in range(0, len(whole), rows))
+            return
+        number, found = int(self.snapshot.row_group_number[row_group]), 0
+        with self._opened(row_group, buffer_size=_STREAM_BYTES) as opened:
+            for batch in opened.iter_batches(rows, row_groups=[number], columns=from_file, use_threads=False):
+                found += len(batch)
+                yield self._with_partitions(row_group, pa.table(batch), columns, len(batch))
+        self._check_rows(row_group, found)
+
+    def _from_file(self, row_group: int, columns: Collection[str]) -> list[str]:
+        own = self.snapshot.schema_of(int(self.snapshot.row_group_file[row_group])).names
+        return [name for name in columns if name in own]
+
+    @contextlib.contextmanager
+    def _opened(self, row_group: int, **options: Any) -> Iterator[pq.ParquetFile]:
+        file = int(self.snapshot.row_group_file[row_group])
+        source, footer = self.snapshot.files[file].path, self.snapshot.footers.get(file)
+        options = {"pre_buffer": False, **options}
+        try:
+            with pq.ParquetFile(source, filesystem=self.snapshot.filesystem, metadata=footer, **options) as opened:
+                yield opened
+        except ParquetLoaderError:
+            raise
+        except _READ_ERRORS as error:
+            reason = str(error).split("\n")[0]
+            raise DataError(f"{self.describe(row_group)}: the data cannot be read: {reason}") from error
+
+    def _check_rows(self, row_group: int, found: int) -> None:
+        rows = int(self.snapshot.row_group_rows[row_group])
+        if found != rows:
+            raise DataError(f"{self.describe(row_group)}: the footer says {rows} rows, the pages hold {found}")
+
+    def _with_partitions(self, row_group: int, table: pa.Table, columns: Collection[str], rows: int) -> pa.Table:
+        arrays = {name: table.column(name) for name in table.column_names}
+        for name, value in self.snapshot.partition_values(int(self.snapshot.row_group_file[row_group])).items():
+            if name in columns and name not in arrays:
+                arrays[name] = pa.chunked_array([pa.repeat(value, rows)])
+        missing = [name for name in columns if name not in arrays]
+        if missing:
+            raise DataError(f"{self.describe(row_group)}: there is no column {missing[0]!r}")
+        return pa.table({name: arrays[name] for name in columns}) if arrays else pa.table({"": pa.nulls(rows)})
 
     def indexes(self) -> dict[str, RowGroupIndexerBase]:
         """Return the indexes of row groups that the data set carries.

@@ -1,6 +1,6 @@
 """`DataLoader`, `BatchedDataLoader` and `InMemBatchedDataLoader` over a `Reader`.
 
-Random numbers come from torch's own generator, so `torch.manual_seed` repeats an order.
+Random numbers come from torch's own generator, or from a seed drawn from it, so `torch.manual_seed` repeats an order.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch.utils.data.dataloader import default_collate
+
+from parquet_loader.plan import Stream, permutation
 
 _WIDENED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.bool_): np.uint8}
 
@@ -191,35 +193,68 @@ class BatchedDataLoader(LoaderBase):
     def _batches(self) -> Iterator[dict[str, torch.Tensor]]:
         """Cut batches from what has been read and not delivered.
 
-        With shuffling, new rows are mixed with those left over by one permutation, and as many batches are cut as
-        leave `shuffling_queue_capacity` rows for the next mixing.
+        With shuffling, new rows join those left over, one permutation of all of them is drawn, and as many batches are
+        taken by it as leave `shuffling_queue_capacity` rows for the next. They are taken a batch at a time: torch
+        divides work on many rows among threads, and waits for each of them, which is slow where readers use the cores.
         """
-        kept = max(0, self.shuffling_queue_capacity - 1)
         chunk_rows = max(self.batch_size, self.shuffling_queue_capacity)
+        pieces = tensors_of(self.reader, self.transform_fn, chunk_rows)
+        if self.shuffling_queue_capacity <= 0:
+            yield from _in_order(pieces, self.batch_size)
+            return
+        kept = self.shuffling_queue_capacity - 1
+        seed = int(torch.randint(2**63 - 1, ()))
         pool: dict[str, torch.Tensor] = {}
-        for new in tensors_of(self.reader, self.transform_fn, chunk_rows):
-            pool = {name: torch.cat([pool[name], rows]) if pool else rows for name, rows in new.items()}
+        for number, new in enumerate(pieces, 1):
+            pool = _joined(pool, new)
             size = _rows_of(pool)
             if size < kept + self.batch_size:
                 continue
-            if self.shuffling_queue_capacity > 0:
-                pool = _permuted(pool)
+            order = _permutation(pool, seed, number)
             whole = (size - kept) // self.batch_size * self.batch_size
-            yield from _cut(pool, 0, whole, self.batch_size)
-            pool = {name: rows[whole:] for name, rows in pool.items()}
-        if pool and self.shuffling_queue_capacity > 0:
-            pool = _permuted(pool)
-        yield from _cut(pool, 0, _rows_of(pool), self.batch_size)
+            for begin in range(0, whole, self.batch_size):
+                yield _taken(pool, order[begin : begin + self.batch_size])
+            pool = _taken(pool, order[whole:])
+        if pool:
+            order = _permutation(pool, seed, 0)
+            for begin in range(0, len(order), self.batch_size):
+                yield _taken(pool, order[begin : begin + self.batch_size])
+
+
+def _in_order(pieces: Iterator[dict[str, torch.Tensor]], batch_size: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Cut batches in the order of the pieces: views, but for those that two pieces share."""
+    left: dict[str, torch.Tensor] = {}
+    for new in pieces:
+        start = 0
+        if left:
+            start = min(_rows_of(new), batch_size - _rows_of(left))
+            left = _joined(left, {name: rows[:start] for name, rows in new.items()})
+            if _rows_of(left) < batch_size:
+                continue
+            yield left
+        whole = start + (_rows_of(new) - start) // batch_size * batch_size
+        yield from _cut(new, start, whole, batch_size)
+        left = {name: rows[whole:] for name, rows in new.items()} if whole < _rows_of(new) else {}
+    if left:
+        yield left
 
 
 def _rows_of(pool: Mapping[str, torch.Tensor]) -> int:
     return len(next(iter(pool.values()))) if pool else 0
 
 
-def _permuted(pool: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _joined(rows: Mapping[str, torch.Tensor], more: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: torch.cat([rows[name], column]) if rows else column for name, column in more.items()}
+
+
+def _permutation(pool: Mapping[str, torch.Tensor], seed: int, number: int) -> torch.Tensor:
+    """Return a permutation of the rows, where they are: several times faster than `torch.randperm`."""
     first = next(iter(pool.values()))
-    order = torch.randperm(len(first), device=first.device)
-    return {name: rows[order] for name, rows in pool.items()}
+    return torch.from_numpy(permutation(len(first), seed, Stream.ROWS, 0, number)).to(first.device)
+
+
+def _taken(pool: Mapping[str, torch.Tensor], order: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {name: torch.index_select(rows, 0, order) for name, rows in pool.items()}
 
 
 def _cut(pool: Mapping[str, torch.Tensor], start: int, stop: int, size: int) -> Iterator[dict[str, torch.Tensor]]:

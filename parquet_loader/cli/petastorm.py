@@ -1,0 +1,46 @@
+"""``parquet-loader petastorm info SOURCE`` and ``parquet-loader petastorm copy SOURCE TARGET``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from parquet_loader.cli.console import show_lines
+from parquet_loader.petastorm.copying import copy_dataset, print_dataset
+from parquet_loader.snapshot import open_snapshot
+from parquet_loader.types import format_bytes
+from parquet_loader.write import WriteOptions
+
+
+@click.group()
+def petastorm() -> None:
+    """Look at a data set of Petastorm's, or copy one into this library's layout."""
+
+
+@petastorm.command()
+@click.argument("source")
+def info(source: str) -> None:
+    """Show the Unischema of SOURCE, the schema that follows from it, its indexes and its row groups."""
+    print_dataset(source, sys.stdout)
+
+
+@petastorm.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--columns", help="Names to copy, with commas between them; default: all.")
+@click.option("--row-group-bytes", help="Size of a row group once decoded; default: the writer's.")
+@click.option("--file-bytes", help="Size of a file; default: the writer's.")
+@click.option("--progress", is_flag=True, help="Show a progress bar (needs tqdm).")
+def copy(source: str, target: str, *, columns: str | None, progress: bool, **sizes: str | None) -> None:
+    """Copy SOURCE to the directory TARGET: tensors as raw bytes, images as they are, the schema as JSON."""
+    schema = copy_dataset(
+        source,
+        target,
+        columns=None if columns is None else [name.strip() for name in columns.split(",")],
+        options=WriteOptions(**{name: size for name, size in sizes.items() if size is not None}),
+        progress=progress,
+    )
+    copied = open_snapshot(target)
+    size = format_bytes(sum(file.size_bytes for file in copied.files))
+    show_lines(f"{target}: {copied.rows:,} rows in {len(copied.files)} files, {size}", repr(schema))
