@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.snapshot import FooterCache, Snapshot
+from parquet_loader.footers import FooterCache
+from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
 
-_ARRAYS = ("file_schema", "row_group_file", "row_group_number", "row_group_rows", "row_group_bytes")
+_ARRAYS = ("file_schema", "file_digest", "row_group_file", "row_group_number", "row_group_rows", "row_group_bytes")
 
 
 def dump_snapshot(snapshot: Snapshot) -> bytes:
@@ -46,6 +47,6 @@ def load_snapshot(data: bytes, filesystem: pafs.FileSystem) -> Snapshot:
         files=files,
         schemas=tuple(schemas[:-1]),
         partition_schema=schemas[-1],
-        footers=FooterCache(filesystem, files),
+        footers=FooterCache(filesystem, files, arrays["file_digest"]),
         **arrays,
     )

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from parquet_loader.errors import SourceError
 from parquet_loader.filesystem import is_local
-from parquet_loader.source import Source, SourceFile, changed_since, list_files
+from parquet_loader.footers import FooterCache
+from parquet_loader.source import Source, SourceFile, list_files
 from parquet_loader.types import IntArray
-
-# Measured: a parsed footer takes about 1.1 KB a column chunk, and a little for itself.
-_BYTES_PER_CHUNK = 1100
-_BYTES_PER_FOOTER = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +28,7 @@ class Snapshot:
         files: The files, in their order.
         schemas: The distinct Arrow schemas of the files' own columns.
         file_schema: int32 ``[files]``, index into `schemas`.
+        file_digest: uint64 ``[files]``, a digest of each footer's bytes.
         row_group_file: int32 ``[row groups]``, index into `files`.
         row_group_number: int32 ``[row groups]``, position within its file.
         row_group_rows: int64 ``[row groups]``.
@@ -46,6 +41,7 @@ class Snapshot:
     files: tuple[SourceFile, ...]
     schemas: tuple[pa.Schema, ...]
     file_schema: IntArray
+    file_digest: IntArray
     row_group_file: IntArray
     row_group_number: IntArray
     row_group_rows: IntArray
@@ -97,115 +93,6 @@ class Snapshot:
         return {f.name: _partition_scalar(given.get(f.name), f.type) for f in self.partition_schema}
 
 
-class FooterCache:
-    """Parsed footers by file, the least recently used dropped beyond a limit in bytes.
-
-    Called by any thread; the lock guards the table only, never a read. Two threads that miss the same footer both
-    read it, which costs time and never correctness.
-    """
-
-    def __init__(self, filesystem: pafs.FileSystem, files: tuple[SourceFile, ...]) -> None:
-        self._filesystem = filesystem
-        self._files = files
-        self._lock = Lock()
-        self._pid = os.getpid()
-        self._kept: OrderedDict[int, tuple[pq.FileMetaData, int]] = OrderedDict()
-        self._held_bytes = 0
-        self._limit_bytes = 64 * 2**20
-        self.largest_bytes = 0
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to another process without the footers, which are read again there."""
-        return _footer_cache, (self._filesystem, self._files, self._limit_bytes)
-
-    @property
-    def held_bytes(self) -> int:
-        """Estimated memory of the footers kept."""
-        return self._held_bytes
-
-    def limit(self, limit_bytes: int) -> None:
-        """Keep at most this much from now on, but always the footer used last."""
-        with self._lock:
-            self._limit_bytes = limit_bytes
-            self._trim()
-
-    def clear(self) -> None:
-        """Let go of all footers."""
-        with self._lock:
-            self._kept.clear()
-            self._held_bytes = 0
-
-    def get(self, file: int) -> pq.FileMetaData:
-        """Return a file's footer, reading it if it is not kept.
-
-        Raises:
-            SourceError: the file cannot be opened or has no valid footer.
-        """
-        if self._pid != os.getpid():
-            self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
-        with self._lock:
-            kept = self._kept.get(file)
-            if kept is not None:
-                self._kept.move_to_end(file)
-                return kept[0]
-        footer = read_footer(self._filesystem, self._files[file])
-        size = _BYTES_PER_FOOTER + footer.num_row_groups * footer.num_columns * _BYTES_PER_CHUNK
-        with self._lock:
-            if file not in self._kept:
-                self._kept[file] = (footer, size)
-                self._held_bytes += size
-                self.largest_bytes = max(self.largest_bytes, size)
-                self._trim()
-        return footer
-
-    def _trim(self) -> None:
-        while self._held_bytes > self._limit_bytes and len(self._kept) > 1:
-            _, (_, size) = self._kept.popitem(last=False)
-            self._held_bytes -= size
-
-
-def _footer_cache(filesystem: pafs.FileSystem, files: tuple[SourceFile, ...], limit_bytes: int) -> FooterCache:
-    cache = FooterCache(filesystem, files)
-    cache.limit(limit_bytes)
-    return cache
-
-
-def read_footer(filesystem: pafs.FileSystem, file: SourceFile) -> pq.FileMetaData:
-    """Read and check one footer.
-
-    Raises:
-        SourceError: the file is empty, truncated, not Parquet, gone, or its footer contradicts itself.
-    """
-    if file.size_bytes == 0:
-        raise SourceError(f"{file.path}: the file is empty (0 bytes); a Parquet file has at least a footer")
-    try:
-        footer = pq.read_metadata(file.path, filesystem=filesystem)
-        counts = [_checked_rows(footer, number) for number in range(footer.num_row_groups)]
-    except FileNotFoundError as error:
-        raise SourceError(f"{file.path}: the file has vanished since it was listed") from error
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        reason = str(error).split("\n")[0].removesuffix(".")
-        raise SourceError(f"{file.path}: not a readable Parquet file of {file.size_bytes} bytes: {reason}") from error
-    if sum(counts) != footer.num_rows:
-        raise SourceError(
-            f"{file.path}: the footer contradicts itself: {footer.num_rows} rows in all, {sum(counts)} in row groups"
-        )
-    changed = changed_since(filesystem, file)
-    if changed:
-        raise SourceError(f"{file.path}: the file {changed.replace('its footer was read', 'it was listed')}")
-    return footer
-
-
-def _checked_rows(footer: pq.FileMetaData, number: int) -> int:
-    """Return the rows of a row group, after a look at a column that has one value a row."""
-    group = footer.row_group(number)
-    flat = next((i for i in range(footer.num_columns) if not footer.schema.column(i).max_repetition_level), None)
-    values = group.num_rows if flat is None else group.column(flat).num_values
-    if group.num_rows < 0 or values != group.num_rows:
-        raise ValueError(f"row group {number} claims {group.num_rows} rows, and a column of {values} values")
-    return int(group.num_rows)
-
-
 @dataclass(slots=True)
 class _Footers:
     """What one file adds to a snapshot."""
@@ -248,6 +135,7 @@ def open_snapshot(source: Source, filesystem: Any = None, num_threads: int | Non
         files=files,
         schemas=schemas,
         file_schema=file_schema,
+        file_digest=footers.digests,
         row_group_file=np.repeat(np.arange(len(files), dtype=np.int32), counts),
         row_group_number=np.concatenate([np.arange(n, dtype=np.int32) for n in counts]),
         row_group_rows=np.array([n for e in examined for n in e.rows], dtype=np.int64),

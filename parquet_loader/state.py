@@ -50,7 +50,7 @@ def described(values: Sequence[str] | str) -> str:
 
 
 def files_identity(snapshot: Snapshot) -> str:
-    """Return what tells the files of a snapshot from others: names below their common directory, sizes, row groups.
+    """Return what tells the files of a snapshot from others: names below their common directory, sizes, footers.
 
     Neither the directory nor the times of writing count, so a copy elsewhere is the same.
     """
@@ -58,7 +58,8 @@ def files_identity(snapshot: Snapshot) -> str:
     above = len(os.path.commonpath([os.path.dirname(path) for path in paths])) if paths else 0
     names = json.dumps([[path[above:], file.size_bytes] for path, file in zip(paths, snapshot.files, strict=True)])
     arrays = (snapshot.row_group_file, snapshot.row_group_rows, snapshot.row_group_bytes)
-    summary = digest(names.encode(), *(np.ascontiguousarray(a, dtype="<i8").tobytes() for a in arrays))
+    footers = np.ascontiguousarray(snapshot.file_digest, dtype="<u8").tobytes()
+    summary = digest(names.encode(), footers, *(np.ascontiguousarray(a, dtype="<i8").tobytes() for a in arrays))
     return f"{len(paths)} files, {snapshot.row_groups} row groups, {snapshot.rows} rows ({summary})"
 
 

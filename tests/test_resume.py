@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import pickle
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,8 +27,12 @@ from parquet_loader import (
     ResumeError,
     SchemaError,
     ShardOptions,
+    SourceError,
 )
 from parquet_loader.engine import Engine
+from parquet_loader.footers import read_footer
+from parquet_loader.snapshot import open_snapshot
+from parquet_loader.source import list_files
 from parquet_loader.types import Shard
 from tests import oracle
 from tests.datasets import Layout, write_layout, write_numbered
@@ -344,3 +352,58 @@ def test_row_numbers_lead_back_to_file_row_group_and_row(root: str, window_rows:
 def test_row_numbers_need_a_name_of_their_own(root: str) -> None:
     with pytest.raises(SchemaError, match="row_numbers='id'"):
         BatchedDataLoader(root, 8, output_options=OutputOptions(row_numbers="id"))
+
+
+# ---- which files --------------------------------------------------------------------------------------------------
+
+
+def write_once(path: Path, values: list[int]) -> None:
+    pq.write_table(pa.table({"x": pa.array(values, pa.int64())}), path, compression="none", use_dictionary=False)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_file_rewritten_with_the_same_size_and_rows_is_noticed(tmp_path: Path, several: bool) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(3 if several else 1):
+        write_once(folder / f"{number}.parquet", list(range(100)))
+    with BatchedDataLoader(str(folder), 8) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        copy = tmp_path / "elsewhere"
+        shutil.copytree(folder, copy)
+        before = (folder / "0.parquet").stat()
+        write_once(folder / "0.parquet", [*range(99), 7_000_000])
+        os.utime(folder / "0.parquet", ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert (folder / "0.parquet").stat().st_size == before.st_size
+    with BatchedDataLoader(str(copy), 8) as loader:
+        loader.load_state_dict(state)
+    with BatchedDataLoader(str(folder), 8) as loader, pytest.raises(ResumeError, match="files: '"):
+        loader.load_state_dict(state)
+
+
+def test_a_footer_read_again_has_to_be_the_one_read_first(tmp_path: Path) -> None:
+    """On object stores nothing else tells that a file was replaced between two passes."""
+    write_once(tmp_path / "0.parquet", list(range(100)))
+    before = (tmp_path / "0.parquet").stat()
+    snapshot = open_snapshot(str(tmp_path), pafs.SubTreeFileSystem("/", pafs.LocalFileSystem()))
+    write_once(tmp_path / "0.parquet", [*range(99), 7_000_000])
+    os.utime(tmp_path / "0.parquet", ns=(before.st_atime_ns, before.st_mtime_ns))
+    for travelled in (snapshot, pickle.loads(pickle.dumps(snapshot))):
+        travelled.footers.clear()
+        with pytest.raises(SourceError, match="the file has changed since its footer was read first"):
+            travelled.footers.get(0)
+
+
+def test_footers_of_any_size_are_read_whole(tmp_path: Path) -> None:
+    wide = pa.table({f"column_{n}": [n] for n in range(2000)})
+    pq.write_table(wide, tmp_path / "wide.parquet")
+    pq.write_table(pa.table({"x": pa.array([], pa.int8())}), tmp_path / "small.parquet")
+    for name in ("wide", "small"):
+        path = str(tmp_path / f"{name}.parquet")
+        footer = read_footer(pafs.LocalFileSystem(), list_files(path)[1][0])
+        assert footer.parsed.equals(pq.read_metadata(path))
+        raw = (tmp_path / f"{name}.parquet").read_bytes()
+        length = int.from_bytes(raw[-8:-4], "little")
+        assert (length > 2**16) == (name == "wide")
+        assert footer.digest == int.from_bytes(hashlib.blake2b(raw[-8 - length :], digest_size=8).digest(), "little")

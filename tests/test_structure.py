@@ -25,6 +25,7 @@ ROOMS = [
     "filesystem",
     "write",
     "source",
+    "footers",
     "snapshot",
     "manifest",
     "ranks",

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import SourceError
-from parquet_loader.snapshot import FooterCache, Snapshot, read_footer
+from parquet_loader.footers import FooterCache, read_footer
+from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places
@@ -36,6 +37,7 @@ class Examined:
         source: The file as readers list it.
         group_rows, group_bytes: Of each row group.
         schema: Which of the table's schemas it has.
+        digest: That of the footer.
     """
 
     file: StoredFile
@@ -43,6 +45,7 @@ class Examined:
     group_rows: tuple[int, ...]
     group_bytes: tuple[int, ...]
     schema: int
+    digest: int
 
 
 class Files:
@@ -122,22 +125,24 @@ class Files:
             times = np.concatenate([np.zeros(0, np.int64), *copies])
             place, number, rows, sizes = (np.repeat(a, times) for a in (place, number, rows, sizes))
         sources = tuple(f.source for f in files)
+        digests = np.fromiter((f.digest for f in files), np.uint64, len(files))
         return Snapshot(
             filesystem=self._filesystem,
             files=sources,
             schemas=tuple(self._schemas),
             file_schema=np.fromiter((f.schema for f in files), np.int32, len(files)),
+            file_digest=digests,
             row_group_file=place.astype(np.int32),
             row_group_number=number.astype(np.int32),
             row_group_rows=rows,
             row_group_bytes=sizes,
             partition_schema=pa.schema([]),
-            footers=FooterCache(self._filesystem, sources),
+            footers=FooterCache(self._filesystem, sources, digests),
         )
 
     def _footer(
         self, name: str
-    ) -> tuple[StoredFile, SourceFile, tuple[int, ...], tuple[int, ...], pa.Schema] | str | None:
+    ) -> tuple[StoredFile, SourceFile, tuple[int, ...], tuple[int, ...], pa.Schema, int] | str | None:
         """Return what the footer says, the reason why the file is none of ours, or None where it is gone."""
         path = self._places.file(name)
         parsed = FileName.parse(name)
@@ -145,7 +150,8 @@ class Files:
         try:
             found = os.stat(path)
             source = SourceFile(path, found.st_size, found.st_mtime_ns)
-            footer = read_footer(self._filesystem, source)
+            read = read_footer(self._filesystem, source)
+            footer = read.parsed
             about = json.loads((footer.metadata or {}).get(FOOTER_KEY, b"null"))
             if not isinstance(about, dict) or about.get("store") != self._identity:
                 return "its footer does not name this store"
@@ -167,7 +173,7 @@ class Files:
             metadata=_texts(about.get("metadata")),
         )
         rows, sizes = tuple(g.num_rows for g in groups), tuple(g.total_byte_size for g in groups)
-        return file, source, rows, sizes, schema
+        return file, source, rows, sizes, schema, read.digest
 
     def _numbered(
         self,
@@ -176,12 +182,13 @@ class Files:
         rows: tuple[int, ...],
         sizes: tuple[int, ...],
         schema: pa.Schema,
+        digest: int,
     ) -> Examined:
         key = schema.serialize().to_pybytes()
         if key not in self._schema_numbers:
             self._schema_numbers[key] = len(self._schemas)
             self._schemas.append(schema)
-        return Examined(file, source, rows, sizes, self._schema_numbers[key])
+        return Examined(file, source, rows, sizes, self._schema_numbers[key], digest)
 
 
 def _number(value: Any) -> float:

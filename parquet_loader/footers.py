@@ -1,0 +1,183 @@
+"""Footers: read, checked, parsed, and kept within a limit; a digest of each, which tells a file from its rewrite."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from parquet_loader.errors import SourceError
+from parquet_loader.source import SourceFile, changed_since
+from parquet_loader.types import IntArray
+
+# Measured: a parsed footer takes about 1.1 KB a column chunk, and a little for itself.
+_BYTES_PER_CHUNK = 1100
+_BYTES_PER_FOOTER = 4096
+
+# What is read of a file's end at first, as Arrow does.
+_TAIL_BYTES = 64 * 1024
+# Behind the footer stand its length and the format's mark.
+_LENGTH_AND_MARK_BYTES = 8
+_MARK = b"PAR1"
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """A file's footer.
+
+    Attributes:
+        parsed: What it says.
+        digest: 64 bits of a BLAKE2b digest of its bytes. They hold where each column chunk lies, how long it is, and as
+            a rule its smallest and largest value, so that few files that differ in their data have the same one.
+    """
+
+    parsed: pq.FileMetaData
+    digest: int
+
+
+class FooterCache:
+    """Parsed footers by file, the least recently used dropped beyond a limit in bytes.
+
+    Called by any thread; the lock guards the table only, never a read. Two threads that miss the same footer both
+    read it, which costs time and never correctness. A footer that is read again has to be the one that was read first.
+
+    Args:
+        filesystem: Where the files are.
+        files: The files.
+        digests: uint64 ``[files]``, those of footers read before; 0: not read yet. They become known as they are read.
+    """
+
+    def __init__(
+        self, filesystem: pafs.FileSystem, files: tuple[SourceFile, ...], digests: IntArray | None = None
+    ) -> None:
+        self._filesystem = filesystem
+        self._files = files
+        self.digests = np.zeros(len(files), np.uint64) if digests is None else digests
+        self._lock = Lock()
+        self._pid = os.getpid()
+        self._kept: OrderedDict[int, tuple[pq.FileMetaData, int]] = OrderedDict()
+        self._held_bytes = 0
+        self._limit_bytes = 64 * 2**20
+        self.largest_bytes = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process without the footers, which are read again there."""
+        return _footer_cache, (self._filesystem, self._files, self.digests, self._limit_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """Estimated memory of the footers kept."""
+        return self._held_bytes
+
+    def limit(self, limit_bytes: int) -> None:
+        """Keep at most this much from now on, but always the footer used last."""
+        with self._lock:
+            self._limit_bytes = limit_bytes
+            self._trim()
+
+    def clear(self) -> None:
+        """Let go of all footers."""
+        with self._lock:
+            self._kept.clear()
+            self._held_bytes = 0
+
+    def get(self, file: int) -> pq.FileMetaData:
+        """Return a file's footer, reading it if it is not kept.
+
+        Raises:
+            SourceError: the file cannot be opened, has no valid footer, or another one than before.
+        """
+        if self._pid != os.getpid():
+            self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
+        with self._lock:
+            kept = self._kept.get(file)
+            if kept is not None:
+                self._kept.move_to_end(file)
+                return kept[0]
+        read = read_footer(self._filesystem, self._files[file])
+        if self.digests[file] not in (0, read.digest):
+            raise SourceError(f"{self._files[file].path}: the file has changed since its footer was read first")
+        self.digests[file] = read.digest
+        footer = read.parsed
+        size = _BYTES_PER_FOOTER + footer.num_row_groups * footer.num_columns * _BYTES_PER_CHUNK
+        with self._lock:
+            if file not in self._kept:
+                self._kept[file] = (footer, size)
+                self._held_bytes += size
+                self.largest_bytes = max(self.largest_bytes, size)
+                self._trim()
+        return footer
+
+    def _trim(self) -> None:
+        while self._held_bytes > self._limit_bytes and len(self._kept) > 1:
+            _, (_, size) = self._kept.popitem(last=False)
+            self._held_bytes -= size
+
+
+def _footer_cache(
+    filesystem: pafs.FileSystem, files: tuple[SourceFile, ...], digests: IntArray, limit_bytes: int
+) -> FooterCache:
+    cache = FooterCache(filesystem, files, digests)
+    cache.limit(limit_bytes)
+    return cache
+
+
+def read_footer(filesystem: pafs.FileSystem, file: SourceFile) -> Footer:
+    """Read and check one footer; no more is read than by Arrow itself.
+
+    Raises:
+        SourceError: the file is empty, truncated, not Parquet, gone, or its footer contradicts itself.
+    """
+    if file.size_bytes == 0:
+        raise SourceError(f"{file.path}: the file is empty (0 bytes); a Parquet file has at least a footer")
+    try:
+        raw = _footer_bytes(filesystem, file.path)
+        # What is no footer Arrow finds out itself, with the whole file before it.
+        footer = pq.read_metadata(file.path, filesystem=filesystem) if raw is None else _parsed(raw)
+        counts = [_checked_rows(footer, number) for number in range(footer.num_row_groups)]
+    except FileNotFoundError as error:
+        raise SourceError(f"{file.path}: the file has vanished since it was listed") from error
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        reason = str(error).split("\n")[0].removesuffix(".")
+        raise SourceError(f"{file.path}: not a readable Parquet file of {file.size_bytes} bytes: {reason}") from error
+    if sum(counts) != footer.num_rows:
+        raise SourceError(
+            f"{file.path}: the footer contradicts itself: {footer.num_rows} rows in all, {sum(counts)} in row groups"
+        )
+    changed = changed_since(filesystem, file)
+    if changed:
+        raise SourceError(f"{file.path}: the file {changed.replace('its footer was read', 'it was listed')}")
+    return Footer(footer, int.from_bytes(hashlib.blake2b(raw or b"", digest_size=8).digest(), "little") or 1)
+
+
+def _footer_bytes(filesystem: pafs.FileSystem, path: str) -> bytes | None:
+    """Return a file's footer with its length and mark behind it, or None where the file's end is not that of one."""
+    with filesystem.open_input_file(path) as opened:
+        size = opened.size()
+        tail: bytes = opened.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
+        whole = int.from_bytes(tail[-_LENGTH_AND_MARK_BYTES:-4], "little") + _LENGTH_AND_MARK_BYTES
+        if len(tail) < _LENGTH_AND_MARK_BYTES or tail[-4:] != _MARK or whole > size:
+            return None
+        return tail[-whole:] if whole <= len(tail) else opened.read_at(whole, size - whole)
+
+
+def _parsed(raw: bytes) -> pq.FileMetaData:
+    return pq.read_metadata(pa.BufferReader(raw))
+
+
+def _checked_rows(footer: pq.FileMetaData, number: int) -> int:
+    """Return the rows of a row group, after a look at a column that has one value a row."""
+    group = footer.row_group(number)
+    flat = next((i for i in range(footer.num_columns) if not footer.schema.column(i).max_repetition_level), None)
+    values = group.num_rows if flat is None else group.column(flat).num_values
+    if group.num_rows < 0 or values != group.num_rows:
+        raise ValueError(f"row group {number} claims {group.num_rows} rows, and a column of {values} values")
+    return int(group.num_rows)
