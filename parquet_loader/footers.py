@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from parquet_loader.errors import SourceError
 from parquet_loader.source import SourceFile, changed_since
-from parquet_loader.types import IntArray
+from parquet_loader.types import Digests
 
 # Measured: a parsed footer takes about 1.1 KB a column chunk, and a little for itself.
 _BYTES_PER_CHUNK = 1100
@@ -56,7 +56,7 @@ class FooterCache:
     """
 
     def __init__(
-        self, filesystem: pafs.FileSystem, files: tuple[SourceFile, ...], digests: IntArray | None = None
+        self, filesystem: pafs.FileSystem, files: tuple[SourceFile, ...], digests: Digests | None = None
     ) -> None:
         self._filesystem = filesystem
         self._files = files
@@ -123,7 +123,7 @@ class FooterCache:
 
 
 def _footer_cache(
-    filesystem: pafs.FileSystem, files: tuple[SourceFile, ...], digests: IntArray, limit_bytes: int
+    filesystem: pafs.FileSystem, files: tuple[SourceFile, ...], digests: Digests, limit_bytes: int
 ) -> FooterCache:
     cache = FooterCache(filesystem, files, digests)
     cache.limit(limit_bytes)

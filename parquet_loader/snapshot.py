@@ -16,7 +16,7 @@ from parquet_loader.errors import SourceError
 from parquet_loader.filesystem import is_local
 from parquet_loader.footers import FooterCache
 from parquet_loader.source import Source, SourceFile, list_files
-from parquet_loader.types import IntArray
+from parquet_loader.types import Digests, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ class Snapshot:
     files: tuple[SourceFile, ...]
     schemas: tuple[pa.Schema, ...]
     file_schema: IntArray
-    file_digest: IntArray
+    file_digest: Digests
     row_group_file: IntArray
     row_group_number: IntArray
     row_group_rows: IntArray

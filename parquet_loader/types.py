@@ -14,6 +14,7 @@ import numpy.typing as npt
 from parquet_loader.errors import ConfigurationError
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
+Digests: TypeAlias = npt.NDArray[np.uint64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}

@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import SourceError
+from parquet_loader.footers import FooterCache
 from parquet_loader.manifest import dump_snapshot, load_snapshot
-from parquet_loader.snapshot import FooterCache, Snapshot
+from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places, names_in
@@ -101,7 +102,7 @@ class FileList:
                 gone.append(number)
         return cls(
             texts["identity"].decode(),
-            replace(snapshot, files=tuple(files), footers=FooterCache(filesystem, tuple(files))),
+            replace(snapshot, files=tuple(files), footers=FooterCache(filesystem, tuple(files), snapshot.file_digest)),
             arrays["times"].astype(np.int64),
             arrays["arrived"].astype(np.int64),
             texts["about"] or None,
