@@ -89,7 +89,10 @@ class _Supervised:
     woken: Connection
     samplers: list[_Sampler]
     error: BaseException | None = None
-    lock: Any = field(default_factory=threading.Lock)
+    is_over: bool = False
+    changed: threading.Condition = field(
+        default_factory=threading.Condition
+    )  # owns `status` of all, `error` and `is_over`
 
 
 class Samplers:
@@ -141,7 +144,7 @@ class Samplers:
         Raises:
             LoaderStateError: the thread that watches over them has failed.
         """
-        with self._shared.lock:
+        with self._shared.changed:
             if self._shared.error is not None:
                 raise LoaderStateError(f"the samplers have ended: {self._shared.error}") from self._shared.error
             return [sampler.status for sampler in self._shared.samplers]
@@ -155,6 +158,20 @@ class Samplers:
         """Wait until every function has come to its end; return whether they have."""
         self._thread.join(timeout_s)
         return self.is_done
+
+    def wait_for(self, condition: Callable[[list[SamplerStatus]], bool], timeout_s: float | None = None) -> bool:
+        """Wait until the status of the processes meets a condition, or all have ended; return whether it does.
+
+        Args:
+            condition: Called with what `status` returns, whenever that has changed.
+            timeout_s: Longest wait in seconds; None: as long as it takes.
+
+        Raises:
+            LoaderStateError: the thread that watches over them has failed.
+        """
+        with self._shared.changed:
+            self._shared.changed.wait_for(lambda: condition(self.status()) or self._shared.is_over, timeout_s)
+            return condition(self.status())
 
     def stop(self) -> list[SamplerStatus]:
         """Let each process publish what it has and end, and say what each did; idempotent."""
@@ -183,10 +200,14 @@ def _supervise(shared: _Supervised) -> None:
                 break
         _end_all(shared)
     except BaseException as error:
-        with shared.lock:
+        with shared.changed:
             shared.error = error
+            shared.changed.notify_all()
         _end_all(shared)
     finally:
+        with shared.changed:
+            shared.is_over = True
+            shared.changed.notify_all()
         shared.woken.close()
         shared.wake.close()
 
@@ -213,7 +234,8 @@ def _start(shared: _Supervised, sampler: _Sampler) -> None:
         stopped.close()
     sampler.process, sampler.reports, sampler.stop = process, reports, stop
     sampler.began, sampler.counted = time.monotonic(), (0, 0, 0, 0.0)
-    with shared.lock:
+    with shared.changed:
+        shared.changed.notify_all()
         sampler.status = replace(status, pid=process.pid, starts=status.starts + 1, rows_per_s=0.0)
         sampler.has_told = False
 
@@ -249,7 +271,8 @@ def _take_report(shared: _Supervised, sampler: _Sampler) -> None:
         sampler.reports.close()
         sampler.reports = None
         return
-    with shared.lock:
+    with shared.changed:
+        shared.changed.notify_all()
         if kind == "error":
             sampler.status = replace(sampler.status, last_error=value)
             sampler.has_told = True
@@ -285,7 +308,8 @@ def _note_end(shared: _Supervised, sampler: _Sampler) -> None:
     sampler.failures = 1 if lived >= _STEADY_S else sampler.failures + 1
     pause = 0.0 if lived >= _STEADY_S else min(_FIRST_PAUSE_S * 2 ** (sampler.failures - 1), _LONGEST_PAUSE_S)
     sampler.start_at = time.monotonic() + pause
-    with shared.lock:
+    with shared.changed:
+        shared.changed.notify_all()
         status = replace(sampler.status, pid=None, rows_per_s=0.0)
         if process.exitcode < 0 and not sampler.has_told:
             status = replace(status, last_error=f"killed by {signal.Signals(-process.exitcode).name}")

@@ -80,6 +80,7 @@ class Output:
         self.error: BaseException | None = None
         self.done = WrittenRows()
         self.deadline: float | None = None
+        self.is_watched = False  # whether the thread will look by itself
         self.options = options
         self._places = places
         self._ledger = ledger
@@ -222,7 +223,9 @@ class Output:
 
     def _set_deadline(self) -> None:
         self.deadline = time.monotonic() + self.options.roll_s
-        self.inbox.put(self.deadline)
+        if not self.is_watched:  # else the thread looks again at an earlier deadline, and finds this one
+            self.is_watched = True
+            self.inbox.put(self.deadline)
 
     def _next_path(self, sequence: int, rows: int, tag: str) -> str:
         name = FileName(sequence, time.time_ns() // 1000, rows, tag, self.reservation.writer)
@@ -340,6 +343,7 @@ def _work(output: Output) -> None:
             except Empty:
                 with output.lock:
                     deadline = _publish_if_due(output)
+                    output.is_watched = deadline is not None
     finally:
         with output.lock:
             output.discard()

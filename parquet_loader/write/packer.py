@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import iter_tables
+from parquet_loader.write.buffer import RowGroupBuffer
 from parquet_loader.write.layout import ColumnLayout, Layout, choose_layout
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.publish import storage_errors
@@ -62,9 +63,7 @@ class Packer:
         self._path = path
         self._options = options
         self._new_file = new_file
-        self._buffer: list[pa.Table] = []
-        self._owned_tables = 0
-        self._buffered_bytes = 0
+        self._buffer = RowGroupBuffer(int(options.row_group_bytes))
         self._layout: Layout | ColumnLayout | None = None
         self._file: StagedFile | None = None
         self._file_rows = 0
@@ -81,30 +80,22 @@ class Packer:
             if self.schema is None:
                 self.schema = Schema.from_arrow(table.schema)
             self.add(table)
-        self._own_buffer()
+        self._buffer.own()
 
     def write_stored(self, table: pa.Table, layout: ColumnLayout) -> None:
         """Add a table in the stored form; its columns are stored as `layout` says, from the first table on."""
         self._layout = self._layout or layout
         self.add(table)
-        self._own_buffer()
+        self._buffer.own()
 
     def add(self, table: pa.Table) -> None:
         """Add a table in the stored form, and write the row groups that are full; it is kept, not copied."""
-        goal = int(self._options.row_group_bytes)
-        while table.num_rows:
-            row_bytes = max(1.0, table.nbytes / table.num_rows)
-            rows = max(0 if self._buffer else 1, int((goal - self._buffered_bytes) / row_bytes))
-            head, table = table.slice(0, rows), table.slice(rows)
-            if head.num_rows:
-                self._buffer.append(head)
-                self._buffered_bytes += head.nbytes
-            if table.num_rows or self._buffered_bytes >= goal:
-                self._flush()
+        self._buffer.add(table)
+        self._write_row_groups(last=False)
 
     def finish(self) -> None:
         """Write what is buffered and finish the last file."""
-        self._flush()
+        self._write_row_groups(last=True)
         self._finish_file()
 
     def write_empty_file(self, schema: Schema) -> None:
@@ -116,19 +107,15 @@ class Packer:
 
     def clear(self) -> None:
         """Let go of what is buffered."""
-        self._buffer, self._buffered_bytes, self._owned_tables = [], 0, 0
+        self._buffer.clear()
 
-    def _own_buffer(self) -> None:
-        """What waits for the rest of its row group must not change with the caller's arrays, nor keep a batch alive."""
-        self._buffer[self._owned_tables :] = [_owned(table) for table in self._buffer[self._owned_tables :]]
-        self._owned_tables = len(self._buffer)
+    def _write_row_groups(self, *, last: bool) -> None:
+        """Write the row groups that are full; with `last`, what is left too."""
+        while (table := self._buffer.peek(last=last)) is not None:
+            self._buffer.pop()
+            self._write_row_group(table)
 
-    def _flush(self) -> None:
-        """Write the buffer as one row group."""
-        if not self._buffer:
-            return
-        table = pa.concat_tables(self._buffer)
-        self.clear()
+    def _write_row_group(self, table: pa.Table) -> None:
         if self._layout is None:
             self._layout = choose_layout(table, self._options.compression)
         with storage_errors(self._path):
@@ -153,11 +140,3 @@ class Packer:
         self.files.append(PackedFile(self._file, self._file_rows, size, self._file_decoded_bytes))
         self.bytes += size
         self._file, self._file_rows, self._file_decoded_bytes = None, 0, 0
-
-
-def _owned(table: pa.Table) -> pa.Table:
-    """Return a copy that shares no memory with the caller and holds no more than its rows."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return pa.ipc.open_stream(sink.getvalue()).read_all()

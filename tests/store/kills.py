@@ -102,7 +102,7 @@ def evict(path: str, number: int, log: str) -> None:
     say(log, evicting=True)
     while True:
         store.evict(draw.randrange(LIMIT_BYTES // 4, LIMIT_BYTES))
-        time.sleep(0.01)
+        store.status()
 
 
 def kill_at_random(path: Path, *, writers: int, readers: int, evictors: int, seed: int) -> Outcome:

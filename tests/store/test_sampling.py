@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from parquet_loader import SampleStore
-from parquet_loader.store import Samplers
 from tests.store.test_store import ONE, SCHEMA, numbers, rows
 
 
@@ -24,7 +22,6 @@ def yield_for_ever(number: int) -> Iterator[dict[str, Any]]:
     while True:
         yield rows(100_000 * number + 10 * k, 10)
         k += 1
-        time.sleep(0.001)
 
 
 def fail_at_first(number: int, folder: str) -> Iterator[dict[str, Any]]:
@@ -34,13 +31,6 @@ def fail_at_first(number: int, folder: str) -> Iterator[dict[str, Any]]:
         marker.touch()
         raise ValueError("the archive is away")
     yield rows(5, 5)
-
-
-def until(samplers: Samplers, condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < ends, str(samplers)
-        time.sleep(0.02)
 
 
 def test_functions_that_end_are_done_and_what_they_yield_is_there(tmp_path: Path) -> None:
@@ -54,19 +44,20 @@ def test_functions_that_end_are_done_and_what_they_yield_is_there(tmp_path: Path
 
 
 def test_one_that_raises_or_is_killed_starts_again(tmp_path: Path) -> None:
-    store = SampleStore(tmp_path / "store", schema=SCHEMA, options=ONE)
+    store = SampleStore(tmp_path / "store", schema=SCHEMA, max_bytes=500_000, options=ONE)
     with store.sample(fail_at_first, arguments=(str(tmp_path),)) as samplers:
         assert samplers.join(90)
     (status,) = samplers.status()
     assert status.starts == 2
     assert status.last_error == "ValueError: the archive is away"
     with store.sample(yield_for_ever) as samplers:
-        until(samplers, lambda: samplers.status()[0].rows > 0)
+        assert samplers.wait_for(lambda status: status[0].rows > 0, timeout_s=90)
         pid = samplers.status()[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        until(samplers, lambda: samplers.status()[0].starts == 2)
+        assert samplers.wait_for(lambda status: status[0].starts == 2, timeout_s=90)
         assert samplers.status()[0].last_error == "killed by SIGKILL"
+        assert not samplers.wait_for(lambda status: status[0].starts == 3, timeout_s=0.01)
     assert samplers.status()[0].pid is None
     assert store.status().writers == 0
 
@@ -74,7 +65,6 @@ def test_one_that_raises_or_is_killed_starts_again(tmp_path: Path) -> None:
 def test_a_sampler_that_waits_for_room_ends_when_told_to(tmp_path: Path) -> None:
     store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=30_000, evict="never", options=ONE)
     with store.sample(yield_for_ever) as samplers:
-        until(samplers, lambda: store.rows > 20)
-        stopping = time.monotonic()
-    assert time.monotonic() - stopping < 15
+        store.wait(rows=20, timeout_s=90)
+    assert samplers.status()[0].last_error is None  # it ended by itself, and was not killed
     assert store.status().reserved_bytes == 0

@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from parquet_loader import (
     Tensor,
     WriteError,
 )
+from parquet_loader.store import StoreWriter
 
 SCHEMA = Schema({"x": Tensor("uint8", (256,)), "i": Scalar("int64")})
 SMALL = StoreOptions(file_bytes=30_000, row_group_bytes=10_000, durable=False)  # three row groups a file
@@ -66,6 +66,19 @@ def delivered(loader: BatchedDataLoader) -> list[int]:
         assert (batch["x"][:, 0].numpy() == np.array(i) % 251).all()
         out += i
     return out
+
+
+def tells_when_it_waits(writer: StoreWriter) -> threading.Event:
+    """Return an event that is set once the writer waits for room."""
+    waits = threading.Event()
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.set()
+            return super().wait(timeout)
+
+    writer._output.stop = Stop()
+    return waits
 
 
 @pytest.fixture
@@ -144,10 +157,10 @@ def test_a_held_file_stays_and_the_writer_waits_drops_or_fails(tmp_path: Path) -
         assert used_bytes(tmp_path) <= 200_000
 
         waiting = store.writer()
+        waits = tells_when_it_waits(waiting)
         thread = threading.Thread(target=lambda: waiting.write(rows(3000, 1000)))
         thread.start()
-        while not waiting.done.waited_s:
-            time.sleep(0.005)
+        assert waits.wait(60)
     thread.join(20)
     waiting.close()
     assert not thread.is_alive()
@@ -165,10 +178,10 @@ def test_abort_ends_a_wait_for_room(tmp_path: Path) -> None:
         except WriteError as error:
             failed.append(error)
 
+    waits = tells_when_it_waits(writer)
     thread = threading.Thread(target=write)
     thread.start()
-    while not writer.done.waited_s:
-        time.sleep(0.005)
+    assert waits.wait(60)
     writer.abort()
     thread.join(20)
     assert not thread.is_alive()
