@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from parquet_loader.cursor import Cursor
 from parquet_loader.plan import Slice
-from parquet_loader.read import Cursor
 from parquet_loader.window import Assembly, Window
 from parquet_loader.workers import STAGES
 

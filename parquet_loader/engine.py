@@ -21,11 +21,12 @@ from dataclasses import dataclass
 
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.building import Account, Budget, Building, ReadSlice
+from parquet_loader.cursor import Cursor
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import LoaderStateError, ParquetLoaderError
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
-from parquet_loader.read import Cursor, Reader
+from parquet_loader.read import Reader
 from parquet_loader.sizes import BATCHES_AT_ONCE, SHARE_READS, SHARE_WINDOWS, Sizing
 from parquet_loader.types import IntArray
 from parquet_loader.window import Assembly, Carry, Parts, Room, Window

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,9 +17,9 @@ from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
 from parquet_loader.options import ReadOptions
 from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, raw_column
+from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
-from parquet_loader.types import IntArray
 
 # Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
 # pages; measured no slower than whole chunks from the page cache.
@@ -32,50 +30,6 @@ RAW_BYTES = 2**18
 
 # No file's column: what its rows are called on their way through the filter.
 _ROW_NUMBER = "\0row number"
-
-_READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError)
-
-
-@dataclass(frozen=True, slots=True)
-class RawRows:
-    """Rows of columns that still are in the file.
-
-    Attributes:
-        columns: By name in the batch.
-        first_row: Row of the row group that the first is.
-        explained: Says what is wrong with the file.
-    """
-
-    columns: Mapping[str, RawColumn]
-    first_row: int
-    explained: Callable[[Exception], Exception]
-
-    def read(self, name: str, out: npt.NDArray[np.uint8], places: IntArray | slice) -> None:
-        """Read as many rows as there are places, each to its place; see `RawColumn.read`. Raises as `Reader.read`."""
-        try:
-            self.columns[name].read(self.first_row, out, places)
-        except _READ_ERRORS as error:
-            raise self.explained(error) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some rows of a row group that pass the filter.
-
-    Attributes:
-        table: Canonical columns that are decoded.
-        rows: How many; a table without columns does not tell.
-        raw: The other columns.
-    """
-
-    table: pa.Table
-    rows: int
-    raw: RawRows
-
-    def slice(self, first: int, rows: int) -> Piece:
-        """Return `rows` rows, or those that there are, from row `first` on."""
-        rows = min(rows, self.rows - first)
-        return Piece(self.table.slice(first, rows), rows, replace(self.raw, first_row=self.raw.first_row + first))
 
 
 class Reader:
@@ -121,7 +75,7 @@ class Reader:
                 table = self._read_others(row_group, [name for name in columns if name not in raw])
                 for name, column in raw.items():
                     table = table.append_column(name, column.array(types[name]))
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         self._check_rows(row_group, len(table))
         self._check_unchanged(row_group)
@@ -166,7 +120,7 @@ class Reader:
                     first_row += len(batch)
         except ParquetLoaderError:
             raise
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         self._check_rows(row_group, first_row)
         self._check_unchanged(row_group)
@@ -221,7 +175,7 @@ class Reader:
                     table = self._with_partitions(row_group, pa.Table.from_batches([batch]))
                     passing += len(self._filter.apply(table))
                     read += len(batch)
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         self._check_rows(row_group, read)
         return passing
@@ -326,7 +280,7 @@ class Reader:
             try:
                 with self._open(row_group) as file:
                     file.read_row_group(number, columns=[column], use_threads=False)
-            except _READ_ERRORS as narrower:
+            except READ_ERRORS as narrower:
                 culprit, error = column, narrower
                 break
         if len(columns) == 1:
@@ -345,40 +299,3 @@ def _selected(paths: Sequence[str], names: Sequence[str]) -> list[str]:
 def _rows_without_columns(rows: int) -> pa.Table:
     """Return a table of rows for a file none of whose columns is needed."""
     return pa.table({"": pa.nulls(rows)})
-
-
-class Cursor:
-    """A row group held open, read forward a slice at a time. Used by one thread at a time."""
-
-    def __init__(self, reader: Reader, row_group: int, batch_rows: int) -> None:
-        self._stream = reader.pieces(row_group, batch_rows)
-        self._left: Piece | None = None
-        self.position = 0
-
-    def take(self, rows: int) -> list[Piece]:
-        """Return the next `rows` canonical rows in pieces of any size, to be read before more are asked for."""
-        pieces: list[Piece] = []
-        needed = rows
-        while needed:
-            piece = self._left if self._left is not None else next(self._stream, None)
-            if piece is None:
-                raise DataError(f"a row group ended {needed} rows early: it changed since its rows were counted")
-            taken, self._left = piece.slice(0, needed), None
-            if piece.rows > needed:
-                self._left = piece.slice(needed, piece.rows)
-            if taken.rows:
-                pieces.append(taken)
-            needed -= taken.rows
-        self.position += rows
-        return pieces
-
-    def finish(self) -> None:
-        """Read to the end of the row group, which checks that its rows were those the footer promised, and close."""
-        if any(piece.rows for piece in self._stream):
-            raise DataError("a row group holds more rows than were counted: it changed since")
-        self.close()
-
-    def close(self) -> None:
-        """Close the file and let go of what is buffered."""
-        self._stream.close()  # type: ignore[attr-defined]
-        self._left = None

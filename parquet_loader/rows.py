@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from parquet_loader.arena import Allocation, Allocator, Arenas
 from parquet_loader.columns import Column
-from parquet_loader.read import RawRows
+from parquet_loader.pieces import RawRows
 from parquet_loader.types import IntArray
 
 Rows = npt.NDArray[np.uint8]

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.columns import Column
 from parquet_loader.errors import DataError
+from parquet_loader.pieces import RawRows
 from parquet_loader.ragged import RaggedRows, ragged_rows
-from parquet_loader.read import RawRows
 from parquet_loader.rows import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows
 from parquet_loader.types import IntArray, Ragged
 

@@ -20,6 +20,7 @@ from parquet_loader.petastorm import codecs
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, RowGroupIndexerBase, SingleFieldIndexer
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField
+from parquet_loader.pieces import READ_ERRORS
 from parquet_loader.schema.infer import is_bytes
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.unischema import (
@@ -33,7 +34,6 @@ from parquet_loader.unischema import (
 )
 from parquet_loader.unischema.hook import with_partition_types
 
-_READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError)
 # What a stream of pages takes from a column of a file at a time.
 _STREAM_BYTES = 4 * 2**20
 _CODECS: dict[str, Callable[[Codec], Any]] = {
@@ -190,7 +190,7 @@ class RowGroups:
                 yield opened
         except ParquetLoaderError:
             raise
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             reason = str(error).split("\n")[0]
             raise DataError(f"{self.describe(row_group)}: the data cannot be read: {reason}") from error
 

@@ -1,0 +1,58 @@
+"""Rows on their way from a row group to a window: decoded columns, and columns that still are in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from parquet_loader.pages import RawColumn
+from parquet_loader.types import IntArray
+
+# What reading a damaged file, or one that is not there, raises.
+READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError)
+
+
+@dataclass(frozen=True, slots=True)
+class RawRows:
+    """Rows of columns that still are in the file.
+
+    Attributes:
+        columns: By name in the batch.
+        first_row: Row of the row group that the first is.
+        explained: Says what is wrong with the file.
+    """
+
+    columns: Mapping[str, RawColumn]
+    first_row: int
+    explained: Callable[[Exception], Exception]
+
+    def read(self, name: str, out: npt.NDArray[np.uint8], places: IntArray | slice) -> None:
+        """Read as many rows as there are places, each to its place; see `RawColumn.read`. Raises as `Reader.read`."""
+        try:
+            self.columns[name].read(self.first_row, out, places)
+        except READ_ERRORS as error:
+            raise self.explained(error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some rows of a row group that pass the filter.
+
+    Attributes:
+        table: Canonical columns that are decoded.
+        rows: How many; a table without columns does not tell.
+        raw: The other columns.
+    """
+
+    table: pa.Table
+    rows: int
+    raw: RawRows
+
+    def slice(self, first: int, rows: int) -> Piece:
+        """Return `rows` rows, or those that there are, from row `first` on."""
+        rows = min(rows, self.rows - first)
+        return Piece(self.table.slice(first, rows), rows, replace(self.raw, first_row=self.raw.first_row + first))
