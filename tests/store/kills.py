@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import random
 import time
 import traceback
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +20,14 @@ import pyarrow.parquet as pq
 
 from parquet_loader.schema import Scalar, Schema, Tensor
 from parquet_loader.store import SampleStore, StoreOptions
+from parquet_loader.store.names import FileName
 
 SCHEMA = Schema({"x": Tensor("uint8", (512,)), "writer": Scalar("int64"), "i": Scalar("int64")})
 OPTIONS = StoreOptions(file_bytes=24_000, row_group_bytes=12_000, roll_s=0.2)
 LIMIT_BYTES = 600_000
 ROWS = 20
 LIVE = {"write": 4, "read": 2, "evict": 1}
-LIFE_S = {"write": 0.3, "read": 2.0, "evict": 0.3}  # at most, once at work: readers are to see whole epochs, too
+LIFE_S = 0.3  # at most, once at work; half of the readers live for an epoch first
 
 
 @dataclass(slots=True)
@@ -35,7 +39,6 @@ class Outcome:
     published_rows: int = 0
     acknowledged_rows: int = 0
     epochs: int = 0
-    holds: int = 0
     most_bytes: int = 0
 
 
@@ -50,8 +53,27 @@ def say(log: str, **what: Any) -> None:
         file.write(json.dumps(what) + "\n")
 
 
+def lines(log: str) -> Iterator[dict[str, Any]]:
+    """What was said, but for what a kill has cut."""
+    for line in Path(log).read_text().splitlines():
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
+
+
+def evictions(path: Path) -> str:
+    return str(path.parent / "evictions.log")
+
+
 def work(kind: str, path: str, number: int, log: str) -> None:
-    """What a process does until it is killed; an error ends it, and is told."""
+    """What a process does until it is killed; an error ends it, and is told. Evictions are told before they happen."""
+    unlink = os.unlink
+
+    def told(name: str, *arguments: Any, **more: Any) -> None:
+        if FileName.parse(os.path.basename(name)):
+            say(evictions(Path(path)), evicted=os.path.basename(name))
+        unlink(name, *arguments, **more)
+
+    os.unlink = told  # type: ignore[assignment]
     try:
         {"write": write, "read": read, "evict": evict}[kind](path, number, log)
     except BaseException:
@@ -60,7 +82,7 @@ def work(kind: str, path: str, number: int, log: str) -> None:
 
 
 def write(path: str, number: int, log: str) -> None:
-    """Write until killed; say after each flush how many rows are acknowledged, and in which files they are."""
+    """Write until killed; say after each flush how many rows are acknowledged, and by which writer."""
     store = SampleStore(path)
     with store.writer() as writer:
         first = 0
@@ -69,11 +91,11 @@ def write(path: str, number: int, log: str) -> None:
             first += ROWS
             if first % (3 * ROWS) == 0:
                 done = writer.flush()
-                say(log, acknowledged=done.rows)
+                say(log, acknowledged=done.rows, identity=writer._output.reservation.writer)
 
 
 def read(path: str, number: int, log: str) -> None:
-    """Read epochs until killed, every row of the snapshot once; take states, and hold and release their files."""
+    """Read epochs until killed, every row of the snapshot once; take states on the way."""
     from parquet_loader import BatchedDataLoader
 
     store = SampleStore(path)
@@ -82,14 +104,10 @@ def read(path: str, number: int, log: str) -> None:
     with BatchedDataLoader(store, 16, shuffle=True, seed=number, num_threads=1, window_rows=64) as loader:
         while True:
             seen: list[tuple[int, int]] = []
-            state = loader.state_dict()
             for count, one in enumerate(loader):
                 seen += zip(one["writer"].tolist(), one["i"].tolist(), strict=True)
-                if count == 3:
-                    state = loader.state_dict()
-                    store.hold(state)
-                if count == 6:
-                    store.release(state)
+                if count % 3 == 0:
+                    loader.state_dict()
             if not len(set(seen)) == len(seen) == loader._dataset.rows:
                 say(log, error=f"{len(seen)} rows, {len(set(seen))} different, of {loader._dataset.rows}")
             say(log, epochs=1, rows=len(seen))
@@ -108,13 +126,14 @@ def evict(path: str, number: int, log: str) -> None:
 def kill_at_random(path: Path, *, writers: int, readers: int, evictors: int, seed: int) -> Outcome:
     """Start processes, kill each at a random moment, start the next; look at the store all the while."""
     draw = random.Random(seed)
-    store = SampleStore(path, schema=SCHEMA, max_bytes=LIMIT_BYTES, options=OPTIONS)
+    SampleStore(path, schema=SCHEMA, max_bytes=LIMIT_BYTES, options=OPTIONS)
+    Path(evictions(path)).touch()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "parquet_loader.loader", "parquet_loader.store"])
     outcome = Outcome()
     left = {"write": writers, "read": readers, "evict": evictors}
     running: list[_Running] = []
-    acknowledged: dict[int, int] = {}
+    acknowledged: dict[str, int] = {}
     began = 0
     while any(left.values()) or running:
         for kind, live in LIVE.items():
@@ -125,15 +144,17 @@ def kill_at_random(path: Path, *, writers: int, readers: int, evictors: int, see
                 log.touch()
                 process = context.Process(target=work, args=(kind, str(path), began, str(log)))
                 process.start()
-                running.append(_Running(kind, began, process, log))
+                sign = "epochs" if kind == "read" and draw.random() < 0.5 else ""
+                running.append(_Running(kind, began, process, log, sign))
         for one in list(running):
             one.process.join(0.002)
             if one.process.exitcode is not None:
                 outcome.errors.append(f"{one.kind} {one.number} ended by itself: {one.log.read_text()[-2000:]}")
                 running.remove(one)
             elif one.dies_at is None:
-                if one.log.stat().st_size:  # it is at work: from here on any moment will do
-                    one.dies_at = time.monotonic() + draw.uniform(0.0, LIFE_S[one.kind])
+                said = one.log.read_text()
+                if said and one.sign in said:  # it is at work: from here on any moment will do
+                    one.dies_at = time.monotonic() + draw.uniform(0.0, LIFE_S)
             elif time.monotonic() >= one.dies_at:
                 one.process.kill()
                 one.process.join()
@@ -141,8 +162,6 @@ def kill_at_random(path: Path, *, writers: int, readers: int, evictors: int, see
                 outcome.kills += 1
                 hear(one, outcome, acknowledged)
                 running.remove(one)
-        for held in store.holds()[:-2]:  # what killed readers leave, or in the end nothing could be evicted
-            outcome.holds += store.release(held)
         look(path, outcome)
     finish(path, outcome, acknowledged)
     return outcome
@@ -156,20 +175,17 @@ class _Running:
     number: int
     process: Any
     log: Path
+    sign: str
     dies_at: float | None = None
 
 
-def hear(one: _Running, outcome: Outcome, acknowledged: dict[int, int]) -> None:
-    for line in one.log.read_text().splitlines():
-        try:
-            said = json.loads(line)
-        except ValueError:  # cut by the kill
-            continue
+def hear(one: _Running, outcome: Outcome, acknowledged: dict[str, int]) -> None:
+    for said in lines(str(one.log)):
         outcome.epochs += said.get("epochs", 0)
         if "error" in said:
             outcome.errors.append(f"{one.kind} {one.number}: {said['error']}")
         if "acknowledged" in said:
-            acknowledged[one.number] = said["acknowledged"]
+            acknowledged[said["identity"]] = said["acknowledged"]
     one.log.unlink()
 
 
@@ -205,14 +221,10 @@ def check_table(table: Any, name: str, outcome: Outcome) -> None:
         outcome.errors.append(f"{name}: rows {i[:3]}... of writers {set(writers)}")
 
 
-def finish(path: Path, outcome: Outcome, acknowledged: dict[int, int]) -> None:
+def finish(path: Path, outcome: Outcome, acknowledged: dict[str, int]) -> None:
     """After the next open nothing is left of the dead, and what was acknowledged was published without a gap."""
     store = SampleStore(path)
-    for held in store.holds():
-        outcome.holds += store.release(held)
-    left = [
-        name for place in ("writers", "readers", "unfinished", "holds") for name in os.listdir(store_of(path, place))
-    ]
+    left = [name for place in ("writers", "readers", "unfinished") for name in os.listdir(store_of(path, place))]
     left += [name for place in ("", "snapshots") for name in os.listdir(store_of(path, place)) if name.endswith(".tmp")]
     if left:
         outcome.errors.append(f"left behind: {left}")
@@ -220,14 +232,15 @@ def finish(path: Path, outcome: Outcome, acknowledged: dict[int, int]) -> None:
     files = sorted(n for n in os.listdir(path) if n.endswith(".parquet"))
     if (status.files, status.bytes) != (len(files), sum((path / n).stat().st_size for n in files)):
         outcome.errors.append(f"the account is wrong: {status}")
-    there: dict[int, list[int]] = {}
     for name in files:
-        table = pq.read_table(path / name)
-        check_table(table, name, outcome)
-        there.setdefault(table["writer"][0].as_py(), []).extend(table["i"].to_pylist())
-    for writer, rows in there.items():
-        # The oldest go first, so what is left of a writer is an unbroken run that reaches all it acknowledged.
-        if rows != list(range(rows[0], rows[0] + len(rows))) or rows[-1] + 1 < acknowledged.get(writer, 0):
-            outcome.errors.append(f"writer {writer}: {rows[:2]}..{rows[-1]}, acknowledged {acknowledged.get(writer)}")
+        check_table(pq.read_table(path / name), name, outcome)
+    evicted = {line["evicted"] for line in lines(evictions(path))}
+    rows = Counter[str]()
+    for parsed in map(FileName.parse, {*files, *evicted}):
+        assert parsed is not None
+        rows[parsed.writer] += parsed.rows
+    for identity, count in acknowledged.items():
+        if rows[identity] < count:
+            outcome.errors.append(f"writer {identity}: {count} rows acknowledged, {rows[identity]} there or evicted")
     outcome.acknowledged_rows = sum(acknowledged.values())
     outcome.published_rows = status.rows
