@@ -2,6 +2,7 @@
 #
 #   make demo                                      real data, prepared, written as Parquet, trained on
 #   make demo DATA=/path/to/parquet TARGET=column  the same training from data of your own
+#   make demo-store                                sampling from an S3 server into a store that training reads
 #   make test        the tests of every day         make test-all   also the slow ones and those that need Spark
 #   make lint        ruff and mypy                  make format     what lint expects of layout
 #   make bench       loaders side by side            make clean      removes the environment, demo data and caches
@@ -15,10 +16,10 @@ BENCH ?= all
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint format bench clean
+.PHONY: help demo demo-store test test-all lint format bench clean
 
 help:
-	@sed -n '3,7s/^# *//p' Makefile
+	@sed -n '3,8s/^# *//p' Makefile
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=...")'
@@ -46,6 +47,13 @@ else
 	$(PY) -m demo.prepare
 	$(PY) -m demo.train
 endif
+
+$(VENV)/store-demo: $(VENV)/made pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[store-demo]'
+	@touch $@
+
+demo-store: $(VENV)/store-demo
+	$(PY) -m demo.growing --plot growing.png
 
 test: $(VENV)/dev
 	$(PY) -m pytest $(TESTS)

