@@ -24,10 +24,11 @@ from parquet_loader.building import Account, Budget, Building, ReadSlice
 from parquet_loader.cursor import Cursor
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import LoaderStateError, ParquetLoaderError
+from parquet_loader.making import BatchMaking
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.read import Reader
-from parquet_loader.sizes import BATCHES_AT_ONCE, SHARE_READS, SHARE_WINDOWS, Sizing
+from parquet_loader.sizes import SHARE_READS, SHARE_WINDOWS, Sizing
 from parquet_loader.types import IntArray
 from parquet_loader.window import Assembly, Carry, Parts, Room, Window
 from parquet_loader.workers import Job, Workers
@@ -125,7 +126,6 @@ class Engine:
         self._counts = counts
         self._reader = reader
         self._sizing = sizing
-        self._processor = processor
         self._allocator = allocator
         self._skips = skips
         self._parts = Parts.of(reader.columns, 2 * num_threads)
@@ -145,15 +145,14 @@ class Engine:
         self._cursors: dict[tuple[int, int], Cursor] = {}
         self._busy: set[tuple[int, int]] = set()
         self._broken: set[int] = set()
-        self._begun_batches = first_batch
-        self._taken_batches = first_batch
-        self._batches: dict[int, ProcessedBatch | BaseException] = {}
-        self._batch_bytes = int(sizing.row.processed * plan.batch_size)
+        self._making: BatchMaking | None = None
+        if processor is not None:
+            self._making = BatchMaking(processor, plan.batch_size, first_batch, sizing, self.budget, allocator)
 
     @property
     def processes(self) -> bool:
         """Whether batches are handed over one by one, by `next_batch`, instead of windows."""
-        return self._processor is not None
+        return self._making is not None
 
     def start(self) -> None:
         """Start the workers."""
@@ -168,7 +167,8 @@ class Engine:
         self._cursors.clear()
         self._coming.clear()
         self._handed.clear()
-        self._batches.clear()
+        if self._making is not None:
+            self._making.clear()
 
     def account(self, footers_bytes: int = 0) -> Account:
         """Return what the pass has taken so far; numbers of a running pass may be a job apart from each other."""
@@ -223,18 +223,14 @@ class Engine:
 
     def next_batch(self) -> ProcessedBatch | None:
         """Return the next processed batch, waiting for it; None at the end. Raises as `next_window` does."""
+        assert self._making is not None
         while True:
             with self.workers.lock:
                 self._check_open()
-                if self._taken_batches in self._batches:
-                    batch = self._batches.pop(self._taken_batches)
-                    self._taken_batches += 1
-                    if isinstance(batch, BaseException):
-                        raise batch
-                    self.budget.hold(-batch.nbytes)
+                if (batch := self._making.take()) is not None:
                     self.workers.notify()
                     return batch
-                if self._begun_batches == self._taken_batches:
+                if self._making.is_idle:
                     if not self._coming and self._admitted == self._plan.windows:
                         return None
                     if self._coming and self._coming[0].error is not None:
@@ -266,8 +262,8 @@ class Engine:
 
     def _choose(self) -> Job | None:  # type: ignore[type-arg]
         """Return the most urgent job that may start: batches first, then windows in their order."""
-        if self._processor is not None:
-            job = self._process_job(self._processor)
+        if self._making is not None:
+            job = self._process_job(self._making)
             if job is not None:
                 return job
         if self._admitted < self._plan.windows and len(self._coming) < max(self._ahead, 1 + self._fills_first):
@@ -496,40 +492,10 @@ class Engine:
 
         return Job("gather", window.assembly.finish, done, self._fail(window))
 
-    def _process_job(self, processor: BatchProcessor) -> Job[ProcessedBatch] | None:
+    def _process_job(self, making: BatchMaking) -> Job[ProcessedBatch] | None:
         while self._coming and self._coming[0].window is not None and not self._coming[0].window.rows:
             self.budget.hold(-self._coming.popleft().held_bytes)
             self.workers.notify()
-        window = self._coming[0].window if self._coming else None
-        if window is None:
+        if not self._coming or self._coming[0].window is None:
             return None
-        ahead = max(1, min(BATCHES_AT_ONCE, self._sizing.batches_bytes // max(self._batch_bytes, 1)))
-        if self._begun_batches - self._taken_batches >= ahead:
-            return None
-        building, number, expected = self._coming[0], self._begun_batches, self._batch_bytes
-        start = building.begun_rows
-        stop = min(start + self._plan.batch_size, window.rows)
-        building.begun_rows = stop
-        self._begun_batches += 1
-        if stop == window.rows:
-            self._coming.popleft()  # the last of its batches to be done lets go of it
-        self.budget.hold(expected)
-
-        def settle(batch: ProcessedBatch | BaseException, nbytes: int) -> None:
-            self._batches[number] = batch
-            self.budget.hold(nbytes - expected)
-            building.unprocessed -= 1
-            if not building.unprocessed:
-                self.budget.hold(-building.held_bytes)
-                building.window = None
-
-        def done(batch: ProcessedBatch) -> None:
-            self._batch_bytes = max(self._batch_bytes, batch.nbytes)
-            settle(batch, batch.nbytes)
-
-        return Job(
-            "process",
-            lambda: processor(window, start, stop, number, self._allocator),
-            done,
-            lambda error: settle(error, 0),
-        )
+        return making.job(self._coming[0], self._coming.popleft)

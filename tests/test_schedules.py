@@ -66,7 +66,7 @@ def drive(loader: BatchedDataLoader, schedule: random.Random, at_once: int) -> l
 
 
 def _take(engine: Engine, plan: Plan) -> list[dict[str, Any]] | None:
-    if engine._processor is not None:
+    if engine.processes:
         made = engine.next_batch()
         return None if made is None else [batch_tensors(made)]
     window = engine.next_window()

@@ -56,6 +56,7 @@ ROOMS = [
     "workers",
     "building",
     "process",
+    "making",
     "engine",
     "shared",
     "channel",
