@@ -1,0 +1,101 @@
+"""Row groups decoded by pyarrow and by Polars: would another decoder behind the same interface be worth its place?
+
+    python benchmarks/decoders.py FOLDER [--rounds 5] [--threads 2] [--out benchmarks/results/decoders.json]
+
+FOLDER holds Parquet files. In turns, in one process: each row group into an Arrow table by pyarrow, `threads` at a
+time; each by Polars (`scan_parquet(...).slice(...)`, to Arrow), `threads` at a time with a pool of as many threads of
+its own; whole files by Polars, one after another. Medians of wall and of processor seconds; the page cache is warm
+after a first round that does not count. Needs polars.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def measure(folder: Path, rounds: int, threads: int) -> dict[str, Any]:
+    """Return seconds by decoder."""
+    os.environ["POLARS_MAX_THREADS"] = str(threads)  # read when it is imported
+    import polars as pl  # noqa: PLC0415
+
+    paths = sorted(folder.glob("*.parquet"))
+    footers = {path: pq.read_metadata(path) for path in paths}
+    groups = []
+    for path in paths:
+        first = 0
+        for number in range(footers[path].num_row_groups):
+            rows = footers[path].row_group(number).num_rows
+            groups.append((path, number, first, rows))
+            first += rows
+    total = sum(group[3] for group in groups)
+
+    def arrow(group: tuple[Path, int, int, int]) -> int:
+        with pq.ParquetFile(group[0], metadata=footers[group[0]], pre_buffer=False) as file:
+            return int(file.read_row_group(group[1], use_threads=False).num_rows)
+
+    def polars(group: tuple[Path, int, int, int]) -> int:
+        frame = pl.scan_parquet(group[0], cache=False).slice(group[2], group[3]).collect()
+        return int(frame.to_arrow().num_rows)
+
+    def polars_file(path: Path) -> int:
+        return int(pl.read_parquet(path).to_arrow().num_rows)
+
+    ways: dict[str, tuple[Callable[[Any], int], Sequence[Any], int]] = {
+        "pyarrow, row groups": (arrow, groups, threads),
+        "Polars, row groups": (polars, groups, threads),
+        "Polars, whole files": (polars_file, paths, 1),
+    }
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, (decode, items, at_once) in ways.items():
+            began, began_cpu = time.perf_counter(), time.process_time()
+            with ThreadPoolExecutor(at_once) as pool:
+                decoded = sum(pool.map(decode, items))
+            if decoded != total:
+                raise SystemExit(f"{name}: {decoded} rows instead of {total}")
+            if number:
+                found[name].append((time.perf_counter() - began, time.process_time() - began_cpu))
+    return {
+        name: {
+            "rows_per_s": total / statistics.median(wall for wall, _ in times),
+            "wall_s": [wall for wall, _ in times],
+            "cpu_s": [cpu for _, cpu in times],
+        }
+        for name, times in found.items()
+    } | {"rows": total, "versions": {"pyarrow": pa.__version__, "polars": pl.__version__}}
+
+
+def main() -> None:
+    """Measure, print, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    results = measure(arguments.folder, arguments.rounds, arguments.threads)
+    for name, figures in results.items():
+        if isinstance(figures, dict) and "wall_s" in figures:
+            cpu_s = statistics.median(figures["cpu_s"])
+            print(f"{name:20} {figures['rows_per_s'] / 1e6:6.2f} M rows/s, {cpu_s:.2f} processor seconds")
+    if arguments.out:
+        about = {"date": dt.datetime.now(dt.UTC).date().isoformat(), "threads": arguments.threads}
+        about["hardware"] = {"cores": os.cpu_count(), "machine": platform.machine()}
+        arguments.out.write_text(json.dumps(about | results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
