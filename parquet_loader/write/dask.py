@@ -11,6 +11,7 @@ from parquet_loader.filesystem import PathLike
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import infer_schema
 from parquet_loader.schema.encode.sources import pieces
+from parquet_loader.write.into_store import Store, schema_of
 from parquet_loader.write.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.run import Bar, PartitionTask, Step, check_columns, flatten, run_job
@@ -22,7 +23,7 @@ _INFER_ROWS_BYTES = 2**20
 
 def write_dask(
     data: Any,
-    path: PathLike,
+    path: PathLike | Store,
     schema: Schema | None = None,
     *,
     mode: WriteMode = "error",
@@ -48,11 +49,12 @@ def write_dask(
     Args:
         data: A Dask DataFrame, a bag of row dicts, or a list of delayed batches, each of any form that
             `DatasetWriter.write` takes, iterators included. A partition's index is not written.
-        path: Directory of the data set, local or a URL; the driver and all workers need the same storage there.
+        path: Directory of the data set, local or a URL, or a `SampleStore`, to which rows are added; the driver and all
+            workers need the same storage there.
         schema: What the columns mean; None infers it from the first rows of the first partition, which is computed
-            once more for it.
-        mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`.
-        options: Sizes and codec.
+            once more for it. A store has its own.
+        mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; of no use with a store.
+        options: Sizes and codec; a store has its own.
         filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
         shuffle: Put all rows of the job into a seeded order, by way of files in the job's directory.
         seed: From 0 to 2**64 - 1. The order depends on it and on the partitions, not on scheduler or workers.
@@ -72,8 +74,7 @@ def write_dask(
         >>> write_dask(frame, "train", SAMPLES, shuffle=True, seed=1)
     """
     runner = _DaskRunner(data, scheduler, retries)
-    if schema is None:
-        schema = runner.infer_schema()
+    schema = schema or schema_of(path) or runner.infer_schema()
     if runner.meta is not None:
         check_columns(runner.meta, schema)
     return run_job(

@@ -125,7 +125,10 @@ class Job:
 
     Attributes:
         spec: What tasks need to know.
+        is_sized_by_target: Whether the target cuts files itself, so that small ones need not be written again.
     """
+
+    is_sized_by_target = False
 
     def __init__(
         self,
@@ -163,6 +166,11 @@ class Job:
     def __repr__(self) -> str:
         return f"Job({self.path!r}, {'open' if self._is_open else 'closed'})"
 
+    @property
+    def id(self) -> str:
+        """32 hexadecimal digits that no other job has."""
+        return self._place.id
+
     def commit(self, files: Iterable[WrittenFile]) -> JobSummary:
         """Publish what is named, all of it or nothing, and remove the job's directory.
 
@@ -182,11 +190,11 @@ class Job:
                     chosen = [self._empty_file()]
                 self._check_written(chosen)
                 self._check_lease()
-                published = self._publish(chosen)
+                published, size = self._publish(chosen)
         finally:
             self.abort()
         seconds = time.monotonic() - self._began_s
-        return JobSummary(tuple(published), sum(f.rows for f in chosen), sum(f.bytes for f in chosen), seconds)
+        return JobSummary(tuple(published), sum(f.rows for f in chosen), size, seconds)
 
     def abort(self) -> None:
         """Remove all that was written and is not published; idempotent, never raises."""
@@ -226,17 +234,25 @@ class Job:
                 f"{self.path}: another job took this one for dead and removed what it wrote; nothing was published"
             )
 
-    def _publish(self, files: list[WrittenFile]) -> list[str]:
-        place, id_ = self._place, self._place.id
-        moves = [(join(place.tasks, f.name), f"part-{id_}-{number:06}.parquet") for number, f in enumerate(files)]
+    def _publish(self, files: list[WrittenFile]) -> tuple[list[str], int]:
+        """Let files appear, and return their paths and how many bytes they have together."""
+        home = self._publish_named(files)
+        return [join(home, self._name(number)) for number in range(len(files))], sum(f.bytes for f in files)
+
+    def _name(self, number: int) -> str:
+        return f"part-{self.id}-{number:06}.parquet"
+
+    def _publish_named(self, files: list[WrittenFile]) -> str:
+        """Let files appear in a directory, and return it."""
+        place, id_ = self._place, self.id
+        moves = [(join(place.tasks, f.name), self._name(number)) for number, f in enumerate(files)]
         whole = renames_directories(self._filesystem)
         if whole:
             for source, name in moves:
                 move_file(self._filesystem, source, join(place.data, name))
             sync_directory(self._filesystem, place.data)
         if place.is_beside and (self._mode != "overwrite" or is_local(self._filesystem)):
-            home = publish_directory(self._filesystem, place.data, self.path, f"job-{id_}", mode=self._mode)
-            return [join(home, name) for _, name in moves]
+            return publish_directory(self._filesystem, place.data, self.path, f"job-{id_}", mode=self._mode)
         old = visible_files(self._filesystem, self.path)
         if self._mode == "error" and old:
             raise WriteError(f"{self.path}: while the job ran, others wrote into the directory; nothing was published")
@@ -244,7 +260,7 @@ class Job:
         pairs = [(place.data, home)] if whole else [(source, join(home, name)) for source, name in moves]
         replaced = old if self._mode == "overwrite" else []
         publish_files(self._filesystem, pairs, replaced, join(place.root, JOURNAL))
-        return [join(home, name) for _, name in moves]
+        return home
 
 
 def new_task_file(spec: JobSpec, partition: int, number: int) -> StagedFile:

@@ -15,7 +15,8 @@ from parquet_loader.filesystem import PathLike
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import to_table
 from parquet_loader.types import check_int, parse_bytes
-from parquet_loader.write.job import Job, JobSpec, JobSummary, WrittenFile
+from parquet_loader.write.into_store import Store, open_job
+from parquet_loader.write.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.task import merge_files, plan_merges, write_partition
@@ -78,7 +79,7 @@ class ScatterTask:
 
 def run_job(
     runner: Runner,
-    path: PathLike,
+    path: PathLike | Store,
     schema: Schema,
     *,
     mode: WriteMode,
@@ -93,7 +94,7 @@ def run_job(
     seed = check_int("seed", seed, 0, 2**64 - 1)
     size = parse_bytes(bucket_bytes, "bucket_bytes")
     new_bar = _bars() if progress else None
-    with Job(path, schema, mode=mode, options=options, filesystem=filesystem) as job:
+    with open_job(path, schema, mode=mode, options=options, filesystem=filesystem) as job:
         spec = job.spec
         if shuffle:
             with _bar(new_bar, "scatter") as bar:
@@ -103,7 +104,7 @@ def run_job(
         else:
             with _bar(new_bar, "write") as bar:
                 written = runner.partitions(spec, write_partition, bar)
-            files, groups = plan_merges(written, spec.options)
+            files, groups = (written, []) if job.is_sized_by_target else plan_merges(written, spec.options)
             step = Merges(tuple(groups))
         if len(step):
             with _bar(new_bar, "gather" if shuffle else "merge") as bar:

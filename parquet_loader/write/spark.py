@@ -16,6 +16,7 @@ from parquet_loader.errors import ConfigurationError, ParquetLoaderError, Schema
 from parquet_loader.filesystem import PathLike
 from parquet_loader.schema import Group, Image, Schema, Tensor
 from parquet_loader.schema.encode import infer_schema
+from parquet_loader.write.into_store import Store, schema_of
 from parquet_loader.write.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.run import Bar, PartitionTask, Step, check_columns, run_job
@@ -36,7 +37,7 @@ _POLL_S = 0.5
 
 def write_spark(
     df: Any,
-    path: PathLike,
+    path: PathLike | Store,
     schema: Schema | None = None,
     *,
     mode: WriteMode = "error",
@@ -63,11 +64,11 @@ def write_spark(
 
     Args:
         df: The DataFrame.
-        path: Directory of the data set, local or a URL as in `DatasetWriter` (``s3://``, not ``s3a://``); the driver
-            and all executors need the same storage there.
-        schema: What the columns mean; None infers it from Spark's types and the first row.
-        mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`.
-        options: Sizes and codec.
+        path: Directory of the data set, local or a URL as in `DatasetWriter` (``s3://``, not ``s3a://``), or a
+            `SampleStore`, to which rows are added; the driver and all executors need the same storage there.
+        schema: What the columns mean; None infers it from Spark's types and the first row. A store has its own.
+        mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; of no use with a store.
+        options: Sizes and codec; a store has its own.
         filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
         shuffle: Put all rows of the job into a seeded order, by way of files in the job's directory.
         seed: From 0 to 2**64 - 1. The order depends on it, on the partitions and on the order within them.
@@ -84,8 +85,7 @@ def write_spark(
     """
     if not hasattr(df, "mapInArrow"):
         raise ConfigurationError(f"write_spark: expected a Spark DataFrame (pyspark 3.5 or newer), found {type(df)}")
-    if schema is None:
-        schema = _infer(df)
+    schema = schema or schema_of(path) or _infer(df)
     empty = _empty_batch(df)
     if empty is not None:
         check_columns(empty, schema)
