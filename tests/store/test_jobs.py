@@ -127,7 +127,7 @@ def test_a_store_evicts_what_is_old_for_a_job_and_keeps_its_limit(tmp_path: Path
 def test_what_a_store_has_no_use_for_is_refused(store: SampleStore) -> None:
     for arguments in ({"mode": "overwrite"}, {"options": WriteOptions()}, {"filesystem": object()}):
         with pytest.raises(ConfigurationError, match="for directories"):
-            write_dask(parts(1), store, scheduler="synchronous", **arguments)  # type: ignore[arg-type]
+            write_dask(parts(1), store, scheduler="synchronous", **arguments)
     other = Schema({"id": Scalar("int32"), "vector": SCHEMA["vector"]})
     with pytest.raises(SchemaError, match="differs from the store's in 'id'"):
         write_dask(parts(1), store, other, scheduler="synchronous")
