@@ -1,11 +1,15 @@
-"""A growing store while it is written and read: rates, the share of waiting, epoch starts, and kills.
+"""A growing store while it is written and read: rates, the share of waiting, epoch starts, crowds, and kills.
 
-    python benchmarks/store.py sustained --path /dev/shm/bench-store --seconds 60
-    python benchmarks/store.py sustained --path .bench-store --seconds 60     # beside the disk's own limit
-    python benchmarks/store.py start --files 10000 --new 10
-    python benchmarks/store.py kills --writers 300 --readers 100 --evictors 100
+    python -m benchmarks.store sustained --path /dev/shm/bench-store --seconds 60
+    python -m benchmarks.store sustained --path .bench-store --seconds 60     # beside the disk's own limit
+    python -m benchmarks.store start --files 10000 --new 10
+    python -m benchmarks.store crowd --seconds 120
+    python -m benchmarks.store kills --writers 300 --readers 100 --evictors 100
 
-Records are 16 KiB of pregenerated random bytes. Writing runs in processes of its own, reading in this one.
+`sustained`: 16 KiB records of pregenerated random bytes; writing runs in processes of its own, reading in this one.
+With ``--train-mb-s`` a training step takes as long as its batch would at that rate, as on a GPU: this process does
+nothing meanwhile, and what it waits beyond that is the share of waiting. Without, batches are taken as fast as they
+come. With ``--out`` the figures are added to a file of results, with the load of the machine before and after.
 """
 
 from __future__ import annotations
@@ -26,7 +30,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from benchmarks.store_crowd import crowd
 from parquet_loader import BatchedDataLoader, SampleStore, Scalar, Schema, StoreOptions, Tensor
 
 RECORD_BYTES = 16384
@@ -44,7 +50,9 @@ def records(number: int, batch_rows: int, seconds: float) -> Iterator[dict[str, 
         first += batch_rows
 
 
-def sustained(path: str, seconds: float, writers: int, max_bytes: str, durable: bool) -> dict[str, Any]:
+def sustained(
+    path: str, seconds: float, writers: int, max_bytes: str, train_mb_s: float, *, durable: bool
+) -> dict[str, Any]:
     """Write and read at once; return rates in MB/s of records."""
     store = SampleStore(path, schema=SCHEMA, max_bytes=max_bytes, options=StoreOptions(durable=durable))
     read_bytes, wait_s, epochs, starts = 0, 0.0, 0, list[float]()
@@ -56,9 +64,12 @@ def sustained(path: str, seconds: float, writers: int, max_bytes: str, durable: 
             while not samplers.is_done:
                 asked = time.perf_counter()
                 for number, batch in enumerate(loader):
+                    got = time.perf_counter()
                     if not number:
-                        starts.append(time.perf_counter() - asked)
+                        starts.append(got - asked)
                     read_bytes += batch["record"].numel()
+                    if train_mb_s:
+                        time.sleep(max(0.0, got + batch["record"].numel() / MB / train_mb_s - time.perf_counter()))
                 status = store.status()
                 most_bytes = max(most_bytes, status.bytes + status.reserved_bytes)
                 wait_s += loader.stats().wait_s
@@ -70,6 +81,7 @@ def sustained(path: str, seconds: float, writers: int, max_bytes: str, durable: 
         "written_mb_s": (sum(s.bytes for s in done) - written) / lasted / MB,
         "read_mb_s": read_bytes / lasted / MB,
         "wait_share": wait_s / lasted,
+        "train_mb_s": train_mb_s or None,
         "epochs": epochs,
         "first_batch_s": median(starts) if starts else None,
         "seconds": lasted,
@@ -97,42 +109,75 @@ def disk_limit(path: str, seconds: float) -> float:
     return written * len(data) / (time.perf_counter() - began) / MB
 
 
-def epoch_starts(path: str, files: int, new: int, rounds: int) -> dict[str, Any]:
+def epoch_starts(path: str, files: int, new: int, rounds: int, filters: bool) -> dict[str, Any]:
     """Time what a loader does before an epoch's first read, over so many files of which a few are new."""
     schema = Schema({"x": Scalar("float32"), "y": Scalar("int64")})
     store = SampleStore(path, schema=schema, options=StoreOptions(durable=False))
+    rows = 64
 
     def publish(count: int) -> None:
         with store.writer() as writer:
             for number in range(count):
-                writer.write({"x": np.zeros(4, np.float32), "y": np.full(4, number)})
+                writer.write({"x": np.zeros(rows, np.float32), "y": np.full(rows, number)})
                 writer.flush()
 
-    publish(files - new)
+    publish(files - new * rounds)
+    chosen = pc.field("y") >= 1 if filters else None
     began = time.perf_counter()
-    with BatchedDataLoader(store, 1024, shuffle=True) as loader:
+    begins: list[float] = []
+    cpu: list[float] = []
+    with BatchedDataLoader(store, 64, shuffle=True, filters=chosen, window_rows=256) as loader:
         opened = time.perf_counter() - began
-        iterator = iter(loader)
-        next(iterator)
-        loader.reset()
-        looks, begins = [], []
+        iter(loader)
         for _ in range(rounds):
+            loader.reset()
             publish(new)
-            began = time.perf_counter()
-            held = store.snapshot()
-            with held:
-                looks.append(time.perf_counter() - began)
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.thread_time()
             iterator = iter(loader)
             begins.append(time.perf_counter() - began)
-            loader.reset()
+            cpu.append(time.thread_time() - used)
             del iterator
-    return {"files": files, "new": new, "first_open_s": opened, "iter_s": median(begins), "worst_s": max(begins)}
+        growth = loader.stats().growth
+        loader.reset()
+    return {
+        "files": files,
+        "new": new,
+        "filters": filters,
+        "first_open_s": opened,
+        "median_ms": 1e3 * median(begins),
+        "least_ms": 1e3 * min(begins),
+        "most_ms": 1e3 * max(begins),
+        "median_cpu_ms": 1e3 * median(cpu),
+        "new_files_seen": growth.new_files if growth else None,
+    }
+
+
+def result(path: str, given: argparse.Namespace) -> dict[str, Any]:
+    """Run one of the measurements."""
+    if given.what == "crowd":
+        return crowd(path, given.seconds, given.written_mb * 10**6)
+    if given.what == "start":
+        return epoch_starts(path, given.files, given.new, given.rounds, given.filters)
+    if given.what == "kills":
+        from tests.store.kills import kill_at_random  # noqa: PLC0415  (the tests are beside the benchmarks)
+
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        counts = {"writers": given.writers, "readers": given.readers, "evictors": given.evictors}
+        outcome = kill_at_random(Path(path), **counts, seed=3)
+        return counts | {name: getattr(outcome, name) for name in outcome.__slots__}
+    in_memory = path.startswith("/dev/shm/")  # noqa: S108  (a memory-backed file system to write to)
+    found: dict[str, Any] = {"in_memory": in_memory}
+    if not in_memory:
+        found["disk_mb_s_before"] = disk_limit(path, min(10.0, given.seconds))
+    found |= sustained(path, given.seconds, given.processes, given.max_bytes, given.train_mb_s, durable=not in_memory)
+    if not in_memory:
+        found["disk_mb_s_after"] = disk_limit(path, min(10.0, given.seconds))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["sustained", "start", "kills"], default="start")
+    parser.add_argument("what", nargs="?", choices=["sustained", "start", "crowd", "kills"], default="start")
     parser.add_argument("--path", help="an empty or new directory; default: a temporary one")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--processes", type=int, default=1)
@@ -143,29 +188,31 @@ def main() -> None:
     parser.add_argument("--writers", type=int, default=300)
     parser.add_argument("--readers", type=int, default=100)
     parser.add_argument("--evictors", type=int, default=100)
+    parser.add_argument("--train-mb-s", type=float, default=0.0)
+    parser.add_argument("--written-mb", type=int, default=4000)
+    parser.add_argument("--filters", action="store_true")
+    parser.add_argument("--out", help="a file of results, to which this one is added")
+    parser.add_argument("--name", help="of the result there; default: what was measured")
     given = parser.parse_args()
     path = os.path.join(given.path or tempfile.mkdtemp(), "store")
-    found: dict[str, Any] = {"cpus": os.cpu_count(), "machine": platform.processor(), "pyarrow": pa.__version__}
+    before = os.getloadavg()[0]
     try:
-        if given.what == "sustained":
-            in_memory = path.startswith("/dev/shm/")  # noqa: S108  (a memory-backed file system to write to)
-            if not in_memory:
-                found["disk_mb_s"] = disk_limit(path, min(10.0, given.seconds))
-            found |= sustained(path, given.seconds, given.processes, given.max_bytes, durable=not in_memory)
-        elif given.what == "start":
-            found |= epoch_starts(path, given.files, given.new, given.rounds)
-        else:
-            sys.path.insert(0, str(Path(__file__).parent.parent))
-            from tests.store.kills import kill_at_random  # noqa: PLC0415  (the tests are beside the benchmarks)
-
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            outcome = kill_at_random(
-                Path(path), writers=given.writers, readers=given.readers, evictors=given.evictors, seed=3
-            )
-            found |= {name: getattr(outcome, name) for name in outcome.__slots__}
+        found = result(path, given)
     finally:
         shutil.rmtree(path, ignore_errors=True)
+    found = {
+        "command": f"python -m benchmarks.store {' '.join(sys.argv[1:])}",
+        "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
+        "versions": {"pyarrow": pa.__version__, "numpy": np.__version__},
+        "load_average": {"before": round(before, 1), "after": round(os.getloadavg()[0], 1)},
+        **found,
+    }
     print(json.dumps(found, indent=1))
+    if given.out:
+        results = Path(given.out)
+        known = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+        known[given.name or given.what] = found
+        results.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

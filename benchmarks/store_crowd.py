@@ -6,7 +6,6 @@ limit, and the memory and open files of all.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import threading
@@ -153,7 +152,3 @@ def _evict(store: SampleStore, number: int, rows: int, seconds: float, ended: An
     while not ended.wait(0.2):
         store.evict(int(limit * draw.uniform(0.7, 1.0)))
     return {}
-
-
-if __name__ == "__main__":
-    raise SystemExit(json.dumps({"run": "python -m benchmarks.store crowd"}))
