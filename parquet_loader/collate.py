@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from parquet_loader.arena import Allocation, Allocator
+from parquet_loader.output import Batch
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.types import Ragged
 from parquet_loader.window import Window
@@ -18,9 +19,6 @@ from parquet_loader.window import Window
 SPLIT_BELOW_ROWS = 1024
 # So many batches are cut at once: more would only keep more tensors waiting, which Python's collector has to look at.
 SPLIT_BATCHES = 16
-
-Batch: TypeAlias = "dict[str, Any]"
-"""One training batch: `torch.Tensor` ``[rows, ...]`` or `Ragged` by name; a list of tensors for images of any size."""
 
 
 def window_batches(window: Window, batch_size: int, pinned: Allocator | None = None) -> Iterator[Batch]:

@@ -8,15 +8,12 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import torch
-
 from parquet_loader.arena import Allocator
 from parquet_loader.building import Account
-from parquet_loader.collate import Batch, batch_tensors, moved, window_batches
-from parquet_loader.device import copied_ahead
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.filesystem import is_local
 from parquet_loader.live import Deliveries
+from parquet_loader.output import Batch, Output
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.stats import LoaderStats, SkippedRowGroup
@@ -58,8 +55,8 @@ class Epoch:
     Args:
         engine: Reads the epoch; started by `deliver`, and closed with the pass.
         batch_size: Rows of a batch.
+        output: Makes the batches.
         pinned: Where batches are copied to before they go to a GPU, if the engine did not put them there.
-        device: Where batches go, or None.
         bar: A tqdm bar, or None.
         figures: Keeps time.
         deliveries: Is told of every batch, so that files may go; None: nobody wants to know.
@@ -69,7 +66,7 @@ class Epoch:
         self,
         engine: PassEngine,
         batch_size: int,
-        device: torch.device | None,
+        output: Output,
         pinned: Allocator | None,
         bar: Any,
         figures: EpochFigures,
@@ -81,9 +78,7 @@ class Epoch:
         self._pid = os.getpid()
         self._engine = engine
         self._bar = bar
-        self._batches = _pull(engine, batch_size, pinned)
-        if device is not None and device.type == "cuda":
-            self._batches = copied_ahead(self._batches, device)
+        self._batches = output.delivered(_pull(engine, output, batch_size, pinned))
         self._deliveries = deliveries
 
     def deliver(self) -> Iterator[Batch]:
@@ -162,12 +157,12 @@ class Epoch:
         self._is_over = True
 
 
-def _pull(engine: PassEngine, batch_size: int, pinned: Allocator | None) -> Iterator[Batch]:
+def _pull(engine: PassEngine, output: Output, batch_size: int, pinned: Allocator | None) -> Iterator[Batch]:
     while engine.processes and (made := engine.next_batch()) is not None:
-        yield batch_tensors(made if pinned is None else moved(made, pinned))
+        yield output.of_batch(made, pinned)
         del made
     while not engine.processes and (window := engine.next_window()) is not None:
-        batches = window_batches(window, batch_size, pinned)
+        batches = output.of_window(window, batch_size, pinned)
         del window
         for number, batch in enumerate(batches):
             if number == 1:

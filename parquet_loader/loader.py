@@ -11,13 +11,10 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow.compute as pc
-import torch
 
-from parquet_loader.arena import Allocator, Arenas
+from parquet_loader.arena import Arenas
 from parquet_loader.arguments import check_bool, check_choice, check_columns, check_window
-from parquet_loader.collate import Batch, PinnedMemory
 from parquet_loader.dataset import Dataset, Known, default_num_threads, open_dataset
-from parquet_loader.device import check_device
 from parquet_loader.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
@@ -28,9 +25,10 @@ from parquet_loader.live import Deliveries, EpochFiles, LiveSource
 from parquet_loader.memory import use_returning_pool
 from parquet_loader.opening import Opened, check_agreement, open_source
 from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
+from parquet_loader.output import ArrayOutput, Batch, Output
 from parquet_loader.plan import Plan
 from parquet_loader.process import BatchProcessor, Transform
-from parquet_loader.ranks import Ranks, current_ranks
+from parquet_loader.ranks import Ranks, current_ranks, is_worker
 from parquet_loader.schema import Schema
 from parquet_loader.shards import Division, Sharding, split_over_workers
 from parquet_loader.snapshot import Snapshot
@@ -41,7 +39,7 @@ from parquet_loader.types import Shard, check_int, format_bytes, parse_bytes
 
 
 class BatchedDataLoader:
-    """Iterate over Parquet in batches of tensors, read and shuffled in the background.
+    """Iterate over Parquet in batches of tensors (or of numpy arrays), read and shuffled in the background.
 
     Each pass over the loader is one epoch, and the next pass the next one, also after a pass that was left early;
     `set_epoch` and `seek` choose. One pass at a time: a second `iter` raises while the first is neither finished nor
@@ -76,7 +74,7 @@ class BatchedDataLoader:
         progress: Show a progress bar (needs tqdm).
         read_options: Checksums and memory mapping.
         shard_options: What becomes of rows that do not come out even; an order that no number of ranks changes.
-        output_options: A column that says where rows come from.
+        output_options: A column that says where rows come from; numpy arrays instead of tensors.
 
     Raises:
         SourceError: There is nothing to read, or a file is not readable Parquet.
@@ -133,7 +131,7 @@ class BatchedDataLoader:
             raise ConfigurationError(f"output_options={output_options!r:.80}: expected a parquet_loader.OutputOptions")
         self._sharding = _sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
         self._options = EngineOptions(transform, self.seed, self.num_threads, on_error == "skip")
-        self._device = check_device(device)
+        self._output = _output(output_options or OutputOptions(), device)
         self._bar = _progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
         use_returning_pool()
@@ -185,7 +183,7 @@ class BatchedDataLoader:
             raise
         self._sharding.warn_if_uneven(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
         # Memory stays warm from epoch to epoch; freed blocks are within the limit that running epochs keep to.
-        self._allocator = _allocator(self._device)
+        self._allocator = self._output.allocator()
         self._staging = Arenas()
         self._closed = False
         self._running: weakref.ref[Epoch] | None = None
@@ -296,7 +294,7 @@ class BatchedDataLoader:
         figures = EpochFigures(plan.epoch, engine, self.num_threads, self._dataset.skipped, first_batch)
         pinned = self._allocator if self._reading is not None and self._allocator.is_required else None
         deliveries = None if files is None else Deliveries(files, plan, first_batch)
-        epoch = Epoch(engine, self.batch_size, self._device, pinned, bar, figures, deliveries)
+        epoch = Epoch(engine, self.batch_size, self._output, pinned, bar, figures, deliveries)
         delivering = epoch.deliver()
         self._next_epoch, self._next_batch, self._is_placed = plan.epoch + 1, 0, False
         self._running = weakref.ref(epoch)
@@ -557,11 +555,19 @@ def _restored(opened: Opened, arguments: dict[str, Any], epoch: int, batch: int)
     return loader
 
 
-def _allocator(device: torch.device | None) -> Allocator:
-    """Pinned memory where there is a GPU that batches may go to, ordinary memory elsewhere."""
-    in_worker = torch.utils.data.get_worker_info() is not None
-    wanted = device.type == "cuda" if device is not None else torch.cuda.is_available() and not in_worker
-    return PinnedMemory() if wanted else Arenas()
+def _output(options: OutputOptions, device: Any) -> Output:
+    if options.format == "numpy":
+        return ArrayOutput(device)
+    try:
+        from parquet_loader.tensors import TensorOutput  # noqa: PLC0415  (torch is imported for tensors alone)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ConfigurationError(
+            "batches of tensors need torch: pip install 'torch-parquet-loader[torch]'; "
+            "output_options=OutputOptions(format='numpy') asks for arrays instead"
+        ) from error
+    return TensorOutput(device)
 
 
 def _progress_bar() -> Any:
@@ -588,8 +594,7 @@ def _sharding(shard: Shard | None, options: ShardOptions | None, batch_size: int
 
 def _ranks(shard: Shard) -> Ranks | None:
     """Return the other ranks to agree with; a DataLoader's worker processes cannot reach them."""
-    in_worker = torch.utils.data.get_worker_info() is not None
-    return Ranks(shard) if shard.world_size > 1 and not in_worker else None
+    return Ranks(shard) if shard.world_size > 1 and not is_worker() else None
 
 
 def _sharing(shard: Shard) -> Shard | None:
@@ -600,7 +605,7 @@ def _sharing(shard: Shard) -> Shard | None:
     """
     if shard.world_size == 1:
         return None
-    if current_ranks() != shard or torch.utils.data.get_worker_info() is not None:
+    if current_ranks() != shard or is_worker():
         raise UnsupportedError(
             f"{shard}: ranks that read one store agree on the files of every epoch, for which torch.distributed has to "
             "be initialised with the same rank and world size; without it, hold the files yourself and give each rank "

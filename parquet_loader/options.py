@@ -37,11 +37,16 @@ class OutputOptions:
         row_numbers: Name of a further column, int64, that says where each row comes from: its number in the data set,
             counted from 0 over all files in their order, before any filter. `BatchedDataLoader.locate` turns it into
             file, row group and row.
+        format: What columns come as: ``"torch"`` tensors, or ``"numpy"`` arrays of the same shapes and dtypes, for
+            which torch need not be installed, and is never imported.
     """
 
     row_numbers: str | None = None
+    format: Literal["torch", "numpy"] = "torch"
 
     def __post_init__(self) -> None:
+        if self.format not in ("torch", "numpy"):
+            raise ConfigurationError(f"OutputOptions(format={self.format!r}): expected 'torch' or 'numpy'")
         if self.row_numbers is not None and (not isinstance(self.row_numbers, str) or not self.row_numbers):
             raise ConfigurationError(f"OutputOptions(row_numbers={self.row_numbers!r}): expected a column's name")
 

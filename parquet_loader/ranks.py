@@ -70,6 +70,12 @@ def current_ranks() -> Shard | None:
     return Shard(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
 
+def is_worker() -> bool:
+    """Whether this process is a worker of torch's `DataLoader`. Imports nothing."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
 def _exchange(payload: bytes, world_size: int) -> list[bytes]:
     """Return every rank's bytes, in the order of ranks."""
     import torch  # noqa: PLC0415  (there are ranks, so torch is loaded; the light core never gets here)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "parquet_loader" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [page for page in PAGES if page.exists()]
+# Pages about packages that the tests of every day do without.
+NEEDS = {
+    "accelerate.md": ("accelerate",),
+    "jax.md": ("jax",),
+    "lightning.md": ("lightning",),
+    "ray.md": ("ray.train",),
+    "transformers.md": ("transformers", "accelerate"),
+}
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)(?P<target>[^)#]+)(?:#[^)]*)?\)")
 
@@ -25,10 +34,25 @@ def relative(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=relative)
+def params(page: Path) -> Any:
+    marks = [pytest.mark.slow, pytest.mark.timeout(600)] if page.name in NEEDS else []
+    return pytest.param(page, marks=marks, id=relative(page))
+
+
+def is_missing(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is None
+    except ModuleNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize("page", [params(page) for page in PAGES])
 def test_python_blocks_run_in_order_in_an_empty_directory(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    missing = [package for package in NEEDS.get(page.name, ()) if is_missing(package)]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed: pip install '.[frameworks]'")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for language, line, code in blocks(page):

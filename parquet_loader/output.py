@@ -1,0 +1,73 @@
+"""What batches are made of, as an epoch asks for it; numpy arrays here, tensors in `tensors`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, TypeAlias
+
+from parquet_loader.arena import Allocator, Arenas
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.process import ProcessedBatch
+from parquet_loader.types import Ragged
+from parquet_loader.window import Window
+
+Batch: TypeAlias = "dict[str, Any]"
+"""One training batch: tensor or array ``[rows, ...]`` or `Ragged` by name; a list of them for images of any size."""
+
+
+class Output(Protocol):
+    """Makes batches of what the engine hands over. Used by the caller's thread."""
+
+    def allocator(self) -> Allocator:
+        """Return the memory in which windows are to lie."""
+
+    def of_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
+        """Yield a window's batches in order: views of it, or copies where memory for them is given."""
+
+    def of_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
+        """Return a batch that was processed by itself."""
+
+    def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches where they are wanted."""
+
+
+class ArrayOutput:
+    """Batches of numpy arrays, without torch.
+
+    Args:
+        device: None or ``"cpu"``.
+
+    Raises:
+        ConfigurationError: another device.
+    """
+
+    def __init__(self, device: Any) -> None:
+        if device not in (None, "cpu"):
+            raise ConfigurationError(
+                f"device={device!r} with OutputOptions(format='numpy'): arrays stay on the CPU; leave device out"
+            )
+
+    def allocator(self) -> Allocator:
+        """Return ordinary memory."""
+        return Arenas()
+
+    def of_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
+        """Yield views of a window, which keep it alive."""
+        assert copied_to is None
+        rows, arrays = window.rows, window.arrays
+        del window
+        for start in range(0, rows if arrays else 0, batch_size):
+            stop = min(start + batch_size, rows)
+            yield {
+                name: array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
+                for name, array in arrays.items()
+            }
+
+    def of_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
+        """Return its arrays."""
+        assert copied_to is None
+        return dict(batch.arrays)
+
+    def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Return the batches as they are."""
+        return batches

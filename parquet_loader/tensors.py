@@ -1,0 +1,50 @@
+"""Batches of torch tensors, in ordinary memory, in pinned memory, or on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from parquet_loader.arena import Allocator, Arenas
+from parquet_loader.collate import PinnedMemory, batch_tensors, moved, window_batches
+from parquet_loader.device import check_device, copied_ahead
+from parquet_loader.output import Batch
+from parquet_loader.process import ProcessedBatch
+from parquet_loader.ranks import is_worker
+from parquet_loader.window import Window
+
+
+class TensorOutput:
+    """Batches of tensors. See `Output`.
+
+    Args:
+        device: Where batches go; None: they stay on the CPU, pinned where there is a GPU.
+
+    Raises:
+        ConfigurationError: it is no device, or one that this machine does not have.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = check_device(device)
+
+    def allocator(self) -> Allocator:
+        """Return pinned memory where there is a GPU that batches may go to, ordinary memory elsewhere."""
+        on_gpu = self._device is not None and self._device.type == "cuda"
+        wanted = on_gpu if self._device is not None else torch.cuda.is_available() and not is_worker()
+        return PinnedMemory() if wanted else Arenas()
+
+    def of_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
+        """Return the batches of a window, see `window_batches`."""
+        return window_batches(window, batch_size, copied_to)
+
+    def of_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
+        """Return a processed batch as tensors."""
+        return batch_tensors(batch if copied_to is None else moved(batch, copied_to))
+
+    def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Copy each batch to the GPU while the caller uses the one before, if it goes there."""
+        if self._device is None or self._device.type != "cuda":
+            return batches
+        return copied_ahead(batches, self._device)
