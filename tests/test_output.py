@@ -94,7 +94,7 @@ def test_arrays_are_handed_on_without_a_copy(tmp_path: Path) -> None:
     with BatchedDataLoader(str(tmp_path), 8, columns=["id", "wide"], output_options=NUMPY) as loader:
         for batch in loader:
             for array in batch.values():
-                there = torch.from_dlpack(array)
+                there = torch.utils.dlpack.from_dlpack(array)
                 assert there.data_ptr() == array.__array_interface__["data"][0]
                 np.testing.assert_array_equal(there.numpy(), array)
 
