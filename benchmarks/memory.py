@@ -1,10 +1,13 @@
 """Peak memory of an epoch over a data set ten times `memory_limit`, for each kind of column.
 
-    python benchmarks/memory.py [narrow wide ragged text giant ...] [--cache DIR] [--out benchmarks/results/memory.json]
+    python benchmarks/memory.py [narrow wide ragged text giant ...] [--isolation process] [--cache DIR]
+        [--out benchmarks/results/memory.json]
 
 Each kind runs in a process of its own. Memory is the sum of private and shared anonymous pages (RssAnon + RssShmem),
-sampled every 10 ms from outside; mapped file pages are not counted. Idle is the process with everything imported and a
-small epoch done, so that what is measured is the loader, not the interpreter. The consumer holds one batch at a time.
+sampled every 10 ms from outside; mapped file pages are not counted. With a process that reads, it is that of both,
+pages that they share counted once (Pss); such a process is there when idle, too. Idle is the process with everything
+imported and a small epoch done, so that what is measured is the loader, not the interpreter. The consumer holds one
+batch at a time.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +37,17 @@ def narrow(rows: int, rng: np.random.Generator) -> pa.Table:
     columns: dict[str, np.ndarray] = {f"d{i}": rng.random(rows, dtype=np.float32) for i in range(13)}
     columns |= {f"c{i}": np.minimum(rng.zipf(1.3, rows), 10**6).astype(np.int32) for i in range(26)}
     return pa.table(columns | {"y": rng.integers(0, 2, rows).astype(np.int8)})
+
+
+def packed(rows: int, rng: np.random.Generator) -> pa.Table:
+    """The same numbers as raw rows of 52 and 104 bytes, and a label."""
+    columns = {"dense": pa.binary(52), "categories": pa.binary(104), "y": pa.int8()}
+    schema = pa.schema([pa.field(name, type_, nullable=False) for name, type_ in columns.items()])
+    arrays = [
+        pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(rng.bytes(rows * type_.bit_width // 8))])
+        for type_ in columns.values()
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def wide(rows: int, rng: np.random.Generator) -> pa.Table:
@@ -64,6 +79,7 @@ KINDS: dict[str, tuple[Callable[[int, np.random.Generator], pa.Table], int, int,
     "wide": (wide, 16384, 1024, 256),
     "ragged": (ragged, 4108, 4096, 256),
     "text": (text, 1018, 16384, 1024),
+    "rows": (packed, 157, 50_000, 4096),
     "giant": (narrow, 157, 2_000_000, 4096),
     "giant-wide": (wide, 16384, 40_000, 256),
     "giant-one": (narrow, 157, 10**9, 4096),
@@ -87,7 +103,7 @@ def generate(kind: str, cache: Path) -> Path:
         size = min(per_file, rows - done)
         tables = (make(min(piece, size - at), rng) for at in range(0, size, piece))
         first = next(tables)
-        dictionary = not kind.endswith("wide")
+        dictionary = not kind.endswith(("wide", "rows"))
         options = {} if dictionary else {"compression": "none", "use_dictionary": False, "write_statistics": False}
         with pq.ParquetWriter(partial / f"{number}.parquet", first.schema, **options) as writer:
             # Buffered: pieces smaller than a row group are joined in it.
@@ -104,17 +120,19 @@ def generate(kind: str, cache: Path) -> Path:
     return folder
 
 
-def consume(folder: str, kind: str, threads: int) -> None:
+def consume(folder: str, kind: str, threads: int, isolation: Any) -> None:
     """Run in the measured process: one epoch, saying when it is idle and when it is done."""
     from parquet_loader import BatchedDataLoader  # noqa: PLC0415  (only the measured process loads torch)
 
-    with tempfile.TemporaryDirectory() as small:
-        pq.write_table(KINDS[kind][0](64, np.random.default_rng(0)), f"{small}/0.parquet")
-        for _ in BatchedDataLoader(small, 16, shuffle=True, memory_limit="64MiB", num_threads=threads):
-            pass
-    print("idle", flush=True)
-    sys.stdin.readline()
-    loader = BatchedDataLoader(folder, KINDS[kind][3], shuffle=True, memory_limit=LIMIT_BYTES, num_threads=threads)
+    options: dict[str, Any] = {"shuffle": True, "num_threads": threads, "isolation": isolation}
+    with tempfile.TemporaryDirectory() as folder_of_few:
+        pq.write_table(KINDS[kind][0](64, np.random.default_rng(0)), f"{folder_of_few}/0.parquet")
+        with BatchedDataLoader(folder_of_few, 16, memory_limit="64MiB", **options) as few:
+            for _ in few:
+                pass
+            print("idle", flush=True)  # with the process that reads, where there is one
+            sys.stdin.readline()
+    loader = BatchedDataLoader(folder, KINDS[kind][3], memory_limit=LIMIT_BYTES, **options)
     plan = loader.plan()
     for _ in loader:
         pass
@@ -132,19 +150,26 @@ def consume(folder: str, kind: str, threads: int) -> None:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Return private and shared anonymous memory of a process."""
-    total = 0
-    with open(f"/proc/{pid}/status", encoding="ascii") as status:
-        for line in status:
-            if line.startswith(("RssAnon:", "RssShmem:")):
-                total += int(line.split()[1]) * 1024
-    return total
+    """Return private and shared anonymous memory of a process and its children; a page that two share counts once."""
+    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    if not pids:
+        return _kilobytes(Path(f"/proc/{pid}/status"), ("RssAnon:", "RssShmem:"))
+    return sum(_kilobytes(Path(f"/proc/{p}/smaps_rollup"), ("Pss_Anon:", "Pss_Shmem:")) for p in (pid, *pids))
 
 
-def measure(kind: str, cache: Path, threads: int) -> dict[str, float]:
+def _kilobytes(path: Path, names: tuple[str, ...]) -> int:
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except OSError:  # it has just ended
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(names))
+
+
+def measure(kind: str, cache: Path, threads: int, isolation: str) -> dict[str, float]:
     """Run one kind and return its figures."""
     folder = generate(kind, cache)
     command = [sys.executable, __file__, "--consume", str(folder), kind, "--threads", str(threads)]
+    command += ["--isolation", isolation]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
         assert child.stdout is not None
@@ -177,16 +202,17 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=list(KINDS))
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "parquet_loader-bench" / "memory")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--isolation", choices=("thread", "process"), default="thread")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--consume", nargs=2, metavar=("FOLDER", "KIND"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.consume:
         folder, kind = arguments.consume
-        consume(folder, kind, arguments.threads)
+        consume(folder, kind, arguments.threads, arguments.isolation)
         return
     results = {}
     for kind in arguments.kinds:
-        figures = results[kind] = measure(kind, arguments.cache, arguments.threads)
+        figures = results[kind] = measure(kind, arguments.cache, arguments.threads, arguments.isolation)
         verdict = "within" if figures["share_of_limit"] <= ALLOWED else "OVER"
         print(
             f"{kind:12} peak above idle {figures['peak_above_idle_bytes'] / 2**20:6.1f} MiB = "
