@@ -44,7 +44,7 @@ import numpy, pyarrow, torch
 warnings.simplefilter("ignore")
 url, batch_size, epochs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 {program}
-wall, cpu = [], []
+wall, cpu, ids = [], [], []
 for epoch in range(epochs + 1):
     start, used, rows, total = time.perf_counter(), time.process_time(), 0, 0.0
     with loader() as batches:
@@ -53,9 +53,10 @@ for epoch in range(epochs + 1):
             total += float(batch["id"].sum())
     wall.append(time.perf_counter() - start)
     cpu.append(time.process_time() - used)
+    ids.append([rows, total])
 versions = {{m.__name__: m.__version__ for m in (numpy, pyarrow, torch)}}
 versions["python"] = sys.version.split()[0]
-print(json.dumps({{"rows": rows, "sum": total, "wall_s": wall[1:], "cpu_s": cpu[1:], "versions": versions}}))
+print(json.dumps({{"ids": ids[1:], "wall_s": wall[1:], "cpu_s": cpu[1:], "versions": versions}}))
 """
 ROW_READER = """
 from {package} import make_reader
@@ -144,23 +145,33 @@ def run(python: str, program: str, url: str, batch_size: int, epochs: int) -> di
 def compare(
     programs: dict[str, tuple[str, str, str]], rows: int, batch_size: int, epochs: int, runs: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run programs in turns; return figures and versions by program. Stop where one delivers other rows."""
+    """Run programs in turns; return figures and versions by program.
+
+    Petastorm's readers may end before they begin: the thread that hands out row groups and the one that asks whether
+    all are done race each other. An epoch that lacks rows is counted, and left out of the figures; here it is an error.
+    """
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in programs}
     for _ in range(runs):
         for name, (python, program, url) in programs.items():
             one = run(python, program, url, batch_size, epochs)
-            if (one["rows"], one["sum"]) != (rows, rows * (rows - 1) / 2):
-                raise SystemExit(f"{name} delivered {one['rows']} rows with ids of the sum {one['sum']}")
+            one["is_whole"] = [ids == [rows, rows * (rows - 1) / 2] for ids in one["ids"]]
+            if name != "petastorm" and not all(one["is_whole"]):
+                raise SystemExit(f"{name} delivered rows and a sum of ids of {one['ids']}")
             found[name].append(one)
     figures = {}
     for name, ones in found.items():
-        wall, cpu = ([s for one in ones for s in one[key]] for key in ("wall_s", "cpu_s"))
+        whole = [is_whole for one in ones for is_whole in one["is_whole"]]
+        wall, cpu = (
+            [s for one in ones for s, is_whole in zip(one[key], one["is_whole"], strict=True) if is_whole]
+            for key in ("wall_s", "cpu_s")
+        )
         figures[name] = {
             "rows_per_s": round(rows / statistics.median(wall)),
             "slowest_rows_per_s": round(rows / max(wall)),
             "fastest_rows_per_s": round(rows / min(wall)),
             "cpu_us_per_row": round(statistics.median(cpu) / rows * 1e6, 3),
             "epochs": len(wall),
+            "epochs_that_lacked_rows": whole.count(False),
         }
     return figures, {name: ones[0]["versions"] for name, ones in found.items()}
 
@@ -172,7 +183,7 @@ def main() -> None:
     parser.add_argument("--arrays", type=int, default=20_000, help="rows of the data set of arrays")
     parser.add_argument("--images", type=int, default=2_000, help="rows of the data set of images")
     parser.add_argument("--columns", type=int, default=1_000_000, help="rows of the plain data set")
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "petastorm.json"))
     given = parser.parse_args()
@@ -204,10 +215,11 @@ def main() -> None:
             figures, versions = compare(programs, rows, batch_size, given.epochs, given.runs)
             results["cases"][kind] = {"what": WHAT[kind], "rows": rows, "figures": figures}
             results["versions"] = {"here": versions["import"], "petastorm": versions.get("petastorm")}
-            print(WHAT[kind])
+            print(WHAT[kind], flush=True)
             for name, one in figures.items():
                 spread = f"{one['slowest_rows_per_s']:,} to {one['fastest_rows_per_s']:,}"
-                print(f"  {name:10} {one['rows_per_s']:12,} rows/s ({spread}), {one['cpu_us_per_row']} CPU us a row")
+                cpu = f"{one['cpu_us_per_row']} CPU us a row"
+                print(f"  {name:10} {one['rows_per_s']:12,} rows/s ({spread}), {cpu}", flush=True)
     results["machine"]["load_after"] = round(os.getloadavg()[0], 1)
     if given.petastorm_python is not None:
         results["versions"]["petastorm"]["petastorm"] = "0.13.1"
