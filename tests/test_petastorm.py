@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import pickle
 import shutil
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -31,6 +33,7 @@ from parquet_loader.petastorm import (
     make_reader,
     print_dataset,
 )
+from parquet_loader.petastorm.cache import LocalDiskCache
 from parquet_loader.petastorm.codecs import (
     CompressedImageCodec,
     CompressedNdarrayCodec,
@@ -342,6 +345,42 @@ def test_readers_without_end_and_forgotten_ones_leave_no_thread() -> None:
     assert not reader_threads()
 
 
+def test_a_consumer_that_waits_does_nothing_meanwhile() -> None:
+    """In Petastorm it asks for results again and again, without a pause where rows are shuffled."""
+    gate, begun = threading.Event(), threading.Event()
+    calls: list[int] = [0]
+
+    def held_up(row: dict[str, Any]) -> dict[str, Any]:
+        begun.set()
+        assert gate.wait(100)
+        return row
+
+    def consume() -> None:
+        def count(*_: object) -> None:
+            calls[0] += 1
+
+        sys.setprofile(count)
+        try:
+            next(reader)
+        finally:
+            sys.setprofile(None)
+
+    options: dict[str, Any] = {"transform_spec": TransformSpec(held_up), "shuffle_rows": True, "workers_count": 1}
+    with make_reader(EVERYTHING, schema_fields=["id"], **options) as reader:
+        consumer = threading.Thread(target=consume)
+        consumer.start()
+        assert begun.wait(100)
+        while sys._current_frames()[consumer.ident or 0].f_code is not threading.Condition.wait.__code__:
+            os.sched_yield()
+        before = calls[0]
+        for _ in range(500):
+            os.sched_yield()
+        assert calls[0] - before < 10, "the few that lie between entering `wait` and the lock"
+        gate.set()
+        consumer.join(100)
+    assert calls[0] - before >= 10
+
+
 def test_an_error_reaches_the_caller_with_file_row_group_and_field(tmp_path: Path) -> None:
     folder = tmp_path / "ds"
     shutil.copytree(oracle.SERIES, folder)
@@ -423,6 +462,43 @@ def test_the_disk_cache_keeps_to_its_limit(tmp_path: Path) -> None:
     ) as reader:
         assert len(list(reader)) == 48
     assert 0 < sum(p.stat().st_size for p in cache.iterdir()) <= 2 * limit
+
+
+def test_the_disk_cache_takes_petastorms_options(tmp_path: Path) -> None:
+    table = pa.table({"x": np.arange(1000)})
+    calls: list[str] = []
+
+    def get(cache: LocalDiskCache, key: str) -> None:
+        def fill() -> pa.Table:
+            calls.append(key)
+            return table
+
+        assert cache.get(key, fill).equals(table)
+
+    full = LocalDiskCache(str(tmp_path / "full"), 20_000, 100, shards=2, cleanup=False, eviction_policy="none")
+    for key in "abc" * 2:
+        get(full, key)
+    assert calls == ["a", "b", "c", "c"], "what is kept stays, and what does not fit is not kept"
+    calls.clear()
+    recent = LocalDiskCache(str(tmp_path / "recent"), 20_000)
+    for key in "abacbc":
+        get(recent, key)
+    assert set(calls) == {"a", "b", "c"}
+    assert len(calls) < 6
+    size = sum(path.stat().st_size for path in (tmp_path / "recent").iterdir())
+    assert 0 < size <= 20_000
+    calls.clear()
+    for path in (tmp_path / "full").iterdir():
+        path.write_bytes(b"cut short")
+    get(full, "a")
+    get(full, "a")
+    assert calls == ["a"], "a file that cannot be read is read anew from the data set"
+    full.cleanup()
+    assert (tmp_path / "full").is_dir()
+    LocalDiskCache(str(tmp_path / "recent"), 20_000, cleanup=True).cleanup()
+    assert not (tmp_path / "recent").exists()
+    with pytest.raises(ConfigurationError, match="no room for a few rows"):
+        LocalDiskCache(str(tmp_path / "small"), 1000, 100)
 
 
 # -- the torch loaders --
