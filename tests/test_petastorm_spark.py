@@ -94,3 +94,79 @@ def test_a_data_frame_is_read_by_torch_and_written_once(spark: Any, tmp_path: Pa
     assert batches[0]["list"].shape == (4, 2)
     converter.delete()
     assert not [p for p in tmp_path.iterdir() if p.is_dir()]
+
+
+def test_a_block_that_fails_writes_no_metadata_and_spark_is_as_before(spark: Any, tmp_path: Path) -> None:
+    from parquet_loader.petastorm.codecs import ScalarCodec
+    from parquet_loader.petastorm.errors import PetastormMetadataError, PetastormMetadataGenerationError
+    from parquet_loader.petastorm.etl.dataset_metadata import get_schema_from_dataset_url, materialize_dataset
+    from parquet_loader.petastorm.unischema import Unischema, UnischemaField
+    from parquet_loader.unischema import SparkType
+
+    schema = Unischema("S", [UnischemaField("id", np.int64, (), ScalarCodec(SparkType("LongType")), False)])
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.setInt("parquet.block.size", 7 * 2**20)
+    hadoop.unset("parquet.summary.metadata.level")
+    url = f"file://{tmp_path}/ds"
+
+    def fail() -> None:
+        with materialize_dataset(spark, url, schema, row_group_size_mb=1, use_summary_metadata=True):
+            assert hadoop.get("parquet.block.size") == str(2**20)
+            assert hadoop.get("parquet.summary.metadata.level") == "ALL"
+            spark.range(3).write.parquet(url)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert hadoop.get("parquet.block.size") == str(7 * 2**20)
+    assert hadoop.get("parquet.summary.metadata.level") is None
+    assert (tmp_path / "ds/_metadata").exists(), "Spark's own"
+    with pytest.raises(PetastormMetadataError, match="no Unischema"):
+        get_schema_from_dataset_url(url)
+    with (
+        pytest.raises(PetastormMetadataGenerationError, match="no metadata were written"),
+        materialize_dataset(spark, f"file://{tmp_path}/nothing", schema),
+    ):
+        pass
+    with materialize_dataset(spark, url, schema):
+        spark.range(3, 9).write.mode("append").parquet(url)
+    with BatchedDataLoader(tmp_path / "ds", 10) as loader:
+        assert sorted(next(iter(loader))["id"].tolist()) == list(range(9))
+
+
+def test_a_converter_casts_floats_and_vectors_and_goes_to_other_processes(spark: Any, tmp_path: Path) -> None:
+    import pickle
+
+    from pyspark.ml.linalg import Vectors
+
+    from parquet_loader.errors import ConfigurationError
+    from parquet_loader.petastorm.spark import SparkDatasetConverter, make_spark_converter
+
+    spark.conf.unset(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF)
+    rows = [(n, Vectors.dense([n, 0.5]) if n % 2 else Vectors.sparse(2, {1: 0.5}), [n / 3]) for n in range(6)]
+    frame = spark.createDataFrame(rows, ["id", "vector", "list"])
+    with pytest.raises(ConfigurationError, match="parentCacheDirUrl"):
+        make_spark_converter(frame)
+    spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{tmp_path}/cache with spaces")
+    for arguments in ({"dtype": "int8"}, {"compression_codec": "none of these"}):
+        with pytest.raises(ConfigurationError):
+            make_spark_converter(frame, **arguments)
+    made = {
+        dtype: make_spark_converter(frame, dtype=dtype, compression_codec="gzip") for dtype in ("float32", "float64")
+    }
+    assert len({converter.cache_dir_url for converter in made.values()}) == 2
+    for dtype, converter in made.items():
+        again = pickle.loads(pickle.dumps(converter))
+        with again.make_torch_dataloader(batch_size=6, num_epochs=1, shuffle_row_groups=False) as dataloader:
+            (batch,) = list(dataloader)
+        order = batch["id"].argsort()
+        assert str(batch["vector"].dtype) == str(batch["list"].dtype) == f"torch.{dtype}"
+        assert batch["vector"][order].tolist() == [[n * (n % 2), 0.5] for n in range(6)]
+        np.testing.assert_allclose(batch["list"][order].numpy().ravel(), np.arange(6) / 3, rtol=1e-6)
+    there = make_spark_converter(made["float64"].cache_dir_url)
+    assert len(there) == 6
+    with there.make_torch_dataloader(batch_size=4, num_epochs=2, cur_shard=0, shard_count=1) as dataloader:
+        assert sum(len(batch["id"]) for batch in dataloader) == 12
+    for converter in made.values():
+        converter.delete()
+    assert not [path for path in (tmp_path / "cache with spaces").iterdir() if path.is_dir()]

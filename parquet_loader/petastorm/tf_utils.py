@@ -36,7 +36,7 @@ def _tf_dtype(tf: Any, numpy_dtype: Any) -> Any:
 
 
 def _sanitized(name: str, value: Any) -> Any:
-    """Return a value in a type that TensorFlow has: Decimals as text, times as nanoseconds since 1970.
+    """Return a value in a type that TensorFlow has: text as UTF-8, Decimals as text, times as ns since 1970.
 
     Raises:
         ValueError: it is None.
@@ -44,12 +44,14 @@ def _sanitized(name: str, value: Any) -> Any:
     if value is None:
         raise ValueError(f"field {name!r} holds None, which no tensor holds; leave such rows out with a predicate")
     if isinstance(value, Decimal):
-        return str(value.normalize())
+        return str(value.normalize()).encode()
     if isinstance(value, dt.date):
         return int(np.datetime64(value, "ns").astype(np.int64))
     array = np.asarray(value)
     if array.dtype.kind == "M":
         return array.astype("M8[ns]").astype(np.int64)
+    if array.dtype.kind == "U":  # `py_func` knows no text beyond ASCII
+        return np.array([text.encode() for text in array.ravel().tolist()], object).reshape(array.shape)
     if array.dtype.kind == "O":
         return np.array([_sanitized(name, v) for v in array.ravel()]).reshape(array.shape)
     native = array.dtype.newbyteorder("=")  # `py_func` takes the bytes of others as they are
