@@ -148,9 +148,10 @@ def test_a_converter_casts_floats_and_vectors_and_goes_to_other_processes(spark:
     with pytest.raises(ConfigurationError, match="parentCacheDirUrl"):
         make_spark_converter(frame)
     spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{tmp_path}/cache with spaces")
-    for arguments in ({"dtype": "int8"}, {"compression_codec": "none of these"}):
-        with pytest.raises(ConfigurationError):
-            make_spark_converter(frame, **arguments)
+    with pytest.raises(ConfigurationError, match="int8"):
+        make_spark_converter(frame, dtype="int8")
+    with pytest.raises(ConfigurationError, match="zip or so"):
+        make_spark_converter(frame, compression_codec="zip or so")
     made = {
         dtype: make_spark_converter(frame, dtype=dtype, compression_codec="gzip") for dtype in ("float32", "float64")
     }

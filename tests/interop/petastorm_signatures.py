@@ -50,7 +50,7 @@ def arguments_of(callable_: Any) -> list[str] | None:
 
 def names_of(package: str, module: str) -> dict[str, Any]:
     """Return the classes and functions that a module defines or offers, with their arguments and methods."""
-    found = {}
+    found: dict[str, Any] = {}
     loaded = importlib.import_module(f"{package}.{module}" if module else package)
     for name, value in vars(loaded).items():
         own = str(getattr(value, "__module__", "")).startswith(package)
