@@ -1,6 +1,7 @@
 """Writing from Dask and Spark against their own writers, and loading what each wrote: pairs in one run.
 
-    python benchmarks/jobs.py [--gigabytes 2] [--workers 2] [--rounds 3] [--engines dask,spark] [--folder DIR]
+    python benchmarks/jobs.py [--gigabytes 2] [--workers 2] [--rounds 3] [--engines dask,spark]
+        [--shapes mixed,vectors] [--folder DIR]
 
 Two shapes of row: `mixed` (20 float32, 5 int64, two texts, a vector of 16 float32) and `vectors` (1024 float32). They
 lie in Parquet files as pyarrow writes them, vectors as lists; each engine reads these and writes the same rows with its
@@ -199,7 +200,8 @@ def with_dask(options: argparse.Namespace, folder: str) -> Iterator[tuple[str, d
 
     dask.config.set({"dataframe.convert-string": False})
     cluster = partial(LocalCluster, n_workers=options.workers, threads_per_worker=1, dashboard_address=None)
-    for shape, schema in SHAPES.items():
+    for shape in options.shapes.split(","):
+        schema = SHAPES[shape]
 
         def write(size: int, shape: str = shape, schema: Schema = schema) -> None:
             parts = [dask.delayed(Batches)(number, shape, size) for number in range(2 * options.workers)]
@@ -229,7 +231,8 @@ def with_spark(options: argparse.Namespace, folder: str) -> Iterator[tuple[str, 
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-    for shape, schema in SHAPES.items():
+    for shape in options.shapes.split(","):
+        schema = SHAPES[shape]
         spark = (
             SparkSession.builder.master(f"local[{options.workers}]")
             .config("spark.ui.enabled", "false")
@@ -271,6 +274,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engines", default="dask,spark")
+    parser.add_argument("--shapes", default="mixed,vectors")
     parser.add_argument("--folder", help="where to write; default: a temporary directory")
     parser.add_argument("--out", default=os.path.join(os.path.dirname(__file__), "results", "jobs.json"))
     options = parser.parse_args()

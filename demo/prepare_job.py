@@ -113,7 +113,8 @@ def prepare(engine: str, targets: dict[str, Any]) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     try:
-        with_spark(spark, *map(pd.read_csv, paths), targets=targets)
+        flights, weather, planes = map(pd.read_csv, paths)
+        with_spark(spark, flights, weather, planes, targets)
     finally:
         spark.stop()
 

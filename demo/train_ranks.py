@@ -10,6 +10,7 @@ The trainer shares with the job nothing but the schema and the path. On a machin
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from demo.fetch import TRAIN, VALIDATION
@@ -34,9 +35,10 @@ def train(targets: dict[str, Any], epochs: int) -> tuple[dict[str, Errors], list
     """Train on `RANKS` processes, and return the last validation's errors and the rows of an epoch on each rank."""
     task = replace(flights(), train=targets["train"], validation=targets["validation"])
     mean, std = moments(task)
-    results = mp.get_context("spawn").SimpleQueue()
+    results = multiprocessing.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (f"file://{folder}/meeting", targets, mean, std, epochs, results), nprocs=RANKS)
+        arguments = (f"file://{folder}/meeting", targets, mean, std, epochs, results)
+        spawn(_rank, arguments, nprocs=RANKS)
     reports = sorted((results.get() for _ in range(RANKS)), key=lambda found: found[0])
     return reports[0][2], [rows for _, rows, _ in reports]
 
