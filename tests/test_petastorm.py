@@ -638,6 +638,21 @@ def test_the_mock_reader_and_generated_rows_have_the_form_of_the_schema() -> Non
     assert generate_datapoint(schema)["vector"].shape == (2,)
 
 
+@pytest.mark.parametrize("make", [DataLoader, BatchedDataLoader])
+def test_loaders_take_weighted_readers_and_mocks(make: Any) -> None:
+    readers = [make_reader(SERIES, num_epochs=2, workers_count=2) for _ in range(2)]
+    with WeightedSamplingReader(readers, [1, 9], seed=2) as mixed, make(mixed, batch_size=4) as loader:
+        times = [n for batch in loader for n in batch["ts"].tolist()]
+    assert mixed.last_row_consumed
+    with make_reader(SERIES, workers_count=2) as reader:
+        known = {int(row.ts) for row in reader}
+    assert 60 <= len(times) < 100, "until the first of them has no more"
+    assert set(times) == known
+    mock = ReaderMock(get_schema_from_dataset_url(SERIES), schema_data_generator_example)
+    batch = next(iter(make(mock, batch_size=3)))
+    assert batch["vector"].shape == (3, 2)
+
+
 def test_n_grams_need_sorted_rows_of_one_row_group() -> None:
     fields: dict[int, list[Any]] = {0: ["ts"], 1: ["ts"]}
     with (
