@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +56,38 @@ def test_python_blocks_run_in_order_in_an_empty_directory(
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed: pip install '.[frameworks]'")
     monkeypatch.chdir(tmp_path)
+    run(page, {"python"})
+
+
+WITH_SPARK = [page for page in PAGES if any(language == "python spark" for language, _, _ in blocks(page))]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning")
+@pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("page", WITH_SPARK, ids=relative)
+def test_blocks_for_spark_run_among_the_others(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(path).resolve()) for path in [ROOT, *sys.path]))
+    run(page, {"python", "python spark"})["spark"].stop()
+
+
+def run(page: Path, languages: set[str]) -> dict[str, Any]:
+    """Run a page's blocks in the working directory, and return the names they made."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for language, line, code in blocks(page):
-        if language == "python":
+        if language in languages:
             # The empty lines make a traceback name the line of the page.
             exec(compile("\n" * line + code, str(page), "exec"), namespace)
+    return namespace
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_no_python_block_hides_behind_another_name(page: Path) -> None:
-    assert {language for language, _, _ in blocks(page)} <= {"python", "sh", "text", "json"}
+    assert {language for language, _, _ in blocks(page)} <= {"python", "python spark", "sh", "text", "json"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
