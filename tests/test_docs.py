@@ -71,7 +71,7 @@ WITH_SPARK = [page for page in PAGES if any(language == "python spark" for langu
 def test_blocks_for_spark_run_among_the_others(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(path).resolve()) for path in [ROOT, *sys.path]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(path).resolve()) for path in [str(ROOT), *sys.path]))
     run(page, {"python", "python spark"})["spark"].stop()
 
 
