@@ -275,7 +275,13 @@ class BatchedDataLoader:
 
         Raises:
             ConfigurationError: the order is one of logical shards, whose batches no worker can have for itself.
+            UnsupportedError: the source is a store, whose files only the process that looks at it holds.
         """
+        if self._following is not None:
+            raise UnsupportedError(
+                f"num_workers={workers} over a SampleStore: worker processes hold none of its files; use "
+                "num_workers=0, the loader reads in the background anyway"
+            )
         division = self._division()
         if workers > 1 and self._sharding.options.logical_shards is not None:
             raise ConfigurationError(

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from parquet_loader.errors import WriteError
 from parquet_loader.store.locks import LockedFile, is_locked
 from parquet_loader.store.names import new_identity
 from parquet_loader.store.places import Places, names_in
@@ -38,13 +39,21 @@ class Lease:
         places: The store.
         names: The files; all are needed at first.
         about: What others may want to know of the reader.
+
+    Raises:
+        WriteError: the file system refuses (a full disk).
     """
 
     def __init__(self, places: Places, names: Sequence[str], about: dict[str, Any]) -> None:
         about = {"files": len(names), "pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), **about}
         text = "\n".join([json.dumps(about), *names, ""]).encode("utf-8")
-        self._file = LockedFile(os.path.join(places.readers, new_identity()))
-        self._file.write(text + bytes(len(names)), 0)
+        try:
+            self._file = LockedFile(os.path.join(places.readers, new_identity()), text + bytes(len(names)))
+        except OSError as error:
+            raise WriteError(
+                f"{places.readers}: the hold on what is read cannot be written: {error.strerror}; free some space, or "
+                "read the directory as a path, without a hold"
+            ) from error
         self._offset = len(text)
         self._times = np.zeros(len(names), np.int64)
         self._places = np.arange(len(names))

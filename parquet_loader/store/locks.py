@@ -54,6 +54,12 @@ def _close_registered(descriptor: int) -> None:
             os.close(descriptor)
 
 
+def _write_all(descriptor: int, content: bytes) -> None:
+    done = 0
+    while done < len(content):  # what a full disk cuts short is refused the second time
+        done += os.pwrite(descriptor, content[done:], done)
+
+
 class LockedFile:
     """A new file that is locked for as long as this process keeps it open.
 
@@ -61,16 +67,20 @@ class LockedFile:
 
     Args:
         path: Where; nothing may be there yet.
+        content: Its first bytes; where they cannot be written, there is no file.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, content: bytes) -> None:
         self.path = path
         self._pid = os.getpid()
         self._lock = RLock()  # so that nothing is written to a descriptor that another thread has closed
         self._descriptor = _open_registered(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            _write_all(self._descriptor, content)
         except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
             _close_registered(self._descriptor)
             raise
 

@@ -102,11 +102,23 @@ class Reading:
         return read_list(self._places, name)
 
     def keep(self, name: str, data: Callable[[], bytes]) -> None:
-        """Keep a list for the states that name it; nothing where the directory is read-only."""
-        if self._ledger is not None:
-            text = data()
+        """Keep a list for the states that name it; nothing where the directory is read-only.
+
+        Where the disk is full, a warning says so: a checkpoint is worth more than its place in the epoch.
+        """
+        if self._ledger is None:
+            return
+        text = data()
+        try:
             with self._ledger.transaction():
                 keep_list(self._places, name, text)
+        except OSError as error:
+            warnings.warn(
+                f"{self._places.snapshots}: the list of this epoch's files cannot be kept ({error.strerror}); the "
+                "state goes on with this epoch only while the store has the same files",
+                RuntimeWarning,
+                stacklevel=6,
+            )
 
     def with_counts(self, files: Sequence[Examined]) -> list[StoredFile]:
         """Return the files with how often each was delivered."""

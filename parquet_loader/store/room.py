@@ -51,8 +51,7 @@ class Reservation:
         self.writer = new_identity()
         self.bytes = 0
         with ledger.transaction():
-            self._file = LockedFile(os.path.join(places.writers, self.writer))
-            self._file.write(reservation_text(0), 0)
+            self._file = LockedFile(os.path.join(places.writers, self.writer), reservation_text(0))
 
     @property
     def is_here(self) -> bool:
@@ -246,8 +245,10 @@ def take_back(places: Places, totals: Totals) -> int:
         path = os.path.join(places.readers, name)
         if not is_locked(path):
             content = read_lease(path)
-            add_seen(places, content.delivered() if content else {})
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(
+                OSError
+            ):  # on a full disk it is counted and removed later: room must be made first
+                add_seen(places, content.delivered() if content else {})
                 os.unlink(path)
                 removed += 1
     return removed

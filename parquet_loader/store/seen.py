@@ -41,13 +41,13 @@ def read_seen(places: Places) -> dict[int, tuple[int, int]]:
 
 
 def compact_seen(places: Places, present: Callable[[], set[int]]) -> None:
-    """Forget files that are gone, once there is much to forget; called under the store's lock.
+    """Forget files that are gone, once there is much to forget and room to do so; called under the store's lock.
 
     Args:
         places: The store.
         present: Returns the sequence numbers of the files that are there.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         if os.stat(places.seen).st_size > _COMPACT_BYTES:
             counts, keep = read_seen(places), present()
             records = [(s, *counts[s]) for s in sorted(counts.keys() & keep)]

@@ -210,7 +210,7 @@ class SampleStore:
 
         Raises:
             ResumeError: it is none, or the store keeps its list of files no longer.
-            WriteError: the directory is read-only.
+            WriteError: the directory is read-only, or the disk full.
         """
         name, epoch, batch = _place_of(state, self.path)
         with self._writable().ledger.transaction():
@@ -224,7 +224,10 @@ class SampleStore:
             gone = set(found.gone.tolist())
             names = [name for number, name in enumerate(found.names) if number not in gone]
             held = HeldState(name, epoch, batch, time.time(), len(names), len(gone))
-            write_hold(self._places, held, names)
+            try:
+                write_hold(self._places, held, names)
+            except OSError as error:
+                raise WriteError(f"{self.path}: the hold cannot be written: {error.strerror}") from error
         return held
 
     def release(self, held: HeldState | Mapping[str, Any]) -> bool:

@@ -64,6 +64,44 @@ def test_a_full_disk_loses_only_what_was_not_published(tmp_path: Path) -> None:
         assert numbers(path)[-1] == 100_009
 
 
+def test_a_full_disk_stops_holds_and_leaves_nothing_and_states_are_still_taken(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "-o", "size=1m"):
+        path = tmp_path / "disk" / "store"
+        store = SampleStore(path, schema=SCHEMA, options=ONE)
+        with store.writer() as writer:
+            writer.write(rows(0, 1000))
+        filler = tmp_path / "disk" / "filler"
+        with BatchedDataLoader(store, 10) as loader:
+            iterator = iter(loader)
+            next(iterator)
+            fill(filler)
+            with pytest.warns(RuntimeWarning, match="list of this epoch's files cannot be kept"):
+                state = loader.state_dict()
+            assert delivered_rest(iterator) == list(range(10, 1000))
+            with pytest.raises(WriteError, match=r"hold on what is read cannot be written: No space left"):
+                iter(loader)
+            filler.unlink()
+            loader.load_state_dict(state)
+            assert delivered(loader) == list(range(10, 1000))
+            store.hold(loader.state_dict())
+        fill(filler)
+        assert store.evict(to_bytes=1).files == 0  # all are held on purpose
+        assert store.release(store.holds()[0])
+        assert store.evict(to_bytes=1).files > 0
+        assert SampleStore(path).status().readers == 0
+        assert os.listdir(path / ".store" / "readers") == []
+
+
+def fill(path: Path) -> None:
+    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def delivered_rest(iterator: Iterator[Any]) -> list[int]:
+    return [i for batch in iterator for i in batch["i"].tolist()]
+
+
 def test_a_read_only_directory_can_be_read(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk"):
         path = tmp_path / "disk" / "store"

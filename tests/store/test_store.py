@@ -15,11 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from torch.utils.data import DataLoader
 
 from parquet_loader import (
     BatchedDataLoader,
     ConfigurationError,
     DataError,
+    ParquetIterable,
     SampleStore,
     Scalar,
     Schema,
@@ -28,6 +30,7 @@ from parquet_loader import (
     StoreFullError,
     StoreOptions,
     Tensor,
+    UnsupportedError,
     WriteError,
 )
 from parquet_loader.store import StoreWriter
@@ -434,6 +437,16 @@ def test_files_of_others_are_never_read_counted_or_deleted(tmp_path: Path) -> No
     store.evict(to_bytes=1)
     assert set(os.listdir(store.path)) == {*foreign, "nested", ".store"}
     assert numbers(nested.path) == list(range(5000, 5100))
+
+
+def test_worker_processes_are_refused_since_they_would_hold_nothing(store: SampleStore) -> None:
+    with store.writer() as writer:
+        writer.write(rows(0, 100))
+    with BatchedDataLoader(store, 10) as loader:
+        dataset = ParquetIterable(loader)
+        assert sum(len(batch["i"]) for batch in DataLoader(dataset, batch_size=None)) == 100
+        with pytest.raises(UnsupportedError, match="num_workers=1 over a SampleStore"):
+            next(iter(DataLoader(dataset, batch_size=None, num_workers=1)))
 
 
 def test_a_pickled_store_opens_elsewhere(store: SampleStore) -> None:
