@@ -23,7 +23,7 @@ import torch
 
 from parquet_loader import BatchedDataLoader as OurLoader
 from parquet_loader import WriteOptions
-from parquet_loader.errors import ConfigurationError, DataError, TransformError
+from parquet_loader.errors import ConfigurationError, DataError, SchemaError, TransformError
 from parquet_loader.petastorm import (
     NoDataAvailableError,
     TransformSpec,
@@ -530,10 +530,13 @@ def test_loaders_deliver_every_row_once_and_end_with_a_partial_batch(make: Any, 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 40])
 def test_batches_are_cut_from_row_groups_of_any_size(batch_size: int, capacity: int, tmp_path: Path) -> None:
     sizes = [1, 5, 2, 9, 3, 3, 12, 1]
-    with pq.ParquetWriter(tmp_path / "x.parquet", pa.schema({"id": pa.int64(), "pair": pa.list_(pa.int64(), 2)})) as w:
+    schema = pa.schema({"id": pa.int64(), "pair": pa.list_(pa.int64(), 2), "large": pa.uint64()})
+    with pq.ParquetWriter(tmp_path / "x.parquet", schema) as writer:
         for start, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
             numbers = np.arange(start, start + size)
-            w.write_table(pa.table({"id": numbers, "pair": [[n, -n] for n in numbers.tolist()]}, w.schema))
+            pairs = [[n, -n] for n in numbers.tolist()]
+            columns = {"id": numbers, "pair": pairs, "large": [2**63 + n for n in numbers.tolist()]}
+            writer.write_table(pa.table(columns, schema))
     reader = make_batch_reader(f"file://{tmp_path}", **IN_ORDER)
     with BatchedDataLoader(reader, batch_size=batch_size, shuffling_queue_capacity=capacity) as loader:
         batches = list(loader)
@@ -543,6 +546,7 @@ def test_batches_are_cut_from_row_groups_of_any_size(batch_size: int, capacity: 
     assert capacity or rows == list(range(36))
     for batch in batches:
         assert torch.equal(batch["pair"], torch.stack([batch["id"], -batch["id"]], 1))
+        assert batch["large"].tolist() == [2**63 + n for n in batch["id"].tolist()]
 
 
 @pytest.mark.parametrize("make", [DataLoader, BatchedDataLoader])
@@ -808,6 +812,12 @@ def test_a_row_group_is_copied_in_pieces(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("copy", "again"):
         with OurLoader(tmp_path / name, 24) as loader:
             assert next(iter(loader))["part"].to_list() == [row["part"] for row in oracle.rows()]
+
+
+def test_a_copy_of_no_column_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match="names no field"):
+        copy_dataset(oracle.SERIES, tmp_path / "copy", columns=[])
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_copy_that_fails_names_the_place_and_leaves_nothing(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ def copy_dataset(
     snapshot = dataset.snapshot
     found = _schema_of(declared, snapshot.schemas[0], snapshot.partition_schema)
     schema = found if columns is None else found.select(columns)
+    if not schema:
+        raise SchemaError("copy_dataset: columns names no field; None copies all")
     target = target_schema(schema)
     done = 0
     with (

@@ -259,7 +259,7 @@ def _permutation(pool: Mapping[str, torch.Tensor], seed: int, number: int) -> to
 
 
 def _taken(pool: Mapping[str, torch.Tensor], order: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {name: torch.index_select(rows, 0, order) for name, rows in pool.items()}
+    return {name: rows[order] for name, rows in pool.items()}
 
 
 def _cut(pool: Mapping[str, torch.Tensor], start: int, stop: int, size: int) -> Iterator[dict[str, torch.Tensor]]:
