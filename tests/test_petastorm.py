@@ -501,6 +501,31 @@ def test_the_disk_cache_takes_petastorms_options(tmp_path: Path) -> None:
         LocalDiskCache(str(tmp_path / "small"), 1000, 100)
 
 
+def test_the_disk_cache_leaves_what_is_not_its_own_and_may_vanish_under_a_reader(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    (cache / "000").mkdir(parents=True)
+    (cache / "notes.arrow").write_bytes(bytes(10**6))
+    options: dict[str, Any] = {
+        "schema_fields": ["id", "png", "matrix"],
+        "cache_type": "local-disk",
+        "cache_location": str(cache),
+        "cache_size_limit": 12_000,
+        "cache_extra_settings": {"cleanup": True},
+        **IN_ORDER,
+    }
+    with make_reader(EVERYTHING, reader_pool_type="dummy", **options) as reader:
+        first = [int(next(reader).id) for _ in range(7)]
+        with make_reader(EVERYTHING, **options) as other:
+            assert ids(other) == list(range(24))
+        assert sorted(path.name for path in cache.iterdir()) == ["000", "notes.arrow"]
+        (cache / "000").rmdir()
+        (cache / "notes.arrow").unlink()
+        cache.rmdir()
+        assert [*first, *ids(reader)] == list(range(24))
+        assert len(list(cache.iterdir())) == 2
+    assert not cache.exists()
+
+
 # -- the torch loaders --
 
 

@@ -17,6 +17,8 @@ LEFT_OUT = {
     ("etl.dataset_metadata", "load_row_groups"),
     ("etl.rowgroup_indexing", "PieceInfo"),
     ("reader", "normalize_dataset_url_or_urls"),
+    ("utils", "add_to_dataset_metadata"),
+    ("utils", "run_in_subprocess"),
 }
 # What took such an object takes the URL of the data set, or an Arrow schema.
 CHANGED = {

@@ -4,7 +4,8 @@
     from petastorm.pytorch import DataLoader    ->    from parquet_loader.petastorm.pytorch import DataLoader
 
 Modules have the names that they have in Petastorm: `unischema`, `codecs`, `predicates`, `selectors`, `ngram`,
-`transform`, `weighted_sampling_reader`, `reader`, `pytorch`, `tf_utils`, `spark`, `spark_utils`, `etl`, `test_util`.
+`transform`, `weighted_sampling_reader`, `reader`, `pytorch`, `tf_utils`, `spark`, `spark_utils`, `etl`, `utils`,
+`test_util`.
 docs/petastorm.md lists what differs.
 """
 

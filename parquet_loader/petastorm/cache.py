@@ -6,7 +6,7 @@ import abc
 import contextlib
 import hashlib
 import os
-import shutil
+import re
 import tempfile
 from collections.abc import Callable
 from threading import Lock
@@ -15,6 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
+
+_KEPT = re.compile(r"[0-9a-f]{64}\.arrow")
+_OURS = re.compile(r"[0-9a-f]{64}\.arrow|\..{8}\.arrow\.partial")
 
 
 class CacheBase(abc.ABC):
@@ -44,7 +47,8 @@ class LocalDiskCache(CacheBase):
         size_limit_bytes: Most bytes of all files together.
         expected_row_size_bytes: Bytes of a row, as a guess; only checked against the limit.
         shards: As in Petastorm; there is no need of them here.
-        cleanup: Whether `cleanup`, and so the end of a reader, removes the directory.
+        cleanup: Whether `cleanup`, and so the end of a reader, removes what is kept, and the directory if it is empty
+            then.
         settings: ``eviction_policy="none"``: what does not fit any more is not kept. Others have no meaning here.
 
     Raises:
@@ -87,15 +91,24 @@ class LocalDiskCache(CacheBase):
         return table
 
     def _keep(self, path: str, table: pa.Table) -> None:
-        descriptor, partial = tempfile.mkstemp(dir=self._path, prefix=".", suffix=".partial")
-        os.close(descriptor)
+        partial = None
         try:
+            os.makedirs(self._path, exist_ok=True)  # the end of another reader may have removed it
+            descriptor, partial = tempfile.mkstemp(dir=self._path, prefix=".", suffix=".arrow.partial")
+            os.close(descriptor)
             with pa.OSFile(partial, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
                 writer.write_table(table)
             os.replace(partial, path)
         except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(partial)  # the disk is full: nothing is kept, and the row group is returned all the same
+            if partial is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(partial)  # the disk is full: nothing is kept, and the row group is returned all the same
+
+    def _entries(self, names: re.Pattern[str]) -> list[os.DirEntry[str]]:
+        """Return the files of this cache; others that lie in the directory are nobody's business here."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._path) as entries:
+            return [entry for entry in entries if names.fullmatch(entry.name)]
+        return []
 
     def _has_room(self, nbytes: int) -> bool:
         """Make room, if files may be removed; return whether there is any."""
@@ -103,7 +116,7 @@ class LocalDiskCache(CacheBase):
             return False
         with self._lock:
             kept = []
-            for entry in os.scandir(self._path):
+            for entry in self._entries(_KEPT):
                 with contextlib.suppress(FileNotFoundError):
                     found = entry.stat()
                     kept.append((found.st_mtime_ns, found.st_size, entry.path))
@@ -119,6 +132,10 @@ class LocalDiskCache(CacheBase):
         return True
 
     def cleanup(self) -> None:
-        """Remove the directory, if that was asked for."""
+        """Remove what is kept, and the directory if it holds nothing else, if that was asked for."""
         if self._cleanup:
-            shutil.rmtree(self._path, ignore_errors=True)
+            for entry in self._entries(_OURS):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry.path)
+            with contextlib.suppress(OSError):
+                os.rmdir(self._path)

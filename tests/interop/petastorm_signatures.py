@@ -36,6 +36,7 @@ MODULES = [
     "test_util.reader_mock",
     "transform",
     "unischema",
+    "utils",
     "weighted_sampling_reader",
 ]
 

@@ -1,0 +1,8 @@
+"""Names of Petastorm's module `utils` that scripts use."""
+
+from __future__ import annotations
+
+from parquet_loader.petastorm.decoding import decode_stored_row as decode_row
+from parquet_loader.petastorm.errors import DecodeFieldError
+
+__all__ = ["DecodeFieldError", "decode_row"]
