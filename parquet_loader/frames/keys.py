@@ -22,6 +22,7 @@ _PORTABLE_NODES = frozenset(
 )
 _FOREIGN_WORDS = ("UDF", "Subquery", "Exists", "Invoke", "UserDefined")
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
+_TIME_ZONE = "spark.sql.session.timeZone"
 _FULL_TEXT = "spark.sql.debug.maxToStringFields"
 
 
@@ -53,7 +54,7 @@ def dask_key(data: Any) -> str:
 
 
 def spark_key(df: Any) -> str:
-    """Return a key of the analysed plan, and of the sizes and times of the files it reads.
+    """Return a key of the analysed plan, of the session's SQL settings, and of the sizes and times of its files.
 
     Plans of relational operators over files have the same key in every process; others hold data or functions of
     their session, and have a key of that session.
@@ -65,7 +66,7 @@ def spark_key(df: Any) -> str:
             text = f"{df.sparkSession.sparkContext.applicationId} {plan.toString()}"
         else:
             text = f"{plan.canonicalized().toString()} {df.schema.json()} {sources}"
-    return digest(text, _files(df))
+    return digest(text, _settings(df.sparkSession), _files(df))
 
 
 def _sources(plan: Any) -> list[str] | None:
@@ -110,6 +111,17 @@ def _files(df: Any) -> list[str]:
         status = path.getFileSystem(configuration).getFileStatus(path)
         found.append(f"{name} {status.getLen()} {status.getModificationTime()}")
     return found
+
+
+def _settings(spark: Any) -> list[str]:
+    """Return what the session sets of SQL: the same plan means something else in another time zone, or under ANSI."""
+    found = [f"{_TIME_ZONE} {spark.conf.get(_TIME_ZONE)}"]
+    pairs = spark._jsparkSession.conf().getAll().iterator()
+    while pairs.hasNext():
+        pair = pairs.next()
+        if pair._1().startswith("spark.sql.") and pair._1() != _FULL_TEXT:
+            found.append(f"{pair._1()} {pair._2()}")
+    return sorted(found)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ _IMAGE_BYTES = 128 * 2**10
 _REPORT = "kind string, report string"
 _MARK = "<<parquet_loader "
 _REPORTS: dict[str, Any] = {"WrittenFile": WrittenFile, "Chunk": Chunk}
+_DONE = "done"
 _POLL_S = 0.5
 
 
@@ -129,7 +130,10 @@ class _SparkRunner:
             if failure is None:
                 raise
             raise failure.error() from None
-        return [_REPORTS[row["kind"]](**json.loads(row["report"])) for row in rows]
+        found = [_REPORTS[row["kind"]](**json.loads(row["report"])) for row in rows if row["kind"] != _DONE]
+        bar.begin(len(rows) - len(found))
+        bar.show(len(rows) - len(found))
+        return found
 
 
 def _write_part(spec: JobSpec, task: PartitionTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -159,8 +163,9 @@ def _plain_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def _reported(reports: Any) -> pa.RecordBatch:
-    kinds = [type(report).__name__ for report in reports]
-    texts = [json.dumps(dataclasses.asdict(report)) for report in reports]
+    """Return what a task yields: a row for each report, and one for the task."""
+    kinds = [*(type(report).__name__ for report in reports), _DONE]
+    texts = [*(json.dumps(dataclasses.asdict(report)) for report in reports), ""]
     return pa.record_batch([pa.array(kinds, pa.string()), pa.array(texts, pa.string())], ["kind", "report"])
 
 
@@ -219,9 +224,10 @@ def _watched(spark: Any, bar: Bar) -> Iterator[None]:
         with contextlib.suppress(Exception):  # Spark Connect has no tracker: there is no bar then
             tracker = spark.sparkContext.statusTracker()
             while not stop.wait(_POLL_S):
-                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-                bar.begin(sum(stage.numTasks for stage in stages if stage))
-                bar.show(sum(stage.numCompletedTasks for stage in stages if stage))
+                stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage]
+                if stages:
+                    bar.begin(sum(stage.numTasks for stage in stages))
+                    bar.show(sum(stage.numCompletedTasks for stage in stages))
 
     thread = threading.Thread(target=watch, name="parquet_loader-progress", daemon=True)
     thread.start()
