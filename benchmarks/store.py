@@ -19,6 +19,7 @@ import json
 import multiprocessing
 import os
 import platform
+import resource
 import shutil
 import sys
 import tempfile
@@ -55,11 +56,13 @@ def sustained(
 ) -> dict[str, Any]:
     """Write and read at once; return rates in MB/s of records."""
     store = SampleStore(path, schema=SCHEMA, max_bytes=max_bytes, options=StoreOptions(durable=durable))
+    children = cpu_seconds(resource.RUSAGE_CHILDREN)
     read_bytes, wait_s, epochs, starts = 0, 0.0, 0, list[float]()
     most_bytes = 0
     with store.sample(records, processes=writers, arguments=(512, seconds)) as samplers:
         store.wait(rows=4096, timeout_s=120)
         began, written = time.perf_counter(), sum(s.bytes for s in samplers.status())
+        reading = cpu_seconds(resource.RUSAGE_SELF)
         with BatchedDataLoader(store, 256, shuffle=True, memory_limit="1GiB") as loader:
             while not samplers.is_done:
                 asked = time.perf_counter()
@@ -75,12 +78,19 @@ def sustained(
                 wait_s += loader.stats().wait_s
                 epochs += 1
         lasted = time.perf_counter() - began
+        reading = cpu_seconds(resource.RUSAGE_SELF) - reading
         done = samplers.stop()
+    writing = cpu_seconds(resource.RUSAGE_CHILDREN) - children
     status = store.status()
+    # What a second of a processor gave: tells more than the rates do where other programs had most of the processors.
+    per_cpu = sum(s.bytes for s in done) / writing / MB, read_bytes / reading / MB
     return {
         "written_mb_s": (sum(s.bytes for s in done) - written) / lasted / MB,
         "read_mb_s": read_bytes / lasted / MB,
         "wait_share": wait_s / lasted,
+        "written_mb_per_cpu_s": per_cpu[0],
+        "read_mb_per_cpu_s": per_cpu[1],
+        "cpus_used": (writing + reading) / lasted,
         "train_mb_s": train_mb_s or None,
         "epochs": epochs,
         "first_batch_s": median(starts) if starts else None,
@@ -91,6 +101,12 @@ def sustained(
         "writers_waited_s": sum(s.waited_s for s in done),
         "restarts": sum(s.starts for s in done) - writers,
     }
+
+
+def cpu_seconds(whose: int) -> float:
+    """Return the processor time of this process, or of its children that have ended."""
+    used = resource.getrusage(whose)
+    return used.ru_utime + used.ru_stime
 
 
 def disk_limit(path: str, seconds: float) -> float:

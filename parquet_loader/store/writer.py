@@ -89,7 +89,7 @@ class Output:
         self._schema = settings().schema
         self.reservation = Reservation(places, ledger)
         self._metadata = {FOOTER_KEY: _footer_text(settings(), self.reservation.writer, options)}
-        self._buffer = RowGroupBuffer(settings().row_group_bytes)
+        self._buffer = RowGroupBuffer(settings().row_group_bytes, slack=1 / 8)
         self._layout: Layout | None = None
         self._file: Unfinished | None = None
         self._files = 0

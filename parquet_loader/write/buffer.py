@@ -12,13 +12,16 @@ class RowGroupBuffer:
 
     Args:
         goal_bytes: Size of a row group once decoded.
+        slack: By what share of it a row group may be larger, where that ends it with a batch: so no rest of the batch
+            has to be copied, to wait for the next one.
 
     Attributes:
         rows: Rows waiting.
     """
 
-    def __init__(self, goal_bytes: int) -> None:
+    def __init__(self, goal_bytes: int, slack: float = 0.0) -> None:
         self.rows = 0
+        self._slack_bytes = int(slack * goal_bytes)
         self._goal_bytes = goal_bytes
         self._full: deque[pa.Table] = deque()
         self._waiting: list[pa.Table] = []
@@ -31,7 +34,10 @@ class RowGroupBuffer:
         self.rows += table.num_rows
         while table.num_rows:
             row_bytes = max(1.0, table.nbytes / table.num_rows)
-            rows = max(0 if self._waiting else 1, int((self._goal_bytes - self._waiting_bytes) / row_bytes))
+            room = self._goal_bytes - self._waiting_bytes
+            rows = max(0 if self._waiting else 1, int(room / row_bytes))
+            if table.nbytes <= room + self._slack_bytes:
+                rows = table.num_rows
             head, table = table.slice(0, rows), table.slice(rows)
             if head.num_rows:
                 self._waiting.append(head)

@@ -348,6 +348,18 @@ def test_a_batch_that_does_not_fit_leaves_the_writer_usable(store: SampleStore) 
     assert numbers(store.path) == list(range(20))
 
 
+def test_a_batch_that_nearly_fills_a_file_is_not_cut(tmp_path: Path) -> None:
+    goal = 100 * (256 + 8)
+    store = SampleStore(tmp_path, schema=SCHEMA, options=StoreOptions(file_bytes=goal, durable=False))
+    with store.writer() as writer:
+        for k in range(4):
+            writer.write(rows(110 * k, 110))  # an eighth more than the goal at most
+            assert writer.done.rows == 110 * (k + 1)
+        writer.write(rows(440, 260))
+    assert [f.rows for f in store.files()] == [110] * 4 + [100, 100, 60]
+    assert numbers(tmp_path) == list(range(700))
+
+
 def test_a_batch_may_be_reused_after_write(store: SampleStore) -> None:
     with store.writer() as writer:
         batch = rows(0, 10)
