@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader.petastorm import TransformSpec, make_batch_reader, make_reader
 from parquet_loader.petastorm.ngram import NGram
-from parquet_loader.petastorm.predicates import in_lambda
+from parquet_loader.petastorm.predicates import in_lambda, in_set
 from tests import petastorm_oracle as oracle
 
 pytest.importorskip("tensorflow", reason="tensorflow is not installed")
@@ -84,6 +87,35 @@ def test_rows_that_hold_nulls_are_named_and_may_be_left_out() -> None:
     there = in_lambda(["int_null"], lambda value: value is not None)
     with make_reader(EVERYTHING, schema_fields=["id", "int_null"], predicate=there, **IN_ORDER) as reader:
         assert [int(row.int_null) for row in make_petastorm_dataset(reader)] == list(range(0, 24, 2))
+
+
+def test_nulls_of_batches_are_named_whatever_numpy_makes_of_them(tmp_path: Path) -> None:
+    """In Petastorm they become the least int64."""
+    columns = {
+        "n": pa.array([1, None], pa.int32()),
+        "t": pa.array([1, None], pa.timestamp("us")),
+        "s": pa.array(["é", None]),
+        "b": pa.array([True, None]),
+        "f": pa.array([1.5, None]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    for name in "ntsb":
+        with (
+            make_batch_reader(f"file://{tmp_path}", schema_fields=[name]) as reader,
+            pytest.raises(tf.errors.OpError, match=f"field '{name}' holds None"),
+        ):
+            list(make_petastorm_dataset(reader))
+    with make_batch_reader(f"file://{tmp_path}", schema_fields=["f"]) as reader:
+        (batch,) = list(make_petastorm_dataset(reader))
+    assert np.isnan(batch.f.numpy()[1]), "floats have a value for it"
+    with (
+        tf.Graph().as_default(),
+        make_batch_reader(f"file://{tmp_path}", predicate=in_set({1}, "n"), schema_fields=["n", "t", "b"]) as reader,
+        tf.Session() as session,
+    ):
+        found = session.run(tf_tensors(reader))
+    assert (found.n.dtype, found.n.tolist(), found.t.tolist()) == (np.int32, [1], [1000])
+    assert (found.b.dtype, found.b.tolist()) == (np.bool_, [True])
 
 
 def test_transformed_rows_have_the_types_of_the_transformed_schema() -> None:

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.petastorm.unischema import Unischema, dtype_name
+from parquet_loader.petastorm.unischema import Unischema, UnischemaField, dtype_name
 
 # Name of the operation that says how full the shuffling queue of `tf_tensors` is.
 RANDOM_SHUFFLING_QUEUE_SIZE = "random_shuffling_queue_size"
 
 _TF_NAMES = {"uint16": "int32", "uint32": "int64", "str_": "string", "bytes_": "string", "Decimal": "string"}
 _TF_NAMES |= {"datetime64": "int64", "bool": "bool"}
+_WIDENED: dict[Any, Any] = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
 
 
 def _tensorflow() -> Any:
@@ -35,28 +36,37 @@ def _tf_dtype(tf: Any, numpy_dtype: Any) -> Any:
     return tf.dtypes.as_dtype(_TF_NAMES.get(name, name))
 
 
-def _sanitized(name: str, value: Any) -> Any:
+def _sanitized(field: UnischemaField, value: Any) -> Any:
     """Return a value in a type that TensorFlow has: text as UTF-8, Decimals as text, times as ns since 1970.
 
     Raises:
-        ValueError: it is None.
+        ValueError: it is None, or holds nulls in another form: NaT, or NaN where the field holds no floats.
     """
     if value is None:
-        raise ValueError(f"field {name!r} holds None, which no tensor holds; leave such rows out with a predicate")
+        raise _null(field)
     if isinstance(value, Decimal):
         return str(value.normalize()).encode()
     if isinstance(value, dt.date):
         return int(np.datetime64(value, "ns").astype(np.int64))
     array = np.asarray(value)
     if array.dtype.kind == "M":
+        if np.isnat(array).any():
+            raise _null(field)
         return array.astype("M8[ns]").astype(np.int64)
     if array.dtype.kind == "U":  # `py_func` knows no text beyond ASCII
         return np.array([text.encode() for text in array.ravel().tolist()], object).reshape(array.shape)
     if array.dtype.kind == "O":
-        return np.array([_sanitized(name, v) for v in array.ravel()]).reshape(array.shape)
-    native = array.dtype.newbyteorder("=")  # `py_func` takes the bytes of others as they are
-    widened: Any = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}.get(native, native)
-    return array.astype(widened, copy=False)
+        return np.array([_sanitized(field, v) for v in array.ravel()]).reshape(array.shape)
+    dtype = array.dtype.newbyteorder("=")  # `py_func` takes the bytes of others as they are
+    if dtype.kind == "f" and dtype_name(field.numpy_dtype).startswith(("int", "uint", "bool")):
+        if np.isnan(array).any():  # numbers with nulls among them, as pandas has them
+            raise _null(field)
+        dtype = np.dtype(field.numpy_dtype)
+    return array.astype(_WIDENED.get(dtype, dtype), copy=False)
+
+
+def _null(field: UnischemaField) -> ValueError:
+    return ValueError(f"field {field.name!r} holds None, which no tensor holds; leave such rows out with a predicate")
 
 
 class _Form:
@@ -77,7 +87,8 @@ class _Form:
     def flat(self, item: Any) -> list[Any]:
         """Return the values of a row, a batch or an n-gram."""
         rows = [item] if self._steps is None else [item[step] for step in self._steps]
-        return [_sanitized(name, value) for row in rows for name, value in row._asdict().items()]
+        pairs = zip(self._views, rows, strict=True)
+        return [_sanitized(field, getattr(row, name)) for view, row in pairs for name, field in view.fields.items()]
 
     def named(self, *flat: Any) -> Any:
         """Return a namedtuple, or for an n-gram a dict of them by step."""
