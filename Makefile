@@ -37,7 +37,7 @@ $(VENV)/dev:
 	@touch $@ $(VENV)/demo
 
 $(VENV)/all:
-	$(INSTALL) --editable '.[dev,spark]'
+	$(INSTALL) --editable '.[dev,spark,frameworks]'
 	@touch $@ $(VENV)/dev $(VENV)/demo
 
 demo: $(VENV)/demo

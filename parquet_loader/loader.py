@@ -42,7 +42,7 @@ class BatchedDataLoader:
     """Iterate over Parquet in batches of tensors (or of numpy arrays), read and shuffled in the background.
 
     Each pass over the loader is one epoch, and the next pass the next one, also after a pass that was left early;
-    `set_epoch` and `seek` choose. One pass at a time: a second `iter` raises while the first is neither finished nor
+    `set_epoch` and `seek` choose. One pass at a time: a second `iter` raises in the midst of the first, unless that was
     let go of. `state_dict` tells where the loader is, and `load_state_dict` goes on from there with the very next
     batch. Of several ranks, each reads a part of its own, and all get the same number of batches.
 
@@ -231,6 +231,11 @@ class BatchedDataLoader:
         if not self._is_placed or epoch != self._next_epoch:
             self._place(epoch, 0)
 
+    @property
+    def sampler(self) -> Self:
+        """The loader: trainers such as Lightning's look here for `set_epoch`, as with torch's `DistributedSampler`."""
+        return self
+
     def seek(self, epoch: int, batch: int) -> None:
         """Let the next pass begin with a batch of an epoch; at most two windows are read for it.
 
@@ -259,6 +264,7 @@ class BatchedDataLoader:
             LoaderStateError: the loader is closed, or an earlier pass is not finished.
         """
         if self._following is None:
+            self._check_ready()
             return self._begin(self._plan(self._next_epoch), self._next_batch)
         self._following.telling(self._check_ready)
         seen = self._following.begin(self._next_epoch, self._next_batch)
@@ -513,11 +519,15 @@ class BatchedDataLoader:
 
     def _check_idle(self) -> None:
         running = self._running() if self._running is not None else None
-        if running is not None and running.is_here:
+        if running is None or not running.is_here:
+            return
+        if running.figures.was_asked and running.figures.next_batch < len(self):
             raise LoaderStateError(
                 "this loader is being iterated already; finish that pass, let go of its iterator, or call "
                 "loader.reset() (two passes at a time need two loaders)"
             )
+        # Trainers make an iterator, and another before they use it; and know from `len` when they have seen all.
+        self.reset()
 
     def _window_needs(self) -> dict[str, Any]:
         """Return what windows depend on: batches and parts as on the fewest ranks that the job may run on."""

@@ -37,8 +37,8 @@ def relative(page: Path) -> str:
 
 
 def params(page: Path) -> Any:
-    marks = [pytest.mark.slow, pytest.mark.timeout(600)] if page.name in NEEDS else []
-    return pytest.param(page, marks=marks, id=relative(page))
+    others = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]  # warnings of others
+    return pytest.param(page, marks=others if page.name in NEEDS else [], id=relative(page))
 
 
 def is_missing(package: str) -> bool:

@@ -296,10 +296,42 @@ def test_a_state_is_not_loaded_in_the_midst_of_a_pass(states: tuple[str, dict[st
     root, state = states
     with BatchedDataLoader(root, 8, shuffle=True, window_rows=40) as loader:
         iterator = iter(loader)
+        next(iterator)
         with pytest.raises(LoaderStateError, match="being iterated already"):
             loader.load_state_dict(state)
         del iterator
         loader.load_state_dict(state)
+
+
+def test_a_pass_of_which_no_batch_was_asked_counts_for_nothing(root: str) -> None:
+    """Trainers make iterators that they never use, and call `set_epoch` between an iterator and its first batch."""
+    with BatchedDataLoader(root, 8, shuffle=True) as loader:
+        epochs = [[exact(batch) for batch in loader] for _ in range(3)]
+        loader.set_epoch(0)
+        held = [iter(loader), iter(loader)]
+        assert exact(next(held[1])) == epochs[0][0]
+        with pytest.raises(LoaderStateError, match="closed or reset before the last batch"):
+            next(held[0])
+        loader.reset()
+        assert [exact(batch) for batch in loader] == epochs[1]
+        loader.load_state_dict(loader.state_dict(batches=3))
+        held = [iter(loader)]
+        assert loader.state_dict()["batch"] == 3
+        assert [exact(batch) for batch in loader] == epochs[1][3:]
+        held = [iter(loader)]
+        loader.set_epoch(2)
+        assert [exact(batch) for batch in loader] == epochs[2]
+
+
+def test_who_counts_batches_need_not_ask_for_one_more(root: str) -> None:
+    with BatchedDataLoader(root, 8, shuffle=True) as loader:
+        epochs = [[exact(batch) for batch in loader] for _ in range(3)]
+        loader.set_epoch(0)
+        held = []
+        for epoch in epochs:
+            held.append(iter(loader))
+            assert [exact(next(held[-1])) for _ in range(len(loader))] == epoch
+            assert loader.sampler.state_dict()["batch"] == 0
 
 
 def test_the_window_of_the_state_is_taken_over_under_another_memory_limit(tmp_path: Path) -> None:
@@ -326,6 +358,7 @@ def test_a_loader_travels_by_pickle_with_its_place_and_its_snapshot(tmp_path: Pa
             assert copy.state_dict() == loader.state_dict()
             assert [exact(batch) for batch in copy] == [exact(batch) for batch in loader]
         iterator = iter(loader)
+        next(iterator)
         with pytest.raises(LoaderStateError):
             pickle.dumps(loader)
         del iterator
