@@ -50,7 +50,6 @@ def test_webdatasets_order_is_that_of_its_own_loop() -> None:
         rng = np.random.default_rng(0)
         groups = rng.permutation(6).tolist()
         data = [row for group in groups for row in range(group * 50, group * 50 + 50)]
-        bufsize = min(bufsize, len(data))
         picks = rng.integers(0, bufsize, len(data) - bufsize + 1).tolist()
         buffer, found = data[: bufsize - 1], []
         for sample, k in zip(data[bufsize - 1 :], picks, strict=True):
