@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -47,7 +48,7 @@ def figures(order: Rows) -> dict[str, Any]:
     return {"chi_square_ratio": ratios, "distance": distance(order)}
 
 
-def threshold(order_of: Any, batch_size: int, most: int) -> int | None:
+def threshold(order_of: Callable[[int], Rows], batch_size: int, most: int) -> int | None:
     """Return the smallest window, to one part in 32, whose chi-square is within 5 % of a full shuffle's."""
     low, high = 0, most
     if chi_square_ratio(order_of(high), LABELS, batch_size) > WITHIN:
@@ -71,7 +72,7 @@ def measure() -> dict[str, Any]:
         def ours(window: int, groups: int = groups, rows: int = row_group_rows) -> Rows:
             return windows_order(groups, rows, window, lanes_of(rows, window), BATCHES[-1])
 
-        systems = {
+        systems: dict[str, Callable[[int], Rows]] = {
             "windows": ours,
             "petastorm": partial(petastorm_order, groups, row_group_rows, batch_size=BATCHES[-1]),
             "webdataset": partial(webdataset_order, groups, row_group_rows),
