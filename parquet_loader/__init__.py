@@ -27,6 +27,7 @@ from parquet_loader.errors import (
 )
 from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
 from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
+from parquet_loader.split import split
 from parquet_loader.types import Ragged, Shard
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from parquet_loader.forecast import EpochPlan
     from parquet_loader.iterable import ParquetIterable
     from parquet_loader.loader import BatchedDataLoader
+    from parquet_loader.mixture import MixedLoader
     from parquet_loader.rewrite import RewriteReport, rewrite_dataset
     from parquet_loader.stats import LoaderStats
     from parquet_loader.store import SampleStore, StoreOptions
@@ -46,6 +48,7 @@ _LAZY = {
     "ConvertedLoader": "parquet_loader.convert",
     "EpochPlan": "parquet_loader.forecast",
     "LoaderStats": "parquet_loader.stats",
+    "MixedLoader": "parquet_loader.mixture",
     "ParquetIterable": "parquet_loader.iterable",
     "RewriteReport": "parquet_loader.rewrite",
     "from_dask": "parquet_loader.convert",
@@ -71,6 +74,7 @@ __all__ = [
     "LoaderStateError",
     "LoaderStats",
     "MemoryLimitError",
+    "MixedLoader",
     "OutputOptions",
     "ParquetIterable",
     "ParquetLoaderError",
@@ -98,6 +102,7 @@ __all__ = [
     "from_pandas",
     "from_spark",
     "rewrite_dataset",
+    "split",
     "write_dataset",
 ]
 

@@ -200,6 +200,11 @@ class BatchedDataLoader:
         return self._dataset.sizing.window_rows
 
     @property
+    def changes(self) -> bool:
+        """Whether the source is looked at anew at each epoch's start, as a `SampleStore` is."""
+        return self._following is not None
+
+    @property
     def shard(self) -> Shard:
         """Which rank of how many this loader reads for."""
         return self._sharding.shard

@@ -33,6 +33,7 @@ ROOMS = [
     "unischema",
     "plan",
     "live",
+    "split",
     "filters",
     "columns",
     "blobs",
@@ -70,6 +71,7 @@ ROOMS = [
     "stats",
     "epoch",
     "loader",
+    "mixture",
     "iterable",
     "frames",
     "convert",
@@ -198,6 +200,7 @@ def test_public_names_are_these() -> None:
         "LoaderStateError",
         "LoaderStats",
         "MemoryLimitError",
+        "MixedLoader",
         "OutputOptions",
         "ParquetIterable",
         "ParquetLoaderError",
@@ -225,6 +228,7 @@ def test_public_names_are_these() -> None:
         "from_pandas",
         "from_spark",
         "rewrite_dataset",
+        "split",
         "write_dataset",
     ]
 
