@@ -66,7 +66,8 @@ def ids(batches: Any) -> Iterator[tuple[str, list[int]]]:
 @pytest.mark.parametrize("stop", STOPS)
 def test_any_place_is_gone_to_again_and_goes_on_alike(roots: dict[str, str], stop: Stop) -> None:
     with new_mixed(roots, stop) as mixed:
-        epochs, states = [], []
+        epochs: list[list[tuple[str, list[int]]]] = []
+        states: list[str] = []
         for _ in range(3):
             epochs.append([])
             for batch in ids(mixed):
@@ -82,13 +83,13 @@ def test_any_place_is_gone_to_again_and_goes_on_alike(roots: dict[str, str], sto
     assert epochs[0] != epochs[1]
     with new_mixed(roots, stop) as mixed:
         for taken in range(1, 2 * length, 3):
-            epoch, batch = divmod(taken, length)
+            epoch, place = divmod(taken, length)
             mixed.load_state_dict(json.loads(states[taken - 1]))
-            assert (mixed.state_dict()["epoch"], mixed.state_dict()["batch"]) == (epoch, batch)
-            assert list(ids(mixed)) == epochs[epoch][batch:]
+            assert (mixed.state_dict()["epoch"], mixed.state_dict()["batch"]) == (epoch, place)
+            assert list(ids(mixed)) == epochs[epoch][place:]
             assert list(ids(mixed)) == epochs[epoch + 1]
-            mixed.seek(epoch, batch)
-            assert next(ids(mixed)) == epochs[epoch][batch]
+            mixed.seek(epoch, place)
+            assert next(ids(mixed)) == epochs[epoch][place]
 
 
 def test_a_pass_that_was_left_counts_and_its_iterator_is_void(roots: dict[str, str]) -> None:

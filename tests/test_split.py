@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,7 +50,7 @@ def test_shares_are_even_and_seeds_independent() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_loaders_of_both_sides_share_no_row_as_files_come(tmp_path: Path, isolation: str) -> None:
+def test_loaders_of_both_sides_share_no_row_as_files_come(tmp_path: Path, isolation: Any) -> None:
     def write(number: int) -> None:
         ids = pa.array(np.arange(300) * 7 + number, pa.int32())
         pq.write_table(pa.table({"id": ids, "day": ids.cast(pa.date32())}), tmp_path / f"{number}.parquet")
