@@ -8,6 +8,7 @@ ledger                the account of bytes, and the lock under which it changes
 holds, seen           which files readers need; how often each was delivered
 files                 published files, as their footers describe them
 lists                 lists of files that states name, and holds on them
+leaving               files that are to make way
 room                  reservations and eviction
 bounds, unfinished    how much rows may come to; a file on its way
 writer                `StoreWriter`

@@ -46,6 +46,11 @@ class Places:
         return os.path.join(self.hidden, "seen")
 
     @property
+    def leaving(self) -> str:
+        """Names of files that are to make way."""
+        return os.path.join(self.hidden, "leaving")
+
+    @property
     def writers(self) -> str:
         """One locked file for each live writer, with the bytes it reserves."""
         return os.path.join(self.hidden, "writers")

@@ -14,6 +14,7 @@ from parquet_loader.live import Growth
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.store.files import Examined, Files
 from parquet_loader.store.holds import Lease
+from parquet_loader.store.leaving import read_leaving
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.lists import FileList, keep_list, read_list
 from parquet_loader.store.names import FileName
@@ -79,8 +80,10 @@ class Reading:
         return Listed(tuple(known), lease)
 
     def _listed(self) -> list[str]:
+        """Return the names of the files that are there, without those that are to make way, if there are others."""
         self._names = self._places.published(self._tag, self._names)
-        return list(self._names)
+        leaving = set(read_leaving(self._places))
+        return [name for name in self._names if name not in leaving] or list(self._names)
 
     def hold_list(self, data: bytes, purpose: str) -> tuple[FileList, Lease | None]:
         """Return a list that was dumped, and hold those of its files that are there.

@@ -18,6 +18,7 @@ from threading import RLock
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.store.files import Files
 from parquet_loader.store.holds import Holds, read_lease
+from parquet_loader.store.leaving import let_leave, read_leaving
 from parquet_loader.store.ledger import Ledger, Totals, reservation_text, reserved_bytes
 from parquet_loader.store.locks import LockedFile, is_locked
 from parquet_loader.store.names import new_identity
@@ -139,6 +140,8 @@ class Room:
                     if missing(totals) <= 0:
                         reservation.set(totals, count)
                         return True
+                    if is_fresh:
+                        let_leave(self._places, self._ranking, self._holds.pinned(), missing(totals))
             return False
 
     def evict(self, to_bytes: int) -> Evicted:
@@ -152,6 +155,11 @@ class Room:
 
     def ranking(self) -> list[str]:
         """Return the names of published files, those that go first first. Calls the policy, so not under the lock."""
+        ranked = self._by_policy()
+        known = set(ranked)
+        return list(dict.fromkeys([*(name for name in read_leaving(self._places) if name in known), *ranked]))
+
+    def _by_policy(self) -> list[str]:
         names = self._places.published(self._tag)
         if self._policy == "oldest":
             return list(names)

@@ -170,6 +170,29 @@ def test_a_held_file_stays_and_the_writer_waits_drops_or_fails(tmp_path: Path) -
     assert numbers(tmp_path)[-1] == 3999
 
 
+def test_epochs_that_overlap_for_ever_do_not_keep_a_writer_out(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=200_000, options=SMALL)
+    with store.writer() as writer:
+        writer.write(rows(0, 1000))
+    before = numbers(tmp_path)
+    full = store.writer(when_full="fail")
+    with BatchedDataLoader(store, 10) as one, BatchedDataLoader(store, 10) as other:  # each epoch is one window
+        readers = [iter(one), iter(other)]
+        next(readers[0])
+        with pytest.raises(StoreFullError):
+            full.write(rows(1000, 400))
+        rest = [[i for batch in readers[0] for i in batch["i"].tolist()]]
+        readers[0] = iter(one)  # begins before the other's epoch ends, so that somebody reads at every moment
+        rest.append([i for batch in readers[1] for i in batch["i"].tolist()])
+        assert rest == [before[10:], before]
+        full.flush()
+        later = [i for batch in readers[0] for i in batch["i"].tolist()]
+        assert set(later) < set(before)
+    full.close()
+    assert numbers(tmp_path)[-1] == 1399
+    assert used_bytes(tmp_path) <= 200_000
+
+
 def test_abort_ends_a_wait_for_room(tmp_path: Path) -> None:
     store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=200_000, evict="never", options=SMALL)
     writer = store.writer()

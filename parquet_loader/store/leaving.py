@@ -1,0 +1,47 @@
+"""Files that are to make way: epochs that begin from now on leave them out, so that they are free when others end.
+
+Without this, readers whose epochs overlap could hold every file at every moment, and a writer would wait for ever. A
+writer that finds nothing to evict names the files that go first, as many as it lacks; who lists the store leaves them
+out, and they are evicted once the epochs that hold them let go. The names are advice, in a file that is read and
+written under the store's lock: what is no name of a published file is ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+
+from parquet_loader.store.places import Places
+
+
+def read_leaving(places: Places) -> list[str]:
+    """Return the names of files that are to make way; some may have gone."""
+    try:
+        with open(places.leaving, encoding="utf-8", errors="replace") as file:
+            return file.read().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def let_leave(places: Places, ranking: Iterable[str], pinned: frozenset[str], count: int) -> None:
+    """Name as many files as make up `count` bytes, those named before first; called under the store's lock.
+
+    Args:
+        places: The store.
+        ranking: Names of its files, those that go first first.
+        pinned: Files that are held on purpose, which do not make way.
+        count: Bytes that are lacking.
+    """
+    named = read_leaving(places)
+    chosen: list[str] = []
+    for name in dict.fromkeys([*named, *ranking]):
+        if count <= 0:
+            break
+        if name not in pinned:
+            with contextlib.suppress(OSError):
+                count -= os.stat(places.file(name)).st_size
+                chosen.append(name)
+    if chosen != named:
+        with contextlib.suppress(OSError), open(places.leaving, "w", encoding="utf-8") as file:
+            file.write("".join(f"{name}\n" for name in chosen))
