@@ -20,6 +20,7 @@ NEEDS = {
     "jax.md": ("jax",),
     "lightning.md": ("lightning",),
     "ray.md": ("ray.train",),
+    "torchdata.md": ("torchdata",),
     "transformers.md": ("transformers", "accelerate"),
 }
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
