@@ -39,6 +39,19 @@ def expected_chi_square(rows: int, labels: int, batch_size: int) -> float:
     return (labels - 1) * (rows - batch_size) / (rows - 1)
 
 
+def predicted_ratio(rows: int, window_rows: int, run_rows: float, batch_size: int) -> float:
+    """Return about what `chi_square_ratio` is for windows of whole row groups that come in random order.
+
+    Rows of one label lie together in runs; those of a run are in the same window. So the counts of a batch vary as if
+    it were drawn from ``window_rows / run_rows`` runs.
+
+    Args:
+        rows, window_rows, batch_size: As named.
+        run_rows: Rows of one label that lie together in a row group, their average over rows.
+    """
+    return 1 + (batch_size - 1) * run_rows / window_rows * (1 - window_rows / rows)
+
+
 def chi_square_ratio(order: Rows, labels: int, batch_size: int) -> float:
     """Return the mean chi-square of batches, in units of a full shuffle's; 1 is perfect."""
     mean = float(chi_square(order, labels, batch_size).mean())

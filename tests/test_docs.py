@@ -19,7 +19,6 @@ NEEDS = {
     "accelerate.md": ("accelerate",),
     "jax.md": ("jax",),
     "lightning.md": ("lightning",),
-    "ray.md": ("ray.train",),
     "torchdata.md": ("torchdata",),
     "transformers.md": ("transformers", "accelerate"),
 }

@@ -10,6 +10,7 @@ from benchmarks.mixing import (
     chi_square_ratio,
     distance,
     petastorm_order,
+    predicted_ratio,
     webdataset_order,
     windows_order,
 )
@@ -60,6 +61,14 @@ def test_webdatasets_order_is_that_of_its_own_loop() -> None:
         order = webdataset_order(6, 50, bufsize).tolist()
         assert order[: len(found)] == found
         assert sorted(order[len(found) :]) == sorted(buffer)
+
+
+@pytest.mark.parametrize("windows", [4, 10, 50])
+def test_the_ratio_of_windows_follows_from_their_runs(windows: int) -> None:
+    rows, labels, batch_size = 1_000_000, 1000, 500  # a label is a row group is a run
+    order = windows_order(1000, 1000, rows // windows, 1, batch_size)
+    found = chi_square_ratio(order, labels, batch_size)
+    assert abs(found / predicted_ratio(rows, rows // windows, 1000, batch_size) - 1) < 0.05
 
 
 def test_larger_windows_mix_better() -> None:
