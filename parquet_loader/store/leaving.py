@@ -45,3 +45,9 @@ def let_leave(places: Places, ranking: Iterable[str], pinned: frozenset[str], co
     if chosen != named:
         with contextlib.suppress(OSError), open(places.leaving, "w", encoding="utf-8") as file:
             file.write("".join(f"{name}\n" for name in chosen))
+
+
+def forget_leaving(places: Places) -> None:
+    """Let no file make way; called under the store's lock."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(places.leaving)

@@ -17,6 +17,7 @@ from parquet_loader.errors import ConfigurationError, ResumeError, SchemaError, 
 from parquet_loader.filesystem import PathLike, resolve
 from parquet_loader.schema import Schema
 from parquet_loader.store.files import Files
+from parquet_loader.store.leaving import forget_leaving
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.lists import KEPT_LISTS, FileList, HeldState, is_list_name, read_holds, read_list, write_hold
 from parquet_loader.store.locks import check_locks_exclude, exclusive
@@ -318,6 +319,7 @@ class SampleStore:
         Returns the number of things removed.
         """
         with self._writable().ledger.transaction(rebuild=True) as totals:
+            forget_leaving(self._places)  # a writer that still waits names them again
             return take_back(self._places, totals) + remove_half_replaced(self._places)
 
     def _policy_name(self, settings: Settings) -> str:
