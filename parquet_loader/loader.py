@@ -328,7 +328,7 @@ class BatchedDataLoader:
             return
         if running.is_here and not running.figures.was_asked and not self._is_placed:
             self._place(running.figures.epoch, running.figures.first_batch)
-        running.close()
+        running.close(was_cut_short=not running.figures.was_asked or running.figures.next_batch < len(self))
 
     def stats(self) -> LoaderStats:
         """Return what the epoch under way, or else the last one, was spent on.

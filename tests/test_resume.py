@@ -332,6 +332,7 @@ def test_who_counts_batches_need_not_ask_for_one_more(root: str) -> None:
             held.append(iter(loader))
             assert [exact(next(held[-1])) for _ in range(len(loader))] == epoch
             assert loader.sampler.state_dict()["batch"] == 0
+        assert [next(iterator, None) for iterator in held] == [None, None, None]
 
 
 def test_the_window_of_the_state_is_taken_over_under_another_memory_limit(tmp_path: Path) -> None:
