@@ -19,6 +19,7 @@ NEEDS = {
     "accelerate.md": ("accelerate",),
     "jax.md": ("jax",),
     "lightning.md": ("lightning",),
+    "ray.md": ("ray",),
     "torchdata.md": ("torchdata",),
     "transformers.md": ("transformers", "accelerate"),
 }
