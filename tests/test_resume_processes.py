@@ -94,6 +94,7 @@ def test_a_new_process_goes_on_at_every_batch_of_an_epoch(root: str, isolation: 
         assert json.loads(behind)["epoch"] == (1 if taken < length else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @each_isolation
 def test_stopping_at_random_points_of_three_epochs_changes_nothing(root: str, isolation: Isolation) -> None:
