@@ -273,7 +273,7 @@ def attacks() -> list[Attack]:
             "expected",
         ),
         ("a Unischema without attributes", b"cpetastorm.unischema\nUnischema\n)\x81.", "are no dict"),
-        ("a shared tree of 2^60", _shared_tree(), "expected"),
+        ("a shared tree of 2^60", _shared_tree(), "again and again"),
     ]
     found += [Attack(*entry) for entry in plain]
     for what in ("dtype", "scalar"):
@@ -287,8 +287,48 @@ def _shared_tree() -> bytes:
     """Return a tuple of two of the tuple before, sixty times over."""
     data = b")\x94"
     for level in range(60):
-        data += b"h" + bytes([level]) + b"\x86\x94".join([b"h" + bytes([level]), b""])
+        data += b"0" + 2 * (b"h" + bytes([level])) + b"\x86\x94"
     return b"\x80\x04" + data + b"."
+
+
+_INDEXER = (
+    b"cpetastorm.etl.rowgroup_indexers\nSingleFieldIndexer\n)\x81(dS'_index_name'\nS'i'\nsS'_column_name'\nS'c'\ns"
+)
+_SET = b"c__builtin__\nset\n"
+
+
+def growing_unischema(count: int) -> bytes:
+    """Return a pickled Unischema whose fields all share a codec of many attributes."""
+    codec = b"cpetastorm.codecs\nNdarrayCodec\n)\x81(d(" + b"".join(b"S'%d'\nN" % n for n in range(count)) + b"ub"
+    field = b"cpetastorm.unischema\nUnischemaField\n(S'f'\ncnumpy\nint8\n)" + codec + b"I01\nt\x81q\x000"
+    fields = b"(d(" + b"S'f'\nh\x00" * count + b"u"
+    return field + b"cpetastorm.unischema\nUnischema\n)\x81(dS'_name'\nS'S'\nsS'_fields'\n" + fields + b"sb."
+
+
+def growing_indexes(count: int) -> list[tuple[str, bytes]]:
+    """Return pickled indexes that take the square of their length to read, or of their memory to hold."""
+    numbered = [b"S'%d'\n" % n for n in range(count)]
+    attributes = b"".join(name + b"N" for name in numbered)
+    shared = _INDEXER + b"S'_index_data'\n(dsb" + b"(d(" + attributes + b"u"
+    shared = shared.replace(b"(dsb(d(", b"(ds(").removesuffix(b"u") + b"ubq\x000"
+    one_list = b"(l(" + b"".join(b"I%d\n" % n for n in range(2, count + 2)) + b"e\x85q\x000" + _SET + b"q\x010"
+    sets = b"(d(" + b"".join(b"I%d\nh\x01h\x00R" % n for n in range(2, count + 2)) + b"u"
+    size = count * 1000
+    scalar = b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(S'S%d'\ntRB" % size
+    scalar += size.to_bytes(4, "little") + b"x" * size + b"tRq\x000"
+    dicts = b"".join(name + _INDEXER + b"S'_index_data'\n(dh\x00" + _SET + b")Rssb" for name in numbered)
+    return [
+        ("attributes of one index", shared + b"(d(" + b"".join(name + b"h\x00" for name in numbered) + b"u."),
+        ("numbers of one list", one_list + b"(dS'a'\n" + _INDEXER + b"S'_index_data'\n" + sets + b"sbs."),
+        ("bytes of one scalar", scalar + b"(d(" + dicts + b"u."),
+    ]
+
+
+def indexed_of_one_hash(count: int) -> bytes:
+    """Return a pickled index of Decimals that all have the hash 0."""
+    one = b"cdecimal\nDecimal\n(S'%d'\ntR" + _SET + b")R"
+    values = b"".join(one % (n * (2**61 - 1)) for n in range(1, count + 1))
+    return b"(dS'a'\n" + _INDEXER + b"S'_index_data'\n(d(" + values + b"usbs."
 
 
 INDEX_ATTACKS = [

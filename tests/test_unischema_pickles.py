@@ -108,21 +108,36 @@ def test_values_that_no_index_holds_are_refused(name: str, key: bytes, message: 
 
 
 def test_what_indexes_share_is_read_once() -> None:
-    """A thousand indexes that all hold the same ten thousand values take the time of one."""
+    """A hundred indexes that all hold the same ten thousand values take the time of one."""
     values = b"".join(b"I%d\nh\x00" % n for n in range(10_000))
-    shared = b"(d(" + values.replace(b"\n", b"\n") + b"uq\x01"
+    shared = b"(d(" + values + b"uq\x01"
     one = b"cpetastorm.etl.rowgroup_indexers\nSingleFieldIndexer\n)\x81(dS'_index_name'\nS'i'\n"
     one += b"sS'_column_name'\nS'c'\nsS'_index_data'\nh\x01sb"
-    data = (
-        b"c__builtin__\nset\n((lI1\natRq\x000"
-        + shared
-        + b"0(d("
-        + b"".join(b"S'%d'\n" % n + one for n in range(1000))
-        + b"u."
-    )
-    found = read_indexes(data)
-    assert len(found) == 1000
-    assert found["0"].values is found["999"].values
+    data = b"c__builtin__\nset\n((lI1\natRq\x000" + shared + b"0(d("
+    found = read_indexes(data + b"".join(b"S'%d'\n" % n + one for n in range(100)) + b"u.")
+    assert len(found) == 100
+    assert found["0"].values is found["99"].values
+    with pytest.raises(DataError, match="again and again"):
+        read_indexes(data + b"".join(b"S'%d'\n" % n + one for n in range(1000)) + b"u.")
+
+
+def test_what_is_shared_cannot_multiply() -> None:
+    """Small parts that are shared are read; where they would take time or memory without bounds, they are refused."""
+    for name, data in pickles.growing_indexes(20):
+        assert read_indexes(data), name
+    with pytest.raises(DataError, match="two fields have one name"):
+        read_unischema(pickles.growing_unischema(20))
+    with pytest.raises(DataError, match="again and again"):
+        read_unischema(pickles.growing_unischema(20_000))
+    for name, data in pickles.growing_indexes(3000):
+        with pytest.raises(DataError, match="again and again"):
+            pytest.fail(f"{name}: {len(read_indexes(data))} were read")
+
+
+def test_values_of_one_hash_are_refused() -> None:
+    assert len(read_indexes(pickles.indexed_of_one_hash(100))["a"].values) == 100
+    with pytest.raises(DataError, match="values of one hash"):
+        read_indexes(pickles.indexed_of_one_hash(101))
 
 
 def test_every_call_while_a_pickle_is_read_is_one_of_ours() -> None:

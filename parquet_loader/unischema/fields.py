@@ -26,9 +26,11 @@ def schema_of(record: UnischemaRecord, files: pa.Schema, partitions: pa.Schema) 
         SchemaError: a field can be delivered in no tensor; names it.
     """
     fields: dict[str, Field] = {}
+    types = dict(zip(files.names, files.types, strict=True))
+    directories = set(partitions.names)
     for field in record.fields:
-        stored = files.field(field.name).type if field.name in files.names else None
-        if stored is None and field.name in partitions.names:
+        stored = types.get(field.name)
+        if stored is None and field.name in directories:
             stored = partition_type(field)
         try:
             fields[field.name] = _field(field, stored)

@@ -15,6 +15,8 @@ from parquet_loader.unischema.names import CALLED, Name
 from parquet_loader.unischema.opcodes import MAX_STACK, Op, check_name, check_ops, read_ops, refuse
 
 MAX_DEPTH = 64
+MAX_SIZE = 8_000_000
+BYTES_OF_A_VALUE = 16
 
 
 @dataclass(slots=True, eq=False, repr=False)  # a tree of shared parts can be too large to print
@@ -249,33 +251,55 @@ def _inside(value: Any) -> list[Any]:
             return []
 
 
+class _Opened:
+    """A value that is looked at: what of it is left to see, and how high and large the rest has turned out to be."""
+
+    __slots__ = ("height", "left", "size")
+
+    def __init__(self, value: Any) -> None:
+        self.left = _inside(value).copy()
+        self.height = 0
+        self.size = 1
+
+    def add(self, inner: _Opened) -> None:
+        self.height = max(self.height, inner.height)
+        self.size += inner.size
+
+
 def _check_tree(root: Any) -> None:
-    """Refuse values that hold themselves, and those nested too deeply; what is shared is looked at once."""
-    heights: dict[Any, int] = {}  # of values that are done; 0 for those that are open
+    """Refuse values that hold themselves, that nest too deeply, or that are too large written out.
+
+    What is shared is looked at once, and counts as often as it is referred to: whoever takes the tree apart copies it
+    that often.
+    """
     if not isinstance(root, Items | Pairs | Made):
         return
-    path: list[tuple[Any, list[Any], list[int]]] = [(root, list(_inside(root)), [0])]
-    heights[root] = 0
+    opened = _Opened(root)
+    path = [opened]
+    met: dict[Any, _Opened] = {root: opened}
     while path:
-        value, left, below = path[-1]
-        if not left:
+        above = path[-1]
+        if not above.left:
             path.pop()
-            height = heights[value] = max(below) + 1
-            if height > MAX_DEPTH:
+            above.height += 1
+            if above.height > MAX_DEPTH:
                 refuse(f"values nest more than {MAX_DEPTH} deep")
+            if above.size > MAX_SIZE:
+                refuse(f"values that refer to others again and again: more than {MAX_SIZE} of them, written out")
             if path:
-                path[-1][2].append(height)
+                path[-1].add(above)
             continue
-        inner = left.pop()
+        inner = above.left.pop()
         if not isinstance(inner, Items | Pairs | Made):
+            above.size += 1 + len(inner) // BYTES_OF_A_VALUE if isinstance(inner, str | bytes) else 1
             continue
-        known = heights.get(inner)
-        if known == 0:
-            refuse("a value holds itself")
+        known = met.get(inner)
         if known is not None:
-            below.append(known)
+            if known in path:
+                refuse("a value holds itself")
+            above.add(known)
             continue
         if len(path) >= MAX_DEPTH:
             refuse(f"values nest more than {MAX_DEPTH} deep")
-        heights[inner] = 0
-        path.append((inner, list(_inside(inner)), [0]))
+        known = met[inner] = _Opened(inner)
+        path.append(known)

@@ -19,6 +19,7 @@ from parquet_loader.unischema.names import Name
 from parquet_loader.unischema.opcodes import refuse
 
 MAX_TEXT = 10_000
+MAX_SAME_HASH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ def _field(value: Any) -> FieldRecord:
     name, dtype, shape, codec, nullable = values
     name = _text(name, "the name of a field")
     if not isinstance(nullable, bool | int | None):
-        refuse(f"field {name!r}: nullable is no bool")
+        refuse(f"field {name!r:.80}: nullable is no bool")
     return FieldRecord(name, _dtype_name(dtype, name), _shape(shape, name), _codec(codec, name), bool(nullable))
 
 
@@ -214,20 +215,20 @@ def _dtype_name(value: Any, field_name: str) -> str:
     if isinstance(value, Name) and value.role == "decimal":
         return "Decimal"
     if not isinstance(value, Made) or value.name.role != "dtype":
-        refuse(f"field {field_name!r}: its dtype is none of numpy's")
+        refuse(f"field {field_name!r:.80}: its dtype is none of numpy's")
     return _dtype(value).type.__name__
 
 
 def _shape(value: Any, field_name: str) -> tuple[int | None, ...]:
     lengths = value.values if isinstance(value, Items) and value.kind != "set" else None
     if lengths is None or len(lengths) > 32:
-        refuse(f"field {field_name!r}: its shape is no tuple of lengths")
+        refuse(f"field {field_name!r:.80}: its shape is no tuple of lengths")
     found: list[int | None] = []
     for length in lengths:
         if isinstance(length, Made) and length.name.role == "scalar":
             length = _scalar(length)  # noqa: PLW2901  (a length may be one of numpy's ints)
         if length is not None and (isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 0):
-            refuse(f"field {field_name!r}: its shape is no tuple of lengths")
+            refuse(f"field {field_name!r:.80}: its shape is no tuple of lengths")
         found.append(None if length is None else int(length))
     return tuple(found)
 
@@ -235,8 +236,8 @@ def _shape(value: Any, field_name: str) -> tuple[int | None, ...]:
 def _codec(value: Any, field_name: str) -> Codec | None:
     if value is None:
         return None
-    made = _object(value, "codec", f"the codec of field {field_name!r}")
-    state = _attributes(made, f"the codec of field {field_name!r}")
+    made = _object(value, "codec", f"the codec of field {field_name!r:.80}")
+    state = _attributes(made, f"the codec of field {field_name!r:.80}")
     if made.name.name == "ScalarCodec":
         return Codec("ScalarCodec", spark=_spark_type(state.get("_spark_type"), field_name))
     if made.name.name == "CompressedImageCodec":
@@ -255,11 +256,11 @@ def _spark_type(value: Any, field_name: str) -> SparkType | None:
         return SparkType(value.name)
     if value is None:
         return None
-    made = _object(value, "spark", f"the Spark type of field {field_name!r}")
-    state = _attributes(made, f"the Spark type of field {field_name!r}")
+    made = _object(value, "spark", f"the Spark type of field {field_name!r:.80}")
+    state = _attributes(made, f"the Spark type of field {field_name!r:.80}")
     precision, scale = state.get("precision"), state.get("scale")
     if not isinstance(precision, int | None) or not isinstance(scale, int | None):
-        refuse(f"field {field_name!r}: precision and scale are no integers")
+        refuse(f"field {field_name!r:.80}: precision and scale are no integers")
     return SparkType(made.name.name, precision, scale)
 
 
@@ -269,29 +270,41 @@ def _index(made: Made, known: dict[Any, Any]) -> IndexRecord:
     column = _text(state.get("_column_name"), "the column of an index")
     data = state.get("_index_data")
     if not isinstance(data, Items | Pairs | Made):
-        refuse(f"index {name!r} has no values")
+        refuse(f"index {name!r:.80} has no values")
     if data not in known:  # what several indexes share is read once
         if made.name.name == "FieldNotNullIndexer":
             known[data] = _numbers(data, name)
         else:
-            pairs = _dict(data, f"the values of index {name!r}")
-            known[data] = {_key(key): _shared_numbers(value, name, known) for key, value in pairs}
+            pairs = _dict(data, f"the values of index {name!r:.80}")
+            known[data] = _values(pairs, name, known)
     content = known[data]
     if isinstance(content, frozenset) != (made.name.name == "FieldNotNullIndexer"):
-        refuse(f"index {name!r} holds the values of an index of another kind")
+        refuse(f"index {name!r:.80} holds the values of an index of another kind")
     if isinstance(content, frozenset):
         return IndexRecord(made.name.name, name, column, row_groups=content)
     return IndexRecord(made.name.name, name, column, values=content)
 
 
+def _values(pairs: list[tuple[Any, Any]], name: str, known: dict[Any, Any]) -> dict[Any, frozenset[int]]:
+    found: dict[Any, frozenset[int]] = {}
+    with_hash: dict[int, int] = {}
+    for inner, numbers in pairs:
+        key = _key(inner)
+        alike = with_hash[hash(key)] = with_hash.get(hash(key), 0) + 1
+        if alike > MAX_SAME_HASH:  # each is compared with all others of its hash, which takes for ever
+            refuse(f"index {name!r:.80} has more than {MAX_SAME_HASH} values of one hash")
+        found[key] = _shared_numbers(numbers, name, known)
+    return found
+
+
 def _shared_numbers(value: Any, name: str, known: dict[Any, Any]) -> frozenset[int]:
     if not isinstance(value, Items | Made):
-        refuse(f"index {name!r}: expected a set of numbers of row groups")
+        refuse(f"index {name!r:.80}: expected a set of numbers of row groups")
     if value not in known:
         known[value] = _numbers(value, name)
     numbers = known[value]
     if not isinstance(numbers, frozenset):
-        refuse(f"index {name!r} holds itself")
+        refuse(f"index {name!r:.80} holds itself")
     return numbers
 
 
@@ -300,10 +313,10 @@ def _numbers(value: Any, name: str) -> frozenset[int]:
         inner = value.arguments[0] if value.arguments else Items("list", [])
         value = Items("set", [*(inner.values if isinstance(inner, Items) else [None]), *value.values])
     if not isinstance(value, Items):
-        refuse(f"index {name!r}: expected a set of numbers of row groups")
+        refuse(f"index {name!r:.80}: expected a set of numbers of row groups")
     for number in value.values:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**31:
-            refuse(f"index {name!r}: expected a set of numbers of row groups")
+            refuse(f"index {name!r:.80}: expected a set of numbers of row groups")
     return frozenset(value.values)
 
 
