@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import shutil
+import signal
 import sys
 import threading
 import warnings
@@ -40,6 +41,7 @@ from parquet_loader.petastorm.codecs import (
     NdarrayCodec,
     ScalarCodec,
 )
+from parquet_loader.petastorm.decoding import decode_column
 from parquet_loader.petastorm.errors import DecodeFieldError, PetastormMetadataError
 from parquet_loader.petastorm.etl.dataset_metadata import (
     get_schema_from_dataset_url,
@@ -304,6 +306,32 @@ def test_transformations_of_batches() -> None:
     assert first.wide[3, 1, 2] == 3
 
 
+def test_no_field_asked_for_means_all_fields() -> None:
+    for make, url in ((make_reader, EVERYTHING), (make_batch_reader, PLAIN)):
+        with make(url, schema_fields=[]) as reader, make(url) as whole:
+            assert list(reader.schema.fields) == list(whole.schema.fields)
+
+
+def test_objects_that_a_transformation_leaves_alone_can_be_written_to() -> None:
+    with make_batch_reader(
+        PLAIN, schema_fields=["id", "amount"], transform_spec=TransformSpec(lambda frame: frame), **IN_ORDER
+    ) as reader:
+        batch = next(reader)
+    batch.amount[0] = batch.amount[1]
+    batch.id[0] = 5
+
+
+def test_nulls_and_lengths_of_nothing_decode_as_petastorm_decodes_them() -> None:
+    """A null date is None there; a null time it cannot decode."""
+    day = UnischemaField("day", np.datetime64, (), ScalarCodec(SparkType("DateType")), True)
+    assert decode_column(pa.chunked_array([pa.array([1, None], pa.date32())]), day) == [np.datetime64(1, "D"), None]
+    found = decode_column(pa.chunked_array([pa.array([1, None], pa.timestamp("us"))]), day)
+    assert np.isnat(found[1])
+    nothing = UnischemaField("nothing", np.float32, (0,), NdarrayCodec(), False)
+    blobs = [bytes(NdarrayCodec().encode(nothing, np.zeros(n, np.float32))) for n in (0, 2)]
+    assert [a.shape for a in decode_column(pa.chunked_array([blobs]), nothing)] == [(0,), (2,)]
+
+
 # -- life --
 
 
@@ -393,6 +421,56 @@ def test_an_error_reaches_the_caller_with_file_row_group_and_field(tmp_path: Pat
     ):
         list(reader)
     assert not reader_threads()
+
+
+def test_a_reader_that_failed_says_so_again_instead_of_ending() -> None:
+    def fail(row: dict[str, Any]) -> dict[str, Any]:
+        raise KeyError(int(row["id"]))
+
+    with make_reader(EVERYTHING, schema_fields=["id"], transform_spec=TransformSpec(fail), **IN_ORDER) as reader:
+        with pytest.raises(KeyError):
+            next(reader)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"failed with KeyError\(0\), and rows are missing"):
+                next(reader)
+
+
+def test_an_interrupted_wait_loses_no_rows() -> None:
+    gate = threading.Event()
+
+    def held_up(row: dict[str, Any]) -> dict[str, Any]:
+        assert gate.wait(100)
+        return row
+
+    with make_reader(EVERYTHING, schema_fields=["id"], transform_spec=TransformSpec(held_up), **IN_ORDER) as reader:
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(reader)
+        timer.join()
+        gate.set()
+        assert ids(reader) == list(range(24))
+
+
+class _RowsOf(torch.utils.data.IterableDataset[int]):
+    def __init__(self, reader: Any) -> None:
+        self.reader = reader
+
+    def __iter__(self) -> Any:
+        return iter(ids(self.reader))
+
+
+def test_a_reader_that_began_before_a_fork_is_an_error_and_no_hang() -> None:
+    with make_reader(EVERYTHING, schema_fields=["id"], **IN_ORDER) as reader:
+        fresh = torch.utils.data.DataLoader(_RowsOf(reader), None, num_workers=1, multiprocessing_context="fork")
+        assert list(fresh) == list(range(24))
+        next(reader)
+        begun = torch.utils.data.DataLoader(
+            _RowsOf(reader), None, num_workers=1, multiprocessing_context="fork", timeout=60
+        )
+        with pytest.raises(RuntimeError, match="only in the process that it began in"):
+            list(begun)
+        assert len(list(reader)) == 23
 
 
 @pytest.mark.parametrize(

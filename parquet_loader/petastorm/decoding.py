@@ -49,7 +49,10 @@ def decode_column(column: pa.ChunkedArray, field: UnischemaField) -> list[Any]:
     if not isinstance(dtype, type) or not issubclass(dtype, np.generic):
         return list(array.to_pylist())
     if issubclass(dtype, np.datetime64) and pa.types.is_temporal(array.type):
-        return list(array.to_numpy(zero_copy_only=False))
+        values = list(array.to_numpy(zero_copy_only=False))
+        if pa.types.is_date(array.type) and array.null_count:
+            return [None if np.isnat(v) else v for v in values]
+        return values
     kind = np.dtype(dtype).kind
     if kind in "biuf" and not is_text(array.type) and not pa.types.is_decimal(array.type):
         if not array.null_count:
@@ -68,7 +71,7 @@ def _as_array(value: Any, dtype: Any) -> Any:
 
 def _decode_encoded(array: pa.Array, field: UnischemaField) -> list[Any]:
     encoded = array.cast(pa.large_binary())
-    if isinstance(field.codec, NdarrayCodec) and None not in field.shape and field.shape and not array.null_count:
+    if isinstance(field.codec, NdarrayCodec) and field.shape and all(field.shape) and not array.null_count:
         dtype = np.dtype(field.numpy_dtype)
         if dtype.kind in "biuf":
             shape = tuple(n for n in field.shape if n is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import warnings
 import weakref
@@ -264,7 +265,7 @@ class Reader:
 
     def _storage_schema(self, fields: Any, transform: TransformSpec | None) -> tuple[Unischema, NGram | None]:
         whole = self.dataset.unischema
-        if fields is None:
+        if fields is None or (isinstance(fields, list | tuple | set | dict) and not fields):
             if transform is not None and transform.selected_fields is not None and transform.func is None:
                 kept = [f for name, f in whole.fields.items() if name in set(transform.selected_fields)]
                 return (whole.create_schema_view(kept) if kept else whole), None
@@ -341,7 +342,7 @@ class Reader:
         """Return the next row, n-gram or batch.
 
         Raises:
-            RuntimeError: the reader was stopped.
+            RuntimeError: the reader was stopped, has failed before, or began in another process.
             StopIteration: all epochs are over.
         """
         if self.stopped:
@@ -435,6 +436,8 @@ class _Pass:
         self._work = work
         self._ahead = ahead
         self._futures: deque[Future[deque[Any]]] = deque()
+        self._failure: str | None = None
+        self._process = os.getpid()
         self._executor: ThreadPoolExecutor | None = None
         if threads:
             self._executor = ThreadPoolExecutor(threads, thread_name_prefix="parquet_loader-petastorm")
@@ -445,21 +448,29 @@ class _Pass:
         if self._executor is None:
             item = next(self._items, None)
             return None if item is None else self._work(*item)
+        if os.getpid() != self._process:
+            raise RuntimeError("a reader goes on only in the process that it began in; make one in each worker process")
         while len(self._futures) < self._ahead:
             item = next(self._items, None)
             if item is None:
                 break
             self._futures.append(self._executor.submit(self._work, *item))
         if not self._futures:
+            if self._failure is not None:
+                raise RuntimeError(f"reading failed with {self._failure}, and rows are missing; make a new reader")
             self.stop()
             self.join()
             return None
-        future = self._futures.popleft()
+        future = self._futures[0]
         try:
-            return future.result()
-        except Exception:
-            self.stop()
+            found = future.result()
+        except BaseException as error:
+            if future.done():  # else waiting for it was interrupted, and it is waited for again
+                self._failure = repr(error)
+                self.stop()
             raise
+        self._futures.popleft()
+        return found
 
     def counts(self) -> tuple[int, int]:
         """Return how many row groups are not read yet, and how many are."""

@@ -217,7 +217,7 @@ def _from_series(series: Any, field: Any, place: str) -> Any:
         return stacked
     if all(isinstance(v, str) for v in values):
         return np.array(values.tolist(), np.str_)
-    return values
+    return values if values.flags.writeable else values.copy()
 
 
 def _pandas(table: pa.Table) -> Any:
