@@ -9,6 +9,7 @@ import importlib
 import io
 import math
 import re
+import struct
 import sys
 import zipfile
 import zlib
@@ -32,6 +33,8 @@ _HEADER = re.compile(
 )
 _MEMBER = "arr.npy"
 _IMAGE_FORMATS = ("JPEG", "PNG")
+# ValueError: places before the beginning of the file, and names that are no UTF-8.
+_ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError, struct.error)
 
 
 class BlobProblem(ValueError):
@@ -113,21 +116,30 @@ def npz_array(data: bytes | memoryview) -> npt.NDArray[Any]:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            info = archive.getinfo(_MEMBER)
-            if info.file_size > MAX_ARRAY_BYTES + MAX_HEADER_BYTES:
-                raise BlobProblem(f"the archive claims an array of {info.file_size} bytes")
-            with archive.open(info) as member:
-                start = member.read(MAX_HEADER_BYTES)
-                begin = header_length(start)
-                *_, nbytes = npy_header(start, begin)
-                if begin + nbytes > info.file_size:
-                    raise BlobProblem(f"the array takes {nbytes} bytes, and {info.file_size - begin} are there")
-                rest = member.read(max(0, begin + nbytes - len(start)))
+            content = _member(archive)
+    except BlobProblem:
+        raise
     except KeyError:
         raise BlobProblem(f"the archive holds no {_MEMBER!r}") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+    except _ARCHIVE_ERRORS as error:
         raise BlobProblem(f"the bytes are no archive of np.savez_compressed: {error}") from None
-    return npy_array(start + rest)
+    return npy_array(content)
+
+
+def _member(archive: zipfile.ZipFile) -> bytes:
+    """Return the bytes of the array in an archive, no more than its header asks for."""
+    info = archive.getinfo(_MEMBER)
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise BlobProblem(f"the archive is compressed in a way (number {info.compress_type}) that numpy has not")
+    if info.file_size > MAX_ARRAY_BYTES + MAX_HEADER_BYTES:
+        raise BlobProblem(f"the archive claims an array of {info.file_size} bytes")
+    with archive.open(info) as member:
+        start = member.read(MAX_HEADER_BYTES)
+        begin = header_length(start)
+        *_, nbytes = npy_header(start, begin)
+        if begin + nbytes > info.file_size:
+            raise BlobProblem(f"the array takes {nbytes} bytes, and {info.file_size - begin} are there")
+        return start + member.read(max(0, begin + nbytes - len(start)))
 
 
 def image_array(data: bytes | memoryview, pillow: Any = None) -> npt.NDArray[Any]:

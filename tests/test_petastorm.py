@@ -12,8 +12,10 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future
 from decimal import Decimal
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -72,7 +74,7 @@ from parquet_loader.petastorm.test_util.reader_mock import ReaderMock, schema_da
 from parquet_loader.petastorm.transform import edit_field
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField, encode_row
 from parquet_loader.petastorm.weighted_sampling_reader import WeightedSamplingReader
-from parquet_loader.unischema import SparkType, read_indexes, read_unischema
+from parquet_loader.unischema import UNISCHEMA_KEY, SparkType, read_indexes, read_unischema
 from tests import petastorm_oracle as oracle
 
 EVERYTHING = f"file://{oracle.EVERYTHING}"
@@ -312,6 +314,12 @@ def test_no_field_asked_for_means_all_fields() -> None:
             assert list(reader.schema.fields) == list(whole.schema.fields)
 
 
+def test_a_transformation_that_leaves_no_row_of_a_row_group_gives_no_batch() -> None:
+    spec = TransformSpec(lambda frame: frame[frame.id >= 15])
+    with make_batch_reader(PLAIN, schema_fields=["id"], transform_spec=spec, **IN_ORDER) as reader:
+        assert [batch.id.tolist() for batch in reader] == [[15, 16, 17, 18, 19]]
+
+
 def test_objects_that_a_transformation_leaves_alone_can_be_written_to() -> None:
     with make_batch_reader(
         PLAIN, schema_fields=["id", "amount"], transform_spec=TransformSpec(lambda frame: frame), **IN_ORDER
@@ -373,6 +381,13 @@ def test_readers_without_end_and_forgotten_ones_leave_no_thread() -> None:
     assert not reader_threads()
 
 
+def waits_for_a_result(frame: FrameType) -> bool:
+    """Whether a thread waits for a row group, and not for a thread to start, which is a wait as well."""
+    below = frame.f_back
+    waits = frame.f_code is threading.Condition.wait.__code__
+    return waits and below is not None and below.f_code is Future.result.__code__
+
+
 def test_a_consumer_that_waits_does_nothing_meanwhile() -> None:
     """In Petastorm it asks for results again and again, without a pause where rows are shuffled."""
     gate, begun = threading.Event(), threading.Event()
@@ -398,7 +413,7 @@ def test_a_consumer_that_waits_does_nothing_meanwhile() -> None:
         consumer = threading.Thread(target=consume)
         consumer.start()
         assert begun.wait(100)
-        while sys._current_frames()[consumer.ident or 0].f_code is not threading.Condition.wait.__code__:
+        while not waits_for_a_result(sys._current_frames()[consumer.ident or 0]):
             os.sched_yield()
         before = calls[0]
         for _ in range(500):
@@ -940,6 +955,16 @@ def test_a_copy_that_fails_names_the_place_and_leaves_nothing(tmp_path: Path) ->
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"part-00001.*row group 0: the data cannot be read"):
         copy_dataset(folder, tmp_path / "copy")
+
+
+def test_names_that_would_steer_a_terminal_are_printed_escaped(tmp_path: Path) -> None:
+    folder = tmp_path / "ds"
+    shutil.copytree(oracle.SERIES, folder)
+    schema = pa.schema([], {UNISCHEMA_KEY: dump_unischema(Unischema("S\x1b[2J\ud800", []))})
+    pq.write_metadata(schema, folder / "_common_metadata")
+    out = io.StringIO()
+    print_dataset(folder, out)
+    assert out.getvalue().startswith("Unischema(S\\x1b[2J\\ud800, [\n])\n")
 
 
 def test_a_data_set_is_printed_for_people() -> None:

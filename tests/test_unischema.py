@@ -210,7 +210,7 @@ def test_arrays_come_back_as_numpy_wrote_them(array: np.ndarray[Any, Any], fortr
     np.testing.assert_array_equal(found, array)
 
 
-@given(st.binary(max_size=200), st.integers(0, 150), st.sampled_from(["npy", "npz"]))
+@given(st.binary(max_size=200), st.integers(0, 330), st.sampled_from(["npy", "npz"]))
 def test_damaged_arrays_raise_nothing_but_our_error(noise: bytes, at: int, encoding: str) -> None:
     data = encode_array(np.arange(6, dtype=np.int16).reshape(2, 3), encoding)
     damaged = data[:at] + noise + data[at + len(noise) :]
@@ -219,6 +219,26 @@ def test_damaged_arrays_raise_nothing_but_our_error(noise: bytes, at: int, encod
     except BlobProblem:
         return
     assert found.nbytes <= max(len(damaged), 2**16)
+
+
+def test_archives_that_numpy_does_not_write_are_refused() -> None:
+    array = encode_array(np.arange(6), "npy")
+    for kind in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", kind) as archive:
+            archive.writestr("arr.npy", array)
+        with pytest.raises(BlobProblem, match=f"number {kind}"):
+            npz_array(out.getvalue())
+    data = encode_array(np.arange(6), "npz")
+    end = data.rindex(b"PK\x05\x06")
+    place = data[end + 16 : end + 20]
+    with pytest.raises(BlobProblem, match="no archive"):
+        npz_array(data[: end + 16] + (int.from_bytes(place, "little") + 9).to_bytes(4, "little") + data[end + 20 :])
+    name = data.rindex(b"arr.npy")
+    flags = name - 46 + 8  # of the directory's entry: the name is UTF-8
+    changed = data[:flags] + b"\x00\x08" + data[flags + 2 : name] + b"\xff" + data[name + 1 :]
+    with pytest.raises(BlobProblem, match="no archive"):
+        npz_array(changed)
 
 
 def test_text_of_characters_that_there_are_not_is_refused() -> None:

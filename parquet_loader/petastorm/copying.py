@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import sys
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -182,8 +183,18 @@ def print_dataset(source: PathLike, file: TextIO | None = None, *, filesystem: A
         file: Where to; None: standard output.
         filesystem: A `pyarrow.fs.FileSystem` of the source.
     """
-    out = file or sys.stdout
-    dataset = RowGroups(source, filesystem)
+    text = io.StringIO()
+    _describe(RowGroups(source, filesystem), text)
+    (file or sys.stdout).write("".join(map(_visible, text.getvalue())))
+
+
+def _visible(character: str) -> str:
+    """Return a character, or its escape where a terminal would do something else than show it."""
+    shown = character.isprintable() or character == "\n"
+    return character if shown else character.encode("unicode_escape").decode("ascii")
+
+
+def _describe(dataset: RowGroups, out: io.StringIO) -> None:
     snapshot = dataset.snapshot
     out.write(f"{dataset.unischema}\n")
     declared = declared_unischema(snapshot.filesystem, snapshot.files)
@@ -193,8 +204,10 @@ def print_dataset(source: PathLike, file: TextIO | None = None, *, filesystem: A
             indexes = dataset.indexes()
         except PetastormMetadataError:
             indexes = {}
-        for name, indexer in indexes.items():
-            out.write(f"index {name!r} of {', '.join(indexer.column_names)}: {len(indexer.indexed_values)} values\n")
+        out.writelines(
+            f"index {name!r} of {', '.join(indexer.column_names)}: {len(indexer.indexed_values)} values\n"
+            for name, indexer in indexes.items()
+        )
     out.write(f"{snapshot.rows} rows in {snapshot.row_groups} row groups of {len(snapshot.files)} files\n")
     for group in range(snapshot.row_groups):
         rows, nbytes = int(snapshot.row_group_rows[group]), int(snapshot.row_group_bytes[group])

@@ -178,10 +178,17 @@ class BatchWork(Work):
         if not len(table):
             return deque()
         table = table.select(list(self.stored.fields))
-        arrays = batch_arrays(table, self.stored, place) if self.transform is None else self._transformed(table, place)
+        if self.transform is None:
+            arrays = batch_arrays(table, self.stored, place)
+        else:
+            frame = self._frame(table, place)
+            if not len(frame):
+                return deque()
+            arrays = {name: _from_series(frame[name], self.delivered.fields[name], place) for name in frame.columns}
         return deque([self.delivered._get_namedtuple()(*(arrays[name] for name in self.delivered.fields))])
 
-    def _transformed(self, table: pa.Table, place: str) -> dict[str, Any]:
+    def _frame(self, table: pa.Table, place: str) -> Any:
+        """Return the frame that the transformation makes of a table: the columns that are delivered."""
         assert self.transform is not None
         frame = _pandas(table)
         if self.transform.func is not None:
@@ -196,7 +203,7 @@ class BatchWork(Work):
                 f"{place}: the function of the TransformSpec returned the columns {', '.join(map(str, found))}, "
                 f"expected {', '.join(wanted)} (see edit_fields and removed_fields)"
             )
-        return {name: _from_series(frame[name], self.delivered.fields[name], place) for name in wanted}
+        return frame[wanted]
 
 
 def _from_series(series: Any, field: Any, place: str) -> Any:
