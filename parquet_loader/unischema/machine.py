@@ -15,7 +15,7 @@ from parquet_loader.unischema.names import CALLED, Name
 from parquet_loader.unischema.opcodes import MAX_STACK, Op, check_name, check_ops, read_ops, refuse
 
 MAX_DEPTH = 64
-MAX_SIZE = 8_000_000
+MAX_SIZE = 4_000_000
 BYTES_OF_A_VALUE = 16
 
 

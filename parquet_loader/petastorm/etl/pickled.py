@@ -16,6 +16,7 @@ from parquet_loader.petastorm.unischema import Unischema, UnischemaField, dtype_
 from parquet_loader.unischema import SparkType
 
 _KNOWN_CODECS = ("ScalarCodec", "NdarrayCodec", "CompressedNdarrayCodec", "CompressedImageCodec")
+_AT_ONCE = 1000
 
 
 def dump_unischema(schema: Unischema) -> bytes:
@@ -38,8 +39,7 @@ def dump_indexes(indexers: Mapping[str, Any]) -> bytes:
         if isinstance(indexer, FieldNotNullIndexer):
             content = _set(data)
         else:
-            numbers = [(_value(key), _set(value)) for key, value in data.items()]
-            body = b"(" + b"".join(key + value for key, value in numbers) + b"u"
+            body = _in_parts([_value(key) + _set(value) for key, value in data.items()], b"u")
             content = _call("collections", "defaultdict", _global("__builtin__", "set") + b"\x85") + body
         state = {"_index_name": name, "_column_name": indexer.column_names[0], "_index_data": _Raw(content)}
         made[name] = _Raw(_object("petastorm.etl.rowgroup_indexers", type(indexer).__name__, state))
@@ -64,12 +64,18 @@ def _object(module: str, name: str, state: Mapping[str, Any]) -> bytes:
 
 
 def _pairs(values: Mapping[Any, Any]) -> bytes:
-    return b"(" + b"".join(_value(key) + _value(value) for key, value in values.items()) + b"u"
+    return _in_parts([_value(key) + _value(value) for key, value in values.items()], b"u")
+
+
+def _in_parts(items: list[bytes], opcode: bytes) -> bytes:
+    """Return opcodes that put items into the value below them, no more at once than pickle does."""
+    parts = [items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE)]
+    return b"".join(b"(" + b"".join(part) + opcode for part in parts)
 
 
 def _set(numbers: Any) -> bytes:
-    items = b"".join(_value(int(n)) for n in sorted(numbers))
-    return _call("__builtin__", "set", b"](" + items + b"e\x85")
+    items = _in_parts([_value(int(n)) for n in sorted(numbers)], b"e")
+    return _call("__builtin__", "set", b"]" + items + b"\x85")
 
 
 def _value(value: Any) -> bytes:
