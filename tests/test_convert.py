@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,24 @@ def test_processes_share_a_frame_and_the_last_deletes_it(cache: Path) -> None:
         assert len(entries(cache)) == 1
         two.communicate("\n")
     assert list(cache.iterdir()) == []
+
+
+def test_who_waited_for_a_frame_to_be_written_does_not_wait_for_its_writer_to_end(tmp_path: Path) -> None:
+    path, begun, may_end = str(tmp_path / "frame"), threading.Event(), threading.Event()
+
+    def write(place: str) -> None:
+        begun.set()
+        may_end.wait(30)
+        os.mkdir(place)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(kept._acquire, path, write)
+        assert begun.wait(30)
+        second = pool.submit(kept._acquire, path, write)  # there is no frame yet, or it is there: both must do
+        may_end.set()
+        descriptors = [first.result(30), second.result(30)]
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def test_what_a_killed_process_left_is_deleted_by_the_next(cache: Path) -> None:

@@ -1,8 +1,9 @@
 """The cache directory: each frame is written by one process while others wait, and deleted by the last that uses it.
 
-    <cache_dir>/<key>/       a whole data set: it appears by one rename
-    <cache_dir>/<key>.lock   held shared by every process that uses it, exclusively while it is written or deleted
-    <cache_dir>/<key>.keep   somebody wants it to outlive the processes
+    <cache_dir>/<key>/         a whole data set: it appears by one rename
+    <cache_dir>/<key>.lock     held shared by every process that uses it, exclusively while it is deleted
+    <cache_dir>/<key>.writing  held exclusively while it is written
+    <cache_dir>/<key>.keep     somebody wants it to outlive the processes
 
 The locks are the kernel's (`flock`) and end with their process, however that ends. What a killed process left is
 deleted by the next that keeps a frame in the same directory, unless it is to outlive processes.
@@ -105,18 +106,29 @@ def _acquire(path: str, write: Callable[[str], object]) -> int:
     while True:
         descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            if os.path.isdir(path):
-                _flock(descriptor, fcntl.LOCK_SH, path)
-            else:
-                _flock(descriptor, fcntl.LOCK_EX, path)
-                if _is_of(descriptor, path) and not os.path.isdir(path):
-                    write(path)
-                _flock(descriptor, fcntl.LOCK_SH, path)  # not one step: somebody may delete the frame in between
+            _flock(descriptor, fcntl.LOCK_SH, path)  # from here on nobody deletes the frame
+            if _is_of(descriptor, path) and not os.path.isdir(path):
+                _write_alone(path, write)
             if _is_of(descriptor, path) and os.path.isdir(path):
                 return descriptor
         except BaseException:
             os.close(descriptor)
             raise
+        os.close(descriptor)
+
+
+def _write_alone(path: str, write: Callable[[str], object]) -> None:
+    """Write a frame, unless another does so meanwhile; called with the frame's lock held shared.
+
+    Writers have a lock of their own: one that waited for all sharing of the frame to end would wait for whoever wrote
+    it first, and goes on using it.
+    """
+    descriptor = os.open(f"{path}.writing", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _flock(descriptor, fcntl.LOCK_EX, path)
+        if not os.path.isdir(path):
+            write(path)
+    finally:
         os.close(descriptor)
 
 
@@ -151,7 +163,7 @@ def _delete(path: str, descriptor: int) -> bool:
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, aside)
     shutil.rmtree(aside, ignore_errors=True)
-    for suffix in (".keep", ".lock"):
+    for suffix in (".keep", ".writing", ".lock"):
         with contextlib.suppress(FileNotFoundError):
             os.remove(path + suffix)
     return True
