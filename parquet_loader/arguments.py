@@ -24,6 +24,18 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ConfigurationError(f"{name}={value!r}: expected {' or '.join(map(repr, choices))}")
 
 
+def check_kind(name: str, value: Any, kind: type) -> None:
+    """Check a value of one of the package's own classes, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise ConfigurationError(f"{name}={value!r:.80}: expected a parquet_loader.{kind.__name__}, or None")
+
+
+def check_transform(transform: Any) -> None:
+    """Check what batches pass through."""
+    if transform is not None and not callable(transform):
+        raise ConfigurationError(f"transform={transform!r:.80}: expected a function of (columns, rng)")
+
+
 def check_window(window_rows: Any, batch_size: int) -> None:
     """Check that a window holds a batch."""
     if window_rows is not None and check_int("window_rows", window_rows, 1, 2**40) < batch_size:

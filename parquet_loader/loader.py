@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +12,14 @@ import numpy as np
 import pyarrow.compute as pc
 
 from parquet_loader.arena import Arenas
-from parquet_loader.arguments import check_bool, check_choice, check_columns, check_window
+from parquet_loader.arguments import (
+    check_bool,
+    check_choice,
+    check_columns,
+    check_kind,
+    check_transform,
+    check_window,
+)
 from parquet_loader.dataset import Dataset, Known, default_num_threads, open_dataset
 from parquet_loader.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
@@ -25,12 +31,14 @@ from parquet_loader.live import Deliveries, EpochFiles, LiveSource
 from parquet_loader.memory import use_returning_pool
 from parquet_loader.opening import Opened, check_agreement, open_source
 from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
-from parquet_loader.output import ArrayOutput, Batch, Output
+from parquet_loader.output import Batch
+from parquet_loader.outputs import open_output, progress_bar
 from parquet_loader.plan import Plan
 from parquet_loader.process import BatchProcessor, Transform
-from parquet_loader.ranks import Ranks, current_ranks, is_worker
+from parquet_loader.ranks import Ranks
 from parquet_loader.schema import Schema
-from parquet_loader.shards import Division, Sharding, split_over_workers
+from parquet_loader.shards import Division, split_over_workers
+from parquet_loader.sharing import choose_sharding, looking_together, to_agree_with
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import Source
 from parquet_loader.state import OF_FILES, make_state, order_identity, read_state
@@ -121,21 +129,19 @@ class BatchedDataLoader:
         check_choice("on_error", on_error, ("raise", "skip"))
         check_choice("isolation", isolation, ("thread", "process"))
         check_columns(columns)
-        if schema is not None and not isinstance(schema, Schema):
-            raise ConfigurationError(f"schema={schema!r:.80}: expected a parquet_loader.Schema")
-        if transform is not None and not callable(transform):
-            raise ConfigurationError(f"transform={transform!r:.80}: expected a function of (columns, rng)")
-        if read_options is not None and not isinstance(read_options, ReadOptions):
-            raise ConfigurationError(f"read_options={read_options!r:.80}: expected a parquet_loader.ReadOptions")
-        if output_options is not None and not isinstance(output_options, OutputOptions):
-            raise ConfigurationError(f"output_options={output_options!r:.80}: expected a parquet_loader.OutputOptions")
-        self._sharding = _sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
+        check_transform(transform)
+        check_kind("schema", schema, Schema)
+        check_kind("shard", shard, Shard)
+        check_kind("read_options", read_options, ReadOptions)
+        check_kind("shard_options", shard_options, ShardOptions)
+        check_kind("output_options", output_options, OutputOptions)
+        self._sharding = choose_sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
         self._options = EngineOptions(transform, self.seed, self.num_threads, on_error == "skip")
-        self._output = _output(output_options or OutputOptions(), device)
-        self._bar = _progress_bar() if check_bool("progress", progress) else None
+        self._output = open_output(output_options or OutputOptions(), device)
+        self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
         use_returning_pool()
-        ranks = None if shard is not None or isinstance(source, Opened) else _ranks(self._sharding.shard)
+        ranks = None if shard is not None or isinstance(source, Opened) else to_agree_with(self._sharding.shard)
         self._filters = filters
         self._chooses_window = window_rows is None
         needs, skips, threads = self._window_needs(), self._options.skips, self.num_threads
@@ -168,7 +174,7 @@ class BatchedDataLoader:
             raise ConfigurationError("filesystem= belongs to paths; a store knows where it lies")
         try:
             if isinstance(source, LiveSource):
-                together = _sharing(self._sharding.shard)
+                together = looking_together(self._sharding.shard)
                 self._following = Following(source, opened, together, filters=filters is not None)
                 self._take(self._following.peek(0))
             elif isinstance(source, Opened):
@@ -216,9 +222,10 @@ class BatchedDataLoader:
     def __repr__(self) -> str:
         snapshot = self._dataset.snapshot
         order = f"shuffled in windows of {self.window_rows}" if self.shuffle else "in order"
+        part = f"rank {self.shard.rank} of {self.shard.world_size}: " if self.shard.world_size > 1 else ""
         return (
             f"BatchedDataLoader({self._dataset.rows} rows in {len(snapshot.files)} files and {snapshot.row_groups} row "
-            f"groups, {_part_of(self.shard)}{len(self)} batches of {self.batch_size} {order}, {len(self.schema)} "
+            f"groups, {part}{len(self)} batches of {self.batch_size} {order}, {len(self.schema)} "
             f"columns, at most {format_bytes(self._dataset.sizing.limit_bytes)}{', closed' if self._closed else ''})"
         )
 
@@ -574,66 +581,3 @@ def _restored(opened: Opened, arguments: dict[str, Any], epoch: int, batch: int)
     loader = BatchedDataLoader(opened, **arguments)
     loader._place(epoch, batch)
     return loader
-
-
-def _output(options: OutputOptions, device: Any) -> Output:
-    if options.format == "numpy":
-        return ArrayOutput(device)
-    try:
-        from parquet_loader.tensors import TensorOutput  # noqa: PLC0415  (torch is imported for tensors alone)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ConfigurationError(
-            "batches of tensors need torch: pip install 'torch-parquet-loader[torch]'; "
-            "output_options=OutputOptions(format='numpy') asks for arrays instead"
-        ) from error
-    return TensorOutput(device)
-
-
-def _progress_bar() -> Any:
-    try:
-        return importlib.import_module("tqdm.auto").tqdm
-    except ImportError as error:
-        raise ConfigurationError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
-
-
-def _sharding(shard: Shard | None, options: ShardOptions | None, batch_size: int, *, skips: bool) -> Sharding:
-    if shard is not None and not isinstance(shard, Shard):
-        raise ConfigurationError(f"shard={shard!r:.80}: expected a parquet_loader.Shard, or None")
-    if options is not None and not isinstance(options, ShardOptions):
-        raise ConfigurationError(f"shard_options={options!r:.80}: expected a parquet_loader.ShardOptions")
-    sharding = Sharding(shard or current_ranks() or Shard(0, 1), options or ShardOptions())
-    sharding.check(batch_size)
-    if skips and sharding.shard.world_size > 1:
-        raise ConfigurationError(
-            "on_error='skip' with more than one rank: a rank that leaves out a row group has fewer batches than the "
-            "others, which then wait for it; use on_error='raise'"
-        )
-    return sharding
-
-
-def _ranks(shard: Shard) -> Ranks | None:
-    """Return the other ranks to agree with; a DataLoader's worker processes cannot reach them."""
-    return Ranks(shard) if shard.world_size > 1 and not is_worker() else None
-
-
-def _sharing(shard: Shard) -> Shard | None:
-    """Return the ranks that look at a source together, None for one alone.
-
-    Raises:
-        UnsupportedError: there is no process group in which they could agree on a snapshot.
-    """
-    if shard.world_size == 1:
-        return None
-    if current_ranks() != shard or is_worker():
-        raise UnsupportedError(
-            f"{shard}: ranks that read one store agree on the files of every epoch, for which torch.distributed has to "
-            "be initialised with the same rank and world size; without it, hold the files yourself and give each rank "
-            "the same list: with store.snapshot() as files: BatchedDataLoader([f.path for f in files], ..., shard=...)"
-        )
-    return shard
-
-
-def _part_of(shard: Shard) -> str:
-    return f"rank {shard.rank} of {shard.world_size}: " if shard.world_size > 1 else ""

@@ -1,0 +1,42 @@
+"""What a loader delivers, and what it shows meanwhile; imports torch or tqdm where they are asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.options import OutputOptions
+from parquet_loader.output import ArrayOutput, Output
+
+
+def open_output(options: OutputOptions, device: Any) -> Output:
+    """Return what makes batches of a window's arrays.
+
+    Raises:
+        ConfigurationError: tensors are asked for, and there is no torch.
+    """
+    if options.format == "numpy":
+        return ArrayOutput(device)
+    try:
+        from parquet_loader.tensors import TensorOutput  # noqa: PLC0415  (torch is imported for tensors alone)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ConfigurationError(
+            "batches of tensors need torch: pip install 'torch-parquet-loader[torch]'; "
+            "output_options=OutputOptions(format='numpy') asks for arrays instead"
+        ) from error
+    return TensorOutput(device)
+
+
+def progress_bar() -> Any:
+    """Return tqdm's class of bars.
+
+    Raises:
+        ConfigurationError: there is no tqdm.
+    """
+    try:
+        return importlib.import_module("tqdm.auto").tqdm
+    except ImportError as error:
+        raise ConfigurationError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error

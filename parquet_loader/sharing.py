@@ -1,0 +1,47 @@
+"""Which part of the rows a loader reads, and with which other ranks it agrees."""
+
+from __future__ import annotations
+
+from parquet_loader.errors import ConfigurationError, UnsupportedError
+from parquet_loader.options import ShardOptions
+from parquet_loader.ranks import Ranks, current_ranks, is_worker
+from parquet_loader.shards import Sharding
+from parquet_loader.types import Shard
+
+
+def choose_sharding(shard: Shard | None, options: ShardOptions | None, batch_size: int, *, skips: bool) -> Sharding:
+    """Return how rows are divided: as asked for, or as `torch.distributed` says, or not at all.
+
+    Raises:
+        ConfigurationError: batches cannot be divided so, or bad row groups are to be skipped by one rank of several.
+    """
+    sharding = Sharding(shard or current_ranks() or Shard(0, 1), options or ShardOptions())
+    sharding.check(batch_size)
+    if skips and sharding.shard.world_size > 1:
+        raise ConfigurationError(
+            "on_error='skip' with more than one rank: a rank that leaves out a row group has fewer batches than the "
+            "others, which then wait for it; use on_error='raise'"
+        )
+    return sharding
+
+
+def to_agree_with(shard: Shard) -> Ranks | None:
+    """Return the other ranks to agree with; a DataLoader's worker processes cannot reach them."""
+    return Ranks(shard) if shard.world_size > 1 and not is_worker() else None
+
+
+def looking_together(shard: Shard) -> Shard | None:
+    """Return the ranks that look at a source together, None for one alone.
+
+    Raises:
+        UnsupportedError: there is no process group in which they could agree on a snapshot.
+    """
+    if shard.world_size == 1:
+        return None
+    if current_ranks() != shard or is_worker():
+        raise UnsupportedError(
+            f"{shard}: ranks that read one store agree on the files of every epoch, for which torch.distributed has to "
+            "be initialised with the same rank and world size; without it, hold the files yourself and give each rank "
+            "the same list: with store.snapshot() as files: BatchedDataLoader([f.path for f in files], ..., shard=...)"
+        )
+    return shard
