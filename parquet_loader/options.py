@@ -16,8 +16,11 @@ class ReadOptions:
     Attributes:
         verify_checksums: Check each page against its CRC where the writer stored one. Costs up to three quarters of
             the speed on tensors, little on compressed columns.
-        memory_map: Map local files instead of reading them into buffers; faster for uncompressed tensors, but a file
-            that is truncated while it is mapped ends the process (SIGBUS): only for files that nobody rewrites.
+        memory_map: Map local files, and let Arrow decode from there. A file that is truncated while it is mapped ends
+            the process (SIGBUS): only for files that nobody rewrites.
+
+    Either leaves all decoding to Arrow, where uncompressed columns without nulls are otherwise read from local files
+    straight to their places.
     """
 
     verify_checksums: bool = False

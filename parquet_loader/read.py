@@ -16,7 +16,7 @@ from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
 from parquet_loader.options import ReadOptions
-from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, raw_column
+from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, byte_width, raw_column
 from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
@@ -139,23 +139,25 @@ class Reader:
     def _raw(self, row_group: int, columns: Collection[str]) -> Iterator[dict[str, RawColumn]]:
         """Open those of the columns whose values can be taken from the file as they are."""
         types = self._decoder(row_group).raw_columns
-        wanted = [name for name in columns if name in types]
+        file_number, rows = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_rows[row_group])
+        wanted = [name for name in columns if name in types and byte_width(types[name]) * rows >= RAW_BYTES]
         options, found = self._options, dict[str, RawColumn]()
         if not wanted or not IS_POSSIBLE or not is_local(self._snapshot.filesystem):
             wanted = []
         if not wanted or options.memory_map or options.verify_checksums:
             yield found
             return
-        file_number, rows = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_rows[row_group])
         footer = self._snapshot.footers.get(file_number)
         group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
         leaves = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
         with closing(RawFile(self._snapshot.files[file_number].path)) as file:
             for name in wanted:
                 chunk, schema = group.column(leaves[name]), footer.schema.column(leaves[name])
-                if chunk.total_compressed_size >= RAW_BYTES:
-                    column = raw_column(file, chunk, schema, rows, types[name])
-                    found |= {} if column is None else {name: column}
+                column = raw_column(file, chunk, schema, rows, types[name])
+                found |= {} if column is None else {name: column}
+            if found:
+                # Values are taken as they lie: make sure of the file that was opened before one is delivered.
+                self._check_unchanged(row_group)
             yield found
 
     def count(self, row_group: int, batch_rows: int = 65536) -> int:
@@ -243,7 +245,9 @@ class Reader:
         )
         if self._row_numbers is None:
             return decoded
-        return decoded.append_column(self._row_numbers, table.column(_ROW_NUMBER))
+        # A table without columns, all of them still in the file, has no rows that a column could be appended to.
+        columns = [*decoded.columns, table.column(_ROW_NUMBER)]
+        return pa.Table.from_arrays(columns, names=[*decoded.column_names, self._row_numbers])
 
     def _with_partitions(self, row_group: int, table: pa.Table) -> pa.Table:
         file = int(self._snapshot.row_group_file[row_group])

@@ -109,7 +109,7 @@ class Room:
     Attributes:
         rows: Rows to take memory for.
         ragged_bytes: Bytes expected for each ragged column.
-        staging: Where ragged rows wait to be put into order.
+        staging: Where rows of bytes, ragged or not, wait to be put into order.
         allocator: Where delivered memory comes from.
     """
 
@@ -271,7 +271,7 @@ class Assembly:
         self._check_rows(len(together))
         if self._indices is None:
             together = together.slice(0, self._total_rows)
-        elif columns:
+        else:
             indices = self._indices.astype(np.uint32 if len(together) < 2**32 else np.uint64)
             together = pc.take(together, pa.array(indices), boundscheck=False)
         # What Arrow has put into order may be delivered as it is, where memory need not be the allocator's.
@@ -279,20 +279,22 @@ class Assembly:
         rows, total = self._delivered_rows, self._total_rows
         if rows < total:
             self._left[part] = together.slice(rows).take(pa.array(np.arange(total - rows)))
-        fixed = [c for c in columns if c.row_bytes is not None] if moves else []
-        space = self._room.allocator.allocate(sum(_padded(self._room.rows * (c.row_bytes or 0)) for c in fixed))
+        space = self._room.allocator.allocate(self._bytes_of(columns)) if moves else None
         for column in columns:
             array = together.column(column.name)
             if column.row_bytes is None:
                 self._delivered[column.name] = nested_rows(_one_array(array).slice(0, rows), column), None
                 continue
-            if moves:
+            if space is not None:
                 mine, space = space.cut(_padded(self._room.rows * column.row_bytes))
                 out, owner = mine.array[: total * column.row_bytes].reshape(-1, column.row_bytes), mine.owner
                 copy_rows(column, together, None, out, slice(0, total))
             else:
                 out, owner = fixed_rows(_one_array(array), column.row_bytes), None
             self._delivered[column.name] = as_delivered(column, out[:rows]), owner
+
+    def _bytes_of(self, columns: Sequence[Column]) -> int:
+        return sum(_padded(self._room.rows * c.row_bytes) for c in columns if c.row_bytes is not None)
 
     def _check_rows(self, found: int) -> None:
         """Make sure that every index is that of a row: Arrow is told not to check them."""

@@ -15,7 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquet_loader import BatchedDataLoader, DataError, ParquetLoaderError, Scalar, Schema, Tensor, write_dataset
+from parquet_loader import (
+    BatchedDataLoader,
+    DataError,
+    OutputOptions,
+    ParquetLoaderError,
+    Scalar,
+    Schema,
+    SourceError,
+    Tensor,
+    write_dataset,
+)
 from parquet_loader import read as reading
 from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, ShortFileError, is_raw_type, page_header, raw_column
 
@@ -260,6 +270,30 @@ def test_batches_are_the_same_with_and_without(
         for name in one:
             assert np.array_equal(one[name].numpy(), other[name].numpy())
             assert np.array_equal(one[name].numpy(), data[name][one["number"].numpy()])
+
+
+@pytest.mark.parametrize("arguments", [{}, {"shuffle": True, "window_rows": 300}])
+def test_rows_are_numbered_where_every_column_is_read_from_its_pages(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    rows = np.random.default_rng(0).random((3000, 700), np.float32)
+    write_dataset({"x": rows}, tmp_path / "set", Schema({"x": Tensor("float32", (700,))}))
+    numbered = OutputOptions(row_numbers="n")
+    with BatchedDataLoader(str(tmp_path / "set"), 32, output_options=numbered, **arguments) as loader:
+        batches = list(loader)
+    assert sorted(np.concatenate([batch["n"].numpy() for batch in batches])) == list(range(3000))
+    assert all(np.array_equal(batch["x"].numpy(), rows[batch["n"].numpy()]) for batch in batches)
+
+
+def test_nothing_is_delivered_of_a_file_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = dataset(tmp_path)
+    (file,) = (f for f in Path(path).iterdir() if f.suffix == ".parquet")
+    (other,) = (f for f in Path(dataset(tmp_path / "other")[0]).iterdir() if f.suffix == ".parquet")
+    monkeypatch.setattr(reading, "RAW_BYTES", 0)
+    delivered: list[Any] = []
+    with BatchedDataLoader(path, 32, window_rows=64) as loader:
+        os.replace(other, file)
+        with pytest.raises(SourceError, match=file.name):
+            delivered.extend(loader)
+    assert delivered == []
 
 
 def test_a_file_that_ends_early_names_itself_and_the_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
