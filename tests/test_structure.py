@@ -25,6 +25,7 @@ ROOMS = [
     "filesystem",
     "write",
     "source",
+    "ranges",
     "footers",
     "snapshot",
     "manifest",
