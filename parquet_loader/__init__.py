@@ -27,7 +27,7 @@ from parquet_loader.errors import (
 )
 from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
 from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
-from parquet_loader.split import split
+from parquet_loader.split import split, split_rows
 from parquet_loader.types import Ragged, Shard
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 
@@ -103,6 +103,7 @@ __all__ = [
     "from_spark",
     "rewrite_dataset",
     "split",
+    "split_rows",
     "write_dataset",
 ]
 

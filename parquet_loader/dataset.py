@@ -451,7 +451,7 @@ def _count_some(
 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="parquet_loader-count") as pool:
         files = np.unique(snapshot.row_group_file[wanted]).tolist()
-        admitted = pool.map(lambda file: row_filter.surviving(snapshot, file), files)
+        admitted = pool.map(lambda file: row_filter.surviving(snapshot, file, reader.positions), files)
         surviving = dict(zip(files, admitted, strict=True))
         places = [
             place

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.snapshot import Snapshot
+from parquet_loader.split import check_key_types
+from parquet_loader.virtual import Positions, hashed_column, is_constant, virtual_columns, with_hashes
 
 
 def _lazily(name: str) -> Any:
@@ -20,6 +24,10 @@ def _lazily(name: str) -> Any:
 
 class RowFilter:
     """A bound filter expression. Immutable; any thread may use it.
+
+    Attributes:
+        columns: Names of the files' own and partition columns that it needs.
+        virtual: Names of the virtual columns that it needs, positions and hashes.
 
     Args:
         expression: A boolean `pyarrow.compute` expression over the files' columns, as stored, and partition columns.
@@ -38,24 +46,49 @@ class RowFilter:
             )
         self._expression = expression
         self.columns: tuple[str, ...] = ()
+        self.virtual: tuple[str, ...] = ()
         for number, schema in enumerate(snapshot.schemas):
             file = snapshot.files[int((snapshot.file_schema == number).argmax())].path
-            columns = _columns_of(expression, with_partitions(schema, snapshot.partition_schema), file)
-            self.columns = tuple(dict.fromkeys((*self.columns, *columns)))
+            known = with_partitions(schema, snapshot.partition_schema)
+            more = virtual_columns(str(expression), known.names)
+            needed = _columns_of(expression, with_partitions(known, more), file)
+            hashed = [column for name in needed if name in more.names and (column := hashed_column(name)) is not None]
+            check_key_types(expression, hashed, known, file)
+            own = [name for name in needed if name not in more.names]
+            self.columns = tuple(dict.fromkeys((*self.columns, *own, *hashed)))
+            self.virtual = tuple(dict.fromkeys((*self.virtual, *(name for name in needed if name in more.names))))
 
     def __repr__(self) -> str:
         return str(self._expression)
 
+    @property
+    def names_positions(self) -> bool:
+        """Whether it asks where rows are."""
+        return any(hashed_column(name) is None for name in self.virtual)
+
     def apply(self, table: pa.Table) -> pa.Table:
         """Return the rows that pass, in their order."""
-        return _passing(table, self._expression)
+        return _passing(with_hashes(table, self.virtual), self._expression)
 
-    def surviving(self, snapshot: Snapshot, file: int) -> set[int]:
-        """Return the numbers of the row groups of one file whose statistics and partitions admit a matching row."""
+    def differs_within(self, own_columns: Collection[str]) -> bool:
+        """Whether rows of one row group of a file with these columns may differ in passing."""
+        by_row = any(hashed_column(name) is None and not is_constant(name) for name in self.virtual)
+        return by_row or any(name in own_columns for name in self.columns)
+
+    def surviving(self, snapshot: Snapshot, file: int, positions: Positions | None = None) -> set[int]:
+        """Return the row groups of one file whose statistics, partitions and positions admit a matching row.
+
+        Args:
+            snapshot: Where the file is.
+            file: Its number there.
+            positions: Those of the snapshot; None where the filter names none.
+
+        Returns:
+            Their numbers in the file.
+        """
         info = snapshot.files[file]
         schema = with_partitions(snapshot.schema_of(file), snapshot.partition_schema)
-        if not _may_prune(self._expression, [schema.field(name).type for name in self.columns]):
-            return set(range(snapshot.footers.get(file).num_row_groups))
+        schema = with_partitions(schema, pa.schema([(name, pa.uint64()) for name in self.virtual]))
         pads = _lazily("dataset")
         known = pads.scalar(True)
         for name, value in snapshot.partition_values(file).items():
@@ -63,8 +96,25 @@ class RowFilter:
                 continue
             is_value = pc.field(name) == value if value.is_valid else pc.field(name).is_null()
             known = known & is_value
+        first = int(np.searchsorted(snapshot.row_group_file, file))
+        groups = set(range(int(np.searchsorted(snapshot.row_group_file, file, "right")) - first))
+        constant = [name for name in self.virtual if is_constant(name)]
+        if constant and positions is not None:
+            # A data set of one fragment for each row group: Arrow leaves out those whose known values admit no row.
+            parquet, fragments = pads.ParquetFileFormat(), []
+            for group in groups:
+                here = known
+                for name in constant:
+                    here = here & (pc.field(name) == pa.scalar(positions.constant(name, first + group), pa.uint64()))
+                fragments.append(parquet.make_fragment(str(group), snapshot.filesystem, here))
+            each = pads.FileSystemDataset(fragments, schema, parquet, snapshot.filesystem)
+            groups = {int(fragment.path) for fragment in each.get_fragments(self._expression)}
+        if not groups or not self.columns:
+            return groups
+        if not _may_prune(self._expression, [schema.field(name).type for name in self.columns]):
+            return groups
         fragment = pads.ParquetFileFormat().make_fragment(info.path, snapshot.filesystem, known)
-        return {group.id for group in fragment.subset(self._expression, schema=schema).row_groups}
+        return groups & {group.id for group in fragment.subset(self._expression, schema=schema).row_groups}
 
 
 def _passing(table: pa.Table, expression: pc.Expression) -> pa.Table:
@@ -107,7 +157,7 @@ def _holds_floats(type_: pa.DataType) -> bool:
 
 
 def with_partitions(schema: pa.Schema, partition_schema: pa.Schema) -> pa.Schema:
-    """Return a file's schema with the partition columns it does not hold itself."""
+    """Return a file's schema with the partition (or virtual) columns it does not hold itself."""
     for column in partition_schema:
         if column.name not in schema.names:
             schema = schema.append(column)
@@ -120,6 +170,7 @@ def _columns_of(expression: pc.Expression, schema: pa.Schema, file: str) -> list
     if error is not None:
         missing = str(error).split("FieldRef.Name(")[-1].split(")")[0] if "No match for FieldRef" in str(error) else ""
         if missing:
+            missing = hashed_column(missing) or missing
             raise SchemaError(f"{file}: filters name the column {missing!r}. {nearest(missing, schema.names)}")
         reason = str(error).splitlines()[0]
         raise SchemaError(f"{file}: filters={expression} cannot be applied to columns of these types: {reason}")

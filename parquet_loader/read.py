@@ -20,6 +20,7 @@ from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, byte_width, ra
 from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
+from parquet_loader.virtual import Positions
 
 # Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
 # pages; measured no slower than whole chunks from the page cache.
@@ -56,6 +57,7 @@ class Reader:
         self._filter = row_filter
         self._options = options
         self.columns = decoders[0].columns
+        self.positions = Positions(snapshot) if row_filter is not None and row_filter.names_positions else None
         self._row_numbers = row_numbers
         self._first_rows = snapshot.first_rows if row_numbers is not None else None
         if row_numbers is not None:
@@ -79,7 +81,8 @@ class Reader:
             raise self._explained(row_group, columns, error) from error
         self._check_rows(row_group, len(table))
         self._check_unchanged(row_group)
-        return self._canonical(row_group, table, 0), self.encoded_bytes(row_group, columns)
+        row_filter = self._row_filter(row_group)
+        return self._canonical(row_group, table, 0, row_filter), self.encoded_bytes(row_group, columns)
 
     def _read_others(self, row_group: int, columns: Sequence[str]) -> pa.Table:
         if not columns:
@@ -105,17 +108,16 @@ class Reader:
 
         A piece is to be read before the next one but one is asked for, and before the iterator is closed.
         """
-        placed = self._decoder(row_group).placed_columns if self._filter is None else ()
-        return self._pieces(row_group, batch_rows, placed)
+        return self._pieces(row_group, batch_rows, self._decoder(row_group).placed_columns)
 
     def _pieces(self, row_group: int, batch_rows: int, placed: Collection[str]) -> Iterator[Piece]:
-        columns, first_row = self._file_columns(row_group), 0
+        columns, first_row, row_filter = self._file_columns(row_group), 0, self._row_filter(row_group)
         explained = partial(self._explained, row_group, columns)
         try:
-            with self._raw(row_group, placed) as raw:
+            with self._raw(row_group, placed if row_filter is None else ()) as raw:
                 others = [name for name in columns if name not in raw]
                 for batch in self._batches(row_group, batch_rows, others):
-                    table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, raw)
+                    table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, row_filter, raw)
                     yield Piece(table, len(batch) if raw else len(table), RawRows(raw, first_row, explained))
                     first_row += len(batch)
         except ParquetLoaderError:
@@ -165,18 +167,14 @@ class Reader:
         rows = int(self._snapshot.row_group_rows[row_group])
         if self._filter is None:
             return rows
-        columns = self._file_columns(row_group, decoded=False)
-        if not columns:
-            one = self._with_partitions(row_group, _rows_without_columns(1))
-            return rows * len(self._filter.apply(one))
-        passing, read = 0, 0
+        if not self._filter.differs_within(self._own_columns(row_group)):
+            return rows if self._row_filter(row_group) is None else 0
+        columns, passing, read = self._file_columns(row_group, decoded=False), 0, 0
         try:
-            with self._open(row_group) as file:
-                number = int(self._snapshot.row_group_number[row_group])
-                for batch in file.iter_batches(batch_rows, row_groups=[number], columns=columns, use_threads=False):
-                    table = self._with_partitions(row_group, pa.Table.from_batches([batch]))
-                    passing += len(self._filter.apply(table))
-                    read += len(batch)
+            for batch in self._batches(row_group, batch_rows, columns):
+                table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
+                passing += len(self._filter.apply(table))
+                read += len(batch)
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         self._check_rows(row_group, read)
@@ -205,15 +203,25 @@ class Reader:
             total += by_schema[schema]
         return total
 
+    def _row_filter(self, row_group: int) -> RowFilter | None:
+        """Return what has to be applied to a row group's rows; None where all of them pass, as far as is known."""
+        if self._filter is None or self._filter.differs_within(self._own_columns(row_group)):
+            return self._filter
+        one = self._with_known_columns(row_group, _rows_without_columns(1), 0)
+        return None if len(self._filter.apply(one)) else self._filter
+
+    def _own_columns(self, row_group: int) -> list[str]:
+        names: list[str] = self._snapshot.schema_of(int(self._snapshot.row_group_file[row_group])).names
+        return names
+
     def _decoder(self, row_group: int) -> Decoder:
         return self._decoders[int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])]
 
     def _file_columns(self, row_group: int, *, decoded: bool = True) -> list[str]:
         """Return the names to ask the Parquet reader for."""
-        file = int(self._snapshot.row_group_file[row_group])
         columns = dict.fromkeys(self._decoder(row_group).read_columns if decoded else ())
         if self._filter is not None:
-            own = self._snapshot.schema_of(file).names
+            own = self._own_columns(row_group)
             columns |= dict.fromkeys(name for name in self._filter.columns if name in own)
         return list(columns)
 
@@ -230,14 +238,21 @@ class Reader:
             page_checksum_verification=self._options.verify_checksums,
         )
 
-    def _canonical(self, row_group: int, table: pa.Table, first_row: int, placed: Collection[str] = ()) -> pa.Table:
+    def _canonical(
+        self,
+        row_group: int,
+        table: pa.Table,
+        first_row: int,
+        row_filter: RowFilter | None,
+        placed: Collection[str] = (),
+    ) -> pa.Table:
         name = self._snapshot.describe(row_group)
         file = int(self._snapshot.row_group_file[row_group])
         if self._first_rows is not None:
             first_number = int(self._first_rows[row_group]) + first_row
             table = table.append_column(_ROW_NUMBER, pa.array(np.arange(first_number, first_number + len(table))))
-        if self._filter is not None:
-            table = self._filter.apply(self._with_partitions(row_group, table))
+        if row_filter is not None:
+            table = row_filter.apply(self._with_known_columns(row_group, table, first_row))
             name, first_row = f"{name} (rows that pass the filter)", 0
         decoder, values, place = self._decoder(row_group), self._snapshot.partition_values(file), Place(name, first_row)
         decoded = (
@@ -249,8 +264,13 @@ class Reader:
         columns = [*decoded.columns, table.column(_ROW_NUMBER)]
         return pa.Table.from_arrays(columns, names=[*decoded.column_names, self._row_numbers])
 
-    def _with_partitions(self, row_group: int, table: pa.Table) -> pa.Table:
+    def _with_known_columns(self, row_group: int, table: pa.Table, first_row: int) -> pa.Table:
+        """Append what the filter may name and the file does not hold: partition columns and positions."""
         file = int(self._snapshot.row_group_file[row_group])
+        if self._filter is not None and self.positions is not None:
+            for name in self._filter.virtual:
+                position = self.positions.column(name, row_group, first_row, len(table))
+                table = table if position is None else table.append_column(name, position)
         for name, value in self._snapshot.partition_values(file).items():
             if name not in table.column_names:
                 table = table.append_column(name, pa.repeat(value, len(table)))

@@ -1,22 +1,21 @@
-"""Training and validation rows told apart by a hash of a column: a filter, so it is applied exactly, and counted."""
+"""Training and validation rows told apart by a hash: filters, so they are applied exactly, and counted."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.errors import ConfigurationError, SchemaError
+from parquet_loader.hashing import GOLDEN, LAST_SHIFT, MASK, STEPS, mixed
 from parquet_loader.types import check_int
-
-SPLIT_METHOD = "splitmix-1"
-_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-_LAST_SHIFT = 31
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = 2**64 - 1
+from parquet_loader.virtual import position_name, text_name
 
 
-def split(column: str, start: float, stop: float, seed: int = 0) -> pc.Expression:
+def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool = False) -> pc.Expression:
     """Return a filter that keeps the rows whose hash of a column lies from `start` to `stop` (exclusive).
 
     Rows of equal value go together, and a row's side depends on nothing but its value and the seed: it stays as files
@@ -24,45 +23,134 @@ def split(column: str, start: float, stop: float, seed: int = 0) -> pc.Expressio
     that cover 0 to 1 hold every row whose value is not null.
 
     The hash is the finaliser of SplitMix64 (Steele, Lea and Flood 2014) of the value as 64 bits and the seed, method
-    ``splitmix-1``, by Arrow's own functions: no Python runs for it, and it works wherever filters do.
+    ``splitmix-1``, by Arrow's own functions: no Python runs for it, and it works wherever pyarrow takes a filter. Text
+    and bytes become 64 bits before, by method ``splitmix-bytes-1`` (`parquet_loader.hashing`); such a filter is one for
+    this library's `filters=` alone.
 
     Args:
-        column: Name of a column of integers, booleans or timestamps; rows in which it is null are on no side.
+        column: Name of a column of integers, booleans, dates or times, or with `text` of text or bytes; rows in which
+            it is null are on no side.
         start: From 0.
         stop: To 1.
         seed: From 0 to 2**64 - 1; another seed splits otherwise.
+        text: The column holds text or bytes, of fixed or varying length, or a dictionary of these. Text counts by its
+            UTF-8 bytes.
 
     Raises:
         ConfigurationError: no such range.
     """
     if not isinstance(column, str) or not column:
         raise ConfigurationError(f"split({column!r:.80}): expected a column's name")
-    if not 0 <= start < stop <= 1:
-        raise ConfigurationError(f"split({column!r}, {start!r}, {stop!r}): expected 0 <= start < stop <= 1")
-    key = check_int("split seed", seed, 0, _MASK)
-    # Casting int64 to uint64 unchecked keeps the bits; arithmetic that is not checked wraps.
-    bits = pc.field(column).cast(pa.int64(), safe=False).cast(pa.uint64(), safe=False)
-    hashed = pc.bit_wise_xor(bits, _word(mixed(key)))
-    hashed = pc.add(hashed, _word(_GOLDEN))
-    for shift, factor in _STEPS:
+    if not isinstance(text, bool):
+        raise ConfigurationError(f"split({column!r}, text={text!r}): expected True or False")
+    _check_range(start, stop, f"split({column!r}, {start!r}, {stop!r})")
+    check_int("split seed", seed, 0, MASK)
+    if text:
+        return _between(pc.field(text_name(column, seed)), start, stop)
+    hashed = pc.add(
+        pc.bit_wise_xor(_as_bits(column), _word(mixed(seed))), _word(GOLDEN)
+    )  # arithmetic that is not checked wraps
+    for shift, factor in STEPS:
         hashed = pc.multiply(pc.bit_wise_xor(hashed, pc.shift_right(hashed, _word(shift))), _word(factor))
-    hashed = pc.bit_wise_xor(hashed, pc.shift_right(hashed, _word(_LAST_SHIFT)))
-    low, high = _bound(start), _bound(stop)
-    kept = hashed >= _word(low)
-    return kept if high > _MASK else kept & (hashed < _word(high))
+    return _between(pc.bit_wise_xor(hashed, pc.shift_right(hashed, _word(LAST_SHIFT))), start, stop)
 
 
-def mixed(value: int) -> int:
-    """Return SplitMix64's hash of 64 bits, by Python's integers."""
-    value = (value + _GOLDEN) & _MASK
-    for shift, factor in _STEPS:
-        value = (value ^ (value >> shift)) * factor & _MASK
-    return value ^ (value >> _LAST_SHIFT)
+def split_rows(
+    start: float, stop: float, seed: int = 0, *, unit: int | Literal["row_group", "file"] = 1
+) -> pc.Expression:
+    """Return a filter that keeps the rows whose hash of their place in the files lies from `start` to `stop`.
+
+    A row's place is the file it is in (by its name without directories, and what its footer says) and its number there.
+    So a row's side stays as files are added or removed, and as the whole data set is moved or copied; a file that is
+    renamed or written anew divides anew. Splits of one seed and unit that do not overlap share no row, and those that
+    cover 0 to 1 hold every row.
+
+    It is a filter for this library's `filters=` alone, where it combines with others by ``&``, ``|`` and ``~``:
+    elsewhere rows have no place. The hash is that of `split`.
+
+    Args:
+        start: From 0.
+        stop: To 1 (exclusive).
+        seed: From 0 to 2**64 - 1; another seed splits otherwise.
+        unit: Rows that go together: so many neighbours of a file, counted from its beginning; or ``"row_group"`` or
+            ``"file"``, of which those left out are not read at all, while shares are only as even as their number
+            allows.
+
+    Raises:
+        ConfigurationError: no such range or unit.
+    """
+    if unit not in ("row_group", "file"):
+        check_int("split_rows unit", unit, 1, 2**62)
+    _check_range(start, stop, f"split_rows({start!r}, {stop!r})")
+    check_int("split_rows seed", seed, 0, MASK)
+    return _between(pc.field(position_name(unit, seed)), start, stop)
 
 
-def _bound(share: float) -> int:
-    return int(share * 2**64)
+def check_key_types(expression: pc.Expression, hashed: Iterable[str], schema: pa.Schema, file: str) -> None:
+    """Check that splits in a filter hash columns of the kind they are made for.
+
+    Arrow itself would read numbers from text, and cut off the fraction of others.
+
+    Args:
+        expression: The filter.
+        hashed: Virtual columns of hashes that it names.
+        schema: The columns it is over.
+        file: Whose they are.
+
+    Raises:
+        SchemaError: a column is of another kind; says what to write instead.
+    """
+    for column in hashed:
+        type_ = schema.field(column).type
+        if not _is_bytes(type_):
+            raise SchemaError(
+                f"{file}: filters: split({column!r}, text=True): the column is {type_}, neither text nor bytes; "
+                "leave text=True out for integers, booleans, dates and times"
+            )
+    text = str(expression)
+    for field in schema if str(GOLDEN) in text else ():
+        if _is_number(field.type) or str(_as_bits(field.name)) not in text:
+            continue
+        cure = (
+            f"split({field.name!r}, ..., text=True) hashes text and bytes"
+            if _is_bytes(field.type)
+            else "split hashes integers, booleans, dates and times, and with text=True text and bytes"
+        )
+        raise SchemaError(f"{file}: filters: split({field.name!r}): the column is {field.type}; {cure}")
 
 
-def _word(value: int) -> pa.Scalar:
+def _is_number(type_: pa.DataType) -> bool:
+    if pa.types.is_dictionary(type_):
+        return _is_number(type_.value_type)
+    return bool(pa.types.is_integer(type_) or pa.types.is_boolean(type_) or pa.types.is_temporal(type_))
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    if pa.types.is_dictionary(type_):
+        return _is_bytes(type_.value_type)
+    kinds = pa.types
+    is_text = kinds.is_string(type_) or kinds.is_large_string(type_) or kinds.is_string_view(type_)
+    is_binary = kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_binary_view(type_)
+    return bool(is_text or is_binary or kinds.is_fixed_size_binary(type_))
+
+
+def _as_bits(column: str) -> pc.Expression:
+    # Casting int64 to uint64 unchecked keeps the bits.
+    return pc.field(column).cast(pa.int64(), safe=False).cast(pa.uint64(), safe=False)
+
+
+def _check_range(start: float, stop: float, what: str) -> None:
+    if not 0 <= start < stop <= 1:
+        raise ConfigurationError(f"{what}: expected 0 <= start < stop <= 1")
+
+
+def _between(hashed: pc.Expression, start: float, stop: float) -> pc.Expression:
+    """Compare once: Arrow works an expression out as often as it occurs."""
+    low, high = int(start * 2**64), int(stop * 2**64)
+    if high > MASK:
+        return hashed >= _word(low)
+    return pc.subtract(hashed, _word(low)) < _word(high - low)
+
+
+def _word(value: int) -> Any:
     return pa.scalar(np.uint64(value), pa.uint64())

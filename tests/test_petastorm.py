@@ -25,7 +25,7 @@ import pytest
 import torch
 
 from parquet_loader import BatchedDataLoader as OurLoader
-from parquet_loader import WriteOptions
+from parquet_loader import WriteOptions, split, split_rows
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, TransformError
 from parquet_loader.petastorm import (
     NoDataAvailableError,
@@ -224,6 +224,17 @@ def test_filters_apply_to_partitions_and_to_rows_exactly() -> None:
     for filters in ([("half_of", "=", 1), ("id", ">", 15)], [[("id", "in", [16, 17, 18, 19])]]):
         with make_batch_reader(PLAIN, schema_fields=["id"], filters=filters, **IN_ORDER) as reader:
             assert batch_ids(reader) == [16, 17, 18, 19]
+
+
+def test_these_readers_split_by_the_hash_of_a_column_and_not_by_position() -> None:
+    sides = []
+    for ends in ((0, 0.5), (0.5, 1)):
+        with make_batch_reader(PLAIN, schema_fields=["id"], filters=split("id", *ends), **IN_ORDER) as reader:
+            sides.append(set(batch_ids(reader)))
+    assert not sides[0] & sides[1]
+    assert sides[0] | sides[1] == set(range(20))
+    with pytest.raises(ConfigurationError, match="do not tell rows apart by position"):
+        make_batch_reader(PLAIN, filters=split_rows(0, 0.5), **IN_ORDER)
 
 
 def test_predicates_of_the_batch_reader_take_series_and_the_ready_ones_work_there_too() -> None:

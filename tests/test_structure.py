@@ -35,6 +35,8 @@ ROOMS = [
     "unischema",
     "plan",
     "live",
+    "hashing",
+    "virtual",
     "split",
     "filters",
     "columns",
@@ -232,6 +234,7 @@ def test_public_names_are_these() -> None:
         "from_spark",
         "rewrite_dataset",
         "split",
+        "split_rows",
         "write_dataset",
     ]
 

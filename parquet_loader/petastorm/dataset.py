@@ -105,6 +105,10 @@ class RowGroups:
         if filters is not None:
             expression = pq.filters_to_expression(filters) if isinstance(filters, list | tuple) else filters
             self._filter = RowFilter(expression, self.snapshot)
+            if self._filter.names_positions:
+                raise ConfigurationError(
+                    "filters: these readers do not tell rows apart by position (split_rows); BatchedDataLoader does"
+                )
             files = range(len(self.snapshot.files))
             left = {file: self._filter.surviving(self.snapshot, file) for file in files}
             numbers = zip(self.snapshot.row_group_file.tolist(), self.snapshot.row_group_number.tolist(), strict=True)

@@ -1,0 +1,75 @@
+"""Hashes of numbers and of byte strings that never change: SplitMix64, in Python's integers and by numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Words = npt.NDArray[np.uint64]
+
+GOLDEN = 0x9E3779B97F4A7C15
+STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+LAST_SHIFT = 31
+MASK = 2**64 - 1
+
+# Words that are hashed at a time, so that what is needed beside the values is a few MiB however long they are.
+_BLOCK_WORDS = 2**16
+
+
+def mixed(value: int) -> int:
+    """Return SplitMix64's hash of 64 bits (Steele, Lea and Flood 2014), by Python's integers."""
+    value = (value + GOLDEN) & MASK
+    for shift, factor in STEPS:
+        value = (value ^ (value >> shift)) * factor & MASK
+    return value ^ (value >> LAST_SHIFT)
+
+
+def mixed_words(words: Words) -> Words:
+    """Return `mixed` of each word, uint64 of the same shape."""
+    words = words + np.uint64(GOLDEN)
+    for shift, factor in STEPS:
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(factor)
+    words ^= words >> np.uint64(LAST_SHIFT)
+    return words
+
+
+def hashed_bytes(values: pa.LargeBinaryArray) -> Words:
+    """Return a hash of each byte string, uint64 ``[values]``: method ``splitmix-bytes-1``. Nulls have any.
+
+    A string is cut into words of 8 bytes, read with the lowest byte first, the last one filled up with zero bytes. The
+    hash is the sum of ``mixed(word ^ mixed(i))`` over its words (i counts them from 0), and of its length in bytes,
+    modulo 2**64. No Python runs for a single row.
+    """
+    offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
+    lengths = np.diff(offsets)
+    hashes = lengths.astype(np.uint64)
+    words = (lengths + 7) >> 3
+    ends = np.cumsum(words)
+    begins = ends - words
+    data = values.buffers()[2]
+    total = int(ends[-1]) if len(ends) else 0
+    for first in range(0, total, _BLOCK_WORDS):
+        last = min(total, first + _BLOCK_WORDS)
+        row = np.arange(np.searchsorted(ends, first, "right"), np.searchsorted(begins, last, "left"))
+        row = row[words[row] > 0]
+        counts = np.minimum(ends[row], last) - np.maximum(begins[row], first)
+        of_word = np.repeat(row, counts)
+        number = np.arange(first, last) - begins[of_word]
+        loaded = _loaded(data, offsets[of_word] + 8 * number, lengths[of_word] - 8 * number)
+        loaded ^= mixed_words(number.astype(np.uint64))
+        hashes[row] += np.add.reduceat(mixed_words(loaded), np.cumsum(counts) - counts)
+    return hashes
+
+
+def _loaded(data: pa.Buffer, begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Words:
+    """Return up to 8 bytes from each of these places, as numbers."""
+    if data.size < 8:
+        data = pa.py_buffer(data.to_pybytes().ljust(8, b"\0"))
+    at_any_byte = np.ndarray((data.size - 7,), np.dtype("<u8"), data, strides=(1,))
+    # Near the end of the buffer a word is read from where 8 bytes are left, and moved down.
+    places = np.minimum(begins, data.size - 8)
+    words = at_any_byte[places].astype(np.uint64) >> (8 * (begins - places)).astype(np.uint64)
+    kept: Words = words & (np.uint64(MASK) >> (8 * (8 - np.minimum(lengths, 8))).astype(np.uint64))
+    return kept
