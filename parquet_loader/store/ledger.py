@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from parquet_loader.store.locks import exclusive, is_locked
+from parquet_loader.locks import exclusive, is_locked
 from parquet_loader.store.places import Places, names_in
 
 _CLEAN, _CHANGING = b"=", b"!"

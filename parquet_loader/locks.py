@@ -10,14 +10,17 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
-from threading import RLock, local
+from itertools import count
+from threading import Event, RLock, local
 
 from parquet_loader.errors import ConfigurationError
 
 _guard = RLock()  # held while a descriptor is opened or closed, and across fork
 _open: set[int] = set()
 _here = local()
+_LOOK_AGAIN_S = 0.02
 
 
 def _before_fork() -> None:
@@ -125,15 +128,22 @@ def is_locked(path: str) -> bool:
 
 
 @contextlib.contextmanager
-def exclusive(path: str) -> Iterator[int]:
+def exclusive(path: str, patience_s: float | None = None) -> Iterator[int]:
     """Hold the lock on a file, created if need be, and give its descriptor.
 
     Waits for whoever has it. Where the file was replaced meanwhile, the new one is locked.
+
+    Args:
+        path: The file.
+        patience_s: How long to wait; None: as long as it takes.
+
+    Raises:
+        TimeoutError: it took longer.
     """
     while True:
         descriptor = _open_registered(path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _lock(descriptor, path, patience_s)
             try:
                 here = os.stat(path)
             except FileNotFoundError:
@@ -150,6 +160,24 @@ def exclusive(path: str) -> Iterator[int]:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # a copy in a child that is being forked must not keep it
             _close_registered(descriptor)
+
+
+def _lock(descriptor: int, path: str, patience_s: float | None) -> None:
+    if patience_s is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return
+    give_up = time.monotonic() + patience_s
+    for attempt in count():
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+        else:
+            return
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"{path}: another process holds the lock for more than {patience_s:.0f} s")
+        Event().wait(min(0.0005 * 2 ** min(attempt, 8), _LOOK_AGAIN_S))  # flock itself knows no time-out
 
 
 def holds_exclusive() -> bool:

@@ -1,0 +1,149 @@
+"""A row group's file in the cache: the bytes that were fetched, where they lie in the original, and holes elsewhere.
+
+    0 ............ size of the original | index | end
+    holes and ranges of bytes           | for each range: begin, end, checksum | size, ranges, checksum, mark
+
+So it is read like the original, with the original's footer, by whatever reads local files. The index tells which ranges
+are there and whether they are whole, without which a file that a power failure or a bad disk damaged would be believed.
+
+The checksum of a range is the CRC-32 of the sums of the 64-bit words of each 4 KiB, because a sum runs at the speed of
+memory (12 GB/s where CRC-32 alone has 2): it finds every single flipped bit, lost or exchanged blocks, and cut ends.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Ranges: TypeAlias = Sequence[tuple[int, int]]
+
+_RANGE = struct.Struct("<QQI")
+_COUNTS = struct.Struct("<QI")
+_END = struct.Struct("<I8s")
+_MARK = b"plcache1"
+_BLOCK_BYTES = 4096
+_CHECKED_AT_ONCE = 2**22
+_MOST_RANGES = 2**20
+
+
+class DamagedError(Exception):
+    """A file of the cache is not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What a file holds.
+
+    Attributes:
+        size: Bytes of the original.
+        ranges: Begin and end of each range, in order and apart from one another.
+        checksums: One for each.
+    """
+
+    size: int
+    ranges: tuple[tuple[int, int], ...]
+    checksums: tuple[int, ...]
+
+    def covering(self, wanted: Ranges) -> list[int] | None:
+        """Return which ranges hold all the bytes that are wanted, or None where some are not there."""
+        found: list[int] = []
+        for begin, end in wanted:
+            inside = [i for i, (first, last) in enumerate(self.ranges) if first <= begin and end <= last]
+            if not inside:
+                return None
+            found.append(inside[0])
+        return sorted(set(found))
+
+
+def checksum(data: Any) -> int:
+    """Return the checksum of a range whose bytes are all here."""
+    adding = Checksum()
+    adding.add(data)
+    return adding.value
+
+
+class Checksum:
+    """The checksum of a range that comes in parts, each but the last of whole blocks of 4 KiB."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, data: Any) -> None:
+        """Go on with the next part."""
+        part = np.frombuffer(data, np.uint8)
+        whole = len(part) // _BLOCK_BYTES * _BLOCK_BYTES
+        words = part[:whole].view("<u8").reshape(-1, _BLOCK_BYTES // 8)
+        self.value = zlib.crc32(words.sum(axis=1, dtype=np.uint64).tobytes(), self.value)
+        self.value = zlib.crc32(part[whole:], self.value)
+
+
+def index_bytes(ranges: int) -> int:
+    """Return how long the index of so many ranges is, with its end."""
+    return ranges * _RANGE.size + _COUNTS.size + _END.size
+
+
+def occupied_bytes(size: int, ranges: Ranges, block_bytes: int) -> int:
+    """Return what a file with these ranges takes of the disk, in blocks of so many bytes."""
+    blocks = 0
+    behind = 0  # first block that is not counted yet
+    for begin, end in (*sorted(ranges), (size, size + index_bytes(len(ranges)))):
+        first, last = max(begin // block_bytes, behind), -(-end // block_bytes)
+        blocks += max(0, last - first)
+        behind = max(behind, last)
+    extents = len(ranges) + 1
+    return (blocks + (-(-extents // 256) if extents > 4 else 0)) * block_bytes  # ext4 has room for 4 in the inode
+
+
+def packed_index(name: str, index: Index) -> bytes:
+    """Return the index as it stands behind the ranges."""
+    body = b"".join(_RANGE.pack(*span, check) for span, check in zip(index.ranges, index.checksums, strict=True))
+    body += _COUNTS.pack(index.size, len(index.ranges))
+    return body + _END.pack(zlib.crc32(body, zlib.crc32(name.encode())), _MARK)
+
+
+def read_index(descriptor: int, name: str) -> Index:
+    """Return what an open file holds.
+
+    Raises:
+        DamagedError: it is not a whole file of this name.
+    """
+    length = os.fstat(descriptor).st_size
+    least = index_bytes(0)
+    end = os.pread(descriptor, least, max(0, length - least))
+    if len(end) < least or not end.endswith(_MARK):
+        raise DamagedError("its end is missing")
+    size, count = _COUNTS.unpack(end[: _COUNTS.size])
+    whole = index_bytes(count) if count <= _MOST_RANGES else 0
+    if size + whole != length:
+        raise DamagedError("its length is wrong")
+    packed = os.pread(descriptor, whole, size)
+    body = packed[: -_END.size]
+    if len(packed) != whole or packed[-_END.size :] != _END.pack(zlib.crc32(body, zlib.crc32(name.encode())), _MARK):
+        raise DamagedError("its index is damaged")
+    spans = list(_RANGE.iter_unpack(body[: -_COUNTS.size]))
+    return Index(size, tuple((first, last) for first, last, _ in spans), tuple(check for _, _, check in spans))
+
+
+def check_range(descriptor: int, index: Index, number: int) -> None:
+    """Compare a range with its checksum.
+
+    Raises:
+        DamagedError: it differs.
+    """
+    at, end = index.ranges[number]
+    found = Checksum()
+    scratch = memoryview(bytearray(min(_CHECKED_AT_ONCE, end - at)))
+    while at < end:
+        part = scratch[: end - at]
+        if os.preadv(descriptor, [part], at) != len(part):
+            raise DamagedError(f"it ends before byte {end}")
+        found.add(part)
+        at += len(part)
+    if found.value != index.checksums[number]:
+        raise DamagedError(f"bytes {index.ranges[number][0]} to {end} differ from what was written")

@@ -1,0 +1,269 @@
+"""A cache's directory as one process uses it: finds row groups, lets new ones in, and drops what is to leave.
+
+Finding needs no lock: what has its name is whole, and whoever opens it may read it to its end, though it leaves
+meanwhile. Everything else happens under the ledger's lock, which nobody holds while fetching or writing a row group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from threading import Event, RLock
+
+from parquet_loader.cache.copy import DamagedError, Index, Ranges, check_range, index_bytes, occupied_bytes, read_index
+from parquet_loader.cache.filling import Filling
+from parquet_loader.cache.leases import HeldLease, live_leases, read_lease, remove_dead_leases
+from parquet_loader.cache.ledger import Account, transaction
+from parquet_loader.cache.places import Name, Places, names_in
+from parquet_loader.cache.policy import Entry, enough, in_order_of_leaving
+from parquet_loader.locks import LockedFile, is_locked
+from parquet_loader.types import Digests
+
+# How long one waits for a row group that somebody else is fetching, before one fetches it oneself.
+_PATIENCE_S = 5.0
+_LOOK_AGAIN_S = 0.01
+_PROBE_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A row group to be read.
+
+    Attributes:
+        file: `file_id` of its version of its file.
+        row_group: Its number there.
+        columns: `columns_id` of the columns.
+        size: Bytes of the file.
+        ranges: Bytes needed, each range with its begin and end, in order and apart from one another.
+    """
+
+    file: str
+    row_group: int
+    columns: int
+    size: int
+    ranges: Ranges
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes are needed."""
+        return sum(end - begin for begin, end in self.ranges)
+
+    def name(self, block_bytes: int) -> Name:
+        """Return what its file in the cache is called."""
+        nbytes = occupied_bytes(self.size, self.ranges, block_bytes)
+        return Name(self.file, self.row_group, self.columns, nbytes)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A file of the cache that this process has opened before: its index, and which ranges it found to be whole."""
+
+    inode: int
+    index: Index
+    checked: set[int] = field(default_factory=set)
+
+
+class NoRoomError(Exception):
+    """What would have to leave is being read by somebody."""
+
+
+class Directory:
+    """An open cache. Any thread of the process that opened it.
+
+    Args:
+        root: Where it is; made if need be.
+        limit_bytes: The most it may take of the disk.
+
+    Raises:
+        OSError, TimeoutError: it cannot be used.
+    """
+
+    def __init__(self, root: str, limit_bytes: int) -> None:
+        self._places = Places(root)
+        self._limit_bytes = limit_bytes
+        self._lock = RLock()  # owns the rest; held for no I/O but what ranking takes
+        self._seen: dict[str, _Seen] = {}
+        self._ranked_for: frozenset[str] | None = None
+        self._leaving: list[Entry] = []
+        self._places.make()
+        self._block_bytes = max(4096, os.statvfs(root).f_frsize)
+        with transaction(self._places, rebuild=True) as account:
+            self._take_back(account)
+            _check_sparse(self._places)
+            over = account.taken_bytes - limit_bytes
+        if over > 0:  # another limit than before: what nobody reads leaves first, and then the rest
+            leaving, needed = self._ranked()
+            with transaction(self._places) as account:
+                self._evict(account, enough([*leaving, *needed], account.taken_bytes - limit_bytes))
+
+    def lease(self, row_groups: Digests, columns: frozenset[int]) -> HeldLease:
+        """Say what this process reads; see `Lease`.
+
+        Raises:
+            OSError, TimeoutError: it cannot be said.
+        """
+        with transaction(self._places):
+            return HeldLease(self._places, row_groups, columns)
+
+    def find(self, wanted: Wanted) -> tuple[str | None, int]:
+        """Return the path of a file that holds a row group's ranges, or None; and how many were damaged, and dropped.
+
+        Each range is compared with its checksum when this process reads it for the first time.
+        """
+        name, damaged = wanted.name(self._block_bytes), 0
+        same = [other for other in names_in(self._places.bucket(name)) if other.prefix == name.prefix]
+        for other in sorted(same, key=lambda other: (other.columns != name.columns, other.nbytes)):
+            try:
+                if self._holds(other, wanted):
+                    return self._places.entry(other), damaged
+            except FileNotFoundError:
+                continue
+            except (DamagedError, OSError):
+                self.drop(self._places.entry(other))
+                damaged += 1
+        return None, damaged
+
+    def _holds(self, name: Name, wanted: Wanted) -> bool:
+        path = self._places.entry(name)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor)
+            seen = self._seen.get(path)
+            if seen is None or seen.inode != found.st_ino:
+                seen = _Seen(found.st_ino, read_index(descriptor, str(name)))
+            index = seen.index
+            if found.st_size != index.size + index_bytes(len(index.ranges)) or index.size != wanted.size:
+                raise DamagedError("its length is wrong")
+            needed = index.covering(wanted.ranges)
+            if needed is None:
+                return False
+            for number in needed:
+                if number not in seen.checked:
+                    check_range(descriptor, index, number)
+                    seen.checked.add(number)
+            with self._lock:
+                self._seen[path] = seen
+            with contextlib.suppress(OSError):
+                os.utime(path)
+            return True
+        finally:
+            os.close(descriptor)
+
+    def begin(self, wanted: Wanted) -> Filling | None:
+        """Reserve room for a row group and return what takes it in; None where another process is fetching it.
+
+        Raises:
+            NoRoomError: there is none.
+            OSError, TimeoutError: the directory cannot be used.
+        """
+        name = wanted.name(self._block_bytes)
+        if name.nbytes > self._limit_bytes:
+            raise NoRoomError
+        for is_ranked in (False, True):
+            with transaction(self._places) as account:
+                path = os.path.join(self._places.unfinished, str(name))
+                if os.path.exists(path):
+                    if is_locked(path):
+                        return None
+                    self._take_back(account)
+                missing = account.taken_bytes + name.nbytes - self._limit_bytes
+                if missing > 0 and is_ranked:
+                    with self._lock:
+                        missing -= self._evict(account, enough(self._leaving, missing))
+                if missing <= 0:
+                    file = LockedFile(path, b"")
+                    account.taken_bytes += name.nbytes
+                    return Filling(self._places, name, file, wanted.size, wanted.ranges)
+                if is_ranked:
+                    raise NoRoomError
+                self._take_back(account)
+            self._rank()
+        raise NoRoomError
+
+    def published(self, filling: Filling) -> str:
+        """Publish a row group, and return its path; what this process wrote it need not check.
+
+        Raises:
+            OSError, TimeoutError: it cannot be published.
+        """
+        index, path = filling.publish()
+        with contextlib.suppress(FileNotFoundError):
+            seen = _Seen(os.stat(path).st_ino, index, set(range(len(index.ranges))))
+            with self._lock:
+                self._seen[path] = seen
+        return path
+
+    def wait_for_other(self, wanted: Wanted) -> None:
+        """Wait until nobody is fetching a row group any more, or for as long as that is worth."""
+        path = os.path.join(self._places.unfinished, str(wanted.name(self._block_bytes)))
+        give_up = time.monotonic() + _PATIENCE_S
+        with contextlib.suppress(OSError):
+            while time.monotonic() < give_up and is_locked(path):
+                Event().wait(_LOOK_AGAIN_S)  # a lock of the system's knows no time-out
+
+    def drop(self, path: str) -> None:
+        """Remove a row group's file."""
+        name = Name.parse(os.path.basename(path))
+        with self._lock:
+            self._seen.pop(path, None)
+        with contextlib.suppress(OSError), transaction(self._places) as account:
+            if name is not None and os.path.lexists(path):
+                os.unlink(path)
+                account.taken_bytes -= name.nbytes
+
+    def _rank(self) -> None:
+        """Find out what may leave, if what loaders read has changed since that was last done."""
+        live = live_leases(self._places)
+        with self._lock:
+            if live != self._ranked_for:
+                self._leaving = self._ranked()[0]
+                self._ranked_for = live
+
+    def _ranked(self) -> tuple[list[Entry], list[Entry]]:
+        leases = (read_lease(self._places, name) for name in live_leases(self._places))
+        return in_order_of_leaving(list(self._places.kept()), [lease for lease in leases if lease is not None])
+
+    def _evict(self, account: Account, chosen: list[Entry]) -> int:
+        """Remove row groups, in a transaction, and return how many bytes that freed."""
+        freed = 0
+        for entry in chosen:
+            name = Name.parse(entry.name)
+            assert name is not None
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._places.entry(name))
+                freed += entry.nbytes
+        gone = {entry.name for entry in chosen}
+        with self._lock:
+            self._leaving = [entry for entry in self._leaving if entry.name not in gone]
+        account.taken_bytes -= freed
+        return freed
+
+    def _take_back(self, account: Account) -> None:
+        """Remove what the dead left: row groups on their way, and leases; in a transaction."""
+        for name in names_in(self._places.unfinished):
+            path = os.path.join(self._places.unfinished, str(name))
+            if not is_locked(path):
+                os.unlink(path)
+                account.taken_bytes -= name.nbytes
+        remove_dead_leases(self._places)
+
+
+def _check_sparse(places: Places) -> None:
+    """Check that holes in a file take no room.
+
+    Raises:
+        OSError: they do.
+    """
+    path = os.path.join(places.unfinished, "probe")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"\1", _PROBE_BYTES - 1)
+        os.fsync(descriptor)
+        if os.fstat(descriptor).st_blocks * 512 >= _PROBE_BYTES:
+            raise OSError(f"{places.root}: the file system keeps no holes in files, which a cache relies on")
+    finally:
+        os.close(descriptor)
+        os.unlink(path)

@@ -1,0 +1,48 @@
+"""What a local cache did for a loader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from parquet_loader.types import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """What the local cache did in an epoch, for this loader.
+
+    Attributes:
+        hits, misses: Row groups read from the cache, and not.
+        bytes_from_cache: Bytes of column chunks read from the cache.
+        bytes_fetched: Bytes of column chunks that had to come from the files.
+        bytes_stored: Of these, bytes that are in the cache now.
+        damaged: Row groups found damaged in the cache, dropped, and fetched again.
+        problem: Why nothing is stored any more, or was for a while: a full disk, say; None: there was no problem.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    bytes_from_cache: int = 0
+    bytes_fetched: int = 0
+    bytes_stored: int = 0
+    damaged: int = 0
+    problem: str | None = None
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of bytes that came from the cache."""
+        return self.bytes_from_cache / max(self.bytes_from_cache + self.bytes_fetched, 1)
+
+    def since(self, before: CacheStats) -> CacheStats:
+        """Return what was added to earlier figures of the same cache."""
+        counts = [field.name for field in fields(self) if field.name != "problem"]
+        return CacheStats(**{name: getattr(self, name) - getattr(before, name) for name in counts}, problem=self.problem)
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.hit_rate:.0%} from the local cache: {format_bytes(self.bytes_from_cache)} in {self.hits} row "
+            f"groups; fetched {format_bytes(self.bytes_fetched)} in {self.misses}, stored "
+            f"{format_bytes(self.bytes_stored)}"
+        )
+        text += f"; {self.damaged} were damaged" if self.damaged else ""
+        return f"{text}; {self.problem}" if self.problem else text

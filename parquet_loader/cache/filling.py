@@ -1,0 +1,87 @@
+"""A row group on its way into the cache: space reserved, written as it is fetched, and then there all at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from parquet_loader.cache.copy import Checksum, Index, Ranges, packed_index
+from parquet_loader.cache.ledger import transaction
+from parquet_loader.cache.places import Name, Places, names_in
+from parquet_loader.locks import LockedFile
+
+
+class Filling:
+    """A reservation and the file that it is for. Used by one thread; whoever has it publishes or abandons it.
+
+    Args:
+        places: The cache.
+        name: What the file will be called.
+        file: The unfinished file, locked by this process: what tells others that somebody is at work on it.
+        size: Bytes of the original file.
+        ranges: What will be written of it, apart from one another.
+    """
+
+    def __init__(self, places: Places, name: Name, file: LockedFile, size: int, ranges: Ranges) -> None:
+        self._places = places
+        self._name = name
+        self._file = file
+        self._size = size
+        self._ranges = tuple(ranges)
+        self._sums = [Checksum() for _ in self._ranges]
+        self._written = [begin for begin, _ in self._ranges]
+        self._descriptor = -1
+
+    def write(self, number: int, data: Any) -> None:
+        """Write the next bytes of a range: all of it, or a part of whole 4 KiB blocks.
+
+        Raises:
+            OSError: the disk is full, or does not work.
+        """
+        if self._descriptor < 0:
+            self._descriptor = os.open(self._file.path, os.O_WRONLY | os.O_CLOEXEC)
+        view = memoryview(data).cast("B")
+        self._sums[number].add(view)
+        self._write(view, self._written[number])
+        self._written[number] += len(view)
+
+    def _write(self, view: memoryview, at: int) -> None:
+        while len(view):
+            done = os.pwrite(self._descriptor, view, at)
+            view, at = view[done:], at + done
+
+    def publish(self) -> tuple[Index, str]:
+        """Let the row group appear, in place of one for the same columns; return its index and path.
+
+        Raises:
+            OSError, TimeoutError: it cannot; abandon it.
+        """
+        assert self._written == [end for _, end in self._ranges], "a range is not whole"
+        index = Index(self._size, self._ranges, tuple(total.value for total in self._sums))
+        self._write(memoryview(packed_index(str(self._name), index)), self._size)
+        self._close()
+        with transaction(self._places) as account:
+            target = self._places.entry(self._name)
+            for other in names_in(os.path.dirname(target)):
+                if other.prefix == self._name.prefix and other.columns == self._name.columns:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(self._places.entry(other))
+                        account.taken_bytes -= other.nbytes
+            os.rename(self._file.path, target)
+        self._file.close()
+        return index, target
+
+    def abandon(self) -> None:
+        """Remove the file and give back what was reserved; what cannot be removed now, others remove later."""
+        self._close()
+        if self._file.is_here:
+            with contextlib.suppress(OSError), transaction(self._places) as account:
+                os.unlink(self._file.path)
+                account.taken_bytes -= self._name.nbytes
+            self._file.close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)

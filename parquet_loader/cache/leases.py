@@ -1,0 +1,77 @@
+"""What the loaders that run read: a file for each, locked while its process lives, so that a killed one's is void."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import struct
+import time
+import weakref
+
+import numpy as np
+
+from parquet_loader.cache.places import Places
+from parquet_loader.cache.policy import Lease
+from parquet_loader.locks import LockedFile, is_locked
+from parquet_loader.types import Digests
+
+_HEAD = struct.Struct("<QII")
+
+
+class HeldLease:
+    """This process's lease for one loader, until `end`, the end of the object or that of the process.
+
+    Args:
+        places: The cache. Called with its lock held, so that nobody takes the new file for a dead one's.
+        row_groups: As in `Lease`.
+        columns: Likewise.
+    """
+
+    def __init__(self, places: Places, row_groups: Digests, columns: frozenset[int]) -> None:
+        content = _HEAD.pack(time.time_ns(), len(columns), len(row_groups))
+        content += b"".join(column.to_bytes(8, "little") for column in sorted(columns))
+        content += row_groups.astype("<u8").tobytes()
+        file = LockedFile(os.path.join(places.readers, secrets.token_hex(8)), content)
+        self._finalizer = weakref.finalize(self, _end, file)
+
+    def end(self) -> None:
+        """Let go of it; idempotent."""
+        self._finalizer()
+
+
+def _end(file: LockedFile) -> None:
+    if file.is_here:
+        with contextlib.suppress(OSError):
+            os.unlink(file.path)
+        file.close()
+
+
+def live_leases(places: Places) -> frozenset[str]:
+    """Return the names of the leases whose processes live. A lease never changes."""
+    with contextlib.suppress(FileNotFoundError):
+        return frozenset(name for name in os.listdir(places.readers) if is_locked(os.path.join(places.readers, name)))
+    return frozenset()
+
+
+def read_lease(places: Places, name: str) -> Lease | None:
+    """Return what a lease says, or None where it is gone, or no lease."""
+    try:
+        with open(os.path.join(places.readers, name), "rb") as file:
+            content = file.read()
+        began_ns, columns, row_groups = _HEAD.unpack_from(content)
+        numbers = np.frombuffer(content, "<u8", offset=_HEAD.size)
+    except (OSError, ValueError, struct.error):
+        return None
+    if len(numbers) != columns + row_groups:
+        return None
+    return Lease(numbers[columns:], frozenset(numbers[:columns].tolist()), began_ns)
+
+
+def remove_dead_leases(places: Places) -> None:
+    """Remove the leases of processes that died; called with the cache's lock held."""
+    for name in os.listdir(places.readers):
+        path = os.path.join(places.readers, name)
+        if not is_locked(path):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)

@@ -1,0 +1,147 @@
+"""Names in a cache's directory.
+
+    ledger                       bytes taken and reserved; the lock on it is the cache's lock
+    entries-1/BB/NAME            row groups, in 256 directories
+    unfinished-1/NAME            one that is being fetched, locked by who does it; what it will take is reserved
+    readers/ID                   one lease for each loader, locked while it lives
+
+A NAME says which row group of which version of which file it is, for which columns, and how many bytes it takes of the
+disk, so that a listing is the whole account. The numbers are those of this form of the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from parquet_loader.cache.policy import Entry
+from parquet_loader.types import Digests, IntArray
+
+_NAME = re.compile(r"(?P<file>[0-9a-f]{32})-(?P<group>\d{1,10})-(?P<columns>[0-9a-f]{16})-(?P<nbytes>\d{1,18})")
+_BUCKETS = 256
+_MIX = 0x9E3779B97F4A7C15
+
+
+class Name(NamedTuple):
+    """What the name of a row group's file says.
+
+    Attributes:
+        file: Which version of which file: 32 hexadecimal digits.
+        row_group: Its number there.
+        columns: 64 bits of a digest of the columns' names.
+        nbytes: What it takes of the disk.
+    """
+
+    file: str
+    row_group: int
+    columns: int
+    nbytes: int
+
+    @classmethod
+    def parse(cls, text: str) -> Name | None:
+        """Return what a name says, or None where it is none of ours."""
+        match = _NAME.fullmatch(text)
+        if match is None:
+            return None
+        return cls(match["file"], int(match["group"]), int(match["columns"], 16), int(match["nbytes"]))
+
+    @property
+    def prefix(self) -> str:
+        """How the names of all files of this row group begin."""
+        return f"{self.file}-{self.row_group}-"
+
+    def __str__(self) -> str:
+        return f"{self.prefix}{self.columns:016x}-{self.nbytes}"
+
+
+class Places:
+    """The paths of a cache."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.ledger = os.path.join(root, "ledger")
+        self.entries = os.path.join(root, "entries-1")
+        self.unfinished = os.path.join(root, "unfinished-1")
+        self.readers = os.path.join(root, "readers")
+
+    def make(self) -> None:
+        """Make the directories that are missing."""
+        os.makedirs(self.entries, exist_ok=True)
+        for folder in (self.unfinished, self.readers, *self._buckets()):
+            os.makedirs(folder, exist_ok=True)
+
+    def bucket(self, name: Name) -> str:
+        """Return the directory of a row group's files."""
+        return os.path.join(self.entries, f"{(int(name.file[:8], 16) + name.row_group) % _BUCKETS:02x}")
+
+    def entry(self, name: Name) -> str:
+        """Return the path of a row group's file."""
+        return os.path.join(self.bucket(name), str(name))
+
+    def kept(self) -> Iterator[Entry]:
+        """Yield all row groups that are kept; those that leave meanwhile may be missing."""
+        for folder in self._buckets():
+            with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
+                for item in found:
+                    parsed = Name.parse(item.name)
+                    with contextlib.suppress(FileNotFoundError):
+                        if parsed is not None:
+                            used_ns = item.stat(follow_symlinks=False).st_mtime_ns
+                            number = row_group_id(parsed.file, parsed.row_group)
+                            yield Entry(item.name, number, parsed.columns, parsed.nbytes, used_ns)
+
+    def taken_bytes(self) -> int:
+        """Return what row groups take, and what is reserved, by a listing."""
+        folders = (*self._buckets(), self.unfinished)
+        return sum(name.nbytes for folder in folders for name in names_in(folder))
+
+    def _buckets(self) -> Iterable[str]:
+        return (os.path.join(self.entries, f"{number:02x}") for number in range(_BUCKETS))
+
+
+def names_in(folder: str) -> list[Name]:
+    """Return the names of row groups in a directory; none where it is not there."""
+    try:
+        found = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return [name for name in map(Name.parse, found) if name is not None]
+
+
+def file_id(*identity: object) -> str:
+    """Return the 32 digits that stand for a version of a file.
+
+    Args:
+        identity: Plain values that tell it from every other version of every file.
+    """
+    return hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
+
+
+def columns_id(columns: Iterable[str]) -> int:
+    """Return 64 bits that stand for these columns."""
+    digest = hashlib.blake2b(json.dumps(sorted(columns)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def row_group_id(file: str, row_group: int) -> int:
+    """Return the 64 bits that stand for a row group of a version of a file."""
+    return (int(file[:16], 16) + (row_group + 1) * _MIX) % 2**64
+
+
+def row_group_ids(files: list[str], row_group_file: IntArray, row_group_number: IntArray) -> Digests:
+    """Return `row_group_id` of many, uint64 ``[n]``, in order.
+
+    Args:
+        files: Their `file_id`.
+        row_group_file: Index of each one's file, int ``[n]``.
+        row_group_number: Number of each there, int ``[n]``.
+    """
+    begins = np.array([int(file[:16], 16) for file in files], np.uint64)
+    return np.sort(begins[row_group_file] + (row_group_number.astype(np.uint64) + np.uint64(1)) * np.uint64(_MIX))
