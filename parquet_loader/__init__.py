@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow  # noqa: F401, ICN001  (first imported by a thread other than the main one, it can hang at exit)
 
+from parquet_loader.cache.figures import CacheStats
+from parquet_loader.cache.settings import LocalCache
 from parquet_loader.errors import (
     ConfigurationError,
     DataError,
@@ -62,6 +64,7 @@ _LAZY = {
 __all__ = [
     "BatchedDataLoader",
     "Bytes",
+    "CacheStats",
     "Category",
     "ConfigurationError",
     "ConvertedLoader",
@@ -73,6 +76,7 @@ __all__ = [
     "Image",
     "LoaderStateError",
     "LoaderStats",
+    "LocalCache",
     "MemoryLimitError",
     "MixedLoader",
     "OutputOptions",

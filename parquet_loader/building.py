@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from parquet_loader.cache import CacheStats
 from parquet_loader.cursor import Cursor
 from parquet_loader.plan import Slice
 from parquet_loader.window import Assembly, Window
@@ -46,6 +47,7 @@ class Account:
         disk_bytes: Bytes that they had to fetch from a local disk.
         bytes_read, row_groups, skipped, held_bytes, peak_bytes: As in `Budget`.
         footers_bytes: Parsed footers held by the process that reads, where that is not the caller's.
+        cache: What the local cache did, where there is one.
     """
 
     cpu_s: Mapping[str, float]
@@ -57,6 +59,7 @@ class Account:
     held_bytes: int
     peak_bytes: int
     footers_bytes: int = 0
+    cache: CacheStats | None = None
 
     @classmethod
     def nothing(cls) -> Account:

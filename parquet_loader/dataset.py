@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.cache import LocalCache
 from parquet_loader.columns import number_type
 from parquet_loader.decode import Decoder, read_name, type_at
 from parquet_loader.errors import DataError, SchemaError, SourceError, nearest
@@ -156,6 +157,7 @@ def open_dataset(
     memory_limit_bytes: int,
     transform: bool,
     read_options: ReadOptions,
+    cache: LocalCache | None = None,
     skips: bool,
     num_threads: int,
     side_by_side: int = 1,
@@ -184,7 +186,7 @@ def open_dataset(
         chosen = select(schema, columns)
     if not chosen and snapshot.row_group_rows.any():
         raise SchemaError("there is no column to deliver: the schema names none")
-    reader = Reader(snapshot, _decoders(chosen, snapshot), row_filter, read_options, row_numbers)
+    reader = Reader(snapshot, _decoders(chosen, snapshot), row_filter, read_options, row_numbers, cache)
     if row_numbers is not None:
         if row_numbers in (column.name for column in reader.columns[:-1]):
             raise SchemaError(f"row_numbers={row_numbers!r}: there is a column of this name already; choose another")
@@ -193,6 +195,8 @@ def open_dataset(
     if row_filter is not None:
         counted = _count(snapshot, reader, row_filter, num_threads, ranks, known, skips=skips)
     counts = counted.counts
+    if reader.cache is not None:
+        reader.cache.expect(counts > 0)
     processes = transform or any(c.image is not None for c in reader.columns)
     row = None if known is None else known.row
     if row is None:

@@ -125,6 +125,7 @@ class Engine:
         self._plan = plan
         self._counts = counts
         self._reader = reader
+        self._cache_before = reader.cache_figures()
         self._sizing = sizing
         self._allocator = allocator
         self._skips = skips
@@ -183,6 +184,7 @@ class Engine:
             held_bytes=budget.held_bytes,
             peak_bytes=budget.peak_bytes,
             footers_bytes=footers_bytes,
+            cache=self._reader.cache_figures(self._cache_before),
         )
 
     # ------------------------------------------------------------------ the consumer's side

@@ -271,11 +271,21 @@ class EpochFigures:
             blocked_s=account.blocked_s,
             idle_s=max(0.0, seconds * self._num_threads - busy_s),
             bytes_read=account.bytes_read,
-            bytes_from_disk=account.disk_bytes if is_local(snapshot.filesystem) else account.bytes_read,
+            bytes_from_disk=_fetched_bytes(account, is_local=is_local(snapshot.filesystem)),
             row_groups=account.row_groups,
             skipped_row_groups=tuple(skipped),
             held_bytes=account.held_bytes + footers_bytes,
             peak_bytes=account.peak_bytes + footers_bytes,
             memory_limit_bytes=memory_limit_bytes,
             num_threads=self._num_threads,
+            cache=account.cache,
         )
+
+
+def _fetched_bytes(account: Account, *, is_local: bool) -> int:
+    """Return the bytes that came from a local disk or from far."""
+    if is_local:
+        return account.disk_bytes
+    if account.cache is None:
+        return account.bytes_read
+    return min(account.bytes_read, account.cache.bytes_fetched + account.disk_bytes)

@@ -20,6 +20,7 @@ from parquet_loader.arguments import (
     check_transform,
     check_window,
 )
+from parquet_loader.cache import LocalCache
 from parquet_loader.dataset import Dataset, Known, default_num_threads, open_dataset
 from parquet_loader.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
@@ -81,6 +82,8 @@ class BatchedDataLoader:
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
         progress: Show a progress bar (needs tqdm).
         read_options: Checksums and memory mapping.
+        cache: A `LocalCache`: row groups of remote files are kept on a local disk as they are first read. The batches
+            are the same with and without one.
         shard_options: What becomes of rows that do not come out even; an order that no number of ranks changes.
         output_options: A column that says where rows come from; numpy arrays instead of tensors.
 
@@ -114,6 +117,7 @@ class BatchedDataLoader:
         filesystem: Any = None,
         progress: bool = False,
         read_options: ReadOptions | None = None,
+        cache: LocalCache | None = None,
         shard_options: ShardOptions | None = None,
         output_options: OutputOptions | None = None,
     ) -> None:
@@ -133,6 +137,7 @@ class BatchedDataLoader:
         check_kind("schema", schema, Schema)
         check_kind("shard", shard, Shard)
         check_kind("read_options", read_options, ReadOptions)
+        check_kind("cache", cache, LocalCache)
         check_kind("shard_options", shard_options, ShardOptions)
         check_kind("output_options", output_options, OutputOptions)
         self._sharding = choose_sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
@@ -156,6 +161,7 @@ class BatchedDataLoader:
                 memory_limit_bytes=limit,
                 transform=transform is not None,
                 read_options=read_options or ReadOptions(),
+                cache=cache,
                 skips=skips,
                 num_threads=threads,
                 ranks=ranks,
@@ -499,6 +505,7 @@ class BatchedDataLoader:
             self._following.let_go()
         if self._reading is not None:
             self._reading.end()
+        self._dataset.reader.close()
         for arenas in (self._allocator, self._staging):
             if isinstance(arenas, Arenas):
                 arenas.clear()

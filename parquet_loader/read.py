@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from parquet_loader.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
+from parquet_loader.cache.row_groups import PlainFetcher
 from parquet_loader.columns import Column
 from parquet_loader.decode import Decoder, Place
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
@@ -42,6 +44,7 @@ class Reader:
         row_filter: Which rows to keep; None: all.
         options: How to read.
         row_numbers: Name of a column of rows' numbers in the data set to deliver beside the others, or None.
+        cache: Where row groups are kept on a local disk, or None.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Reader:
         row_filter: RowFilter | None,
         options: ReadOptions,
         row_numbers: str | None = None,
+        cache: LocalCache | None = None,
     ) -> None:
         self._snapshot = snapshot
         self._decoders = decoders
@@ -62,6 +66,11 @@ class Reader:
         self._first_rows = snapshot.first_rows if row_numbers is not None else None
         if row_numbers is not None:
             self.columns += (Column(row_numbers, "fixed", pa.int64(), np.dtype(np.int64)),)
+        self.cache: RowGroupCache | None = None
+        if cache is not None and is_worth_it(cache, snapshot):
+            _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
+            columns = [self._file_columns(row_group) for row_group in firsts.tolist()]
+            self.cache = RowGroupCache(cache, snapshot, columns, PlainFetcher(snapshot.filesystem))
 
     def read(self, row_group: int) -> tuple[pa.Table, int]:
         """Return one row group's canonical rows that pass the filter, and the bytes read from the file.
@@ -71,25 +80,61 @@ class Reader:
             SourceError: the file has vanished or changed since its footer was read.
         """
         columns = self._file_columns(row_group)
-        types = self._decoder(row_group).raw_columns
+        copy: str | None = None
         try:
-            with self._raw(row_group, columns) as raw:
-                table = self._read_others(row_group, [name for name in columns if name not in raw])
-                for name, column in raw.items():
-                    table = table.append_column(name, column.array(types[name]))
+            copy = self._copy(row_group, columns)
+            table = self._table(row_group, columns, copy)
         except READ_ERRORS as error:
-            raise self._explained(row_group, columns, error) from error
+            if copy is None:
+                raise self._explained(row_group, columns, error) from error
+            table = self._table_without(copy, row_group, columns)
         self._check_rows(row_group, len(table))
         self._check_unchanged(row_group)
         row_filter = self._row_filter(row_group)
         return self._canonical(row_group, table, 0, row_filter), self.encoded_bytes(row_group, columns)
 
-    def _read_others(self, row_group: int, columns: Sequence[str]) -> pa.Table:
+    def _copy(self, row_group: int, columns: Sequence[str]) -> str | None:
+        """Return a local file in which a row group's columns lie where they do in their own, or None."""
+        return self.cache.local_path(row_group, columns) if self.cache is not None and columns else None
+
+    def _table(self, row_group: int, columns: Sequence[str], copy: str | None) -> pa.Table:
+        types = self._decoder(row_group).raw_columns
+        with self._raw(row_group, columns, copy) as raw:
+            table = self._read_others(row_group, [name for name in columns if name not in raw], copy)
+            for name, column in raw.items():
+                table = table.append_column(name, column.array(types[name]))
+        return table
+
+    def _table_without(self, copy: str, row_group: int, columns: Sequence[str]) -> pa.Table:
+        """Read from the file itself what could not be read from its copy."""
+        try:
+            table = self._table(row_group, columns, None)
+        except READ_ERRORS as error:
+            raise self._explained(row_group, columns, error) from error
+        self._drop(copy)
+        return table
+
+    def _drop(self, copy: str) -> None:
+        assert self.cache is not None
+        self.cache.distrust(copy)
+
+    def _read_others(self, row_group: int, columns: Sequence[str], copy: str | None) -> pa.Table:
         if not columns:
             return _rows_without_columns(int(self._snapshot.row_group_rows[row_group]))
-        with self._open(row_group) as file:
+        with self._open(row_group, copy) as file:
             number = int(self._snapshot.row_group_number[row_group])
             return file.read_row_group(number, columns=columns, use_threads=False)
+
+    def close(self) -> None:
+        """Let go of the local cache; idempotent. Nothing is to be read afterwards."""
+        if self.cache is not None:
+            self.cache.close()
+
+    def cache_figures(self, before: CacheStats | None = None) -> CacheStats | None:
+        """Return what the local cache did, since an earlier time; None without one."""
+        if self.cache is None:
+            return None
+        return self.cache.figures if before is None else self.cache.figures.since(before)
 
     def empty_table(self) -> pa.Table:
         """Return a canonical table without rows."""
@@ -113,38 +158,50 @@ class Reader:
     def _pieces(self, row_group: int, batch_rows: int, placed: Collection[str]) -> Iterator[Piece]:
         columns, first_row, row_filter = self._file_columns(row_group), 0, self._row_filter(row_group)
         explained = partial(self._explained, row_group, columns)
+        copy: str | None = None
         try:
-            with self._raw(row_group, placed if row_filter is None else ()) as raw:
-                others = [name for name in columns if name not in raw]
-                for batch in self._batches(row_group, batch_rows, others):
-                    table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, row_filter, raw)
-                    yield Piece(table, len(batch) if raw else len(table), RawRows(raw, first_row, explained))
-                    first_row += len(batch)
-        except ParquetLoaderError:
-            raise
+            copy = self._copy(row_group, columns)
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
+        while True:
+            try:
+                with self._raw(row_group, placed if row_filter is None else (), copy) as raw:
+                    others = [name for name in columns if name not in raw]
+                    for batch in _behind(first_row, self._batches(row_group, batch_rows, others, copy)):
+                        table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, row_filter, raw)
+                        yield Piece(table, len(batch) if raw else len(table), RawRows(raw, first_row, explained))
+                        first_row += len(batch)
+                break
+            except ParquetLoaderError:
+                raise
+            except READ_ERRORS as error:
+                if copy is None:
+                    raise self._explained(row_group, columns, error) from error
+                self._drop(copy)
+                copy = None  # what is left is read from the file itself
         self._check_rows(row_group, first_row)
         self._check_unchanged(row_group)
 
-    def _batches(self, row_group: int, batch_rows: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, row_group: int, batch_rows: int, columns: Sequence[str], copy: str | None
+    ) -> Iterator[pa.RecordBatch]:
         if not columns:
             rows = int(self._snapshot.row_group_rows[row_group])
             for first in range(0, rows, batch_rows):
                 yield _rows_without_columns(min(batch_rows, rows - first)).to_batches()[0]
             return
-        with self._open(row_group) as file:
+        with self._open(row_group, copy) as file:
             number = int(self._snapshot.row_group_number[row_group])
             yield from file.iter_batches(batch_rows, row_groups=[number], columns=columns, use_threads=False)
 
     @contextmanager
-    def _raw(self, row_group: int, columns: Collection[str]) -> Iterator[dict[str, RawColumn]]:
+    def _raw(self, row_group: int, columns: Collection[str], copy: str | None) -> Iterator[dict[str, RawColumn]]:
         """Open those of the columns whose values can be taken from the file as they are."""
         types = self._decoder(row_group).raw_columns
         file_number, rows = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_rows[row_group])
         wanted = [name for name in columns if name in types and byte_width(types[name]) * rows >= RAW_BYTES]
         options, found = self._options, dict[str, RawColumn]()
-        if not wanted or not IS_POSSIBLE or not is_local(self._snapshot.filesystem):
+        if not wanted or not IS_POSSIBLE or not (copy or is_local(self._snapshot.filesystem)):
             wanted = []
         if not wanted or options.memory_map or options.verify_checksums:
             yield found
@@ -152,7 +209,7 @@ class Reader:
         footer = self._snapshot.footers.get(file_number)
         group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
         leaves = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
-        with closing(RawFile(self._snapshot.files[file_number].path)) as file:
+        with closing(RawFile(copy or self._snapshot.files[file_number].path)) as file:
             for name in wanted:
                 chunk, schema = group.column(leaves[name]), footer.schema.column(leaves[name])
                 column = raw_column(file, chunk, schema, rows, types[name])
@@ -169,14 +226,30 @@ class Reader:
             return rows
         if not self._filter.differs_within(self._own_columns(row_group)):
             return rows if self._row_filter(row_group) is None else 0
-        columns, passing, read = self._file_columns(row_group, decoded=False), 0, 0
+        columns = self._file_columns(row_group, decoded=False)
+        copy: str | None = None
         try:
-            for batch in self._batches(row_group, batch_rows, columns):
-                table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
-                passing += len(self._filter.apply(table))
-                read += len(batch)
+            copy = self._copy(row_group, columns)
+            return self._count(row_group, batch_rows, columns, copy)
+        except ParquetLoaderError:
+            raise
+        except READ_ERRORS as error:
+            if copy is None:
+                raise self._explained(row_group, columns, error) from error
+        try:
+            passing = self._count(row_group, batch_rows, columns, None)
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
+        self._drop(copy)
+        return passing
+
+    def _count(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: str | None) -> int:
+        assert self._filter is not None
+        passing, read = 0, 0
+        for batch in self._batches(row_group, batch_rows, columns, copy):
+            table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
+            passing += len(self._filter.apply(table))
+            read += len(batch)
         self._check_rows(row_group, read)
         return passing
 
@@ -225,12 +298,12 @@ class Reader:
             columns |= dict.fromkeys(name for name in self._filter.columns if name in own)
         return list(columns)
 
-    def _open(self, row_group: int) -> pq.ParquetFile:
+    def _open(self, row_group: int, copy: str | None = None) -> pq.ParquetFile:
         file = int(self._snapshot.row_group_file[row_group])
-        local = is_local(self._snapshot.filesystem)
+        local = copy is not None or is_local(self._snapshot.filesystem)
         return pq.ParquetFile(
-            self._snapshot.files[file].path,
-            filesystem=self._snapshot.filesystem,
+            self._snapshot.files[file].path if copy is None else copy,
+            filesystem=self._snapshot.filesystem if copy is None else None,
             metadata=self._snapshot.footers.get(file),
             pre_buffer=not local,
             memory_map=local and self._options.memory_map,
@@ -318,6 +391,14 @@ def _selected(paths: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the leaf columns that the Parquet reader takes for these names."""
     exact, below = {*names}, tuple(f"{name}." for name in names)
     return [path for path in paths if path in exact or path.startswith(below)]
+
+
+def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what comes behind so many rows."""
+    for batch in batches:
+        if rows < len(batch):
+            yield batch.slice(rows)
+        rows = max(0, rows - len(batch))
 
 
 def _rows_without_columns(rows: int) -> pa.Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from parquet_loader.cache import CacheStats
 from parquet_loader.live import Growth
 from parquet_loader.types import format_bytes
 
@@ -41,14 +42,15 @@ class LoaderStats:
             processor, or for Python's global lock.
         idle_s: Seconds of all workers together with nothing to do: the read-ahead was full.
         bytes_read: Bytes of the files' column chunks read.
-        bytes_from_disk: Of these, bytes that a local disk had to fetch, because the page cache did not hold them; all
-            of them where files are remote.
+        bytes_from_disk: Of these, bytes that a local disk had to fetch, because the page cache did not hold them; where
+            files are remote, also all that a local cache did not hold.
         row_groups: Row groups read to their end.
         skipped_row_groups: Left out because of errors.
         held_bytes, peak_bytes: What the loader holds now, and held at most, by its own account.
         memory_limit_bytes: The limit.
         num_threads: Workers.
         growth: How the source changed since the epoch before, where it is one that changes.
+        cache: What the local cache did, where there is one.
     """
 
     epoch: int
@@ -70,6 +72,7 @@ class LoaderStats:
     memory_limit_bytes: int
     num_threads: int
     growth: Growth | None = None
+    cache: CacheStats | None = None
 
     @property
     def rows_per_s(self) -> float:
@@ -113,6 +116,8 @@ class LoaderStats:
             f"read {format_bytes(self.bytes_read)} in {self.row_groups} row groups; held at most {held}",
             f"bound by {self.bound_by}: {self.advice}",
         ]
+        if self.cache is not None:
+            lines.insert(4, str(self.cache))
         if self.skipped_row_groups:
             names = "; ".join(s.reason for s in self.skipped_row_groups[:3])
             lines.insert(4, f"left out {len(self.skipped_row_groups)} row groups: {names}")

@@ -42,7 +42,7 @@ class Index:
 
     Attributes:
         size: Bytes of the original.
-        ranges: Begin and end of each range, in order and apart from one another.
+        ranges: Begin and end of each range, in order; none has bytes of another.
         checksums: One for each.
     """
 
@@ -54,10 +54,12 @@ class Index:
         """Return which ranges hold all the bytes that are wanted, or None where some are not there."""
         found: list[int] = []
         for begin, end in wanted:
-            inside = [i for i, (first, last) in enumerate(self.ranges) if first <= begin and end <= last]
-            if not inside:
+            for number, (first, last) in enumerate(self.ranges):
+                if first <= begin < min(last, end):
+                    found.append(number)
+                    begin = last  # noqa: PLW2901 - what is left of it
+            if begin < end:
                 return None
-            found.append(inside[0])
         return sorted(set(found))
 
 
@@ -80,7 +82,7 @@ class Checksum:
         whole = len(part) // _BLOCK_BYTES * _BLOCK_BYTES
         words = part[:whole].view("<u8").reshape(-1, _BLOCK_BYTES // 8)
         self.value = zlib.crc32(words.sum(axis=1, dtype=np.uint64).tobytes(), self.value)
-        self.value = zlib.crc32(part[whole:], self.value)
+        self.value = zlib.crc32(part[whole:].data, self.value)
 
 
 def index_bytes(ranges: int) -> int:

@@ -36,19 +36,16 @@ class Wanted:
         row_group: Its number there.
         columns: `columns_id` of the columns.
         size: Bytes of the file.
-        ranges: Bytes needed, each range with its begin and end, in order and apart from one another.
+        needed: Bytes of the column chunks, each range with its begin and end, in order.
+        ranges: What is fetched to have them, likewise; none has bytes of another.
     """
 
     file: str
     row_group: int
     columns: int
     size: int
+    needed: Ranges
     ranges: Ranges
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes are needed."""
-        return sum(end - begin for begin, end in self.ranges)
 
     def name(self, block_bytes: int) -> Name:
         """Return what its file in the cache is called."""
@@ -82,21 +79,21 @@ class Directory:
 
     def __init__(self, root: str, limit_bytes: int) -> None:
         self._places = Places(root)
-        self._limit_bytes = limit_bytes
         self._lock = RLock()  # owns the rest; held for no I/O but what ranking takes
         self._seen: dict[str, _Seen] = {}
         self._ranked_for: frozenset[str] | None = None
         self._leaving: list[Entry] = []
         self._places.make()
         self._block_bytes = max(4096, os.statvfs(root).f_frsize)
+        self._limit_bytes = limit_bytes - self._places.folders * self._block_bytes
         with transaction(self._places, rebuild=True) as account:
             self._take_back(account)
             _check_sparse(self._places)
-            over = account.taken_bytes - limit_bytes
+            over = account.taken_bytes - self._limit_bytes
         if over > 0:  # another limit than before: what nobody reads leaves first, and then the rest
             leaving, needed = self._ranked()
             with transaction(self._places) as account:
-                self._evict(account, enough([*leaving, *needed], account.taken_bytes - limit_bytes))
+                self._evict(account, enough([*leaving, *needed], account.taken_bytes - self._limit_bytes))
 
     def lease(self, row_groups: Digests, columns: frozenset[int]) -> HeldLease:
         """Say what this process reads; see `Lease`.
@@ -136,7 +133,7 @@ class Directory:
             index = seen.index
             if found.st_size != index.size + index_bytes(len(index.ranges)) or index.size != wanted.size:
                 raise DamagedError("its length is wrong")
-            needed = index.covering(wanted.ranges)
+            needed = index.covering(wanted.needed)
             if needed is None:
                 return False
             for number in needed:
@@ -159,27 +156,23 @@ class Directory:
             OSError, TimeoutError: the directory cannot be used.
         """
         name = wanted.name(self._block_bytes)
-        if name.nbytes > self._limit_bytes:
-            raise NoRoomError
+        path = os.path.join(self._places.unfinished, str(name))
         for is_ranked in (False, True):
             with transaction(self._places) as account:
-                path = os.path.join(self._places.unfinished, str(name))
-                if os.path.exists(path):
-                    if is_locked(path):
-                        return None
-                    self._take_back(account)
+                if os.path.exists(path) and is_locked(path):
+                    return None
                 missing = account.taken_bytes + name.nbytes - self._limit_bytes
+                if missing > 0 or os.path.exists(path):
+                    self._take_back(account)
+                    missing = account.taken_bytes + name.nbytes - self._limit_bytes
                 if missing > 0 and is_ranked:
-                    with self._lock:
-                        missing -= self._evict(account, enough(self._leaving, missing))
+                    missing -= self._evict(account, enough(self._leaving, missing))
                 if missing <= 0:
                     file = LockedFile(path, b"")
                     account.taken_bytes += name.nbytes
                     return Filling(self._places, name, file, wanted.size, wanted.ranges)
-                if is_ranked:
-                    raise NoRoomError
-                self._take_back(account)
-            self._rank()
+            if not is_ranked:
+                self._rank()
         raise NoRoomError
 
     def published(self, filling: Filling) -> str:
@@ -245,7 +238,8 @@ class Directory:
         for name in names_in(self._places.unfinished):
             path = os.path.join(self._places.unfinished, str(name))
             if not is_locked(path):
-                os.unlink(path)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
                 account.taken_bytes -= name.nbytes
         remove_dead_leases(self._places)
 

@@ -36,7 +36,9 @@ class CacheStats:
     def since(self, before: CacheStats) -> CacheStats:
         """Return what was added to earlier figures of the same cache."""
         counts = [field.name for field in fields(self) if field.name != "problem"]
-        return CacheStats(**{name: getattr(self, name) - getattr(before, name) for name in counts}, problem=self.problem)
+        return CacheStats(
+            **{name: getattr(self, name) - getattr(before, name) for name in counts}, problem=self.problem
+        )
 
     def __str__(self) -> str:
         text = (

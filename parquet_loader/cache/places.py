@@ -1,7 +1,7 @@
 """Names in a cache's directory.
 
     ledger                       bytes taken and reserved; the lock on it is the cache's lock
-    entries-1/BB/NAME            row groups, in 256 directories
+    entries-1/BB/NAME            row groups, in 64 directories
     unfinished-1/NAME            one that is being fetched, locked by who does it; what it will take is reserved
     readers/ID                   one lease for each loader, locked while it lives
 
@@ -25,7 +25,7 @@ from parquet_loader.cache.policy import Entry
 from parquet_loader.types import Digests, IntArray
 
 _NAME = re.compile(r"(?P<file>[0-9a-f]{32})-(?P<group>\d{1,10})-(?P<columns>[0-9a-f]{16})-(?P<nbytes>\d{1,18})")
-_BUCKETS = 256
+_BUCKETS = 64
 _MIX = 0x9E3779B97F4A7C15
 
 
@@ -62,7 +62,12 @@ class Name(NamedTuple):
 
 
 class Places:
-    """The paths of a cache."""
+    """The paths of a cache.
+
+    Attributes:
+        root, ledger, entries, unfinished, readers: As above.
+        folders: How many directories there are.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -70,6 +75,7 @@ class Places:
         self.entries = os.path.join(root, "entries-1")
         self.unfinished = os.path.join(root, "unfinished-1")
         self.readers = os.path.join(root, "readers")
+        self.folders = _BUCKETS + 4
 
     def make(self) -> None:
         """Make the directories that are missing."""

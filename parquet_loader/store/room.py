@@ -16,11 +16,11 @@ from math import isnan
 from threading import RLock
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.locks import LockedFile, is_locked
 from parquet_loader.store.files import Files
 from parquet_loader.store.holds import Holds, read_lease
 from parquet_loader.store.leaving import let_leave, read_leaving
 from parquet_loader.store.ledger import Ledger, Totals, reservation_text, reserved_bytes
-from parquet_loader.locks import LockedFile, is_locked
 from parquet_loader.store.names import new_identity
 from parquet_loader.store.places import Places, names_in
 from parquet_loader.store.seen import add_seen, compact_seen, read_seen

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 
 from parquet_loader.errors import ConfigurationError, ResumeError, SchemaError, SourceError, WriteError
 from parquet_loader.filesystem import PathLike, resolve
+from parquet_loader.locks import check_locks_exclude, exclusive
 from parquet_loader.schema import Schema
 from parquet_loader.store.files import Files
 from parquet_loader.store.leaving import forget_leaving
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.lists import KEPT_LISTS, FileList, HeldState, is_list_name, read_holds, read_list, write_hold
-from parquet_loader.locks import check_locks_exclude, exclusive
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import HIDDEN, Places, remove_half_replaced
 from parquet_loader.store.reading import Reading, StoreFollower

@@ -17,10 +17,10 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from parquet_loader.errors import DataError, ParquetLoaderError, SchemaError, StoreFullError, WriteError
+from parquet_loader.locks import holds_exclusive
 from parquet_loader.schema.encode import iter_tables
 from parquet_loader.store.bounds import footer_bound, group_bound
 from parquet_loader.store.ledger import Ledger
-from parquet_loader.locks import holds_exclusive
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places
 from parquet_loader.store.room import Reservation, Room
