@@ -4,6 +4,7 @@
 #   make demo DATA=/path/to/parquet TARGET=column  the same training from data of your own
 #   make demo-store                                sampling from an S3 server into a store that training reads
 #   make test        the tests of every day         make test-all   also the slow ones and those that need Spark
+#   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, Ray and JAX
 #   make lint        ruff and mypy                  make format     what lint expects of layout
 #   make bench       loaders side by side            make clean      removes the environment, demo data and caches
 
@@ -16,17 +17,17 @@ BENCH ?= all
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-store test test-all lint format bench clean
+.PHONY: help demo demo-store test test-frameworks test-all lint format bench clean
 
 help:
-	@sed -n '3,8s/^# *//p' Makefile
+	@sed -n '3,9s/^# *//p' Makefile
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/demo $(VENV)/dev $(VENV)/all: $(VENV)/made pyproject.toml constraints.txt
+$(VENV)/demo $(VENV)/dev $(VENV)/frameworks $(VENV)/all: $(VENV)/made pyproject.toml constraints.txt
 
 $(VENV)/demo:
 	$(INSTALL) --editable '.[demo]'
@@ -34,11 +35,15 @@ $(VENV)/demo:
 
 $(VENV)/dev:
 	$(INSTALL) --editable '.[dev]'
-	@touch $@ $(VENV)/demo
+	@touch $@ $(VENV)/demo $(VENV)/store-demo
+
+$(VENV)/frameworks: $(VENV)/dev
+	$(INSTALL) --editable '.[dev,frameworks]'
+	@touch $@
 
 $(VENV)/all:
 	$(INSTALL) --editable '.[dev,spark,frameworks]'
-	@touch $@ $(VENV)/dev $(VENV)/demo
+	@touch $@ $(VENV)/frameworks $(VENV)/dev $(VENV)/demo $(VENV)/store-demo
 
 demo: $(VENV)/demo
 ifdef DATA
@@ -57,6 +62,9 @@ demo-store: $(VENV)/store-demo
 
 test: $(VENV)/dev
 	$(PY) -m pytest $(TESTS)
+
+test-frameworks: $(VENV)/frameworks
+	$(PY) -m pytest -m frameworks $(TESTS)
 
 test-all: $(VENV)/all
 	$(PY) -m pytest -m '' -o faulthandler_timeout=1200 $(TESTS)

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "parquet_loader" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [page for page in PAGES if page.exists()]
-# Pages about packages that the tests of every day do without.
+# Pages about packages of others.
 NEEDS = {
     "accelerate.md": ("accelerate",),
     "jax.md": ("jax",),
@@ -23,6 +23,7 @@ NEEDS = {
     "torchdata.md": ("torchdata",),
     "transformers.md": ("transformers", "accelerate"),
 }
+OF_EVERY_DAY = ("torchdata.md",)
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)(?P<target>[^)#]+)(?:#[^)]*)?\)")
 
@@ -38,8 +39,12 @@ def relative(page: Path) -> str:
 
 
 def params(page: Path) -> Any:
-    others = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]  # warnings of others
-    return pytest.param(page, marks=others if page.name in NEEDS else [], id=relative(page))
+    marks: list[pytest.MarkDecorator] = []
+    if page.name in NEEDS:
+        marks.append(pytest.mark.filterwarnings("ignore"))  # warnings of others
+    if page.name in NEEDS and page.name not in OF_EVERY_DAY:
+        marks += [pytest.mark.frameworks, pytest.mark.timeout(600)]
+    return pytest.param(page, marks=marks, id=relative(page))
 
 
 def is_missing(package: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from tests.datasets import write_numbered
 from tests.gloo import on_ranks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(600)]
 
 
 def needs(package: str) -> Any:
