@@ -28,6 +28,7 @@ from parquet_loader.channel import Channel
 from parquet_loader.errors import DataError, ReadingProcessError, TransformError
 from parquet_loader.shared import Giver, Taker
 from parquet_loader.types import Ragged
+from parquet_loader.worker import NICENESS
 from tests import oracle
 from tests.datasets import Layout, write_layout, write_numbered
 from tests.processes import children
@@ -214,6 +215,13 @@ def test_a_killed_reading_process_raises_at_once_and_the_next_pass_starts_anothe
         idle.kill()
         idle.wait(5)
         assert len(list(loader)) == 30
+
+
+def test_the_reading_process_lets_the_caller_go_first(root: str) -> None:
+    with isolated(root) as loader:
+        list(loader)
+        (child,) = children()
+        assert child.nice() == min(psutil.Process().nice() + NICENESS, 19)
 
 
 def test_a_pass_left_early_leaves_no_process_and_a_finished_one_keeps_it_until_the_loader_goes(root: str) -> None:
