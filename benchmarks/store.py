@@ -4,7 +4,7 @@
     python -m benchmarks.store sustained --path .bench-store --seconds 60     # beside the disk's own limit
     python -m benchmarks.store start --files 10000 --new 10
     python -m benchmarks.store crowd --seconds 120
-    python -m benchmarks.store kills --writers 300 --readers 100 --evictors 100
+    python -m benchmarks.store kills --writers 300 --jobs 100 --readers 100 --evictors 100
 
 `sustained`: 16 KiB records of pregenerated random bytes; writing runs in processes of its own, reading in this one.
 With ``--train-mb-s`` a training step takes as long as its batch would at that rate, as on a GPU: this process does
@@ -178,7 +178,7 @@ def result(path: str, given: argparse.Namespace) -> dict[str, Any]:
         from tests.store.kills import kill_at_random  # noqa: PLC0415  (the tests are beside the benchmarks)
 
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        counts = {"writers": given.writers, "readers": given.readers, "evictors": given.evictors}
+        counts = {name: getattr(given, name) for name in ("writers", "jobs", "readers", "evictors")}
         outcome = kill_at_random(Path(path), **counts, seed=3)
         return counts | {name: getattr(outcome, name) for name in outcome.__slots__}
     in_memory = path.startswith("/dev/shm/")  # noqa: S108  (a memory-backed file system to write to)
@@ -202,6 +202,7 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--writers", type=int, default=300)
+    parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--readers", type=int, default=100)
     parser.add_argument("--evictors", type=int, default=100)
     parser.add_argument("--train-mb-s", type=float, default=0.0)

@@ -182,7 +182,7 @@ KILLED = """
             commit.move_file = after(commit.move_file, 2)
         elif moment == "after the commit":
             job._place.remove = die
-            jobs._Place.remove_files = die
+            jobs.Place.remove_files = die
         job.commit(reports)
         die()
 """

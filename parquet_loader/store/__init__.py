@@ -2,9 +2,10 @@
 
 names, places         names of published files; where things lie
 locks                 locks that the system drops with their process
-settings              what all processes agree on
 stored                `StoredFile`
-ledger                the account of bytes, and the lock under which it changes
+settings              what all processes agree on
+durable, commits      files replaced as a whole; files that appear together
+ledger                the account of bytes, the lock under which it changes, and what is published
 holds, seen           which files readers need; how often each was delivered
 files                 published files, as their footers describe them
 lists                 lists of files that states name, and holds on them
@@ -12,6 +13,7 @@ leaving               files that are to make way
 room                  reservations and eviction
 bounds, unfinished    how much rows may come to; a file on its way
 writer                `StoreWriter`
+together              a job's files, published at once
 sampling              `Samplers`
 weights, reading      how often samples come; what a loader sees
 status                the table

@@ -14,16 +14,26 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from parquet_loader.locks import exclusive, is_locked
-from parquet_loader.store.places import Places, names_in
+from parquet_loader.store.commits import (
+    finish_commits,
+    forget_commits,
+    is_finished,
+    names_of,
+    read_commits,
+    sources_of,
+)
+from parquet_loader.store.names import FileName
+from parquet_loader.store.places import NONE_KNOWN, Places, names_in
 
 _CLEAN, _CHANGING = b"=", b"!"
 _MARKS = 32
 _MARK_INTERVAL_S = 1.0
 _MARKS_KEPT_S = 120.0
+_LOOKS = 100
 
 
 @dataclass(slots=True)
@@ -32,6 +42,7 @@ class Totals:
 
     Attributes:
         sequence: Number of the last publication.
+        commits: How often files appeared together, or were to.
         files, rows, bytes: Of the files that are published and still there.
         reserved_bytes: What writers may yet write; files under way count in full.
         written_files, written_rows, written_bytes: Published since the store was made, as far as known.
@@ -40,6 +51,7 @@ class Totals:
     """
 
     sequence: int = 0
+    commits: int = 0
     files: int = 0
     rows: int = 0
     bytes: int = 0
@@ -106,28 +118,66 @@ class Ledger:
             totals = _parse(data[1:])
             is_sound = totals is not None and data[:1] == _CLEAN and not rebuild
             os.pwrite(descriptor, _CHANGING, 0)
+            finished: list[str] = []
             if totals is None or not is_sound:
+                finished = finish_commits(self._places, self._tag)
                 totals = self._rebuilt(totals or Totals())
+                totals.commits += len(finished)
             yield totals
             text = _format(totals)
             os.pwrite(descriptor, text, 1)
             os.ftruncate(descriptor, 1 + len(text))
             os.pwrite(descriptor, _CLEAN, 0)
+        forget_commits(self._places, finished)
 
     def look(self) -> Totals:
         """Return the totals without the lock: as they are in the ledger, or else from the directory."""
+        totals, is_clean = self._read()
+        return totals if totals is not None and is_clean else self._rebuilt(totals or Totals())
+
+    def published(self, known: Mapping[str, FileName] = NONE_KNOWN) -> dict[str, FileName]:
+        """Return the published files by name, in their order: of files that appear together all or none.
+
+        Needs no lock. A commit of which the listing shows a part has its record until it is counted in the ledger:
+        so it was there before, or is there after, or was counted in between, and then this looks again.
+
+        Args:
+            known: What this returned before, which spares parsing most names.
+        """
+        found: dict[str, FileName] = {}
+        hidden: set[str] = set()
+        for _ in range(_LOOKS):
+            count = self._commits()
+            before = read_commits(self._places, self._tag)
+            hidden = names_of(commit for commit in before if not is_finished(self._places, commit))
+            found = self._places.published(self._tag, known)
+            hidden |= names_of(set(read_commits(self._places, self._tag)) - set(before))
+            if self._commits() == count:
+                break
+        return {name: parsed for name, parsed in found.items() if name not in hidden} if hidden else found
+
+    def committed(self) -> set[str]:
+        """Return the names under ``unfinished/`` of files that count as published; asked in a transaction."""
+        return sources_of(read_commits(self._places, self._tag))
+
+    def _commits(self) -> int | None:
+        totals, _ = self._read()
+        return None if totals is None else totals.commits
+
+    def _read(self) -> tuple[Totals | None, bool]:
+        """Return what the ledger says, and whether nobody is changing it."""
         try:
             with open(self._places.ledger, "rb") as file:
                 data = file.read()
         except OSError:
             data = b""
-        totals = _parse(data[1:])
-        return totals if totals is not None and data[:1] == _CLEAN else self._rebuilt(totals or Totals())
+        return _parse(data[1:]), data[:1] == _CLEAN
 
     def _rebuilt(self, old: Totals) -> Totals:
         files, rows, size = 0, 0, 0
-        sequence = old.sequence
-        for name, parsed in self._places.published(self._tag).items():
+        given = map(FileName.parse, names_of(read_commits(self._places, self._tag)))
+        sequence = max([old.sequence, *(parsed.sequence for parsed in given if parsed is not None)])
+        for name, parsed in self.published().items():
             with contextlib.suppress(FileNotFoundError):
                 size += os.stat(self._places.file(name)).st_size
                 files, rows, sequence = files + 1, rows + parsed.rows, max(sequence, parsed.sequence)

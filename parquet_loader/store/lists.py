@@ -25,9 +25,9 @@ from parquet_loader.footers import FooterCache
 from parquet_loader.manifest import dump_snapshot, load_snapshot
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
+from parquet_loader.store.durable import write_atomically
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places, names_in
-from parquet_loader.store.settings import write_atomically
 from parquet_loader.types import IntArray
 
 KEPT_LISTS = 64

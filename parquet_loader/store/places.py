@@ -12,7 +12,7 @@ from parquet_loader.store.names import FileName
 
 HIDDEN = ".store"
 TEMPORARY = ".tmp"
-_NONE: Mapping[str, FileName] = MappingProxyType({})
+NONE_KNOWN: Mapping[str, FileName] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,11 @@ class Places:
         return os.path.join(self.hidden, "unfinished")
 
     @property
+    def commits(self) -> str:
+        """Which files are on their way to appear together."""
+        return os.path.join(self.hidden, "commits")
+
+    @property
     def snapshots(self) -> str:
         """Lists of files that states of loaders name."""
         return os.path.join(self.hidden, "snapshots")
@@ -77,15 +82,18 @@ class Places:
 
     def make(self) -> None:
         """Create the directories."""
-        for path in (self.root, self.hidden, self.writers, self.readers, self.unfinished, self.snapshots, self.holds):
+        inner = self.writers, self.readers, self.unfinished, self.commits, self.snapshots, self.holds
+        for path in (self.root, self.hidden, *inner):
             os.makedirs(path, exist_ok=True)
 
     def file(self, name: str) -> str:
         """Return the path of a published file."""
         return os.path.join(self.root, name)
 
-    def published(self, tag: str, known: Mapping[str, FileName] = _NONE) -> dict[str, FileName]:
-        """Return the published files by name, in their order; names alone are looked at.
+    def published(self, tag: str, known: Mapping[str, FileName] = NONE_KNOWN) -> dict[str, FileName]:
+        """Return the files that have the names of published ones, in their order; names alone are looked at.
+
+        Of files that appear together there may be a part: `Ledger.published` knows.
 
         Args:
             tag: What the store's files carry in their names.
@@ -105,7 +113,7 @@ def remove_half_replaced(places: Places) -> int:
     Called under the store's lock, under which all of them are replaced.
     """
     removed = 0
-    for directory in (places.hidden, places.snapshots, places.holds):
+    for directory in (places.hidden, places.commits, places.snapshots, places.holds):
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(directory):
                 if name.endswith(TEMPORARY):

@@ -43,27 +43,27 @@ class Reading:
 
     Args:
         places: The store.
-        tag: What its files carry in their names.
-        ledger: Its account; None where the directory is read-only.
+        ledger: Its account.
         files: What is known of its files.
+        may_hold: Whether files can be held: not where the directory is read-only.
     """
 
-    def __init__(self, places: Places, tag: str, ledger: Ledger | None, files: Files) -> None:
+    def __init__(self, places: Places, ledger: Ledger, files: Files, *, may_hold: bool) -> None:
         self._places = places
-        self._tag = tag
         self._ledger = ledger
         self._files = files
+        self._may_hold = may_hold
         self._names: dict[str, FileName] = {}
         self._warned: set[str] = set()
 
     def hold(self, purpose: str) -> Listed:
         """Return the files that are there now; none of them is evicted before the lease lets go of it."""
         lease: Lease | None = None
-        if self._ledger is None:
+        if not self._may_hold:
             names = self._listed()
         else:
             with self._ledger.transaction() as totals:
-                take_back(self._places, totals)
+                take_back(self._places, self._ledger, totals)
                 names = self._listed()
                 lease = Lease(self._places, names, {"purpose": purpose})
         try:
@@ -81,7 +81,7 @@ class Reading:
 
     def _listed(self) -> list[str]:
         """Return the names of the files that are there, without those that are to make way, if there are others."""
-        self._names = self._places.published(self._tag, self._names)
+        self._names = self._ledger.published(self._names)
         leaving = set(read_leaving(self._places))
         return [name for name in self._names if name not in leaving] or list(self._names)
 
@@ -91,10 +91,10 @@ class Reading:
         Raises:
             SourceError: it is damaged.
         """
-        if self._ledger is None:
+        if not self._may_hold:
             return FileList.load(data, self._places), None
         with self._ledger.transaction() as totals:
-            take_back(self._places, totals)
+            take_back(self._places, self._ledger, totals)
             found = FileList.load(data, self._places)
             lease = Lease(self._places, found.names, {"purpose": purpose})
         lease.release(found.gone.tolist(), times=0)
@@ -109,7 +109,7 @@ class Reading:
 
         Where the disk is full, a warning says so: a checkpoint is worth more than its place in the epoch.
         """
-        if self._ledger is None:
+        if not self._may_hold:
             return
         text = data()
         try:

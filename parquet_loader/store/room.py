@@ -26,6 +26,8 @@ from parquet_loader.store.places import Places, names_in
 from parquet_loader.store.seen import add_seen, compact_seen, read_seen
 from parquet_loader.store.stored import StoredFile
 
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5  # between two looks of one who waits for room
+
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
@@ -94,14 +96,12 @@ class Room:
         self,
         places: Places,
         ledger: Ledger,
-        tag: str,
         files: Files,
         policy: str | Callable[[StoredFile], float],
         limit: Callable[[], int | None],
     ) -> None:
         self._places = places
         self._ledger = ledger
-        self._tag = tag
         self._files = files
         self._policy = policy
         self._limit = limit
@@ -125,7 +125,7 @@ class Room:
         with self._lock:
             with self._ledger.transaction() as totals:
                 if missing(totals) > 0:
-                    take_back(self._places, totals)
+                    take_back(self._places, self._ledger, totals)
                 if missing(totals) <= 0 or count <= reservation.bytes:
                     reservation.set(totals, count)
                     return True
@@ -148,7 +148,7 @@ class Room:
         """Evict until at most so many bytes are used, or nothing is left that may go."""
         with self._lock:
             with self._ledger.transaction() as totals:
-                take_back(self._places, totals)
+                take_back(self._places, self._ledger, totals)
             self._ranking = self.ranking()
             with self._ledger.transaction() as totals:
                 return self._evict(totals, totals.used_bytes - to_bytes, all_or_nothing=False)
@@ -160,7 +160,7 @@ class Room:
         return list(dict.fromkeys([*(name for name in read_leaving(self._places) if name in known), *ranked]))
 
     def _by_policy(self) -> list[str]:
-        names = self._places.published(self._tag)
+        names = self._ledger.published()
         if self._policy == "oldest":
             return list(names)
         if self._policy == "random":
@@ -214,7 +214,7 @@ class Room:
             totals.removed(file.rows, size)
             gone += Evicted(1, file.rows, size)
         self._files.forget(file.name for file, _ in chosen)
-        compact_seen(self._places, lambda: {n.sequence for n in self._places.published(self._tag).values()})
+        compact_seen(self._places, lambda: {n.sequence for n in self._ledger.published().values()})
         return gone
 
 
@@ -228,7 +228,7 @@ def with_counts(files: Sequence[StoredFile], places: Places) -> list[StoredFile]
     ]
 
 
-def take_back(places: Places, totals: Totals) -> int:
+def take_back(places: Places, ledger: Ledger, totals: Totals) -> int:
     """Remove what the dead left: reservations, unfinished files, leases; called in a transaction.
 
     Returns the number of things removed. What a reader had delivered is counted.
@@ -244,8 +244,9 @@ def take_back(places: Places, totals: Totals) -> int:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
             removed += 1
+    committed = ledger.committed()
     for name in names_in(places.unfinished):
-        if name.partition("-")[0] not in live:
+        if name.partition("-")[0] not in live and name not in committed:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(places.unfinished, name))
                 removed += 1

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError
 from parquet_loader.schema import Schema
 from parquet_loader.store.names import new_identity
-from parquet_loader.store.places import TEMPORARY
-from parquet_loader.store.stored import StoredFile
+from parquet_loader.store.stored import FOOTER_KEY, StoredFile
 from parquet_loader.types import parse_bytes
 from parquet_loader.write.options import WriteOptions
 
@@ -102,6 +100,11 @@ class Settings:
         body = {"format": FORMAT, "identity": self.identity, "schema": self.schema.to_json()}
         body |= {"max_bytes": self.max_bytes, "evict": self.evict, "options": asdict(self.options)}
         return json.dumps(body)
+
+    def footer(self, writer: str, priority: float, metadata: Mapping[str, str]) -> dict[bytes, bytes]:
+        """Return what a file of the store carries in its footer; arguments as in `SampleStore.writer`."""
+        about = {"store": self.identity, "settings": self.to_json(), "writer": writer}
+        return {FOOTER_KEY: json.dumps({**about, "priority": priority, "metadata": dict(metadata)}).encode("utf-8")}
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> Self:
@@ -195,18 +198,3 @@ def check_seconds(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise ConfigurationError(f"{name}={value!r}: expected a number of seconds greater than 0")
     return float(value)
-
-
-def write_atomically(path: str, data: bytes) -> None:
-    """Replace a small file so that it is whole at any instant, after a power cut too; under the store's lock."""
-    hidden = f"{path}.{new_identity()}{TEMPORARY}"
-    try:
-        with open(hidden, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(hidden, path)
-    except BaseException:
-        if os.path.lexists(hidden):
-            os.unlink(hidden)
-        raise

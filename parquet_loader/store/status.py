@@ -80,10 +80,10 @@ class StoreStatus:
         return "\n".join([self.path, *(f"  {name:<11} {value}" for name, value in lines)])
 
 
-def status_of(places: Places, tag: str, ledger: Ledger, max_bytes: int | None, evict: str) -> StoreStatus:
+def status_of(places: Places, ledger: Ledger, max_bytes: int | None, evict: str) -> StoreStatus:
     """Look at a store without its lock; figures may be a moment apart from each other."""
     totals = ledger.look()
-    names = places.published(tag)
+    names = ledger.published()
     needed = Holds(places).needed()
     held = {name: _size(places.file(name)) for name in names if name in needed}
     kept = [size for name, size in held.items() if name in needed.pinned]

@@ -17,6 +17,7 @@ from parquet_loader.errors import ConfigurationError, ResumeError, SchemaError, 
 from parquet_loader.filesystem import PathLike, resolve
 from parquet_loader.locks import check_locks_exclude, exclusive
 from parquet_loader.schema import Schema
+from parquet_loader.store.durable import write_atomically
 from parquet_loader.store.files import Files
 from parquet_loader.store.leaving import forget_leaving
 from parquet_loader.store.ledger import Ledger
@@ -35,13 +36,14 @@ from parquet_loader.store.settings import (
     eviction_word,
     new_settings,
     settings_of_footer,
-    write_atomically,
 )
 from parquet_loader.store.status import StoreStatus, status_of
 from parquet_loader.store.stored import FOOTER_KEY, StoredFile
+from parquet_loader.store.together import Together
 from parquet_loader.store.weights import Weight
 from parquet_loader.store.writer import Output, StoreWriter, WhenFull, WriterOptions
 from parquet_loader.types import check_int, parse_bytes
+from parquet_loader.write.publish import storage_errors
 
 
 class SampleStore:
@@ -185,7 +187,7 @@ class SampleStore:
     def files(self) -> list[StoredFile]:
         """Return the files that are there now, in order of publication; any of them may be evicted at any time."""
         parts = self._parts()
-        names = self._places.published(self._settings.tag)
+        names = parts.ledger.published()
         return parts.reading.with_counts(parts.files.examine(names))
 
     @contextlib.contextmanager
@@ -287,6 +289,33 @@ class SampleStore:
             delay = min(2 * delay, 0.5)
         return found
 
+    def footer(self, metadata: Mapping[str, str]) -> dict[bytes, bytes]:
+        """Return what files carry in their footers that `publish` is to be given; called by jobs.
+
+        Args:
+            metadata: As for `writer`.
+        """
+        return self.settings.footer("", 0.0, metadata)
+
+    def publish(self, paths: Sequence[str]) -> list[str]:
+        """Publish finished files in this order, all of them at once or none, and return their paths; called by jobs.
+
+        Room for all of them is made, or waited for, first. Killed at any instant, a process leaves all of them or none
+        to be seen: what had begun to appear is finished by whoever looks at the store next.
+
+        Args:
+            paths: Whole Parquet files with this store's `footer`, forced to the disk, in its file system. They are
+                moved.
+
+        Raises:
+            WriteError: a file is none of this store's, all of them exceed its limit, the file system refuses, or the
+                directory is read-only. Nothing is published.
+        """
+        parts = self._writable()
+        together = Together(self._places, parts.ledger, parts.room, lambda: self.settings)
+        with storage_errors(self.path):
+            return together.publish(paths)
+
     def sample(
         self,
         function: Callable[..., Iterator[Any]],
@@ -309,9 +338,7 @@ class SampleStore:
     def status(self) -> StoreStatus:
         """Return what is there and what happens to it; print it for a table."""
         settings = self.settings
-        return status_of(
-            self._places, settings.tag, self._parts().ledger, settings.max_bytes, self._policy_name(settings)
-        )
+        return status_of(self._places, self._parts().ledger, settings.max_bytes, self._policy_name(settings))
 
     def recover(self) -> int:
         """Remove what dead writers and readers left, and make the account anew; done whenever a store is opened.
@@ -320,7 +347,7 @@ class SampleStore:
         """
         with self._writable().ledger.transaction(rebuild=True) as totals:
             forget_leaving(self._places)  # a writer that still waits names them again
-            return take_back(self._places, totals) + remove_half_replaced(self._places)
+            return take_back(self._places, self._parts().ledger, totals) + remove_half_replaced(self._places)
 
     def _policy_name(self, settings: Settings) -> str:
         return "function" if self._function is not None else settings.evict
@@ -328,14 +355,11 @@ class SampleStore:
     def _parts(self) -> _Parts:
         """Return what belongs to this process; made anew after a fork, when a lock may be held by nobody here."""
         if self._pid != os.getpid():
-            tag = self._settings.tag
-            ledger = Ledger(self._places, tag)
+            ledger = Ledger(self._places, self._settings.tag)
             files = Files(self._places, self._settings.identity)
             policy = self._function or self._settings.evict
-            room = Room(
-                self._places, ledger, tag, Files(self._places, self._settings.identity), policy, lambda: self._limit
-            )
-            reading = Reading(self._places, tag, None if self._is_read_only else ledger, files)
+            room = Room(self._places, ledger, Files(self._places, self._settings.identity), policy, lambda: self._limit)
+            reading = Reading(self._places, ledger, files, may_hold=not self._is_read_only)
             self._made = _Parts(ledger, files, room, reading)
             self._pid = os.getpid()
         return self._made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 import weakref
@@ -20,20 +19,18 @@ from parquet_loader.errors import DataError, ParquetLoaderError, SchemaError, St
 from parquet_loader.locks import holds_exclusive
 from parquet_loader.schema.encode import iter_tables
 from parquet_loader.store.bounds import footer_bound, group_bound
+from parquet_loader.store.durable import sync_directory
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places
-from parquet_loader.store.room import Reservation, Room
+from parquet_loader.store.room import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Room
 from parquet_loader.store.settings import Settings
-from parquet_loader.store.stored import FOOTER_KEY
 from parquet_loader.store.unfinished import Unfinished
 from parquet_loader.types import format_bytes
 from parquet_loader.write.buffer import RowGroupBuffer
 from parquet_loader.write.layout import Layout, choose_layout
 
 WhenFull = Literal["wait", "drop", "fail"]
-
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ class Output:
         self._settings = settings
         self._schema = settings().schema
         self.reservation = Reservation(places, ledger)
-        self._metadata = {FOOTER_KEY: _footer_text(settings(), self.reservation.writer, options)}
+        self._metadata = settings().footer(self.reservation.writer, options.priority, options.metadata)
         self._buffer = RowGroupBuffer(settings().row_group_bytes, slack=1 / 8)
         self._layout: Layout | None = None
         self._file: Unfinished | None = None
@@ -162,7 +159,7 @@ class Output:
     def _make_room(self, table: pa.Table, layout: Layout) -> bool:
         """Reserve what the row group may take; return whether it may be written."""
         group = group_bound(table, layout)
-        delay, began = _FIRST_WAIT_S, time.monotonic()
+        delay, began = FIRST_WAIT_S, time.monotonic()
         metadata_bytes = sum(len(key) + len(value) for key, value in self._metadata.items())
         while True:
             file = self._file
@@ -187,7 +184,7 @@ class Output:
             if self.stop.wait(delay if self.options.wait_s is None else min(delay, self.options.wait_s - waited)):
                 raise WriteError(f"{self._places.root}: the writer was aborted while it waited for room")
             self._count(waited_s=time.monotonic() - began - waited)
-            delay = min(2 * delay, _LONGEST_WAIT_S)
+            delay = min(2 * delay, LONGEST_WAIT_S)
 
     def _full(self, table: pa.Table, needed: int) -> str:
         totals, limit = self._ledger.look(), self._settings().max_bytes or 0
@@ -212,7 +209,7 @@ class Output:
                     totals.published(file.rows, size)
                     self.reservation.set(totals, 0)
                 if settings.options.durable:
-                    _sync(self._places.root)
+                    sync_directory(self._places.root)
         except BaseException:
             file.discard()
             raise
@@ -387,16 +384,3 @@ def _storage_errors(path: str) -> Iterator[None]:
             f"{path}: samples could not be written to the store: {reason}; what was published before is whole, "
             "rows since then are lost"
         ) from error
-
-
-def _footer_text(settings: Settings, writer: str, options: WriterOptions) -> bytes:
-    about = {"store": settings.identity, "settings": settings.to_json(), "writer": writer}
-    return json.dumps({**about, "priority": options.priority, "metadata": dict(options.metadata)}).encode("utf-8")
-
-
-def _sync(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,7 +14,7 @@ lease     whether the process that began a job is alive
 commit    how its files appear
 job       `Job`: what tasks write and report, and what of it is published
 task      rows to files, on a worker
-into_store  a job's rows into a `SampleStore`
+into_store  a job's files into a `SampleStore`
 shuffle   all rows of a job in a seeded order
 run       the steps of a job, whatever engine runs its tasks
 vectors   Spark's ML vectors

@@ -1,24 +1,20 @@
-"""The rows of a job into a `SampleStore`: gathered beside it first, and only what successful tasks reported goes in.
+"""The rows of a job into a `SampleStore`: tasks write files as the store has them, and it publishes them at once.
 
-A store counts and evicts under a lock of its own, and no task may write to it itself: what a task that is run twice
-wrote would be there twice. So tasks write to the job's hidden directory as for any other target, and the driver copies
-what they reported through a writer of the store, a row group at a time.
+What a task that is run twice wrote to a store itself would be there twice. So tasks write to the job's hidden directory
+as for any other target, with the footers and sizes of the store's own files, and what successful ones reported appears
+by one commit of the store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
-
-import pyarrow.parquet as pq
+from typing import Any, Protocol, runtime_checkable
 
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.filesystem import PathLike
 from parquet_loader.schema import Schema
-from parquet_loader.write.job import Job, WrittenFile
+from parquet_loader.write.job import Job, Place, WrittenFile
 from parquet_loader.write.options import WriteOptions
-from parquet_loader.write.publish import storage_errors
 from parquet_loader.write.staging import join
 from parquet_loader.write.writer import WriteMode
 
@@ -26,20 +22,20 @@ JOB_KEY = "job"
 """Name under which the store's files keep the identity of the job that they came from."""
 
 
-class Writer(Protocol):
-    """What is used of a store's writer."""
+class Sizes(Protocol):
+    """What is used of a store's settings."""
 
-    def __enter__(self) -> Self: ...
+    @property
+    def file_bytes(self) -> int:
+        """When a file is full."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    @property
+    def row_group_bytes(self) -> int:
+        """When a row group is full."""
 
-    def write(self, batch: Any) -> None:
-        """Add rows."""
-
-    def close(self) -> Any:
-        """Publish what is left, and return an object with `bytes`."""
+    @property
+    def options(self) -> Any:
+        """An object with `compression`."""
 
 
 @runtime_checkable
@@ -54,18 +50,23 @@ class Store(Protocol):
     def schema(self) -> Schema:
         """What its columns mean."""
 
-    def writer(self, *, metadata: Mapping[str, str]) -> Writer:
-        """Return a writer whose files keep `metadata`."""
+    @property
+    def settings(self) -> Sizes:
+        """How its files are cut."""
 
-    def files(self) -> Sequence[Any]:
-        """Return what is published, in order: objects with `path` and `metadata`."""
+    def footer(self, metadata: Mapping[str, str]) -> Mapping[bytes, bytes]:
+        """Return what its files carry in their footers."""
+
+    def publish(self, paths: Sequence[str]) -> list[str]:
+        """Publish files, all at once or none, and return their paths."""
 
 
 class StoreJob(Job):
     """A job whose rows are added to a store; used as `Job` is.
 
-    The commit takes as long as the copy, and waits for room as any writer of the store does. Files appear one by one,
-    each whole. If it fails or the driver is killed amid it, what had appeared by then stays; nothing appears before it.
+    The commit makes or waits for room, as any writer of the store does, and for all files before the first. Then all of
+    them appear at once, to whoever reads the store as one; other readers may see a part for the milliseconds that it
+    takes to rename them. If the commit fails or the driver is killed amid it, all of them appear or none.
 
     Args:
         store: A `SampleStore`.
@@ -76,11 +77,9 @@ class StoreJob(Job):
         WriteError: the file system refuses.
     """
 
-    is_sized_by_target = True
-
     def __init__(self, store: Store, schema: Schema) -> None:
         self._store = store
-        super().__init__(store.path, schema, mode="append")
+        super().__init__(store.path, schema, mode="append", options=_options(store.settings))
 
     def _check_target(self, schema: Schema) -> None:
         there = self._store.schema
@@ -90,17 +89,23 @@ class StoreJob(Job):
             raise SchemaError(f"{self.path}: the job's schema differs from the store's {what}")
         self._has_rows_already = True  # a store without samples holds no file
 
+    def _make_place(self) -> Place:
+        return Place.make_within(self._filesystem, self.path)  # where files can be renamed to the store
+
+    def _metadata(self) -> Mapping[bytes, bytes]:
+        return self._store.footer({JOB_KEY: self.id})
+
     def _publish(self, files: list[WrittenFile]) -> tuple[list[str], int]:
-        with self._store.writer(metadata={JOB_KEY: self.id}) as writer:
-            for reported in files:
-                path = join(self.spec.directory, reported.name)
-                with storage_errors(self.path):
-                    file = pq.ParquetFile(path, filesystem=self.spec.filesystem, pre_buffer=False)
-                with file:
-                    for group in range(file.num_row_groups):
-                        writer.write(file.read_row_group(group, use_threads=False))
-        there = [file.path for file in self._store.files() if file.metadata.get(JOB_KEY) == self.id]
-        return there, int(writer.close().bytes)
+        published = self._store.publish([join(self.spec.directory, file.name) for file in files])
+        return published, sum(file.bytes for file in files)
+
+
+def _options(sizes: Sizes) -> WriteOptions:
+    """Return the options with which tasks cut files as the store's writers do: at the nearer end of a row group."""
+    group, full = sizes.row_group_bytes, sizes.file_bytes
+    return WriteOptions(
+        row_group_bytes=group, file_bytes=max(1, full // 2, full - group // 2), compression=sizes.options.compression
+    )
 
 
 def open_job(

@@ -22,8 +22,8 @@ import re
 import time
 import uuid
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -67,6 +67,7 @@ class JobSpec:
         filesystem: Where the data set lives.
         schema: What the columns mean.
         options: Sizes and codec.
+        metadata: What files carry in their footers.
     """
 
     path: str
@@ -74,6 +75,7 @@ class JobSpec:
     filesystem: Any
     schema: Schema
     options: WriteOptions
+    metadata: Mapping[bytes, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,7 @@ class Job:
 
     Attributes:
         spec: What tasks need to know.
-        is_sized_by_target: Whether the target cuts files itself, so that small ones need not be written again.
     """
-
-    is_sized_by_target = False
 
     def __init__(
         self,
@@ -150,9 +149,10 @@ class Job:
         with storage_errors(self.path):
             remove_dead_jobs(self._filesystem, self.path)
             self._check_target(schema)
-            self._place = _Place.make(self._filesystem, self.path)
+            self._place = self._make_place()
         self._finalizer = weakref.finalize(self, self._place.remove)
-        self.spec = JobSpec(self.path, self._place.tasks, self._filesystem, schema, options or WriteOptions())
+        sizes = options or WriteOptions()
+        self.spec = JobSpec(self.path, self._place.tasks, self._filesystem, schema, sizes, self._metadata())
         self._is_open = True
 
     def __enter__(self) -> Self:
@@ -210,6 +210,14 @@ class Job:
         elif files := parquet_files(found, self.path):
             check_appendable(schema, existing_schema(self._filesystem, files[0]), files[0])
             self._has_rows_already = True
+
+    def _make_place(self) -> Place:
+        """Make the job's directory."""
+        return Place.make(self._filesystem, self.path)
+
+    def _metadata(self) -> Mapping[bytes, bytes]:
+        """Return what files carry in their footers."""
+        return {}
 
     def _empty_file(self) -> WrittenFile:
         packer = Packer(self.path, self.spec.schema, self.spec.options, lambda: new_task_file(self.spec, 0, 0))
@@ -269,7 +277,7 @@ def new_task_file(spec: JobSpec, partition: int, number: int) -> StagedFile:
     Names sort by partition, and by the file's number in it: so rows are read in the order in which they were given.
     """
     name = f"part-{partition:06}-{number:04}-{uuid.uuid4().hex}.parquet"
-    return StagedFile(spec.filesystem, spec.directory, name)
+    return StagedFile(spec.filesystem, spec.directory, name, spec.metadata)
 
 
 def number_of(name: str) -> int:
@@ -296,7 +304,7 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
         selector = pafs.FileSelector(folder, allow_not_found=True)
         names = [info.base_name for info in filesystem.get_file_info(selector)]
         for id_ in sorted({match["id"] for match in map(pattern.fullmatch, names) if match}):
-            place = _Place(filesystem, join(folder, f"{prefix}.job-{id_}"), id_)
+            place = Place(filesystem, join(folder, f"{prefix}.job-{id_}"), id_)
             with dead_lease(filesystem, place.lease.path) as is_dead:
                 if is_dead:
                     finish_or_undo(filesystem, join(place.root, JOURNAL))
@@ -306,7 +314,7 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
                             filesystem.delete_file(join(folder, left))
 
 
-class _Place:
+class Place:
     """A job's directory and its lease."""
 
     def __init__(self, filesystem: pafs.FileSystem, root: str, id_: str, *, is_beside: bool = False) -> None:
@@ -319,7 +327,7 @@ class _Place:
         self.is_beside = is_beside
 
     @classmethod
-    def make(cls, filesystem: pafs.FileSystem, path: str) -> _Place:
+    def make(cls, filesystem: pafs.FileSystem, path: str) -> Place:
         """Make the directory of a new job, beside `path` if that can be."""
         id_ = uuid.uuid4().hex
         if renames_directories(filesystem):
@@ -332,8 +340,14 @@ class _Place:
                         make_directory(filesystem, parent)
                     beside._open()
                     return beside
-        inside = cls(filesystem, join(path, f".job-{id_}"), id_)
         make_directory(filesystem, path)
+        return cls.make_within(filesystem, path, id_)
+
+    @classmethod
+    def make_within(cls, filesystem: pafs.FileSystem, path: str, id_: str | None = None) -> Place:
+        """Make the directory of a new job in `path`, which exists."""
+        id_ = id_ or uuid.uuid4().hex
+        inside = cls(filesystem, join(path, f".job-{id_}"), id_)
         inside._open()
         return inside
 

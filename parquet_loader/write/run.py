@@ -104,7 +104,7 @@ def run_job(
         else:
             with _bar(new_bar, "write") as bar:
                 written = runner.partitions(spec, write_partition, bar)
-            files, groups = (written, []) if job.is_sized_by_target else plan_merges(written, spec.options)
+            files, groups = plan_merges(written, spec.options)
             step = Merges(tuple(groups))
         if len(step):
             with _bar(new_bar, "gather" if shuffle else "merge") as bar:

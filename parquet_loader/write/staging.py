@@ -12,6 +12,8 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ _NO_DIRECTORIES = {"s3", "gcs", "abfs"}
 _COPY_BYTES = 8 * 2**20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_NO_METADATA: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class StagedFile:
@@ -33,12 +36,16 @@ class StagedFile:
         filesystem: Where it lives.
         directory: Existing directory within it.
         name: The name under which it is published.
+        metadata: Added to its footer.
     """
 
-    def __init__(self, filesystem: pafs.FileSystem, directory: str, name: str) -> None:
+    def __init__(
+        self, filesystem: pafs.FileSystem, directory: str, name: str, metadata: Mapping[bytes, bytes] = _NO_METADATA
+    ) -> None:
         self.filesystem = filesystem
         self.path = join(directory, name)
         self.hidden_path = join(directory, f".{name}.tmp")
+        self._metadata = dict(metadata)
         self._stream: Any = None
         self._parquet: Any = None
 
@@ -46,6 +53,8 @@ class StagedFile:
         """Begin the file, with arguments for `pyarrow.parquet.ParquetWriter`."""
         self._stream = self.filesystem.open_output_stream(self.hidden_path)
         self._parquet = pq.ParquetWriter(self._stream, schema, **arguments)
+        if self._metadata:
+            self._parquet.add_key_value_metadata(self._metadata)
 
     def write(self, table: pa.Table) -> int:
         """Write the table as one row group, and return the bytes of the file so far."""

@@ -1,4 +1,4 @@
-"""Processes that write, read and evict, and a parent that kills them at random moments and looks at what is left."""
+"""Processes that write, run jobs, read and evict, and a parent that kills them at random moments and looks after."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ import pyarrow.parquet as pq
 from parquet_loader.schema import Scalar, Schema, Tensor
 from parquet_loader.store import SampleStore, StoreOptions
 from parquet_loader.store.names import FileName
+from parquet_loader.write.into_store import StoreJob
+from parquet_loader.write.task import write_partition
 
 SCHEMA = Schema({"x": Tensor("uint8", (512,)), "writer": Scalar("int64"), "i": Scalar("int64")})
 OPTIONS = StoreOptions(file_bytes=24_000, row_group_bytes=12_000, roll_s=0.2)
 LIMIT_BYTES = 600_000
 ROWS = 20
-LIVE = {"write": 4, "read": 2, "evict": 1}
+JOB_FILES, JOB_ROWS = 3, 17  # rows of each file, by which files of jobs are known
+LIVE = {"write": 4, "job": 2, "read": 2, "evict": 1}
 LIFE_S = 0.3  # at most, once at work; half of the readers live for an epoch first
 
 
@@ -39,13 +42,14 @@ class Outcome:
     published_rows: int = 0
     acknowledged_rows: int = 0
     epochs: int = 0
+    committed_jobs: int = 0
     most_bytes: int = 0
 
 
-def batch(writer: int, first: int) -> dict[str, Any]:
-    i = np.arange(first, first + ROWS)
-    x = np.random.default_rng((writer, first)).integers(0, 256, (ROWS, 512), dtype=np.uint8)
-    return {"x": x, "writer": np.full(ROWS, writer), "i": i}
+def batch(writer: int, first: int, rows: int = ROWS) -> dict[str, Any]:
+    i = np.arange(first, first + rows)
+    x = np.random.default_rng((writer, first)).integers(0, 256, (rows, 512), dtype=np.uint8)
+    return {"x": x, "writer": np.full(rows, writer), "i": i}
 
 
 def say(log: str, **what: Any) -> None:
@@ -75,7 +79,7 @@ def work(kind: str, path: str, number: int, log: str) -> None:
 
     os.unlink = told  # type: ignore[assignment]
     try:
-        {"write": write, "read": read, "evict": evict}[kind](path, number, log)
+        {"write": write, "job": run_jobs, "read": read, "evict": evict}[kind](path, number, log)
     except BaseException:
         say(log, error=traceback.format_exc())
         raise
@@ -92,6 +96,23 @@ def write(path: str, number: int, log: str) -> None:
             if first % (3 * ROWS) == 0:
                 done = writer.flush()
                 say(log, acknowledged=done.rows, identity=writer._output.reservation.writer)
+
+
+def run_jobs(path: str, number: int, log: str) -> None:
+    """Run jobs until killed; all files of each appear together."""
+    store = SampleStore(path)
+    first = 0
+    while True:
+        with StoreJob(store, SCHEMA) as job:
+            reports = []
+            for partition in range(JOB_FILES):
+                reports += write_partition(job.spec, partition, batch(number, first, JOB_ROWS))
+                first += JOB_ROWS
+            say(log, committing=True)
+            published = job.commit(reports)
+        name = FileName.parse(os.path.basename(published.files[0]))
+        assert name is not None
+        say(log, acknowledged=published.rows, identity=name.writer, jobs=1)
 
 
 def read(path: str, number: int, log: str) -> None:
@@ -123,7 +144,7 @@ def evict(path: str, number: int, log: str) -> None:
         store.status()
 
 
-def kill_at_random(path: Path, *, writers: int, readers: int, evictors: int, seed: int) -> Outcome:
+def kill_at_random(path: Path, *, writers: int, jobs: int, readers: int, evictors: int, seed: int) -> Outcome:
     """Start processes, kill each at a random moment, start the next; look at the store all the while."""
     draw = random.Random(seed)
     SampleStore(path, schema=SCHEMA, max_bytes=LIMIT_BYTES, options=OPTIONS)
@@ -131,7 +152,7 @@ def kill_at_random(path: Path, *, writers: int, readers: int, evictors: int, see
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "parquet_loader.loader", "parquet_loader.store"])
     outcome = Outcome()
-    left = {"write": writers, "read": readers, "evict": evictors}
+    left = {"write": writers, "job": jobs, "read": readers, "evict": evictors}
     running: list[_Running] = []
     acknowledged: dict[str, int] = {}
     began = 0
@@ -182,6 +203,7 @@ class _Running:
 def hear(one: _Running, outcome: Outcome, acknowledged: dict[str, int]) -> None:
     for said in lines(str(one.log)):
         outcome.epochs += said.get("epochs", 0)
+        outcome.committed_jobs += said.get("jobs", 0)
         if "error" in said:
             outcome.errors.append(f"{one.kind} {one.number}: {said['error']}")
         if "acknowledged" in said:
@@ -224,7 +246,9 @@ def check_table(table: Any, name: str, outcome: Outcome) -> None:
 def finish(path: Path, outcome: Outcome, acknowledged: dict[str, int]) -> None:
     """After the next open nothing is left of the dead, and what was acknowledged was published without a gap."""
     store = SampleStore(path)
-    left = [name for place in ("writers", "readers", "unfinished") for name in os.listdir(store_of(path, place))]
+    left = [
+        name for place in ("writers", "readers", "unfinished", "commits") for name in os.listdir(store_of(path, place))
+    ]
     left += [name for place in ("", "snapshots") for name in os.listdir(store_of(path, place)) if name.endswith(".tmp")]
     if left:
         outcome.errors.append(f"left behind: {left}")
@@ -235,10 +259,14 @@ def finish(path: Path, outcome: Outcome, acknowledged: dict[str, int]) -> None:
     for name in files:
         check_table(pq.read_table(path / name), name, outcome)
     evicted = {line["evicted"] for line in lines(evictions(path))}
-    rows = Counter[str]()
+    rows, of_jobs = Counter[str](), Counter[str]()
     for parsed in map(FileName.parse, {*files, *evicted}):
         assert parsed is not None
         rows[parsed.writer] += parsed.rows
+        of_jobs[parsed.writer] += parsed.rows == JOB_ROWS
+    parts = {identity: count for identity, count in of_jobs.items() if count not in (0, JOB_FILES)}
+    if parts:
+        outcome.errors.append(f"files of jobs of which a part appeared, of {JOB_FILES}: {parts}")
     for identity, count in acknowledged.items():
         if rows[identity] < count:
             outcome.errors.append(f"writer {identity}: {count} rows acknowledged, {rows[identity]} there or evicted")

@@ -1,0 +1,116 @@
+"""Files that appear together: all of them or none, whatever process is killed at whatever instant.
+
+A record under ``commits/`` says of each file where it lies (under ``unfinished/``) and which name it gets. It appears
+whole, by one rename, under the store's lock: that is the commit. Then the files are renamed, one by one in the record's
+order, under the same lock, and the record is removed when the ledger counts the commit. If the process dies in between,
+the mark that it left in the ledger makes the next one that takes the lock finish what records say, before it looks at
+anything else. So nobody who has the lock ever sees a part, and `Ledger.published` sees none without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from parquet_loader.store.durable import sync_directory, write_atomically
+from parquet_loader.store.names import FileName
+from parquet_loader.store.places import Places, names_in
+
+_SOURCE = re.compile(r"[0-9a-f]{16}-\d+\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Files that appear together.
+
+    Attributes:
+        name: Of the record.
+        moves: For each file its name under ``unfinished/``, and as it is published.
+    """
+
+    name: str
+    moves: tuple[tuple[str, str], ...]
+
+
+def record_commit(places: Places, commit: Commit, *, durable: bool) -> None:
+    """Write the record: from its appearance on, the files count as published. Called in a transaction."""
+    write_atomically(os.path.join(places.commits, commit.name), json.dumps(commit.moves).encode("ascii"))
+    if durable:
+        sync_directory(places.commits)
+
+
+def read_commits(places: Places, tag: str) -> list[Commit]:
+    """Return the commits whose records are there; what is no record of this store's files is left out."""
+    return [found for name in names_in(places.commits) if (found := _read(places, name, tag)) is not None]
+
+
+def is_finished(places: Places, commit: Commit) -> bool:
+    """Whether all files have their names: so it is when the last has, since they get them in order."""
+    return not commit.moves or not os.path.lexists(_source(places, commit.moves[-1]))
+
+
+def finish_commit(places: Places, commit: Commit) -> None:
+    """Give the files their names, those that have not got them yet; called in a transaction."""
+    for move in commit.moves:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(_source(places, move), places.file(move[1]))
+
+
+def undo_commit(places: Places, commit: Commit) -> None:
+    """Take the names away again, the last first; called in the transaction in which some could not be given."""
+    for move in reversed(commit.moves):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(places.file(move[1]), _source(places, move))
+
+
+def finish_commits(places: Places, tag: str) -> list[str]:
+    """Finish what processes that died have left; return the names of the records that may go once that is counted.
+
+    Called in a transaction. Where the file system refuses (a full disk), the commit waits for the next time, and
+    nobody sees any of its files until then.
+    """
+    done: list[str] = []
+    for commit in read_commits(places, tag):
+        with contextlib.suppress(OSError):
+            finish_commit(places, commit)
+            done.append(commit.name)
+    return done
+
+
+def forget_commits(places: Places, names: Iterable[str]) -> None:
+    """Remove the records of commits that the ledger counts."""
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(places.commits, name))
+
+
+def names_of(commits: Iterable[Commit]) -> set[str]:
+    """Return the names that files get."""
+    return {name for commit in commits for _, name in commit.moves}
+
+
+def sources_of(commits: Iterable[Commit]) -> set[str]:
+    """Return the names that files have until then."""
+    return {source for commit in commits for source, _ in commit.moves}
+
+
+def _source(places: Places, move: Sequence[str]) -> str:
+    return os.path.join(places.unfinished, move[0])
+
+
+def _read(places: Places, name: str, tag: str) -> Commit | None:
+    """Return what a record says; it is trusted with nothing but renames of unfinished files to published ones."""
+    try:
+        with open(os.path.join(places.commits, name), "rb") as file:
+            moves = tuple((source, target) for source, target in json.load(file))
+        for source, target in moves:
+            parsed = FileName.parse(target)
+            if _SOURCE.fullmatch(source) is None or parsed is None or parsed.tag != tag:
+                return None
+    except (OSError, ValueError, TypeError):
+        return None
+    return Commit(name, moves)

@@ -1,0 +1,174 @@
+"""Finished files that appear in a store together: what a job wrote, all of it or nothing.
+
+Room is reserved for all of them before anything else is done, so that two jobs with half their room each never wait
+for one another. Then they move to where unfinished files lie, and one commit publishes them: see
+`parquet_loader.store.commits`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parquet_loader.errors import WriteError
+from parquet_loader.interrupts import uninterrupted
+from parquet_loader.store.commits import Commit, finish_commit, forget_commits, record_commit, undo_commit
+from parquet_loader.store.durable import sync_directory, sync_file
+from parquet_loader.store.ledger import Ledger, Totals
+from parquet_loader.store.names import FileName
+from parquet_loader.store.places import Places
+from parquet_loader.store.room import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Room, take_back
+from parquet_loader.store.settings import Settings
+from parquet_loader.store.stored import FOOTER_KEY
+from parquet_loader.types import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """A file that is to be published."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+class Together:
+    """Publishes files together. Any thread of the process that made it.
+
+    Args:
+        places: The store.
+        ledger: Its account.
+        room: Grants reservations.
+        settings: Returns what all processes agree on.
+    """
+
+    def __init__(self, places: Places, ledger: Ledger, room: Room, settings: Callable[[], Settings]) -> None:
+        self._places = places
+        self._ledger = ledger
+        self._room = room
+        self._settings = settings
+
+    def publish(self, paths: Sequence[str]) -> list[str]:
+        """Publish files in this order, and return their paths; waits for room as long as it takes.
+
+        Args:
+            paths: Whole Parquet files whose footers name this store, in its file system. They are moved.
+
+        Raises:
+            WriteError: a file is none of this store's, or all of them exceed its limit. Nothing is published.
+            OSError: the file system refuses. Nothing is published.
+        """
+        files = [self._look_at(path) for path in paths]
+        if not files:
+            return []
+        reservation = Reservation(self._places, self._ledger)
+        try:
+            self._wait_for_room(reservation, sum(file.bytes for file in files))
+            sources = self._move_in(reservation, files)
+            return self._commit(reservation, files, sources)
+        finally:
+            reservation.close()
+            with contextlib.suppress(OSError), self._ledger.transaction() as totals:
+                take_back(self._places, self._ledger, totals)  # what was moved in and not published
+
+    def _look_at(self, path: str) -> _Finished:
+        try:
+            footer = pq.read_metadata(path)
+            about = json.loads((footer.metadata or {}).get(FOOTER_KEY, b"null"))
+        except (ValueError, pa.ArrowException) as error:
+            raise WriteError(f"{path}: no whole Parquet file: {error}; nothing was published") from error
+        if not isinstance(about, dict) or about.get("store") != self._settings().identity:
+            raise WriteError(f"{path}: its footer does not name the store {self._places.root}; nothing was published")
+        return _Finished(path, footer.num_rows, os.stat(path).st_size)
+
+    def _wait_for_room(self, reservation: Reservation, count: int) -> None:
+        delay = FIRST_WAIT_S
+        while True:
+            limit = self._settings().max_bytes
+            if limit is not None and count > limit:
+                raise WriteError(
+                    f"{self._places.root}: the rows come to {format_bytes(count)}, the store's limit is "
+                    f"{format_bytes(limit)}, and they appear together or not at all; raise max_bytes, or divide the job"
+                )
+            if self._room.reserve(reservation, count, evicts=True):
+                return
+            time.sleep(delay)
+            delay = min(2 * delay, LONGEST_WAIT_S)
+
+    def _move_in(self, reservation: Reservation, files: Sequence[_Finished]) -> list[str]:
+        """Move files to where unfinished ones lie, and return their names there."""
+        names = [f"{reservation.writer}-{number}.parquet" for number in range(1, len(files) + 1)]
+        for file, name in zip(files, names, strict=True):
+            _move(file.path, os.path.join(self._places.unfinished, name))
+        if self._settings().options.durable:
+            sync_directory(self._places.unfinished)
+        return names
+
+    def _commit(self, reservation: Reservation, files: Sequence[_Finished], sources: Sequence[str]) -> list[str]:
+        settings = self._settings()
+        durable = settings.options.durable
+        now_us = time.time_ns() // 1000
+        with self._ledger.transaction() as totals:
+            numbers = range(totals.sequence + 1, totals.sequence + 1 + len(files))
+            names = [
+                str(FileName(number, now_us, file.rows, settings.tag, reservation.writer))
+                for number, file in zip(numbers, files, strict=True)
+            ]
+            commit = Commit(reservation.writer, tuple(zip(sources, names, strict=True)))
+            failures: list[OSError] = []
+            uninterrupted(lambda: failures.extend(self._carry_out(commit, durable=durable)))
+            totals.commits += 1
+            if not failures:
+                self._count(totals, reservation, files)
+        forget_commits(self._places, [commit.name])
+        if failures:
+            raise failures[0]
+        if durable:
+            sync_directory(self._places.root)
+        return [self._places.file(name) for name in names]
+
+    def _carry_out(self, commit: Commit, *, durable: bool) -> list[OSError]:
+        """Let the files appear; where the file system refuses, take back what had appeared, and return why.
+
+        Raises:
+            WriteError: neither this way nor back is possible; who opens the store next finishes what the record says.
+        """
+        try:
+            record_commit(self._places, commit, durable=durable)
+            finish_commit(self._places, commit)
+        except OSError as error:
+            try:
+                undo_commit(self._places, commit)
+            except OSError as stuck:
+                raise WriteError(
+                    f"{self._places.root}: the file system refused names amid a commit ({stuck.strerror}); its files "
+                    "are not seen until all have theirs: whoever opens the store next finishes that"
+                ) from error
+            return [error]
+        return []
+
+    def _count(self, totals: Totals, reservation: Reservation, files: Sequence[_Finished]) -> None:
+        totals.sequence += len(files)
+        for file in files:
+            totals.published(file.rows, file.bytes)
+        reservation.set(totals, 0)
+
+
+def _move(source: str, target: str) -> None:
+    """Rename a file, or copy it where the two places cannot be renamed into each other (a mount within the store)."""
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copyfile(source, target)
+        sync_file(target)
