@@ -30,9 +30,10 @@ This page and its plots are written by `python -m benchmarks.suite report` from 
 - Each system runs in a process and an environment of its own, with its newest release that installs (Petastorm needs
   pyarrow 14), and delivers finished torch tensors. Limits deliver nothing: they decode or copy, and that is all.
 - Systems take turns, round after round. Figures are medians; ranges span all rounds. Ratios are taken within rounds.
-- An epoch is timed from asking for its iterator to its last batch. One epoch before, untimed, warms up and is summed:
-  *verified* means that its checksum over all values, which does not depend on the order of rows, equals that of the
-  rows as plain pyarrow reads them.
+- An epoch is timed from asking for its iterator to its last batch. A turn is two epochs in a row, as in training, of
+  which the second counts (one epoch only, where it takes longer than ten seconds): allocators give memory back while
+  others take their turns. Before all turns an epoch is summed: *verified* means that its checksum over all values,
+  which does not depend on the order of rows, equals that of the rows as plain pyarrow reads them.
 - The page cache is warm. Page checksums are not verified by anyone. Each system gets the same number of threads,
   worker processes or processors, whatever it counts.
 - Where a system can shuffle, it mixes at least as many rows as the workload's window; the column *shuffles* says

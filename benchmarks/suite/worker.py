@@ -38,6 +38,8 @@ def main() -> None:
                     system, answer = _open(request)
                 else:
                     assert system is not None
+                    if request.get("warms"):
+                        _epoch(system)
                     answer = {"checksum": _checksum, "epoch": _epoch}[request["do"]](system)
             except Unsupported as reason:
                 answer = {"unsupported": str(reason)}
