@@ -1,4 +1,4 @@
-"""A row group read forward, a slice at a time."""
+"""A row group read forward, a piece at a time."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from parquet_loader.read import Reader
 
 
 class Cursor:
-    """A row group held open, read forward a slice at a time. Used by one thread at a time."""
+    """A row group held open, read forward a piece at a time. Used by one thread at a time.
+
+    Args:
+        reader: Reads it.
+        row_group: Which.
+        batch_rows: About how many rows are decoded at a time; rows that are not decoded may come more at a time.
+    """
 
     def __init__(self, reader: Reader, row_group: int, batch_rows: int) -> None:
         self._stream = reader.pieces(row_group, batch_rows)
         self._left: Piece | None = None
         self.position = 0
 
-    def take(self, rows: int) -> list[Piece]:
-        """Return the next `rows` canonical rows in pieces of any size, to be read before more are asked for."""
-        pieces: list[Piece] = []
-        needed = rows
-        while needed:
-            piece = self._left if self._left is not None else next(self._stream, None)
+    def take(self, most: int) -> Piece:
+        """Return the next canonical rows, at least one and `most` at most, to be read before more are asked for."""
+        piece, self._left = self._left, None
+        while piece is None or not piece.rows:
+            piece = next(self._stream, None)
             if piece is None:
-                raise DataError(f"a row group ended {needed} rows early: it changed since its rows were counted")
-            taken, self._left = piece.slice(0, needed), None
-            if piece.rows > needed:
-                self._left = piece.slice(needed, piece.rows)
-            if taken.rows:
-                pieces.append(taken)
-            needed -= taken.rows
-        self.position += rows
-        return pieces
+                raise DataError(f"a row group ended {most} rows early: it changed since its rows were counted")
+        if piece.rows > most:
+            piece, self._left = piece.slice(0, most), piece.slice(most, piece.rows)
+        self.position += piece.rows
+        return piece
 
     def finish(self) -> None:
         """Read to the end of the row group, which checks that its rows were those the footer promised, and close."""

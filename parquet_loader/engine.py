@@ -431,11 +431,11 @@ class Engine:
         kept, at_row = 0, 0
         try:
             while cursor.position < piece.start and not self.workers.is_closing:
-                cursor.take(min(self._sizing.stream_rows, piece.start - cursor.position))
+                cursor.take(piece.start - cursor.position)
             while at_row < piece.rows and not self.workers.is_closing:
-                for some in cursor.take(min(self._sizing.stream_rows, piece.rows - at_row)):
-                    kept += window.assembly.place(number, at_row, some.table, some.rows, some.raw)
-                    at_row += some.rows
+                some = cursor.take(piece.rows - at_row)
+                kept += window.assembly.place(number, at_row, some.table, some.rows, some.raw)
+                at_row += some.rows
             if piece.stop == piece.last and not self.workers.is_closing:
                 if piece.stop == self._counts[piece.row_group]:
                     cursor.finish()

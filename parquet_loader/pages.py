@@ -10,6 +10,8 @@ A header is data like any other: what is not exactly as expected is left to Arro
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +25,20 @@ from parquet_loader.types import IntArray
 
 # What the system can do: read to several places at once.
 IS_POSSIBLE = hasattr(os, "preadv")
+
+
+def _system_preadv() -> Any:
+    """Return the system's `preadv`, or None. Python's own wants an object for each place, made under its lock."""
+    library = ctypes.CDLL(None, use_errno=True) if IS_POSSIBLE else None
+    function = getattr(library, "preadv64", None) or getattr(library, "preadv", None)
+    if function is None or (ctypes.sizeof(ctypes.c_void_p) < 8 and not hasattr(library, "preadv64")):
+        return None
+    function.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
+    function.restype = ctypes.c_ssize_t
+    return function
+
+
+_PREADV = _system_preadv()
 
 # Rows at least this wide are read each to its place; of narrower ones so many bytes are read at a time, into memory
 # that stays in the cache, and placed from there.
@@ -86,6 +102,34 @@ class RawFile:
                 self._read_rest(at, some, got)
             at += wanted
 
+    def scatter(self, at: int, out: npt.NDArray[np.uint8], places: IntArray) -> None:
+        """Fill these rows of `out` (contiguous), one after another, with what the file holds from `at` on.
+
+        Raises:
+            ShortFileError: the file ends before.
+            IndexError: `out` has no such row.
+        """
+        rows, width = out.shape
+        if _PREADV is None:
+            self.read(at, [out[place] for place in places.tolist()])
+            return
+        if len(places) and (int(places.min()) < 0 or int(places.max()) >= rows or not out.flags.carray):
+            raise IndexError(f"rows {places.min()} to {places.max()} of {rows}")
+        address = out.__array_interface__["data"][0]
+        for first in range(0, len(places), _MOST_BUFFERS):
+            some = places[first : first + _MOST_BUFFERS]
+            vectors = np.empty((len(some), 2), np.uintp)
+            vectors[:, 0] = some * width + address
+            vectors[:, 1] = width
+            got = -1
+            while got < 0:
+                got = _PREADV(self._descriptor, vectors.__array_interface__["data"][0], len(some), at)
+                if got < 0 and ctypes.get_errno() != errno.EINTR:
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            if got < len(some) * width:
+                self._read_rest(at, [out[place] for place in some.tolist()], got)
+            at += len(some) * width
+
     def _read_rest(self, at: int, targets: Sequence[Any], got: int) -> None:
         """Go on where the system gave less than was asked for, as it does beyond 2 GiB."""
         for target in targets:
@@ -147,7 +191,7 @@ class RawColumn:
             if scattered is None:
                 self._file.read(at, [out[done : done + some]])
             elif scratch is None:
-                self._file.read(at, [out[place] for place in scattered[done : done + some].tolist()])
+                self._file.scatter(at, out, scattered[done : done + some])
             else:
                 self._file.read(at, [scratch[:some]])
                 out[scattered[done : done + some]] = scratch[:some]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -30,6 +30,10 @@ BUFFER_BYTES = 1 << 16
 
 # Smaller column chunks are left to Arrow, which takes many in one call.
 RAW_BYTES = 2**18
+
+# Rows that are read straight to their places come so many bytes at a time, without a step in Python between: beside a
+# training loop that spins in Python, each step may have to wait 5 ms for its turn.
+RAW_AT_ONCE_BYTES = 2**24
 
 # No file's column: what its rows are called on their way through the filter.
 _ROW_NUMBER = "\0row number"
@@ -167,7 +171,8 @@ class Reader:
             try:
                 with self._raw(row_group, placed if row_filter is None else (), copy) as raw:
                     others = [name for name in columns if name not in raw]
-                    for batch in _behind(first_row, self._batches(row_group, batch_rows, others, copy)):
+                    at_once = self._rows_at_once(row_group, raw, batch_rows)
+                    for batch in _behind(first_row, self._batches(row_group, at_once, others, copy)):
                         table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, row_filter, raw)
                         yield Piece(table, len(batch) if raw else len(table), RawRows(raw, first_row, explained))
                         first_row += len(batch)
@@ -181,6 +186,13 @@ class Reader:
                 copy = None  # what is left is read from the file itself
         self._check_rows(row_group, first_row)
         self._check_unchanged(row_group)
+
+    def _rows_at_once(self, row_group: int, raw: Mapping[str, RawColumn], batch_rows: int) -> int:
+        """Return how many rows a piece has: more where none of its columns is decoded, so that it takes no memory."""
+        decoder = self._decoder(row_group)
+        if len(raw) < len(decoder.columns):
+            return batch_rows
+        return max(batch_rows, RAW_AT_ONCE_BYTES // sum(byte_width(decoder.raw_columns[name]) for name in raw))
 
     def _batches(
         self, row_group: int, batch_rows: int, columns: Sequence[str], copy: str | None

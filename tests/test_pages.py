@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,6 +26,7 @@ from parquet_loader import (
     Schema,
     SourceError,
     Tensor,
+    pages,
     write_dataset,
 )
 from parquet_loader import read as reading
@@ -189,7 +192,10 @@ def test_a_file_that_ends_early_is_said_to(tmp_path: Path) -> None:
             column.array(pa.int64())
 
 
-def test_reads_that_give_less_than_was_asked_for_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("which", ["the system's", "Python's"])
+def test_reads_that_give_less_than_was_asked_for_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
     path = tmp_path / "a.parquet"
     written(path, [values(pa.binary(5000), 300)])
     preadv = os.preadv
@@ -205,6 +211,18 @@ def test_reads_that_give_less_than_was_asked_for_go_on(tmp_path: Path, monkeypat
                 break
         return preadv(descriptor, some, offset)
 
+    def half(descriptor: int, vectors: int, count: int, offset: int) -> int:
+        if interrupted:
+            interrupted.pop()
+            ctypes.set_errno(errno.EINTR)
+            return -1
+        return system(descriptor, vectors, max(1, count // 2), offset)  # type: ignore[no-any-return]
+
+    interrupted, system = [True], pages._PREADV
+    if which == "the system's":
+        monkeypatch.setattr(pages, "_PREADV", half)
+    else:
+        monkeypatch.setattr(pages, "_PREADV", None)
     monkeypatch.setattr(os, "preadv", miserly)
     with closing(RawFile(str(path))) as file:
         column = column_of(path, file)
@@ -215,6 +233,21 @@ def test_reads_that_give_less_than_was_asked_for_go_on(tmp_path: Path, monkeypat
         assert column.array(pa.binary(5000)).equals(values(pa.binary(5000), 300))
     expected = np.frombuffer(values(pa.binary(5000), 300).buffers()[1], np.uint8).reshape(300, 5000)
     assert np.array_equal(out[places], expected)
+
+
+def test_rows_go_nowhere_but_into_the_array(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    written(path, [values(pa.binary(5000), 30)])
+    with closing(RawFile(str(path))) as file:
+        column = column_of(path, file)
+        assert column is not None
+        for places in ([0, 30], [-1, 3]):
+            with pytest.raises(IndexError):
+                column.read(0, np.zeros((30, 5000), np.uint8), np.array(places))
+        with pytest.raises(IndexError):
+            column.read(0, np.zeros((30, 10000), np.uint8)[:, ::2], np.array([1, 0]))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        column.read(0, np.zeros((30, 5000), np.uint8), np.array([1, 0]))
 
 
 SCHEMA = Schema(
