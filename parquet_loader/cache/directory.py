@@ -14,7 +14,14 @@ from threading import Event, RLock
 
 from parquet_loader.cache.copy import DamagedError, Index, Ranges, check_range, index_bytes, occupied_bytes, read_index
 from parquet_loader.cache.filling import Filling
-from parquet_loader.cache.leases import HeldLease, live_leases, read_lease, remove_dead_leases
+from parquet_loader.cache.leases import (
+    HeldLease,
+    lease_bytes,
+    lease_sizes,
+    live_leases,
+    read_lease,
+    remove_dead_leases,
+)
 from parquet_loader.cache.ledger import Account, transaction
 from parquet_loader.cache.places import Name, Places, names_in
 from parquet_loader.cache.policy import Entry, enough, in_order_of_leaving
@@ -85,15 +92,11 @@ class Directory:
         self._leaving: list[Entry] = []
         self._places.make()
         self._block_bytes = max(4096, os.statvfs(root).f_frsize)
-        self._limit_bytes = limit_bytes - self._places.folders * self._block_bytes
+        self._limit_bytes = limit_bytes - (self._places.folders + 1) * self._block_bytes  # and the ledger
         with transaction(self._places, rebuild=True) as account:
             self._take_back(account)
             _check_sparse(self._places)
-            over = account.taken_bytes - self._limit_bytes
-        if over > 0:  # another limit than before: what nobody reads leaves first, and then the rest
-            leaving, needed = self._ranked()
-            with transaction(self._places) as account:
-                self._evict(account, enough([*leaving, *needed], account.taken_bytes - self._limit_bytes))
+            self._make_room(account, 0)  # another limit than before, perhaps
 
     def lease(self, row_groups: Digests, columns: frozenset[int]) -> HeldLease:
         """Say what this process reads; see `Lease`.
@@ -101,7 +104,8 @@ class Directory:
         Raises:
             OSError, TimeoutError: it cannot be said.
         """
-        with transaction(self._places):
+        with transaction(self._places) as account:
+            self._make_room(account, _in_blocks(lease_bytes(len(row_groups), len(columns)), self._block_bytes))
             return HeldLease(self._places, row_groups, columns)
 
     def find(self, wanted: Wanted) -> tuple[str | None, int]:
@@ -161,10 +165,10 @@ class Directory:
             with transaction(self._places) as account:
                 if os.path.exists(path) and is_locked(path):
                     return None
-                missing = account.taken_bytes + name.nbytes - self._limit_bytes
+                missing = self._missing(account, name.nbytes)
                 if missing > 0 or os.path.exists(path):
                     self._take_back(account)
-                    missing = account.taken_bytes + name.nbytes - self._limit_bytes
+                    missing = self._missing(account, name.nbytes)
                 if missing > 0 and is_ranked:
                     missing -= self._evict(account, enough(self._leaving, missing))
                 if missing <= 0:
@@ -206,6 +210,18 @@ class Directory:
                 os.unlink(path)
                 account.taken_bytes -= name.nbytes
 
+    def _missing(self, account: Account, nbytes: int) -> int:
+        """Return how many bytes have to leave before so many come; in a transaction."""
+        leases = sum(_in_blocks(size, self._block_bytes) for size in lease_sizes(self._places))
+        return account.taken_bytes + leases + nbytes - self._limit_bytes
+
+    def _make_room(self, account: Account, nbytes: int) -> None:
+        """Let row groups leave, what nobody reads first and then the rest; in a transaction."""
+        missing = self._missing(account, nbytes)
+        if missing > 0:
+            leaving, needed = self._ranked()
+            self._evict(account, enough([*leaving, *needed], missing) or [*leaving, *needed])
+
     def _rank(self) -> None:
         """Find out what may leave, if what loaders read has changed since that was last done."""
         live = live_leases(self._places)
@@ -244,6 +260,10 @@ class Directory:
         remove_dead_leases(self._places)
 
 
+def _in_blocks(nbytes: int, block_bytes: int) -> int:
+    return -(-nbytes // block_bytes) * block_bytes
+
+
 def _check_sparse(places: Places) -> None:
     """Check that holes in a file take no room.
 
@@ -255,7 +275,6 @@ def _check_sparse(places: Places) -> None:
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"\1", _PROBE_BYTES - 1)
-        os.fsync(descriptor)
         if os.fstat(descriptor).st_blocks * 512 >= _PROBE_BYTES:
             raise OSError(f"{places.root}: the file system keeps no holes in files, which a cache relies on")
     finally:

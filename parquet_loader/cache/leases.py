@@ -47,6 +47,21 @@ def _end(file: LockedFile) -> None:
         file.close()
 
 
+def lease_bytes(row_groups: int, columns: int) -> int:
+    """Return how long a lease is."""
+    return _HEAD.size + 8 * (row_groups + columns)
+
+
+def lease_sizes(places: Places) -> list[int]:
+    """Return how long each lease is that lies there."""
+    sizes: list[int] = []
+    with os.scandir(places.readers) as found:
+        for item in found:
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(item.stat(follow_symlinks=False).st_size)
+    return sizes
+
+
 def live_leases(places: Places) -> frozenset[str]:
     """Return the names of the leases whose processes live. A lease never changes."""
     with contextlib.suppress(FileNotFoundError):
