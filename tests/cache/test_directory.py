@@ -1,0 +1,193 @@
+"""Processes that share a cache: a row group is fetched once, nobody waits for the dead, and accounts agree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+import parquet_loader.cache.directory as directory_module
+from parquet_loader.cache.copy import Checksum, Index, checksum, occupied_bytes
+from parquet_loader.cache.directory import Directory, NoRoomError, Wanted
+from parquet_loader.cache.filling import Filling
+from parquet_loader.cache.ledger import transaction
+from parquet_loader.cache.places import Name, Places, file_id, row_group_id, row_group_ids
+from parquet_loader.locks import exclusive
+from tests.cache.remote import account, copies
+
+SIZE = 2**20
+LIMIT = 2**22
+
+
+def wanted(row_group: int = 0, *, nbytes: int = 100_000, columns: int = 1) -> Wanted:
+    span = ((10_000, 10_000 + nbytes),)
+    return Wanted(file_id("somewhere", "file"), row_group, columns, SIZE, span, span)
+
+
+def fill(filling: Filling | None, nbytes: int = 100_000) -> Filling:
+    assert filling is not None
+    filling.write(0, bytes(range(250)) * (nbytes // 250))
+    return filling
+
+
+def test_who_comes_second_waits_for_the_first_and_reads_what_it_fetched(tmp_path: Path) -> None:
+    one, other = Directory(str(tmp_path), LIMIT), Directory(str(tmp_path), LIMIT)
+    filling = fill(one.begin(wanted()))
+    assert other.begin(wanted()) is None
+    second = other.begin(wanted(1))
+    assert second is not None
+    second.abandon()
+    waiting = Thread(target=other.wait_for_other, args=(wanted(),))
+    waiting.start()
+    path = one.published(filling)
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert other.find(wanted()) == (path, 0)
+
+
+def test_nobody_waits_for_one_that_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory_module, "_PATIENCE_S", 0.05)
+    one, other = Directory(str(tmp_path), LIMIT), Directory(str(tmp_path), LIMIT)
+    filling = one.begin(wanted())
+    assert filling is not None
+    other.wait_for_other(wanted())  # comes back
+    assert other.find(wanted()) == (None, 0)
+    filling.abandon()
+    again = other.begin(wanted())
+    assert again is not None
+    again.abandon()
+    assert account(tmp_path) == 0
+
+
+def test_a_lock_that_is_not_let_go_of_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parquet_loader.cache.ledger._PATIENCE_S", 0.05)
+    opened = Directory(str(tmp_path), LIMIT)
+    path = opened.published(fill(opened.begin(wanted())))
+    with exclusive(str(tmp_path / "ledger")):
+        assert opened.find(wanted()) == (path, 0)  # what is there is read all the same
+        with pytest.raises(TimeoutError, match="another process holds the lock"):
+            opened.begin(wanted(1))
+        with pytest.raises(TimeoutError):
+            Directory(str(tmp_path), LIMIT)
+
+
+DIES = """
+import os, sys
+from tests.cache.test_directory import Directory, LIMIT, fill, wanted
+import numpy as np
+opened = Directory(sys.argv[1], LIMIT)
+lease = opened.lease(np.arange(5, dtype=np.uint64), frozenset({1}))
+opened.published(fill(opened.begin(wanted())))
+filling = fill(opened.begin(wanted(1)))
+os._exit(0)
+"""
+
+
+def test_what_a_dead_process_left_is_taken_back(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=True, timeout=60)
+    assert len(os.listdir(tmp_path / "unfinished-1")) == len(os.listdir(tmp_path / "readers")) == 1
+    opened = Directory(str(tmp_path), LIMIT)
+    assert os.listdir(tmp_path / "unfinished-1") == os.listdir(tmp_path / "readers") == []
+    (path,) = copies(tmp_path)
+    assert opened.find(wanted()) == (str(path), 0)
+    assert account(tmp_path) == wanted().name(4096).nbytes
+
+
+def test_an_account_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
+    opened = Directory(str(tmp_path), LIMIT)
+    opened.published(fill(opened.begin(wanted())))
+    right = account(tmp_path)
+    for spoiled in (b"!" + (tmp_path / "ledger").read_bytes()[1:], b"", b"=" + b"9" * 28, b"=" + bytes(29)):
+        (tmp_path / "ledger").write_bytes(spoiled)
+        with transaction(Places(str(tmp_path))) as found:
+            assert found.taken_bytes == right
+    with pytest.raises(ZeroDivisionError), transaction(Places(str(tmp_path))) as found:
+        found.taken_bytes = 1 // 0
+    with transaction(Places(str(tmp_path))) as found:
+        assert found.taken_bytes == right
+
+
+def test_a_row_group_that_can_never_fit_is_refused(tmp_path: Path) -> None:
+    opened = Directory(str(tmp_path), LIMIT)
+    kept = opened.published(fill(opened.begin(wanted())))
+    span = ((0, LIMIT),)
+    with pytest.raises(NoRoomError):
+        opened.begin(Wanted(file_id("large"), 0, 1, LIMIT, span, span))
+    assert os.path.exists(kept)  # and nothing leaves for it
+
+
+def test_a_directory_that_is_deleted_while_it_is_open_is_an_error_and_no_more(tmp_path: Path) -> None:
+    opened = Directory(str(tmp_path / "cache"), LIMIT)
+    filling = fill(opened.begin(wanted()))
+    subprocess.run(["rm", "-rf", str(tmp_path / "cache")], check=True)
+    assert opened.find(wanted()) == (None, 0)
+    with pytest.raises(OSError, match="No such file"):
+        opened.published(filling)
+    filling.abandon()
+    with pytest.raises(OSError, match="No such file"):
+        opened.begin(wanted())
+    Directory(str(tmp_path / "cache"), LIMIT)
+    filling = fill(opened.begin(wanted()))
+    opened.published(filling)
+
+
+def test_names_that_are_none_of_ours_are_left_alone(tmp_path: Path) -> None:
+    opened = Directory(str(tmp_path), LIMIT)
+    bucket = Path(Places(str(tmp_path)).bucket(wanted().name(4096)))
+    strange = [bucket / "notes.txt", tmp_path / "unfinished-1" / "mine", tmp_path / "README"]
+    for path in strange:
+        path.write_text("mine")
+    opened.published(fill(opened.begin(wanted())))
+    Directory(str(tmp_path), LIMIT // 8)
+    assert all(path.read_text() == "mine" for path in strange)
+
+
+def test_ids_of_many_row_groups_are_those_of_each() -> None:
+    files = [file_id("one"), file_id("other")]
+    place, number = np.array([0, 1, 1, 0]), np.array([0, 0, 7, 2**31 - 1])
+    one_by_one = [row_group_id(files[f], n) for f, n in zip(place.tolist(), number.tolist(), strict=True)]
+    assert row_group_ids(files, place, number).tolist() == sorted(one_by_one)
+    assert len(set(one_by_one)) == 4
+    assert Name.parse(str(Name(files[0], 7, 2**64 - 1, 5))) == Name(files[0], 7, 2**64 - 1, 5)
+    assert Name.parse("notes.txt") is None
+
+
+@pytest.mark.parametrize("nbytes", [1, 7, 4095, 4096, 4097, 50_001])
+def test_a_checksum_finds_every_flipped_bit_and_every_lost_or_exchanged_block(nbytes: int) -> None:
+    data = np.random.default_rng(nbytes).integers(1, 256, nbytes, dtype=np.uint8)
+    right = checksum(data)
+    parts = Checksum()
+    for begin in range(0, nbytes, 8192):
+        parts.add(data[begin : begin + 8192])
+    assert parts.value == right
+    for at in {0, nbytes // 2, nbytes - 1}:
+        for bit in range(8):
+            data[at] ^= 1 << bit
+            assert checksum(data) != right
+            data[at] ^= 1 << bit
+    lost = data.copy()
+    lost[nbytes // 4096 * 4096 // 2 :][:4096] = 0
+    assert checksum(lost) != right
+    if nbytes > 8192:
+        exchanged = np.concatenate([data[4096:8192], data[:4096], data[8192:]])
+        assert checksum(exchanged) != right
+
+
+def test_ranges_that_touch_hold_what_spans_them() -> None:
+    index = Index(1000, ((0, 100), (100, 200), (300, 400)), (0, 0, 0))
+    assert index.covering([(50, 150)]) == [0, 1]
+    assert index.covering([(0, 10), (390, 400)]) == [0, 2]
+    assert index.covering([(150, 301)]) is None
+    assert index.covering([(400, 401)]) is None
+    assert index.covering([]) == []
+
+
+def test_blocks_are_counted_once() -> None:
+    assert occupied_bytes(100_000, [(0, 10), (20, 4090)], 4096) == 2 * 4096  # one block, and the index
+    assert occupied_bytes(100_000, [(4095, 4097)], 4096) == 3 * 4096
+    assert occupied_bytes(4096, [(0, 4096)], 4096) == 2 * 4096
