@@ -119,10 +119,10 @@ class RowGroupCache:
             self._lease = self._directory = None
 
     def distrust(self, path: str) -> None:
-        """Drop a file from which a row group could not be read."""
-        if self._directory is not None:
+        """Drop a file from which a row group could not be read, unless it is gone already."""
+        if self._directory is not None and os.path.lexists(path):
             self._directory.drop(path)
-        self._count(damaged=1)
+            self._count(damaged=1)
 
     def _brought(self, directory: Directory, wanted: Wanted, row_group: int, nbytes: int) -> tuple[str | None, bool]:
         """Fetch a row group into the cache; return its path if it is there, and whether another fetched it."""
