@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -60,31 +59,6 @@ class Simulated:
                 del self.entries[entry.row_group, entry.columns]
         if missing <= 0:
             self.entries[key] = Entry(str(key), read.row_group, read.columns, read.nbytes, self.clock)
-        return False
-
-    def hit_rate(self, reads: Iterable[Read]) -> float:
-        """Read all of these, and return the share of bytes that was there."""
-        done = [(read.nbytes, self.read(read)) for read in reads]
-        return sum(nbytes for nbytes, hit in done if hit) / max(1, sum(nbytes for nbytes, _ in done))
-
-
-class LeastRecentlyUsed:
-    """What everybody writes first."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.entries: OrderedDict[int, int] = OrderedDict()
-        self.taken_bytes = 0
-
-    def read(self, read: Read) -> bool:
-        """Return whether it was there."""
-        if read.row_group in self.entries:
-            self.entries.move_to_end(read.row_group)
-            return True
-        self.entries[read.row_group] = read.nbytes
-        self.taken_bytes += read.nbytes
-        while self.taken_bytes > self.limit_bytes:
-            self.taken_bytes -= self.entries.popitem(last=False)[1]
         return False
 
     def hit_rate(self, reads: Iterable[Read]) -> float:
