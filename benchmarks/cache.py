@@ -9,7 +9,8 @@ Files that a loader takes for remote ones lie in a directory that it is given as
 is the epoch after the first, which reads nothing of them. Epochs from the cache and from local files come in turns, the
 same rows in the same order, all of it in the page cache; figures are medians over the rounds, `ratio` is the median of
 the ratios of neighbours, and `spread` is (largest - least) of these. `ratio_of_first_epochs` is that of the first ones
-of loaders just made, in which what is read of the cache is compared with its checksums. ``--out`` adds the figures to a file of results.
+of loaders just made, in which what is read of the cache is compared with its checksums. ``--out`` adds the figures to a
+file of results.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ leases      what loaders that run read
 filling     a row group on its way in
 directory   the cache as one process uses it
 row_groups  as one reader uses it
+contents    for people: what is in it
 """
 
 from parquet_loader.cache.figures import CacheStats

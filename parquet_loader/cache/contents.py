@@ -1,0 +1,81 @@
+"""What a cache holds, for people, and how it is emptied."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+from parquet_loader.cache.leases import live_leases
+from parquet_loader.cache.ledger import transaction
+from parquet_loader.cache.places import Name, Places, names_in
+from parquet_loader.errors import SourceError
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a cache holds.
+
+    Attributes:
+        row_groups, files: Row groups, and the files that they belong to.
+        nbytes: What they take of the disk.
+        unfinished: Row groups on their way.
+        loaders: Loaders that run, by process.
+        oldest_use_s, latest_use_s: When the row groups were used, in seconds since 1970; None where there are none.
+    """
+
+    row_groups: int
+    files: int
+    nbytes: int
+    unfinished: int
+    loaders: int
+    oldest_use_s: float | None
+    latest_use_s: float | None
+
+
+def contents_of(path: str) -> Contents:
+    """Return what the cache in a directory holds.
+
+    Raises:
+        SourceError: there is none.
+    """
+    places = _places(path)
+    entries = list(places.kept())
+    used = [entry.used_ns / 1e9 for entry in entries]
+    return Contents(
+        row_groups=len(entries),
+        files=len({entry.name.partition("-")[0] for entry in entries}),
+        nbytes=sum(entry.nbytes for entry in entries),
+        unfinished=len(names_in(places.unfinished)),
+        loaders=len(live_leases(places)),
+        oldest_use_s=min(used, default=None),
+        latest_use_s=max(used, default=None),
+    )
+
+
+def clear(path: str) -> tuple[int, int]:
+    """Remove all row groups of the cache in a directory; return how many, and the bytes that they took.
+
+    Nothing else in the directory is touched.
+
+    Raises:
+        SourceError: there is no cache.
+    """
+    places = _places(path)
+    removed = nbytes = 0
+    with transaction(places, rebuild=True) as account:
+        for entry in places.kept():
+            name = Name.parse(entry.name)
+            assert name is not None
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(places.entry(name))
+                removed, nbytes = removed + 1, nbytes + entry.nbytes
+        account.taken_bytes -= nbytes
+    return removed, nbytes
+
+
+def _places(path: str) -> Places:
+    places = Places(os.path.abspath(path))
+    if not os.path.isdir(places.entries):
+        raise SourceError(f"{path}: there is no local cache of this version in it")
+    return places

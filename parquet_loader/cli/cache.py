@@ -1,0 +1,61 @@
+"""``parquet-loader cache info|clear PATH``: what a local cache holds, and none of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+
+import click
+
+from parquet_loader.cache.contents import Contents, clear, contents_of
+from parquet_loader.cli.console import show_json, show_lines
+from parquet_loader.types import format_bytes
+
+
+@click.group()
+def cache() -> None:
+    """Look at a local cache, or empty it."""
+
+
+@cache.command()
+@click.argument("path", type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(path: str, *, as_json: bool) -> None:
+    """Show what the local cache in PATH holds."""
+    found = contents_of(path)
+    if as_json:
+        show_json(
+            {
+                "row_groups": found.row_groups,
+                "files": found.files,
+                "bytes": found.nbytes,
+                "unfinished": found.unfinished,
+                "loaders": found.loaders,
+                "oldest_use_s": found.oldest_use_s,
+                "latest_use_s": found.latest_use_s,
+            }
+        )
+        return
+    show_lines(
+        f"{found.row_groups:,} row groups of {found.files:,} files, {format_bytes(found.nbytes)}",
+        *_times(found),
+        f"{found.loaders} running loaders read through it, {found.unfinished} row groups are on their way",
+    )
+
+
+@cache.command(name="clear")
+@click.argument("path", type=click.Path(file_okay=False))
+def clear_command(path: str) -> None:
+    """Remove the row groups in the local cache in PATH; loaders that are running fetch them again."""
+    row_groups, nbytes = clear(os.path.abspath(path))
+    show_lines(f"removed {row_groups:,} row groups, {format_bytes(nbytes)}")
+
+
+def _times(found: Contents) -> list[str]:
+    if found.oldest_use_s is None or found.latest_use_s is None:
+        return []
+    oldest, latest = (
+        dt.datetime.fromtimestamp(s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        for s in (found.oldest_use_s, found.latest_use_s)
+    )
+    return [f"used between {oldest} and {latest}"]
