@@ -19,6 +19,7 @@ from parquet_loader.errors import (
     LoaderStateError,
     MemoryLimitError,
     ParquetLoaderError,
+    RemoteError,
     ResumeError,
     SchemaError,
     SourceError,
@@ -27,7 +28,7 @@ from parquet_loader.errors import (
     UnsupportedError,
     WriteError,
 )
-from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
+from parquet_loader.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
 from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
 from parquet_loader.split import split, split_rows
 from parquet_loader.types import Ragged, Shard
@@ -85,6 +86,8 @@ __all__ = [
     "Ragged",
     "RaggedList",
     "ReadOptions",
+    "RemoteError",
+    "RemoteOptions",
     "ResumeError",
     "RewriteReport",
     "SampleStore",

@@ -9,6 +9,7 @@ from typing import Literal
 from parquet_loader.cache import CacheStats
 from parquet_loader.cursor import Cursor
 from parquet_loader.plan import Slice
+from parquet_loader.remote.fetcher import RemoteFigures
 from parquet_loader.window import Assembly, Window
 from parquet_loader.workers import STAGES
 
@@ -20,6 +21,7 @@ class Budget:
     Attributes:
         held_bytes, peak_bytes: What the loader holds now, and held at most.
         reading_bytes: Of these, what row groups being decoded take.
+        fetched_bytes: Of these, what was fetched of files that are not local, or is on its way, and not decoded yet.
         bytes_read: Bytes of column chunks read, as they are in the files.
         row_groups: Row groups read to their end.
         skipped: Row groups left out because of an error, each with its reason.
@@ -28,6 +30,7 @@ class Budget:
     held_bytes: int = 0
     peak_bytes: int = 0
     reading_bytes: int = 0
+    fetched_bytes: int = 0
     bytes_read: int = 0
     row_groups: int = 0
     skipped: list[tuple[int, str]] = field(default_factory=list)
@@ -48,6 +51,7 @@ class Account:
         bytes_read, row_groups, skipped, held_bytes, peak_bytes: As in `Budget`.
         footers_bytes: Parsed footers held by the process that reads, where that is not the caller's.
         cache: What the local cache did, where there is one.
+        remote: What fetching took; None where files are local.
     """
 
     cpu_s: Mapping[str, float]
@@ -60,6 +64,7 @@ class Account:
     peak_bytes: int
     footers_bytes: int = 0
     cache: CacheStats | None = None
+    remote: RemoteFigures | None = None
 
     @classmethod
     def nothing(cls) -> Account:

@@ -17,13 +17,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
+from parquet_loader.ahead import Ahead
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.building import Account, Budget, Building, ReadSlice
 from parquet_loader.cursor import Cursor
 from parquet_loader.dataset import Dataset
-from parquet_loader.errors import LoaderStateError, ParquetLoaderError
+from parquet_loader.errors import LoaderStateError, ParquetLoaderError, RemoteError
 from parquet_loader.making import BatchMaking
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
@@ -84,6 +87,7 @@ def open_engine(
         is_first=is_first,
         skips=options.skips,
         first_batch=first_batch,
+        estimates=dataset.snapshot.row_group_bytes,
     )
 
 
@@ -103,6 +107,7 @@ class Engine:
             the first batch waits until the second window is there too, so that no later batch has to.
         skips: Whether a row group that cannot be read is left out, instead of raising.
         first_batch: Where in the epoch to begin.
+        estimates: int64 ``[row groups]``, most bytes of each in the file, where files are not local.
     """
 
     def __init__(
@@ -119,6 +124,7 @@ class Engine:
         is_first: bool,
         skips: bool,
         first_batch: int = 0,
+        estimates: IntArray | None = None,
     ) -> None:
         self.budget = Budget()
         self.workers = Workers(self._choose, num_threads)
@@ -141,11 +147,18 @@ class Engine:
         # The first window gives only rows of this batch and later ones, so that nothing has to be carried to it.
         self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (0, 0)
         self._admitted = self._first_window
+        self._broken: set[int] = set()
+        self._fetching: Ahead | None = None
+        if reader.remote is not None and reader.cache is None:
+            assert estimates is not None
+            self._fetching = Ahead(
+                reader, plan, sizing, self.budget, self.workers, estimates, self._first_window, self._broken
+            )
+            self.workers.helper = self._fetching.thread
         self._carry: Carry | None = Carry()
         self._next_to_order = self._first_window
         self._cursors: dict[tuple[int, int], Cursor] = {}
         self._busy: set[tuple[int, int]] = set()
-        self._broken: set[int] = set()
         self._making: BatchMaking | None = None
         if processor is not None:
             self._making = BatchMaking(processor, plan.batch_size, first_batch, sizing, self.budget, allocator)
@@ -157,11 +170,16 @@ class Engine:
 
     def start(self) -> None:
         """Start the workers."""
+        if self._fetching is not None:
+            self._fetching.start()
         self.workers.start()
 
     def close(self) -> None:
         """End the workers and let go of everything; idempotent, and safe in any thread and in a forked child."""
-        if not self.workers.close():
+        has_ended = self.workers.close()
+        if self._fetching is not None:
+            self._fetching.close(wait=has_ended)
+        if not has_ended:
             return
         for cursor in self._cursors.values():
             cursor.close()
@@ -185,6 +203,7 @@ class Engine:
             peak_bytes=budget.peak_bytes,
             footers_bytes=footers_bytes,
             cache=self._reader.cache_figures(self._cache_before),
+            remote=None if self._fetching is None else replace(self._fetching.figures),
         )
 
     # ------------------------------------------------------------------ the consumer's side
@@ -270,6 +289,8 @@ class Engine:
                 return job
         if self._admitted < self._plan.windows and len(self._coming) < max(self._ahead, 1 + self._fills_first):
             self._coming.append(self._admit())
+        if self._fetching is not None:
+            self._fetching.step(self._coming[0].index + self._fills_first if self._coming else self._admitted)
         owed, needs_next = 0, True
         for window in self._coming:
             if window.error is not None:
@@ -316,7 +337,9 @@ class Engine:
         return self._allocator.taken_bytes(int(self._room.rows * self._sizing.row.wide))
 
     def _fits(self, needed: int) -> bool:
-        return self.budget.held_bytes + needed <= self._sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)
+        return self.budget.held_bytes - self.budget.fetched_bytes + needed <= self._sizing.limit_bytes * (
+            SHARE_WINDOWS + SHARE_READS
+        )
 
     def _window_job(self, window: Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:
@@ -365,6 +388,8 @@ class Engine:
             opened_at = piece.start if window.index == self._first_window else piece.first
             if piece.run in self._busy or (cursor.position if cursor else opened_at) != piece.start:
                 continue  # its cursor has not come so far yet
+            if cursor is None and self._fetching is not None and not self._fetching.is_ready(piece.run):
+                continue  # its bytes are still on their way
             whole = piece.rows == self._counts[piece.row_group] and piece.rows <= sizing.whole_rows
             flying = sizing.row_group_bytes(piece.rows if whole else min(piece.rows, sizing.stream_rows))
             flying += 0 if whole or cursor else sizing.cursor_bytes
@@ -389,10 +414,15 @@ class Engine:
         self.budget.hold(flying + expected)
         window.decoded_bytes += expected
 
+        fetching = self._fetching
+        fetched = None if fetching is None or cursor is not None else fetching.taken(piece.run)
+
         def run() -> ReadSlice:
+            file = None if fetched is None else fetched()
+            buffer = None if file is None else file.buffer
             if not whole:
-                return self._read_by_cursor(window, number, piece, cursor)
-            table, read_bytes = self._reader.read(piece.row_group)
+                return self._read_by_cursor(window, number, piece, cursor, buffer)
+            table, read_bytes = self._reader.read(piece.row_group, buffer)
             return ReadSlice(window.assembly.place(number, 0, table, len(table)), read_bytes, None)
 
         def landed(kept: int, left_open: Cursor | None) -> None:
@@ -401,6 +431,8 @@ class Engine:
             if left_open is not None:
                 self._cursors[piece.run] = left_open
                 stays = self._sizing.cursor_bytes
+            elif fetching is not None:
+                fetching.let_go(piece.run)
             self.budget.reading_bytes -= flying
             self.budget.hold(stays - was_open - flying + kept - expected)
             window.decoded_bytes += kept - expected
@@ -413,7 +445,7 @@ class Engine:
 
         def failed(error: BaseException) -> None:
             landed(0, None)
-            if self._skips and isinstance(error, ParquetLoaderError):
+            if self._skips and isinstance(error, ParquetLoaderError) and not isinstance(error, RemoteError):
                 self._break(piece.row_group, str(error))
                 self._leave_out(window, number)
             else:
@@ -421,13 +453,15 @@ class Engine:
 
         return Job("read", run, done, failed)
 
-    def _read_by_cursor(self, window: Building, number: int, piece: Slice, cursor: Cursor | None) -> ReadSlice:
+    def _read_by_cursor(
+        self, window: Building, number: int, piece: Slice, cursor: Cursor | None, fetched: pa.Buffer | None
+    ) -> ReadSlice:
         """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile.
 
         Parquet pages say how many rows they hold only when they are read: rows before the first are decoded, too.
         """
         read_bytes = self._reader.encoded_bytes(piece.row_group) if cursor is None else 0
-        cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows)
+        cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows, fetched)
         kept, at_row = 0, 0
         try:
             while cursor.position < piece.start and not self.workers.is_closing:
@@ -457,6 +491,8 @@ class Engine:
     def _leave_out(self, window: Building, number: int) -> None:
         if number in window.waiting:
             window.waiting.remove(number)
+        if self._fetching is not None:
+            self._fetching.let_go(window.slices[number].run)
         window.assembly.leave_out(number)
         window.unread -= 1
 

@@ -279,6 +279,7 @@ class EpochFigures:
             memory_limit_bytes=memory_limit_bytes,
             num_threads=self._num_threads,
             cache=account.cache,
+            remote=account.remote,
         )
 
 

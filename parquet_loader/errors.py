@@ -2,6 +2,7 @@
 
     ParquetLoaderError
     ├── SourceError            nothing to read, or a path that cannot be listed or opened
+    │   └── RemoteError        a store that did not answer, however often it was asked
     ├── SchemaError            what the files hold and what was asked for do not fit   (also a ValueError)
     ├── DataError              bytes or values that cannot be delivered                (also a ValueError)
     ├── MemoryLimitError       the plan does not fit into `memory_limit`               (also a ValueError)
@@ -30,6 +31,13 @@ class ParquetLoaderError(Exception):
 
 class SourceError(ParquetLoaderError):
     """The source names no readable Parquet file, or one vanished or changed since its footer was read."""
+
+
+class RemoteError(SourceError):
+    """A store did not give a file's bytes in time, however often it was asked; the file may well be there.
+
+    It says nothing about the file, so that ``on_error="skip"`` does not pass over it.
+    """
 
 
 class SchemaError(ParquetLoaderError, ValueError):

@@ -15,6 +15,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader.errors import SourceError
+from parquet_loader.ranges import ByteRange, RangeFetcher
+from parquet_loader.remote.fetcher import Fetcher
+from parquet_loader.remote.store import RemoteStore
 from parquet_loader.source import SourceFile, changed_since
 from parquet_loader.types import Digests
 
@@ -27,6 +30,7 @@ _TAIL_BYTES = 64 * 1024
 # Behind the footer stand its length and the format's mark.
 _LENGTH_AND_MARK_BYTES = 8
 _MARK = b"PAR1"
+_PARSE_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,18 @@ class FooterCache:
         filesystem: Where the files are.
         files: The files.
         digests: uint64 ``[files]``, those of footers read before; 0: not read yet. They become known as they are read.
+        remote: What fetches from `filesystem`, where that is not local.
     """
 
     def __init__(
-        self, filesystem: pafs.FileSystem, files: tuple[SourceFile, ...], digests: Digests | None = None
+        self,
+        filesystem: pafs.FileSystem,
+        files: tuple[SourceFile, ...],
+        digests: Digests | None = None,
+        remote: RemoteStore | None = None,
     ) -> None:
         self._filesystem = filesystem
+        self._remote = remote
         self._files = files
         self.digests = np.zeros(len(files), np.uint64) if digests is None else digests
         self._lock = Lock()
@@ -70,7 +80,7 @@ class FooterCache:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process without the footers, which are read again there."""
-        return _footer_cache, (self._filesystem, self._files, self.digests, self._limit_bytes)
+        return _footer_cache, (self._filesystem, self._files, self.digests, self._remote, self._limit_bytes)
 
     @property
     def held_bytes(self) -> int:
@@ -89,20 +99,44 @@ class FooterCache:
             self._kept.clear()
             self._held_bytes = 0
 
-    def get(self, file: int) -> pq.FileMetaData:
-        """Return a file's footer, reading it if it is not kept.
+    def get(self, file: int, fetcher: RangeFetcher | None = None) -> pq.FileMetaData:
+        """Return a file's footer, reading it if it is not kept; by `fetcher`, where the file is not local.
 
         Raises:
             SourceError: the file cannot be opened, has no valid footer, or another one than before.
         """
+        kept = self._peek(file)
+        if kept is not None:
+            return kept
+        return self._keep(file, read_footer(self._filesystem, self._files[file], fetcher or self._remote))
+
+    async def fetched(self, file: int, fetcher: Fetcher) -> pq.FileMetaData:
+        """Return the same on the event loop of a fetcher. Raises as `get`."""
+        kept = self._peek(file)
+        if kept is not None:
+            return kept
+        described = self._files[file]
+        if described.size_bytes == 0:
+            raise _empty(described)
+        tail = await _fetched(fetcher, described, _tail_of(described))
+        rest = _footer_range(tail, described)
+        if rest is None:  # what is no footer Arrow finds out itself, when it is read
+            return self._keep(file, read_footer(self._filesystem, described, None))
+        whole = rest.size <= len(tail)
+        raw = tail[-rest.size :] if whole else await _fetched(fetcher, described, rest)
+        return self._keep(file, _checked(raw, described))
+
+    def _peek(self, file: int) -> pq.FileMetaData | None:
         if self._pid != os.getpid():
             self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
         with self._lock:
             kept = self._kept.get(file)
-            if kept is not None:
-                self._kept.move_to_end(file)
-                return kept[0]
-        read = read_footer(self._filesystem, self._files[file])
+            if kept is None:
+                return None
+            self._kept.move_to_end(file)
+            return kept[0]
+
+    def _keep(self, file: int, read: Footer) -> pq.FileMetaData:
         if self.digests[file] not in (0, read.digest):
             raise SourceError(f"{self._files[file].path}: the file has changed since its footer was read first")
         self.digests[file] = read.digest
@@ -123,39 +157,62 @@ class FooterCache:
 
 
 def _footer_cache(
-    filesystem: pafs.FileSystem, files: tuple[SourceFile, ...], digests: Digests, limit_bytes: int
+    filesystem: pafs.FileSystem,
+    files: tuple[SourceFile, ...],
+    digests: Digests,
+    remote: RemoteStore | None,
+    limit_bytes: int,
 ) -> FooterCache:
-    cache = FooterCache(filesystem, files, digests)
+    cache = FooterCache(filesystem, files, digests, remote)
     cache.limit(limit_bytes)
     return cache
 
 
-def read_footer(filesystem: pafs.FileSystem, file: SourceFile) -> Footer:
-    """Read and check one footer; no more is read than by Arrow itself.
+def read_footer(filesystem: pafs.FileSystem, file: SourceFile, fetcher: RangeFetcher | None = None) -> Footer:
+    """Read and check one footer, through `fetcher` where one is given; no more is read than by Arrow itself.
 
     Raises:
         SourceError: the file is empty, truncated, not Parquet, gone, or its footer contradicts itself.
     """
     if file.size_bytes == 0:
-        raise SourceError(f"{file.path}: the file is empty (0 bytes); a Parquet file has at least a footer")
+        raise _empty(file)
     try:
-        raw = _footer_bytes(filesystem, file.path)
+        raw = _footer_bytes(filesystem, file.path) if fetcher is None else _fetched_footer(fetcher, file)
         # What is no footer Arrow finds out itself, with the whole file before it.
-        footer = pq.read_metadata(file.path, filesystem=filesystem) if raw is None else _parsed(raw)
-        counts = [_checked_rows(footer, number) for number in range(footer.num_row_groups)]
+        if raw is None:
+            pq.read_metadata(file.path, filesystem=filesystem)
     except FileNotFoundError as error:
         raise SourceError(f"{file.path}: the file has vanished since it was listed") from error
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        reason = str(error).split("\n")[0].removesuffix(".")
-        raise SourceError(f"{file.path}: not a readable Parquet file of {file.size_bytes} bytes: {reason}") from error
+    except _PARSE_ERRORS as error:
+        raise _unreadable(file, error) from error
+    footer = _checked(raw or b"", file)
+    changed = changed_since(filesystem, file)
+    if changed:
+        raise SourceError(f"{file.path}: the file {changed.replace('its footer was read', 'it was listed')}")
+    return footer
+
+
+def _checked(raw: bytes, file: SourceFile) -> Footer:
+    """Parse a footer, and check that it does not contradict itself."""
+    try:
+        footer = _parsed(raw)
+        counts = [_checked_rows(footer, number) for number in range(footer.num_row_groups)]
+    except _PARSE_ERRORS as error:
+        raise _unreadable(file, error) from error
     if sum(counts) != footer.num_rows:
         raise SourceError(
             f"{file.path}: the footer contradicts itself: {footer.num_rows} rows in all, {sum(counts)} in row groups"
         )
-    changed = changed_since(filesystem, file)
-    if changed:
-        raise SourceError(f"{file.path}: the file {changed.replace('its footer was read', 'it was listed')}")
-    return Footer(footer, int.from_bytes(hashlib.blake2b(raw or b"", digest_size=8).digest(), "little") or 1)
+    return Footer(footer, int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little") or 1)
+
+
+def _empty(file: SourceFile) -> SourceError:
+    return SourceError(f"{file.path}: the file is empty (0 bytes); a Parquet file has at least a footer")
+
+
+def _unreadable(file: SourceFile, error: Exception) -> SourceError:
+    reason = str(error).split("\n")[0].removesuffix(".")
+    return SourceError(f"{file.path}: not a readable Parquet file of {file.size_bytes} bytes: {reason}")
 
 
 def _footer_bytes(filesystem: pafs.FileSystem, path: str) -> bytes | None:
@@ -163,10 +220,44 @@ def _footer_bytes(filesystem: pafs.FileSystem, path: str) -> bytes | None:
     with filesystem.open_input_file(path) as opened:
         size = opened.size()
         tail: bytes = opened.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
-        whole = int.from_bytes(tail[-_LENGTH_AND_MARK_BYTES:-4], "little") + _LENGTH_AND_MARK_BYTES
-        if len(tail) < _LENGTH_AND_MARK_BYTES or tail[-4:] != _MARK or whole > size:
+        whole = _footer_length(tail)
+        if whole is None or whole > size:
             return None
         return tail[-whole:] if whole <= len(tail) else opened.read_at(whole, size - whole)
+
+
+def _footer_length(tail: bytes) -> int | None:
+    """Return the bytes of a footer with its length and mark, told by the file's end; None where there is no mark."""
+    if len(tail) < _LENGTH_AND_MARK_BYTES or tail[-4:] != _MARK:
+        return None
+    return int.from_bytes(tail[-_LENGTH_AND_MARK_BYTES:-4], "little") + _LENGTH_AND_MARK_BYTES
+
+
+def _tail_of(file: SourceFile) -> ByteRange:
+    return ByteRange(max(0, file.size_bytes - _TAIL_BYTES), file.size_bytes)
+
+
+def _footer_range(tail: bytes, file: SourceFile) -> ByteRange | None:
+    whole = _footer_length(tail)
+    if whole is None or whole > file.size_bytes:
+        return None
+    return ByteRange(file.size_bytes - whole, file.size_bytes)
+
+
+def _fetched_footer(fetcher: RangeFetcher, file: SourceFile) -> bytes | None:
+    """Return what `_footer_bytes` does, in one request where the footer is not longer than what that asks for."""
+    tail: bytes = fetcher.fetch(file, [_tail_of(file)])[0].to_pybytes()
+    rest = _footer_range(tail, file)
+    if rest is None or rest.size <= len(tail):
+        return None if rest is None else tail[-rest.size :]
+    found: bytes = fetcher.fetch(file, [rest])[0].to_pybytes()
+    return found
+
+
+async def _fetched(fetcher: Fetcher, file: SourceFile, span: ByteRange) -> bytes:
+    place = np.empty(span.size, np.uint8)
+    await fetcher.read_all(file, [span], [place])
+    return place.tobytes()
 
 
 def _parsed(raw: bytes) -> pq.FileMetaData:

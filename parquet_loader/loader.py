@@ -149,6 +149,7 @@ class BatchedDataLoader:
         ranks = None if shard is not None or isinstance(source, Opened) else to_agree_with(self._sharding.shard)
         self._filters = filters
         self._chooses_window = window_rows is None
+        reading = read_options or ReadOptions()
         needs, skips, threads = self._window_needs(), self._options.skips, self.num_threads
 
         def opened(snapshot: Snapshot, ranks: Ranks | None, known: Known | None = None) -> Dataset:
@@ -160,8 +161,8 @@ class BatchedDataLoader:
                 window_rows=window_rows,
                 memory_limit_bytes=limit,
                 transform=transform is not None,
-                read_options=read_options or ReadOptions(),
                 cache=cache,
+                read_options=reading,
                 skips=skips,
                 num_threads=threads,
                 ranks=ranks,
@@ -186,7 +187,12 @@ class BatchedDataLoader:
             elif isinstance(source, Opened):
                 self._take(source.dataset)
             else:
-                self._take(opened(open_source(source, filesystem, ranks), ranks))
+                self._take(
+                    opened(
+                        open_source(source, filesystem, ranks, reading.remote),
+                        ranks,
+                    )
+                )
             if ranks is not None:
                 check_agreement(self._identity, ranks)
         except BaseException as error:

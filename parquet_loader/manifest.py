@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.footers import FooterCache
+from parquet_loader.options import RemoteOptions
+from parquet_loader.remote.store import store_of
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
 
@@ -20,7 +22,7 @@ _ARRAYS = ("file_schema", "file_digest", "row_group_file", "row_group_number", "
 
 def dump_snapshot(snapshot: Snapshot) -> bytes:
     """Return a snapshot without its footers, which are read again where they are needed."""
-    files = [[f.path, f.size_bytes, f.mtime_ns, f.partitions] for f in snapshot.files]
+    files = [[f.path, f.size_bytes, f.mtime_ns, f.partitions, f.etag] for f in snapshot.files]
     schemas = [schema.serialize().to_pybytes() for schema in (*snapshot.schemas, snapshot.partition_schema)]
     arrays: dict[str, Any] = {name: getattr(snapshot, name) for name in _ARRAYS}
     arrays["files"] = np.frombuffer(zlib.compress(json.dumps(files).encode(), 1), np.uint8)
@@ -31,7 +33,7 @@ def dump_snapshot(snapshot: Snapshot) -> bytes:
     return stream.getvalue()
 
 
-def load_snapshot(data: bytes, filesystem: pafs.FileSystem) -> Snapshot:
+def load_snapshot(data: bytes, filesystem: pafs.FileSystem, remote: RemoteOptions | None = None) -> Snapshot:
     """Return the snapshot whose bytes these are, of files in `filesystem`."""
     with np.load(io.BytesIO(data), allow_pickle=False) as stored:
         entries = json.loads(zlib.decompress(stored["files"].tobytes()))
@@ -39,14 +41,16 @@ def load_snapshot(data: bytes, filesystem: pafs.FileSystem) -> Snapshot:
         count = sum(name.startswith("schema_") for name in stored.files)
         schemas = [pa.ipc.read_schema(pa.py_buffer(stored[f"schema_{n}"].tobytes())) for n in range(count)]
     files = tuple(
-        SourceFile(path, size, mtime, tuple((key, value) for key, value in partitions))
-        for path, size, mtime, partitions in entries
+        SourceFile(path, size, mtime, tuple((key, value) for key, value in partitions), etag)
+        for path, size, mtime, partitions, etag in entries
     )
+    store = store_of(filesystem, remote or RemoteOptions())
     return Snapshot(
         filesystem=filesystem,
         files=files,
         schemas=tuple(schemas[:-1]),
         partition_schema=schemas[-1],
-        footers=FooterCache(filesystem, files, arrays["file_digest"]),
+        footers=FooterCache(filesystem, files, arrays["file_digest"], store),
+        remote=store,
         **arrays,
     )

@@ -10,6 +10,7 @@ from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.filesystem import resolve
 from parquet_loader.manifest import dump_snapshot, load_snapshot
+from parquet_loader.options import RemoteOptions
 from parquet_loader.ranks import Ranks
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Source
@@ -27,25 +28,25 @@ class Opened:
     dataset: Dataset
 
 
-def open_source(source: Source, filesystem: Any, ranks: Ranks | None) -> Snapshot:
+def open_source(source: Source, filesystem: Any, ranks: Ranks | None, remote: RemoteOptions | None = None) -> Snapshot:
     """List a source; with several ranks, rank 0 does, and the others receive the same snapshot.
 
     Raises:
         SourceError, ConfigurationError: as `open_snapshot`, on every rank.
     """
     if ranks is None:
-        return open_snapshot(source, filesystem)
+        return open_snapshot(source, filesystem, remote=remote)
     mine: list[Snapshot] = []
 
     def list_and_dump() -> bytes:
-        mine.append(open_snapshot(source, filesystem))
+        mine.append(open_snapshot(source, filesystem, remote=remote))
         return dump_snapshot(mine[0])
 
     manifest = ranks.from_first(list_and_dump)
     if mine:
         return mine[0]
     first = source[0] if isinstance(source, Sequence) and not isinstance(source, str | bytes) else source
-    return load_snapshot(manifest, resolve(first, filesystem)[0])
+    return load_snapshot(manifest, resolve(first, filesystem)[0], remote)
 
 
 def check_agreement(identity: Identity, ranks: Ranks) -> None:

@@ -2,11 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.types import check_int
+from parquet_loader.types import check_int, parse_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """How files that are not local are fetched: object stores, HTTP, HDFS. The order of rows depends on none of it.
+
+    Attributes:
+        max_requests: Most requests in flight. A pass begins with a few, and has more as long as that makes it faster.
+        request_bytes: Largest request. A row group's columns are fetched as one range, or as several of this size side
+            by side.
+        gap_bytes: Columns with at most so much between them are fetched together.
+        stall_s: Seconds without a byte after which a request is given up and made again.
+        deadline_s: Seconds that one range may take, with all attempts.
+        attempts: How often a range is asked for where the reason may pass: no answer, a connection that broke, a body
+            that was cut short, status 408, 429 or 5xx. Waits between attempts grow from `backoff_s` by factors of two.
+        backoff_s: Seconds until the second attempt, times a random factor from 0.5 to 1.
+        hedge: Ask a second time for what takes several times as long as others did, and take what comes first. At most
+            one request in twenty is made twice.
+        connections: What fetches S3, Google Cloud Storage, Azure and HTTP: ``"obstore"``, or ``"native"``, the
+            filesystem itself, with one request beforehand for each file. None: obstore where it is installed.
+    """
+
+    max_requests: int = 64
+    request_bytes: int | str = "16MiB"
+    gap_bytes: int | str = "1MiB"
+    stall_s: float = 15.0
+    deadline_s: float = 120.0
+    attempts: int = 8
+    backoff_s: float = 0.2
+    hedge: bool = True
+    connections: Literal["obstore", "native"] | None = None
+
+    def __post_init__(self) -> None:
+        check_int("RemoteOptions max_requests", self.max_requests, 1, 4096)
+        check_int("RemoteOptions attempts", self.attempts, 1, 1000)
+        for name in ("request_bytes", "gap_bytes"):
+            object.__setattr__(self, name, parse_bytes(getattr(self, name), f"RemoteOptions {name}"))
+        for name in ("stall_s", "deadline_s", "backoff_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+                raise ConfigurationError(f"RemoteOptions({name}={value!r}): expected a positive number of seconds")
+        if not isinstance(self.hedge, bool):
+            raise ConfigurationError(f"RemoteOptions(hedge={self.hedge!r}): expected True or False")
+        if self.connections not in (None, "obstore", "native"):
+            raise ConfigurationError(
+                f"RemoteOptions(connections={self.connections!r}): expected 'obstore', 'native' or None"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +66,22 @@ class ReadOptions:
         memory_map: Map local files, and let Arrow decode from there. A file that is truncated while it is mapped ends
             the process (SIGBUS): only for files that nobody rewrites.
 
-    Either leaves all decoding to Arrow, where uncompressed columns without nulls are otherwise read from local files
-    straight to their places.
+        remote: How files are fetched that are not local.
+
+    Either of the first two leaves all decoding to Arrow, where uncompressed columns without nulls are otherwise read
+    from local files straight to their places.
     """
 
     verify_checksums: bool = False
     memory_map: bool = False
+    remote: RemoteOptions = field(default_factory=RemoteOptions)
 
     def __post_init__(self) -> None:
         for name in ("verify_checksums", "memory_map"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigurationError(f"ReadOptions({name}={getattr(self, name)!r}): expected True or False")
+        if not isinstance(self.remote, RemoteOptions):
+            raise ConfigurationError(f"ReadOptions(remote={self.remote!r:.80}): expected RemoteOptions")
 
 
 @dataclass(frozen=True, slots=True)

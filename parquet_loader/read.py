@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +18,13 @@ from parquet_loader.decode import Decoder, Place
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
-from parquet_loader.options import ReadOptions
+from parquet_loader.options import ReadOptions, RemoteOptions
 from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, byte_width, raw_column
 from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
+from parquet_loader.ranges import ByteRange, row_group_ranges, selected
+from parquet_loader.remote.fetcher import Fetcher
+from parquet_loader.remote.memory import SparseFile, held_bytes
+from parquet_loader.remote.store import RemoteStore
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
 from parquet_loader.virtual import Positions
@@ -34,6 +39,9 @@ RAW_BYTES = 2**18
 # Rows that are read straight to their places come so many bytes at a time, without a step in Python between: beside a
 # training loop that spins in Python, each step may have to wait 5 ms for its turn.
 RAW_AT_ONCE_BYTES = 2**24
+
+# Where a row group's bytes lie as in their own file: in a local one, or in memory. None: in the file itself.
+Copy: TypeAlias = str | pa.Buffer | None
 
 # No file's column: what its rows are called on their way through the filter.
 _ROW_NUMBER = "\0row number"
@@ -74,34 +82,98 @@ class Reader:
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
             columns = [self._file_columns(row_group) for row_group in firsts.tolist()]
-            self.cache = RowGroupCache(cache, snapshot, columns, PlainFetcher(snapshot.filesystem))
+            self.cache = RowGroupCache(cache, snapshot, columns, snapshot.remote or PlainFetcher(snapshot.filesystem))
 
-    def read(self, row_group: int) -> tuple[pa.Table, int]:
+    @property
+    def remote(self) -> RemoteStore | None:
+        """What fetches row groups; None where files are local."""
+        return self._snapshot.remote
+
+    async def fetched(self, row_group: int, fetcher: Fetcher) -> SparseFile:
+        """Return a row group's columns as they lie in the file, on the event loop of a fetcher.
+
+        Raises:
+            SourceError: see `RangeFetcher`. DataError: the footer names bytes that the file does not have.
+        """
+        number = int(self._snapshot.row_group_file[row_group])
+        footer = await self._snapshot.footers.fetched(number, fetcher)
+        file, ranges = self._snapshot.files[number], self.ranges(row_group, footer, fetcher.options)
+        sparse = SparseFile(file.size_bytes, ranges)
+        await fetcher.read_all(file, ranges, [sparse.place(span) for span in ranges])
+        fetcher.figures.row_groups += 1
+        fetcher.figures.row_group_requests += len(ranges)
+        return sparse
+
+    def fetched_bytes(self, row_group: int) -> int:
+        """Return the memory that a row group takes when it is fetched. Raises as `ranges`, and as its footer does."""
+        assert self.remote is not None
+        footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
+        return held_bytes(self.ranges(row_group, footer, self.remote.options))
+
+    def ranges(
+        self, row_group: int, footer: pq.FileMetaData, options: RemoteOptions, columns: Sequence[str] | None = None
+    ) -> tuple[ByteRange, ...]:
+        """Return the bytes of a row group that are to be fetched: of what is read of it, or of these columns.
+
+        Raises:
+            DataError: the footer names bytes that the file does not have.
+        """
+        file = self._snapshot.files[int(self._snapshot.row_group_file[row_group])]
+        wanted = self._file_columns(row_group) if columns is None else columns
+        try:
+            return row_group_ranges(
+                footer,
+                int(self._snapshot.row_group_number[row_group]),
+                wanted,
+                file_bytes=file.size_bytes,
+                gap_bytes=int(options.gap_bytes),
+                request_bytes=int(options.request_bytes),
+            )
+        except ValueError as error:
+            raise DataError(f"{self._snapshot.describe(row_group)}: {error}; the file is damaged") from error
+
+    def _fetched_now(self, row_group: int, columns: Sequence[str]) -> pa.Buffer | None:
+        """Return these columns of a row group as they lie in the file, waiting for them; None where it is local."""
+        remote = self._snapshot.remote
+        if remote is None or not columns:
+            return None
+        number = int(self._snapshot.row_group_file[row_group])
+        file = self._snapshot.files[number]
+        ranges = self.ranges(row_group, self._snapshot.footers.get(number), remote.options, columns)
+        sparse = SparseFile(file.size_bytes, ranges)
+        remote.fetch_into(file, ranges, [sparse.place(span) for span in ranges])
+        buffer: pa.Buffer = sparse.buffer
+        return buffer
+
+    def read(self, row_group: int, fetched: pa.Buffer | None = None) -> tuple[pa.Table, int]:
         """Return one row group's canonical rows that pass the filter, and the bytes read from the file.
+
+        What was fetched of a file that is not local is read from there; else it is fetched now.
 
         Raises:
             DataError: the data cannot be decoded or delivered; names file, row group and column.
             SourceError: the file has vanished or changed since its footer was read.
         """
         columns = self._file_columns(row_group)
-        copy: str | None = None
+        copy: Copy = fetched
         try:
-            copy = self._copy(row_group, columns)
+            copy = self._copy(row_group, columns) if fetched is None else fetched
             table = self._table(row_group, columns, copy)
         except READ_ERRORS as error:
-            if copy is None:
-                raise self._explained(row_group, columns, error) from error
+            if not isinstance(copy, str):
+                raise self._explained(row_group, columns, error, copy) from error
             table = self._table_without(copy, row_group, columns)
         self._check_rows(row_group, len(table))
         self._check_unchanged(row_group)
         row_filter = self._row_filter(row_group)
         return self._canonical(row_group, table, 0, row_filter), self.encoded_bytes(row_group, columns)
 
-    def _copy(self, row_group: int, columns: Sequence[str]) -> str | None:
-        """Return a local file in which a row group's columns lie where they do in their own, or None."""
-        return self.cache.local_path(row_group, columns) if self.cache is not None and columns else None
+    def _copy(self, row_group: int, columns: Sequence[str]) -> Copy:
+        """Return where a row group's columns lie as they do in their own file: in a local one, or fetched now."""
+        cached = self.cache.local_path(row_group, columns) if self.cache is not None and columns else None
+        return self._fetched_now(row_group, columns) if cached is None else cached
 
-    def _table(self, row_group: int, columns: Sequence[str], copy: str | None) -> pa.Table:
+    def _table(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
         types = self._decoder(row_group).raw_columns
         with self._raw(row_group, columns, copy) as raw:
             table = self._read_others(row_group, [name for name in columns if name not in raw], copy)
@@ -112,7 +184,7 @@ class Reader:
     def _table_without(self, copy: str, row_group: int, columns: Sequence[str]) -> pa.Table:
         """Read from the file itself what could not be read from its copy."""
         try:
-            table = self._table(row_group, columns, None)
+            table = self._table(row_group, columns, self._fetched_now(row_group, columns))
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         self._drop(copy)
@@ -122,7 +194,7 @@ class Reader:
         assert self.cache is not None
         self.cache.distrust(copy)
 
-    def _read_others(self, row_group: int, columns: Sequence[str], copy: str | None) -> pa.Table:
+    def _read_others(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
         if not columns:
             return _rows_without_columns(int(self._snapshot.row_group_rows[row_group]))
         with self._open(row_group, copy) as file:
@@ -149,22 +221,26 @@ class Reader:
 
         Each step decodes only the pages it needs. Raises as `read` does.
         """
-        for piece in self._pieces(row_group, batch_rows, ()):
+        fetched = self._fetched_now(row_group, self._file_columns(row_group)) if self.cache is None else None
+        for piece in self._pieces(row_group, batch_rows, (), fetched):
             yield piece.table
 
-    def pieces(self, row_group: int, batch_rows: int) -> Iterator[Piece]:
+    def pieces(self, row_group: int, batch_rows: int, fetched: pa.Buffer | None = None) -> Iterator[Piece]:
         """Yield what `stream` does, with wide columns left in the file where they can be read straight to their places.
 
         A piece is to be read before the next one but one is asked for, and before the iterator is closed.
         """
-        return self._pieces(row_group, batch_rows, self._decoder(row_group).placed_columns)
+        return self._pieces(row_group, batch_rows, self._decoder(row_group).placed_columns, fetched)
 
-    def _pieces(self, row_group: int, batch_rows: int, placed: Collection[str]) -> Iterator[Piece]:
+    def _pieces(
+        self, row_group: int, batch_rows: int, placed: Collection[str], fetched: pa.Buffer | None
+    ) -> Iterator[Piece]:
         columns, first_row, row_filter = self._file_columns(row_group), 0, self._row_filter(row_group)
-        explained = partial(self._explained, row_group, columns)
-        copy: str | None = None
+        explained = partial(self._explained, row_group, columns, copy=fetched)
+        copy: Copy = fetched
         try:
-            copy = self._copy(row_group, columns)
+            if fetched is None and self.cache is not None:
+                copy = self._copy(row_group, columns)
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         while True:
@@ -180,10 +256,10 @@ class Reader:
             except ParquetLoaderError:
                 raise
             except READ_ERRORS as error:
-                if copy is None:
-                    raise self._explained(row_group, columns, error) from error
+                if not isinstance(copy, str):
+                    raise self._explained(row_group, columns, error, copy) from error
                 self._drop(copy)
-                copy = None  # what is left is read from the file itself
+                copy = self._fetched_now(row_group, columns)  # what is left is read from the file itself
         self._check_rows(row_group, first_row)
         self._check_unchanged(row_group)
 
@@ -194,9 +270,7 @@ class Reader:
             return batch_rows
         return max(batch_rows, RAW_AT_ONCE_BYTES // sum(byte_width(decoder.raw_columns[name]) for name in raw))
 
-    def _batches(
-        self, row_group: int, batch_rows: int, columns: Sequence[str], copy: str | None
-    ) -> Iterator[pa.RecordBatch]:
+    def _batches(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy) -> Iterator[pa.RecordBatch]:
         if not columns:
             rows = int(self._snapshot.row_group_rows[row_group])
             for first in range(0, rows, batch_rows):
@@ -207,21 +281,23 @@ class Reader:
             yield from file.iter_batches(batch_rows, row_groups=[number], columns=columns, use_threads=False)
 
     @contextmanager
-    def _raw(self, row_group: int, columns: Collection[str], copy: str | None) -> Iterator[dict[str, RawColumn]]:
+    def _raw(self, row_group: int, columns: Collection[str], copy: Copy) -> Iterator[dict[str, RawColumn]]:
         """Open those of the columns whose values can be taken from the file as they are."""
         types = self._decoder(row_group).raw_columns
         file_number, rows = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_rows[row_group])
         wanted = [name for name in columns if name in types and byte_width(types[name]) * rows >= RAW_BYTES]
         options, found = self._options, dict[str, RawColumn]()
-        if not wanted or not IS_POSSIBLE or not (copy or is_local(self._snapshot.filesystem)):
+        own = self._snapshot.files[file_number].path if is_local(self._snapshot.filesystem) else None
+        path = copy if isinstance(copy, str) else own
+        if not wanted or not IS_POSSIBLE or path is None:
             wanted = []
-        if not wanted or options.memory_map or options.verify_checksums:
+        if not wanted or path is None or options.memory_map or options.verify_checksums:
             yield found
             return
         footer = self._snapshot.footers.get(file_number)
         group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
         leaves = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
-        with closing(RawFile(copy or self._snapshot.files[file_number].path)) as file:
+        with closing(RawFile(path)) as file:
             for name in wanted:
                 chunk, schema = group.column(leaves[name]), footer.schema.column(leaves[name])
                 column = raw_column(file, chunk, schema, rows, types[name])
@@ -239,23 +315,23 @@ class Reader:
         if not self._filter.differs_within(self._own_columns(row_group)):
             return rows if self._row_filter(row_group) is None else 0
         columns = self._file_columns(row_group, decoded=False)
-        copy: str | None = None
+        copy: Copy = None
         try:
             copy = self._copy(row_group, columns)
             return self._count(row_group, batch_rows, columns, copy)
         except ParquetLoaderError:
             raise
         except READ_ERRORS as error:
-            if copy is None:
-                raise self._explained(row_group, columns, error) from error
+            if not isinstance(copy, str):
+                raise self._explained(row_group, columns, error, copy) from error
         try:
-            passing = self._count(row_group, batch_rows, columns, None)
+            passing = self._count(row_group, batch_rows, columns, self._fetched_now(row_group, columns))
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         self._drop(copy)
         return passing
 
-    def _count(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: str | None) -> int:
+    def _count(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy) -> int:
         assert self._filter is not None
         passing, read = 0, 0
         for batch in self._batches(row_group, batch_rows, columns, copy):
@@ -272,7 +348,8 @@ class Reader:
         group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
         chunks = (group.column(i) for i in range(group.num_columns))
         by_path = {chunk.path_in_schema: chunk.total_compressed_size for chunk in chunks}
-        return sum(by_path[path] for path in _selected(list(by_path), wanted))
+        paths = list(by_path)
+        return sum(by_path[paths[number]] for number in selected(paths, wanted))
 
     def column_chunks(self, row_groups: Iterable[int]) -> int:
         """Return how many column chunks reading these row groups touches."""
@@ -283,7 +360,7 @@ class Reader:
             if schema not in by_schema:
                 footer = self._snapshot.footers.get(file)
                 paths = [footer.schema.column(i).path for i in range(footer.num_columns)]
-                wanted = _selected(paths, self._file_columns(row_group))
+                wanted = selected(paths, self._file_columns(row_group))
                 by_schema[schema] = len(wanted)
             total += by_schema[schema]
         return total
@@ -310,16 +387,17 @@ class Reader:
             columns |= dict.fromkeys(name for name in self._filter.columns if name in own)
         return list(columns)
 
-    def _open(self, row_group: int, copy: str | None = None) -> pq.ParquetFile:
+    def _open(self, row_group: int, copy: Copy = None) -> pq.ParquetFile:
         file = int(self._snapshot.row_group_file[row_group])
-        local = copy is not None or is_local(self._snapshot.filesystem)
+        is_fetched = isinstance(copy, pa.Buffer)
+        maps = self._options.memory_map and (isinstance(copy, str) or self._snapshot.remote is None)
         return pq.ParquetFile(
-            self._snapshot.files[file].path if copy is None else copy,
+            pa.BufferReader(copy) if is_fetched else copy or self._snapshot.files[file].path,
             filesystem=self._snapshot.filesystem if copy is None else None,
             metadata=self._snapshot.footers.get(file),
-            pre_buffer=not local,
-            memory_map=local and self._options.memory_map,
-            buffer_size=BUFFER_BYTES if local and not self._options.memory_map else 0,
+            pre_buffer=False,
+            memory_map=maps,
+            buffer_size=0 if is_fetched or maps else BUFFER_BYTES,
             page_checksum_verification=self._options.verify_checksums,
         )
 
@@ -375,7 +453,9 @@ class Reader:
         if changed:
             raise SourceError(f"{self._snapshot.describe(row_group)}: the file {changed}; make a new loader to read it")
 
-    def _explained(self, row_group: int, columns: Sequence[str], error: Exception) -> Exception:
+    def _explained(
+        self, row_group: int, columns: Sequence[str], error: Exception, copy: pa.Buffer | None = None
+    ) -> Exception:
         """Say which column a failed read is about, or that the file is not the one whose footer was read."""
         if isinstance(error, ParquetLoaderError):
             return error
@@ -387,7 +467,7 @@ class Reader:
         culprit = ""
         for column in columns if len(columns) > 1 else ():
             try:
-                with self._open(row_group) as file:
+                with self._open(row_group, copy) as file:
                     file.read_row_group(number, columns=[column], use_threads=False)
             except READ_ERRORS as narrower:
                 culprit, error = column, narrower
@@ -397,12 +477,6 @@ class Reader:
         reason = "".join(c if c.isprintable() else "?" for c in str(error).split("\n")[0])
         where = self._snapshot.describe(row_group) + (f", column {culprit!r}" if culprit else "")
         return DataError(f"{where}: the data cannot be decoded: {reason}; on_error='skip' leaves such row groups out")
-
-
-def _selected(paths: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the leaf columns that the Parquet reader takes for these names."""
-    exact, below = {*names}, tuple(f"{name}." for name in names)
-    return [path for path in paths if path in exact or path.startswith(below)]
 
 
 def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ the same on every machine:
                     held open in row groups so large that a window takes slices of several
     reads           row groups being decoded, their buffers and pages; what the windows leave of their share, too
     batches         batches being made by image decoding and `transform`, where there are any
+    fetched         what was fetched of files that are not local and is not decoded yet, and requests in flight
     rest            footers, and what allocators keep: measured, the process takes up to 1.8 times what is in use, since
                     Arrow's pool and malloc keep memory that one thread took and another let go of
 """
@@ -29,6 +30,8 @@ SHARE_WINDOWS = 0.40
 SHARE_READS = 0.16
 # Footers that are read and parsed again and again cost more memory, in malloc's fragments, than footers that are kept.
 SHARE_FOOTERS = 1 / 8
+# Bytes fetched of files that are not local, before they are decoded: mapped memory, which no allocator keeps.
+SHARE_FETCHED = 0.20
 # A row's place in the permutations of the two windows being made: three int64 each, and passing copies.
 ORDER_BYTES = 48
 # A whole row group is read at once only where so many such reads fit into their share, or fewer if there are fewer
@@ -104,6 +107,7 @@ class Sizing:
         cursor_bytes: What an open cursor holds, rows decoded and not yet taken included.
         reads_bytes: Share for reads in flight, with what the windows leave of theirs.
         batches_bytes: Share for batches being made.
+        fetch_bytes: Share for what is fetched ahead where files are not local, with half of what the windows leave.
         num_threads: Workers.
     """
 
@@ -117,6 +121,7 @@ class Sizing:
     reads_bytes: int
     batches_bytes: int
     num_threads: int
+    fetch_bytes: int = 0
 
     def row_group_bytes(self, rows: int) -> int:
         """Return what decoding `rows` rows of a row group at once takes."""
@@ -252,7 +257,12 @@ def divide(
         window_rows = _largest(smallest, default, lambda window: needed_bytes(window) <= limit_bytes)
     lanes = lanes_of(window_rows)
     windows = window_rows * row.in_windows + batches + (lanes * cursor if lanes > 1 else 0)
-    reads = int(SHARE_READS * limit_bytes + max(0.0, SHARE_WINDOWS * limit_bytes - windows))
+    left = max(0.0, SHARE_WINDOWS * limit_bytes - windows)
+    fetched = 0
+    if snapshot.remote is not None:
+        left /= 2
+        fetched = int(SHARE_FETCHED * limit_bytes + left)
+    reads = int(SHARE_READS * limit_bytes + left)
     at_once = max(2, min(READS_AT_ONCE, num_threads))
     whole_rows = max(1, int(reads / at_once / DECODING_FACTOR / row_bytes))
     stream_rows = max(1, min(int(reads / 16 / DECODING_FACTOR / row_bytes), 65536))
@@ -270,6 +280,7 @@ def divide(
         reads_bytes=reads,
         batches_bytes=batches,
         num_threads=num_threads,
+        fetch_bytes=fetched,
     )
 
 

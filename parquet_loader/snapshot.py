@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import SourceError
-from parquet_loader.filesystem import is_local
 from parquet_loader.footers import FooterCache
+from parquet_loader.options import RemoteOptions
+from parquet_loader.ranges import RangeFetcher
+from parquet_loader.remote.store import RemoteStore, store_of
 from parquet_loader.source import Source, SourceFile, list_files
 from parquet_loader.types import Digests, IntArray
 
@@ -35,6 +37,7 @@ class Snapshot:
         row_group_bytes: int64 ``[row groups]``, all columns as encoded, before compression.
         partition_schema: Columns that come from directory names: int64 where all values are integers, else string.
         footers: Parsed footers, kept within a limit and read again as needed.
+        remote: What fetches from `filesystem`; None where that is local.
     """
 
     filesystem: pafs.FileSystem
@@ -48,6 +51,7 @@ class Snapshot:
     row_group_bytes: IntArray
     partition_schema: pa.Schema
     footers: FooterCache
+    remote: RemoteStore | None = None
 
     @property
     def rows(self) -> int:
@@ -102,22 +106,27 @@ class _Footers:
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
 
-def open_snapshot(source: Source, filesystem: Any = None, num_threads: int | None = None) -> Snapshot:
+def open_snapshot(
+    source: Source, filesystem: Any = None, num_threads: int | None = None, remote: RemoteOptions | None = None
+) -> Snapshot:
     """List a source and read all its footers, several at a time.
 
     Args:
         source: As in `BatchedDataLoader`.
         filesystem: As in `BatchedDataLoader`.
-        num_threads: Footers read at a time; default: the processors for local files, 32 for remote ones.
+        num_threads: Footers read at a time; default: the processors for local files, `RemoteOptions.max_requests` for
+            others.
+        remote: How files that are not local are fetched.
 
     Raises:
         SourceError: see `list_files` and `read_footer`; the first file in order that fails is the one named.
     """
     home, files = list_files(source, filesystem)
-    footers = FooterCache(home, files)
+    store = store_of(home, remote or RemoteOptions())
+    footers = FooterCache(home, files, remote=store)
 
-    def examine(number: int) -> _Footers:
-        footer = footers.get(number)
+    def examine(number: int, fetcher: RangeFetcher | None = None) -> _Footers:
+        footer = footers.get(number, fetcher)
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         rows, sizes = [g.num_rows for g in groups], [g.total_byte_size for g in groups]
         try:
@@ -126,8 +135,12 @@ def open_snapshot(source: Source, filesystem: Any = None, num_threads: int | Non
             raise SourceError(f"{files[number].path}: the footer's schema cannot be read: {error}") from error
         return _Footers(rows, sizes, schema)
 
-    threads = num_threads or ((os.cpu_count() or 1) if is_local(home) else 32)
-    examined = _in_parallel(examine, len(files), threads)
+    if store is None:
+        examined = _in_parallel(examine, len(files), num_threads or os.cpu_count() or 1)
+    else:
+        with store.fetcher() as fetcher:
+            threads = num_threads or store.options.max_requests
+            examined = _in_parallel(lambda number: examine(number, fetcher), len(files), threads)
     schemas, file_schema = _distinct([e.schema for e in examined])
     counts = [len(e.rows) for e in examined]
     return Snapshot(
@@ -142,6 +155,7 @@ def open_snapshot(source: Source, filesystem: Any = None, num_threads: int | Non
         row_group_bytes=np.array([n for e in examined for n in e.sizes], dtype=np.int64),
         partition_schema=_partition_schema(files),
         footers=footers,
+        remote=store,
     )
 
 

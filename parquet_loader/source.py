@@ -30,12 +30,14 @@ class SourceFile:
         size_bytes: Its size.
         mtime_ns: When it last changed, in nanoseconds since 1970, or None where the filesystem does not say.
         partitions: Hive keys and values from the directories below the source, None for hive's null.
+        etag: What the store calls this very content, or None where it does not say.
     """
 
     path: str
     size_bytes: int
     mtime_ns: int | None
     partitions: tuple[tuple[str, str | None], ...] = ()
+    etag: str | None = None
 
 
 def list_files(source: Source, filesystem: Any = None) -> tuple[pafs.FileSystem, tuple[SourceFile, ...]]:

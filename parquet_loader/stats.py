@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from parquet_loader.cache import CacheStats
 from parquet_loader.live import Growth
+from parquet_loader.remote.fetcher import RemoteFigures
 from parquet_loader.types import format_bytes
 
 
@@ -49,6 +50,8 @@ class LoaderStats:
         held_bytes, peak_bytes: What the loader holds now, and held at most, by its own account.
         memory_limit_bytes: The limit.
         num_threads: Workers.
+        remote: What fetching took, where files are not local: requests, bytes, retries. `bytes_read` counts the column
+            chunks that were decoded.
         growth: How the source changed since the epoch before, where it is one that changes.
         cache: What the local cache did, where there is one.
     """
@@ -73,6 +76,7 @@ class LoaderStats:
     num_threads: int
     growth: Growth | None = None
     cache: CacheStats | None = None
+    remote: RemoteFigures | None = None
 
     @property
     def rows_per_s(self) -> float:
@@ -86,7 +90,10 @@ class LoaderStats:
 
     @property
     def bound_by(self) -> str:
-        """What holds the epoch back: ``"consumer"``, ``"decoding"``, ``"shuffle"``, ``"transform"`` or ``"disk"``."""
+        """What holds the epoch back.
+
+        ``"consumer"``, ``"decoding"``, ``"shuffle"``, ``"transform"``, ``"disk"`` or ``"network"``.
+        """
         if not self.batches or self.wait_share < 0.1:
             return "consumer"
         # A read that blocks while nothing comes from a disk waits for a processor or for Python's lock.
@@ -96,6 +103,7 @@ class LoaderStats:
             "shuffle": self.cpu_s["permute"] + self.cpu_s["gather"],
             "transform": self.cpu_s["process"] + self.blocked_s["process"],
             "disk": disk_s,
+            "network": self.idle_s if self.remote is not None else 0.0,
         }
         return max(busy, key=lambda name: busy[name])
 
@@ -109,18 +117,20 @@ class LoaderStats:
         waits = f"{self.first_batch_s:.2f} s for the first batch, then at most {self.longest_wait_s * 1000:.0f} ms"
         held = f"{format_bytes(self.peak_bytes)} of {format_bytes(self.memory_limit_bytes)}"
         stages = ", ".join(f"{name} {self.cpu_s[name]:.2f}" for name in self.cpu_s)
+        fetched = [] if self.remote is None else [str(self.remote)]
         lines = [
             f"epoch {self.epoch}: {self.rows} rows in {self.batches} batches, {self.seconds:.2f} s, {rate}",
             f"waited {self.wait_s:.2f} s ({self.wait_share:.0%}): {waits}",
             f"{self.num_threads} workers, processor seconds: {stages}; blocked in reads {self.blocked_s['read']:.2f}",
             f"read {format_bytes(self.bytes_read)} in {self.row_groups} row groups; held at most {held}",
+            *fetched,
             f"bound by {self.bound_by}: {self.advice}",
         ]
         if self.cache is not None:
             lines.insert(4, str(self.cache))
         if self.skipped_row_groups:
             names = "; ".join(s.reason for s in self.skipped_row_groups[:3])
-            lines.insert(4, f"left out {len(self.skipped_row_groups)} row groups: {names}")
+            lines.insert(-1, f"left out {len(self.skipped_row_groups)} row groups: {names}")
         return "\n".join(lines)
 
 
@@ -129,5 +139,6 @@ _ADVICE = {
     "decoding": "more num_threads, fewer columns, or files rewritten with write_dataset (not-null, light compression).",
     "shuffle": "more num_threads, or columns grouped into matrices by a Schema.",
     "transform": "more num_threads, or a transform made of fewer, larger numpy calls.",
+    "network": "more RemoteOptions.max_requests or a larger memory_limit keep more in flight; fewer columns; a cache.",
     "disk": "more num_threads keep more reads in flight; a faster disk, or stronger compression.",
 }

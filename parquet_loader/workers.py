@@ -85,6 +85,7 @@ class Workers:
         self.is_closing = False
         self.broken: BaseException | None = None
         self.times = StageTimes()
+        self.helper: Thread | None = None
         self._wakers: list[Any] = []
         self._running = 0
         self._choose = choose
@@ -110,15 +111,15 @@ class Workers:
     def close(self) -> bool:
         """End the threads; return whether they have ended.
 
-        They have not where the caller is one of them (a finaliser that the collector happened to run there): then they
-        end by themselves. In a forked child there are none.
+        They have not where the caller is one of them, or the `helper` that takes the same lock (a finaliser that the
+        collector happened to run there): then they end by themselves. In a forked child there are none.
         """
         if self._pid != os.getpid():
             return False
         with self.lock:
             self.is_closing = True
             self.notify()
-        if current_thread() in self._threads:
+        if current_thread() in (*self._threads, self.helper):
             return False
         while (waker := self._waker_while_running()) is not None:
             waker.acquire()

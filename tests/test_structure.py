@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "parquet_loader"
 # A room (a module, or a package with all it holds) imports only from rooms before it, and from itself.
 ROOMS = [
     "errors",
+    "redact",
     "interrupts",
     "types",
     "options",
@@ -26,6 +27,7 @@ ROOMS = [
     "write",
     "source",
     "ranges",
+    "remote",
     "footers",
     "snapshot",
     "locks",
@@ -62,6 +64,7 @@ ROOMS = [
     "window",
     "workers",
     "building",
+    "ahead",
     "process",
     "making",
     "engine",
@@ -216,6 +219,8 @@ def test_public_names_are_these() -> None:
         "Ragged",
         "RaggedList",
         "ReadOptions",
+        "RemoteError",
+        "RemoteOptions",
         "ResumeError",
         "RewriteReport",
         "SampleStore",

@@ -1,0 +1,196 @@
+"""Row groups of files that are not local, fetched ahead of their decoding, within a share of memory.
+
+They are begun in the plan's order.
+
+All state belongs to the engine's lock. `step` begins what may begin; what has been fetched is told to the engine from
+the fetcher's thread, which takes the lock for it and does nothing under it but count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import partial
+from threading import Thread
+
+from parquet_loader.building import Budget
+from parquet_loader.errors import ParquetLoaderError
+from parquet_loader.plan import Plan, Slice
+from parquet_loader.read import Reader
+from parquet_loader.remote.fetcher import Fetcher, RemoteFigures
+from parquet_loader.remote.memory import SparseFile
+from parquet_loader.sizes import Sizing
+from parquet_loader.types import IntArray
+from parquet_loader.workers import Workers
+
+Run = tuple[int, int]
+
+# Row groups begun before their bytes are needed, however small they are.
+_MOST_RUNS = 1024
+# The first row groups say how much of their bytes the columns read are; later ones may take somewhat more.
+_MARGIN = 1.1
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """A row group from the beginning of its fetching until it has been read.
+
+    Attributes:
+        window: The window that needs it first.
+        row_group: Which.
+        held_bytes: What it is counted as: an estimate at first.
+        file: Its bytes, when they are there.
+        error: What came instead.
+        is_streamed: It is read from the store by a cursor, as it is too large to lie in memory with others.
+    """
+
+    window: int
+    row_group: int
+    held_bytes: int
+    file: SparseFile | None = None
+    error: BaseException | None = None
+    is_streamed: bool = False
+
+
+class Ahead:
+    """Fetches row groups ahead of the engine. One for a pass; belongs to the lock of `workers`.
+
+    Args:
+        reader: What reads row groups, and knows where they are.
+        plan: The epoch.
+        sizing: The budget's division.
+        budget: The budget.
+        workers: Whose lock this belongs to, and who is to hear of changes.
+        estimates: int64 ``[row groups]``, bytes that each takes at most, as far as is known.
+        first_window: Where the pass begins.
+        broken: Row groups that are left out; the engine's own set.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        plan: Plan,
+        sizing: Sizing,
+        budget: Budget,
+        workers: Workers,
+        estimates: IntArray,
+        first_window: int,
+        broken: AbstractSet[int],
+    ) -> None:
+        assert reader.remote is not None
+        self._reader = reader
+        self._budget = budget
+        self._workers = workers
+        self._limit_bytes = sizing.fetch_bytes
+        # Where windows take slices of several row groups, so many lie there at a time, and the next ones.
+        self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
+        self._estimates = estimates
+        self._broken = broken
+        self._fetcher: Fetcher = reader.remote.fetcher()
+        self._runs: dict[Run, _Fetch] = {}
+        self._coming = self._first_slices(plan, first_window)
+        self._next: tuple[int, Slice] | None = next(self._coming, None)
+        self._ratio = 1.0 if self._next is None else self._first_ratio(self._next[1].row_group)
+        self._in_flight = 0
+
+    def _first_slices(self, plan: Plan, first_window: int) -> Iterator[tuple[int, Slice]]:
+        """Yield each row group's first slice, in the plan's order, with its window."""
+        for window in range(first_window, plan.windows):
+            for piece in plan.slices(window):
+                if window == first_window or piece.start == piece.first:
+                    yield window, piece
+
+    def _first_ratio(self, row_group: int) -> float:
+        """Return which part of a row group's bytes are fetched, by its footer, which is at hand as a rule."""
+        try:
+            return self._reader.fetched_bytes(row_group) / max(1, int(self._estimates[row_group]))
+        except ParquetLoaderError:  # reading it will say so again
+            return 1.0
+
+    @property
+    def thread(self) -> Thread:
+        """The fetcher's thread, which takes the engine's lock."""
+        return self._fetcher.thread
+
+    @property
+    def figures(self) -> RemoteFigures:
+        """What fetching took so far."""
+        return self._fetcher.figures
+
+    def start(self) -> None:
+        """Start the fetching thread; without the lock."""
+        self._fetcher.start()
+
+    def close(self, *, wait: bool) -> None:
+        """Cancel what is in flight, end the thread, and let go of what was fetched; without the lock, to `wait`."""
+        self._fetcher.close(wait=wait)
+        if wait:
+            self._runs.clear()
+
+    def step(self, needed_window: int) -> None:
+        """Begin to fetch what there is room for; the next row group of the window needed next always, if need be."""
+        while self._next is not None and len(self._runs) < _MOST_RUNS:
+            window, piece = self._next
+            estimate = self._estimate(piece.row_group)
+            is_owed = window <= needed_window and not self._in_flight
+            if not is_owed and self._budget.fetched_bytes + estimate > self._limit_bytes:
+                return
+            self._next = next(self._coming, None)
+            if piece.run not in self._runs and piece.row_group not in self._broken:
+                self._begin(window, piece, estimate)
+
+    def _estimate(self, row_group: int) -> int:
+        return int(_MARGIN * self._ratio * int(self._estimates[row_group]))
+
+    def _begin(self, window: int, piece: Slice, estimate: int) -> None:
+        fetch = _Fetch(window, piece.row_group, estimate)
+        self._runs[piece.run] = fetch
+        if estimate > self._largest_bytes:
+            fetch.held_bytes, fetch.is_streamed = 0, True
+            return
+        self._hold(estimate)
+        self._in_flight += 1
+        work = self._reader.fetched(piece.row_group, self._fetcher)
+        self._fetcher.begin(work, partial(self._arrived, piece.run, fetch))
+
+    def _arrived(self, run: Run, fetch: _Fetch, file: SparseFile | None, error: BaseException | None) -> None:
+        with self._workers.lock:
+            self._in_flight -= 1
+            fetch.file, fetch.error = file, error
+            held = 0
+            if file is not None:
+                held = file.held_bytes
+                self._ratio = max(self._ratio, held / max(1, int(self._estimates[fetch.row_group])))
+            if self._runs.get(run) is not fetch:  # let go of meanwhile
+                fetch.file, held = None, 0
+            self._hold(held - fetch.held_bytes)
+            fetch.held_bytes = held
+            self._workers.notify()
+
+    def is_ready(self, run: Run) -> bool:
+        """Whether a row group can be read, or has failed."""
+        fetch = self._runs.get(run)
+        return fetch is not None and (fetch.is_streamed or fetch.file is not None or fetch.error is not None)
+
+    def taken(self, run: Run) -> Callable[[], SparseFile | None]:
+        """Return what gives a row group's bytes, or raises what came instead; None: it is read by a cursor."""
+        fetch = self._runs[run]
+
+        def give() -> SparseFile | None:
+            if fetch.error is not None:
+                raise fetch.error
+            return fetch.file
+
+        return give
+
+    def let_go(self, run: Run) -> None:
+        """Say that a row group has been read, or will not be."""
+        fetch = self._runs.pop(run, None)
+        if fetch is not None and (fetch.file is not None or fetch.error is not None or fetch.is_streamed):
+            self._hold(-fetch.held_bytes)
+            fetch.file = None
+
+    def _hold(self, change: int) -> None:
+        self._budget.fetched_bytes += change
+        self._budget.hold(change)

@@ -1,0 +1,165 @@
+"""Any other filesystem: its own calls, which block, on threads that nobody has to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, TypeVar
+
+import pyarrow.fs as pafs
+
+from parquet_loader.ranges import ByteRange
+from parquet_loader.remote.client import Bytes, LastingError, PassingError, judged, view, words_of
+from parquet_loader.source import SourceFile
+
+T = TypeVar("T")
+
+# A file's handle is kept, since opening it is a request of its own.
+_MOST_OPEN = 512
+_LAST_WAIT_S = 2.0
+
+
+class Threads:
+    """Threads that make blocking calls for an event loop, started as they are needed.
+
+    They are daemons. A call that a store keeps waiting for ever takes its thread with it: whoever waited gives up by a
+    deadline, and `close` waits for it only so long. (Threads of `concurrent.futures` hold up the interpreter's end.)
+
+    Args:
+        most: Number of threads.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+        self._waiting = 0
+        self._lock = Lock()
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Return what a call gives, or raise what it raises. Cancelled, it is not waited for."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if outcome.done():
+                return
+            if error is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)  # type: ignore[arg-type]
+
+        def run() -> None:
+            result, error = None, None
+            try:
+                result = None if outcome.cancelled() else function()
+            except Exception as raised:
+                error = raised
+            try:
+                loop.call_soon_threadsafe(settle, result, error)
+            except RuntimeError:  # the loop has ended: nobody waits
+                return
+
+        with self._lock:
+            self._waiting += 1
+            if self._waiting > len(self._threads) < self._most:
+                thread = Thread(target=self._work, name="parquet_loader-remote-call", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._calls.put(run)
+        return await outcome
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            del call
+            with self._lock:
+                self._waiting -= 1
+
+    def close(self) -> None:
+        """End all threads; wait a moment for those that are in a call."""
+        for _ in self._threads:
+            self._calls.put(None)
+        wait_s = _LAST_WAIT_S
+        for thread in self._threads:
+            thread.join(wait_s)
+            wait_s = wait_s if not thread.is_alive() else 0.0
+
+
+class BlockingClient:
+    """Asks through a filesystem of pyarrow's, or through fsspec's own functions where it wraps one of those.
+
+    Args:
+        filesystem: The filesystem.
+        most: Calls at a time.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, most: int) -> None:
+        self._filesystem = filesystem
+        self._threads = Threads(most)
+        self._lock = Lock()
+        self._open: OrderedDict[str, Any] = OrderedDict()
+        handler = getattr(filesystem, "handler", None)
+        self._fsspec = handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
+
+    async def read(self, file: SourceFile, span: ByteRange, into: Bytes, progress: Callable[[], None]) -> None:
+        """Fill `into`; see `Client.read`."""
+        try:
+            data = await self._threads.call(lambda: self._read(file, span))
+        except (PassingError, LastingError, asyncio.CancelledError):
+            raise
+        except FileNotFoundError as error:
+            raise LastingError(f"the file has vanished since it was listed: {words_of(error)}") from None
+        except PermissionError as error:
+            raise LastingError(words_of(error)) from None
+        except Exception as error:
+            raise _judged_native(error) from None
+        progress()
+        arrived = view(data)
+        if len(arrived) != span.size:
+            raise PassingError(f"{len(arrived)} of {span.size} bytes came")
+        into[:] = arrived
+
+    def _read(self, file: SourceFile, span: ByteRange) -> Any:
+        if self._fsspec is not None:
+            return self._fsspec.cat_file(file.path, start=span.start, end=span.stop)
+        with self._lock:
+            opened = self._open.get(file.path)
+        if opened is None:
+            opened = self._filesystem.open_input_file(file.path)
+            if opened.size() != file.size_bytes:
+                raise LastingError(f"it has {opened.size()} bytes, and had {file.size_bytes} when it was listed")
+            with self._lock:
+                self._open[file.path] = opened
+                if len(self._open) > _MOST_OPEN:
+                    self._open.popitem(last=False)
+        return opened.read_at(span.size, span.start)
+
+    def close(self) -> None:
+        """End the threads, and let go of open files."""
+        self._threads.close()
+        self._open.clear()
+
+
+def _judged_native(error: Exception) -> PassingError | LastingError:
+    """Judge an error of pyarrow's or fsspec's, which name what the server said in words."""
+    text = str(error)
+    for mark in ("ACCESS_DENIED", "AccessDenied", "FORBIDDEN", "Forbidden", "NO_SUCH_KEY", "NoSuchKey"):
+        if mark in text:
+            return LastingError(words_of(error))
+    status = getattr(error, "status", None)
+    if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
+        return LastingError(words_of(error))
+    return judged(error)
+
+
+def forked(filesystem: pafs.FileSystem, made_in: int) -> pafs.FileSystem:
+    """Return a filesystem that shares no connection with that of a process from which this one was forked."""
+    if made_in == os.getpid():
+        return filesystem
+    make, arguments = filesystem.__reduce__()[:2]
+    return make(*arguments)

@@ -1,0 +1,88 @@
+"""What asks a store for bytes: one attempt, without patience. And what can go wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.ranges import ByteRange
+from parquet_loader.redact import without_secrets
+from parquet_loader.source import SourceFile
+
+Bytes = npt.NDArray[np.uint8]
+
+_STATUS = re.compile(r"\b([345]\d\d) [A-Z][a-z]")
+_XML = re.compile(r"<(Code|Message)>([^<]{1,300})</")
+_MOST_WORDS = 300
+
+
+class PassingError(Exception):
+    """What may be better next time: no answer, a broken connection, too few bytes, a server that is busy.
+
+    Attributes:
+        is_busy: Whether the store asked for fewer requests (429, 503).
+    """
+
+    def __init__(self, words: str, *, is_busy: bool = False) -> None:
+        super().__init__(words)
+        self.is_busy = is_busy
+
+
+class LastingError(Exception):
+    """What will not be better next time: there is no such file, it has changed, it may not be read."""
+
+
+class UnservedError(Exception):
+    """The client cannot speak with this server; another has to."""
+
+
+class Client(Protocol):
+    """Asks a store for bytes. Used by the thread of one event loop at a time."""
+
+    async def read(self, file: SourceFile, span: ByteRange, into: Bytes, progress: Callable[[], None]) -> None:
+        """Fill `into` with a range of a file; `progress` is called whenever bytes have come.
+
+        Raises:
+            PassingError, LastingError, UnservedError: see there.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the client's own threads, if it has any, and wait for none that a store keeps waiting."""
+        ...
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an error says, on one line, without secrets; of an S3 server's XML the code and the message."""
+    text = str(error).split("\n\nDebug source:")[0]
+    named = dict(_XML.findall(text))
+    if named:
+        status = _STATUS.search(text)
+        start = text[: text.index("<")].rstrip(": ")
+        text = f"{start if status else type(error).__name__}: " + ": ".join(named.values())
+    text = without_secrets(" ".join("".join(c if c.isprintable() else " " for c in text).split()))
+    text = text or type(error).__name__
+    return text if len(text) <= _MOST_WORDS else text[: _MOST_WORDS - 3] + "..."
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status that an error's text names, or None."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else None
+
+
+def judged(error: BaseException) -> PassingError | LastingError:
+    """Return a store's error as what it means for a next attempt, by the status it names."""
+    status, words = status_of(error), words_of(error)
+    if status is not None and 400 <= status < 500 and status not in (408, 425, 429):
+        return LastingError(words)
+    return PassingError(words, is_busy=status in (429, 503))
+
+
+def view(data: Any) -> Bytes:
+    """Return what holds bytes as an array of them."""
+    return np.frombuffer(data, np.uint8)

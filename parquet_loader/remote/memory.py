@@ -1,0 +1,47 @@
+"""Fetched bytes at the file's own offsets, so that Arrow reads them with the file's own footer."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.ranges import ByteRange
+from parquet_loader.remote.client import Bytes
+
+_PAGE = mmap.PAGESIZE
+
+
+class SparseFile:
+    """A mapping as long as a file, of which memory is taken by the ranges that were written alone.
+
+    What was not written reads as zeros, which are neither a page nor values: Arrow says that the file is damaged.
+    Whoever holds the buffer, or an array that Arrow left in it, keeps it; then the memory goes back to the system.
+
+    Args:
+        file_bytes: Length of the file.
+        ranges: What will be written.
+    """
+
+    def __init__(self, file_bytes: int, ranges: Sequence[ByteRange]) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        mapping = mmap.mmap(-1, max(1, file_bytes), flags=flags)
+        self._bytes: Bytes = np.frombuffer(mapping, np.uint8)
+        self.buffer: pa.Buffer = pa.py_buffer(mapping).slice(0, file_bytes)
+        self.held_bytes = held_bytes(ranges)
+
+    def place(self, span: ByteRange) -> Bytes:
+        """Return where the bytes of a range go."""
+        return self._bytes[span.start : span.stop]
+
+
+def held_bytes(ranges: Sequence[ByteRange]) -> int:
+    """Return the memory that ranges take: whole pages."""
+    pages, before = 0, -1
+    for start, stop in sorted(ranges):
+        first, last = start // _PAGE, (stop - 1) // _PAGE
+        pages += last - max(first, before + 1) + 1 if last > before else 0
+        before = max(before, last)
+    return pages * _PAGE

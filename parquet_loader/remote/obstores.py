@@ -1,0 +1,194 @@
+"""S3, Google Cloud Storage, Azure and HTTP through obstore: ranges without a request before them, and no thread each.
+
+What to connect to comes from the pyarrow filesystem, whose pickled form names its options; credentials that are not
+among them from the environment, as obstore finds them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from parquet_loader.options import RemoteOptions
+from parquet_loader.ranges import ByteRange
+from parquet_loader.remote.client import Bytes, LastingError, PassingError, UnservedError, judged, view, words_of
+from parquet_loader.source import SourceFile
+
+# Bytes handed over at a time: each time Python's lock is needed once.
+_CHUNK_BYTES = 2**20
+_NO_RETRIES = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
+_LASTING = ("NotFoundError", "PermissionDeniedError", "UnauthenticatedError", "PreconditionError", "NotModifiedError")
+
+# Where S3 credentials may come from that pyarrow finds and obstore does not: the files of the AWS command line.
+_S3_FOUND_BY_OBSTORE = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+
+# The runtime of obstore belongs to the process in which it was used first; its threads do not come along in a fork.
+_used_in: int | None = None
+
+
+def is_usable() -> bool:
+    """Whether obstore is installed, and its runtime not one that was left behind by a fork."""
+    return (_used_in in (None, os.getpid())) and importlib.util.find_spec("obstore") is not None
+
+
+class ObstoreClient:
+    """Asks through obstore.
+
+    Args:
+        make_store: Makes the store of one bucket or container, given its name and obstore's own options.
+        has_buckets: Whether the first part of a path names a bucket.
+        options: Deadlines.
+    """
+
+    def __init__(
+        self, make_store: Callable[[str, Mapping[str, Any]], Any], options: RemoteOptions, *, has_buckets: bool = True
+    ) -> None:
+        global _used_in
+        _used_in = os.getpid()
+        self._obstore: Any = importlib.import_module("obstore")
+        self._make_store = make_store
+        self._has_buckets = has_buckets
+        connect = timedelta(seconds=min(options.stall_s, 10.0))
+        # Deadlines are the fetcher's; these are for what it has let go of.
+        client = {"timeout": timedelta(seconds=options.deadline_s), "connect_timeout": connect}
+        self._shared = {"client_options": client, "retry_config": _NO_RETRIES}
+        self._stores: dict[str, Any] = {}
+
+    def placed(self, path: str) -> tuple[Any, str]:
+        """Return the store in which a path lies, and its key there."""
+        bucket, _, key = path.partition("/") if self._has_buckets else ("", "", path)
+        if bucket not in self._stores:
+            self._stores[bucket] = self._make_store(bucket, self._shared)
+        return self._stores[bucket], key
+
+    async def read(self, file: SourceFile, span: ByteRange, into: Bytes, progress: Callable[[], None]) -> None:
+        """Fill `into`; see `Client.read`."""
+        options: dict[str, Any] = {"range": (span.start, span.stop)}
+        # A weak tag never matches (RFC 9110, 8.8.3.2); quotes are lost in some servers' listings.
+        if file.etag is not None and not file.etag.startswith("W/"):
+            options["if_match"] = file.etag if file.etag.startswith('"') else f'"{file.etag}"'
+        at = 0
+        try:
+            store, key = self.placed(file.path)
+            result = await self._obstore.get_async(store, key, options=options)
+            progress()
+            _check_same(result.meta, file)
+            async for chunk in result.stream(min_chunk_size=min(_CHUNK_BYTES, span.size)):
+                arrived = view(chunk)
+                into[at : at + len(arrived)] = arrived[: span.size - at]
+                at += len(arrived)
+                progress()
+        except (PassingError, LastingError):
+            raise
+        except Exception as error:
+            raise self._judged(error) from None
+        if at != span.size:
+            raise PassingError(f"{at} of {span.size} bytes came")
+
+    def _judged(self, error: Exception) -> Exception:
+        kind = type(error).__name__
+        if kind == "PreconditionError":
+            return LastingError(f"the file has changed since it was listed: {words_of(error)}")
+        if kind == "NotFoundError":
+            return LastingError(f"the file has vanished since it was listed: {words_of(error)}")
+        if kind in _LASTING:
+            return LastingError(words_of(error))
+        if "non-partial response" in str(error):
+            return UnservedError(words_of(error))
+        return judged(error)
+
+    def close(self) -> None:
+        """Let go of nothing: obstore's connections end with the client."""
+
+
+def _check_same(meta: Mapping[str, Any], file: SourceFile) -> None:
+    if meta["size"] != file.size_bytes:
+        raise LastingError(f"it has {meta['size']} bytes, and had {file.size_bytes} when it was listed")
+    if file.etag is not None and (meta["e_tag"] or file.etag).strip('"') != file.etag.strip('"'):
+        tags = f"its ETag was {file.etag}, and is {meta['e_tag']}"
+        raise LastingError(f"the file has changed since it was listed: {tags}")
+
+
+def client_for(filesystem: pafs.FileSystem, options: RemoteOptions) -> ObstoreClient | None:
+    """Return a client for the store that a pyarrow filesystem speaks to, or None where obstore cannot replace it."""
+    if not is_usable():
+        return None
+    makers = {"s3": _s3, "gcs": _gcs, "abfs": _azure}
+    if filesystem.type_name not in makers:
+        return None
+    given = filesystem.__reduce__()[1]
+    if not (isinstance(given, tuple) and given and isinstance(given[0], dict)):
+        return None
+    make_store = makers[filesystem.type_name](given[0])
+    return None if make_store is None else ObstoreClient(make_store, options)
+
+
+def _s3(given: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Any] | None:
+    config: dict[str, Any] = {"region": given["region"] or os.environ.get("AWS_REGION", "us-east-1")}
+    client: dict[str, Any] = {}
+    if given["role_arn"] or given["proxy_options"]["host"] or given["tls_ca_file_path"]:
+        return None
+    if given["endpoint_override"]:
+        scheme = given["scheme"] or "https"
+        config["endpoint"] = given["endpoint_override"]
+        if "://" not in config["endpoint"]:
+            config["endpoint"] = f"{scheme}://{config['endpoint']}"
+        config["virtual_hosted_style_request"] = bool(given["force_virtual_addressing"])
+        client["allow_http"] = config["endpoint"].startswith("http://")
+    if given["anonymous"]:
+        config["skip_signature"] = True
+    elif given["access_key"]:
+        config["access_key_id"], config["secret_access_key"] = given["access_key"], given["secret_key"]
+        if given["session_token"]:
+            config["session_token"] = given["session_token"]
+    elif not any(os.environ.get(name) for name in _S3_FOUND_BY_OBSTORE):
+        return None  # of a profile, or of the machine: pyarrow knows the way
+    return _maker("S3Store", config, client)
+
+
+def _gcs(given: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Any] | None:
+    if given["access_token"] or given["target_service_account"]:
+        return None
+    config: dict[str, Any] = {}
+    client: dict[str, Any] = {}
+    if given["endpoint_override"]:
+        config["base_url"] = f"{given['scheme'] or 'https'}://{given['endpoint_override']}"
+        client["allow_http"] = config["base_url"].startswith("http://")
+    if given["anonymous"]:
+        config["skip_signature"] = True
+    return _maker("GCSStore", config, client)
+
+
+def _azure(given: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Any] | None:
+    config: dict[str, Any] = {"account_name": given["account_name"]}
+    client: dict[str, Any] = {"allow_http": given["blob_storage_scheme"] == "http"}
+    authority = given["blob_storage_authority"]
+    if not authority.startswith("."):
+        config["endpoint"] = f"{given['blob_storage_scheme']}://{authority}/{given['account_name']}"
+    if given["account_key"]:
+        config["account_key"] = given["account_key"]
+    if given["sas_token"]:
+        config["sas_key"] = given["sas_token"]
+    if given["client_id"]:
+        names = {"client_id": "client_id", "client_secret": "client_secret", "tenant_id": "tenant_id"}
+        config |= {name: given[ours] for name, ours in names.items() if given[ours]}
+    return _maker("AzureStore", config, client)
+
+
+def _maker(kind: str, config: Mapping[str, Any], client: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Any]:
+    def make(bucket: str, shared: Mapping[str, Any]) -> Any:
+        store = getattr(importlib.import_module("obstore.store"), kind)
+        options = {**shared["client_options"], **client}
+        return store(bucket, **config, client_options=options, retry_config=shared["retry_config"])
+
+    return make

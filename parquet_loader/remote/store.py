@@ -1,0 +1,84 @@
+"""One source's store: which client asks it, and fetchers for a pass or for a moment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.filesystem import is_local
+from parquet_loader.options import RemoteOptions
+from parquet_loader.ranges import ByteRange
+from parquet_loader.remote.blocking import BlockingClient, forked
+from parquet_loader.remote.client import Bytes, Client
+from parquet_loader.remote.fetcher import Fetcher
+from parquet_loader.remote.obstores import ObstoreClient, client_for, is_usable
+from parquet_loader.source import SourceFile
+
+_SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs", "hdfs": "hdfs"}
+
+
+def store_of(filesystem: pafs.FileSystem, options: RemoteOptions) -> RemoteStore | None:
+    """Return what fetches from a filesystem; None where it is local, and nothing is fetched."""
+    return None if is_local(filesystem) else RemoteStore(filesystem, options)
+
+
+class RemoteStore:
+    """Where the files of a source are that is not local. Immutable but for the connections, which every process makes.
+
+    Args:
+        filesystem: The filesystem.
+        options: How to fetch.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, options: RemoteOptions) -> None:
+        self.filesystem = filesystem
+        self.options = options
+        self._pid = os.getpid()
+        self._obstore: tuple[int, ObstoreClient | None] | None = None
+        self._is_plain = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel without connections."""
+        return RemoteStore, (self.filesystem, self.options)
+
+    def name_of(self, path: str) -> str:
+        """Return the URL of a file, as messages name it."""
+        scheme = _SCHEMES.get(self.filesystem.type_name)
+        return path if scheme is None or "://" in path else f"{scheme}://{path}"
+
+    def fetcher(self) -> Fetcher:
+        """Return what fetches, not yet started; whoever starts it closes it."""
+        return Fetcher(self._client, self.options, self.name_of)
+
+    def fetch(self, file: SourceFile, ranges: Sequence[ByteRange]) -> list[pa.Buffer]:
+        """Return the bytes of each range; see `RangeFetcher`. For a single file now and then: it starts a thread."""
+        with self.fetcher() as fetcher:
+            return fetcher.fetch(file, ranges)
+
+    def fetch_into(self, file: SourceFile, ranges: Sequence[ByteRange], places: Sequence[Bytes]) -> None:
+        """Fill each place with its range. Raises as `fetch`."""
+        with self.fetcher() as fetcher:
+            fetcher.run(fetcher.read_all(file, ranges, places))
+
+    def _client(self, plain: bool) -> Client:
+        self._is_plain = self._is_plain or plain
+        wanted = self.options.connections
+        if not self._is_plain and wanted != "native":
+            if self._obstore is None or self._obstore[0] != os.getpid():
+                self._obstore = (os.getpid(), client_for(self.filesystem, self.options))
+            if self._obstore[1] is not None:
+                return self._obstore[1]
+            if wanted == "obstore":
+                reason = (
+                    "does not speak for this filesystem" if is_usable() else "is not installed, or not after a fork"
+                )
+                raise ConfigurationError(
+                    f"RemoteOptions(connections='obstore'): obstore {reason} ({self.filesystem.type_name}); "
+                    "pip install 'torch-parquet-loader[remote]', or leave connections out"
+                )
+        return BlockingClient(forked(self.filesystem, self._pid), 2 * self.options.max_requests)
