@@ -64,7 +64,7 @@ test: $(VENV)/dev
 	$(PY) -m pytest $(TESTS)
 
 test-frameworks: $(VENV)/frameworks
-	$(PY) -m pytest -m frameworks $(TESTS)
+	$(PY) -m pytest -m frameworks -o faulthandler_timeout=1200 $(TESTS)
 
 test-all: $(VENV)/all
 	$(PY) -m pytest -m '' -o faulthandler_timeout=1200 $(TESTS)

@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -133,6 +134,28 @@ def peak_memory_mb() -> float:
     return peak / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
 
 
+def run_epoch(
+    model: nn.Module,
+    batches: Iterable[dict[str, Tensor]],
+    task: Task,
+    variance: Tensor,
+    optimiser: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+) -> Errors:
+    """Train for one pass, with the squared error in units of the target's variance; return the errors seen."""
+    seen = Errors()
+    for batch in batches:
+        dense, label = inputs(batch, task)
+        predicted = model(dense, codes(batch, task))
+        loss = nn.functional.mse_loss(predicted, label) / variance
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        seen.add(predicted.detach(), label)
+    return seen
+
+
 def train(task: Task, epochs: int) -> dict[str, Errors]:
     """Train for `epochs` passes, print a line after each, and return the errors of the last validation."""
     torch.manual_seed(0)
@@ -149,16 +172,8 @@ def train(task: Task, epochs: int) -> dict[str, Errors]:
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=epochs * len(loader))
         errors: dict[str, Errors] = {}
         for epoch in range(epochs):
-            seen = Errors()
-            for batch in tqdm(loader, desc=f"epoch {epoch}", unit="batch", leave=False, disable=None):
-                dense, label = inputs(batch, task)
-                predicted = model(dense, codes(batch, task))
-                loss = nn.functional.mse_loss(predicted, label) / std[-1] ** 2
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-                schedule.step()
-                seen.add(predicted.detach(), label)
+            batches = tqdm(loader, desc=f"epoch {epoch}", unit="batch", leave=False, disable=None)
+            seen = run_epoch(model, batches, task, std[-1] ** 2, optimiser, schedule)
             errors = validate(model, held_out, task)
             stats = loader.stats()
             print(

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from demo.fetch import TRAIN, VALIDATION
 from demo.prepare_job import prepare
 from demo.task import flights
-from demo.train import BATCH_SIZE, Errors, Regressor, codes, inputs, moments, report, validate
+from demo.train import BATCH_SIZE, Errors, Regressor, moments, report, run_epoch, validate
 from parquet_loader import BatchedDataLoader, Shard
 
 RANKS = 2
@@ -62,16 +62,7 @@ def _rank(
         optimiser = torch.optim.AdamW(parallel.parameters(), lr=3e-3, weight_decay=1e-4)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=epochs * len(loader))
         for epoch in range(epochs):
-            seen = Errors()
-            for batch in loader:
-                dense, label = inputs(batch, task)
-                predicted = parallel(dense, codes(batch, task))
-                loss = nn.functional.mse_loss(predicted, label) / std[-1] ** 2
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-                schedule.step()
-                seen.add(predicted.detach(), label)
+            seen = run_epoch(parallel, loader, task, std[-1] ** 2, optimiser, schedule)
             if rank == 0:  # the others wait for it at their next step
                 errors = validate(model, held_out, task)
                 print(f"epoch {epoch}: train MSE {seen.mse:.4g} on rank 0, validation MSE {errors['model'].mse:.4g}")

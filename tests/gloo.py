@@ -14,14 +14,35 @@ from typing import Any
 
 HANG_S = 280
 
-PREAMBLE = """
-    import json, os, sys, datetime
-    import torch, torch.distributed as dist
-    import pyarrow.compute as pc
-    from parquet_loader import BatchedDataLoader, ParquetLoaderError, ShardOptions
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds={timeout_s}))
-    rank, world = dist.get_rank(), dist.get_world_size()
-    root = sys.argv[1]
+# A process ends in order: what the script made is let go of, and with the group gloo's threads end, before the
+# interpreter does. A thread of gloo's that lets go of a tensor while the interpreter ends asks for Python's lock, is
+# ended there, and takes the process with it ("terminate called without an active exception").
+SCRIPT = """
+import datetime, gc, json, os, sys, traceback
+import torch, torch.distributed as dist
+import pyarrow.compute as pc
+from parquet_loader import BatchedDataLoader, ParquetLoaderError, ShardOptions
+
+root = sys.argv[1]
+
+
+def main(rank, world):
+{script}
+
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds={timeout_s}))
+failed = False
+try:
+    main(dist.get_rank(), dist.get_world_size())
+except Exception:
+    traceback.print_exc()
+    failed = True
+gc.collect()
+if dist.is_initialized():
+    if not failed:
+        dist.barrier()  # nobody leaves while another rank is in a collective
+    dist.destroy_process_group()
+sys.exit(failed)
 """
 
 
@@ -40,7 +61,8 @@ def run_on_ranks(count: int, root: str, script: str, folder: Path, timeout_s: in
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     file = folder / "script.py"
-    file.write_text(textwrap.dedent(PREAMBLE).format(timeout_s=timeout_s) + textwrap.dedent(script))
+    body = textwrap.indent(textwrap.dedent(script), "    ")
+    file.write_text(SCRIPT.format(script=body, timeout_s=timeout_s))
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
     processes = [
         subprocess.Popen(

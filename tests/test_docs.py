@@ -62,6 +62,7 @@ def test_python_blocks_run_in_order_in_an_empty_directory(
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed: pip install '.[frameworks]'")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # Ray's own is 15: on a busy machine its workers hardly come to run
     run(page, {"python"})
 
 

@@ -13,7 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader import BatchedDataLoader, ConfigurationError, LoaderStateError, MixedLoader, ResumeError, Shard
+from parquet_loader import (
+    BatchedDataLoader,
+    ConfigurationError,
+    LoaderStateError,
+    MixedLoader,
+    ResumeError,
+    SampleStore,
+    Scalar,
+    Schema,
+    Shard,
+    UnsupportedError,
+)
 from parquet_loader.mixture import Stop, mixture
 from tests.datasets import write_numbered
 
@@ -139,3 +150,13 @@ def test_what_is_another_mixture_is_refused(roots: dict[str, str]) -> None:
         ):
             with pytest.raises(ConfigurationError, match=reason):
                 MixedLoader(loaders, weights, stop=stop)  # type: ignore[arg-type]
+
+
+def test_a_store_does_not_mix_because_its_epochs_change(roots: dict[str, str], tmp_path: Path) -> None:
+    store = SampleStore(tmp_path / "store", schema=Schema({"id": Scalar("int64")}), max_bytes="1MiB")
+    with store.writer() as writer:
+        writer.write({"id": np.arange(20)})
+    with BatchedDataLoader(store, 4) as growing, BatchedDataLoader(roots["a"], 4) as fixed:
+        with pytest.raises(UnsupportedError, match="a SampleStore changes from epoch to epoch"):
+            MixedLoader({"growing": growing, "fixed": fixed}, {"growing": 1, "fixed": 1})
+        assert sum(len(batch["id"]) for batch in growing) == 20  # unharmed

@@ -1,4 +1,8 @@
-"""Stopping and going on in a new process: at every batch of an epoch, and at random points of three."""
+"""Stopping and going on, at every batch of an epoch and at random points of three, in new processes too.
+
+Every day: a fresh loader at every batch, and a new process at the first, a middle and the last one. `make test-all`: a
+new process at every batch, in both isolation modes.
+"""
 
 from __future__ import annotations
 
@@ -75,9 +79,8 @@ def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
-@pytest.mark.timeout(600)
-@each_isolation
-def test_a_new_process_goes_on_at_every_batch_of_an_epoch(root: str, isolation: Isolation) -> None:
+def run_and_states(root: str, isolation: Isolation) -> tuple[list[Exact], list[str]]:
+    """Two epochs without interruption, and the states of the first: at its start, and behind each batch."""
     with new_loader(root, "thread", 2) as loader:
         uninterrupted = [exact(batch) for _ in range(2) for batch in loader]
         length = len(loader)
@@ -87,7 +90,29 @@ def test_a_new_process_goes_on_at_every_batch_of_an_epoch(root: str, isolation: 
             assert exact(batch) == expected
             states.append(json.dumps(loader.state_dict()))
     assert len(states) == length + 1
+    return uninterrupted, states
+
+
+def test_a_fresh_loader_goes_on_at_every_batch_of_an_epoch(root: str) -> None:
+    uninterrupted, states = run_and_states(root, "thread")
+    length = len(states) - 1
     for taken, state in enumerate(states):
+        with new_loader(root, "thread", 1 + taken % 2) as loader:
+            loader.load_state_dict(json.loads(state))
+            delivering = deliver(loader)
+            for expected in uninterrupted[taken : length + 1]:
+                assert next(delivering) == expected
+            delivering.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(600)
+@each_isolation
+@pytest.mark.parametrize("at", ["three batches", pytest.param("every batch", marks=pytest.mark.slow)])
+def test_a_new_process_goes_on_at_any_batch_of_an_epoch(root: str, isolation: Isolation, at: str) -> None:
+    uninterrupted, states = run_and_states(root, isolation)
+    length = len(states) - 1
+    for taken in range(length + 1) if at == "every batch" else (1, length // 2 + 1, length):
+        state = states[taken]
         other = ISOLATIONS[(ISOLATIONS.index(isolation) + taken // 5) % 2]  # a state does not know of isolation
         batches, behind = in_new_process(root, other, state, length - taken or length, 1 + taken % 2)
         assert batches == uninterrupted[taken : length if taken < length else 2 * length]
