@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Event, RLock
 
-from parquet_loader.cache.copy import DamagedError, Index, Ranges, check_range, index_bytes, occupied_bytes, read_index
+from parquet_loader.cache.copy import DamagedError, Ranges, check_range, occupied_bytes, read_index
 from parquet_loader.cache.filling import Filling
 from parquet_loader.cache.leases import (
     HeldLease,
@@ -60,15 +60,6 @@ class Wanted:
         return Name(self.file, self.row_group, self.columns, nbytes)
 
 
-@dataclass(slots=True)
-class _Seen:
-    """A file of the cache that this process has opened before: its index, and which ranges it found to be whole."""
-
-    inode: int
-    index: Index
-    checked: set[int] = field(default_factory=set)
-
-
 class NoRoomError(Exception):
     """What would have to leave is being read by somebody."""
 
@@ -87,12 +78,13 @@ class Directory:
     def __init__(self, root: str, limit_bytes: int) -> None:
         self._places = Places(root)
         self._lock = RLock()  # owns the rest; held for no I/O but what ranking takes
-        self._seen: dict[str, _Seen] = {}
+        # By name; small, since there may be a hundred thousand: a file's inode, and a bit for each range found whole.
+        self._whole: dict[int, tuple[int, int]] = {}
         self._ranked_for: frozenset[str] | None = None
         self._leaving: list[Entry] = []
         self._places.make()
         self._block_bytes = max(4096, os.statvfs(root).f_frsize)
-        self._limit_bytes = limit_bytes - (self._places.folders + 1) * self._block_bytes  # and the ledger
+        self._limit_bytes = limit_bytes - (self._places.folders + 3) * self._block_bytes  # the ledger, a probe
         with transaction(self._places, rebuild=True) as account:
             self._take_back(account)
             _check_sparse(self._places)
@@ -130,22 +122,20 @@ class Directory:
         path = self._places.entry(name)
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            found = os.fstat(descriptor)
-            seen = self._seen.get(path)
-            if seen is None or seen.inode != found.st_ino:
-                seen = _Seen(found.st_ino, read_index(descriptor, str(name)))
-            index = seen.index
-            if found.st_size != index.size + index_bytes(len(index.ranges)) or index.size != wanted.size:
+            index, inode = read_index(descriptor, str(name)), os.fstat(descriptor).st_ino
+            if index.size != wanted.size:
                 raise DamagedError("its length is wrong")
             needed = index.covering(wanted.needed)
             if needed is None:
                 return False
+            known, whole = self._whole.get(hash(name), (inode, 0))
+            whole = whole if known == inode else 0
             for number in needed:
-                if number not in seen.checked:
+                if not whole >> number & 1:
                     check_range(descriptor, index, number)
-                    seen.checked.add(number)
+                    whole |= 1 << number
             with self._lock:
-                self._seen[path] = seen
+                self._whole[hash(name)] = inode, whole
             with contextlib.suppress(OSError):
                 os.utime(path)
             return True
@@ -170,7 +160,8 @@ class Directory:
                     self._take_back(account)
                     missing = self._missing(account, name.nbytes)
                 if missing > 0 and is_ranked:
-                    missing -= self._evict(account, enough(self._leaving, missing))
+                    unused = (entry for entry in self._leaving if self._is_unused(entry))
+                    missing -= self._evict(account, enough(unused, missing))
                 if missing <= 0:
                     file = LockedFile(path, b"")
                     account.taken_bytes += name.nbytes
@@ -186,10 +177,11 @@ class Directory:
             OSError, TimeoutError: it cannot be published.
         """
         index, path = filling.publish()
+        name = Name.parse(os.path.basename(path))
         with contextlib.suppress(FileNotFoundError):
-            seen = _Seen(os.stat(path).st_ino, index, set(range(len(index.ranges))))
+            inode = os.stat(path).st_ino
             with self._lock:
-                self._seen[path] = seen
+                self._whole[hash(name)] = inode, (1 << len(index.ranges)) - 1
         return path
 
     def wait_for_other(self, wanted: Wanted) -> None:
@@ -204,7 +196,7 @@ class Directory:
         """Remove a row group's file."""
         name = Name.parse(os.path.basename(path))
         with self._lock:
-            self._seen.pop(path, None)
+            self._whole.pop(hash(name), None)
         with contextlib.suppress(OSError), transaction(self._places) as account:
             if name is not None and os.path.lexists(path):
                 os.unlink(path)
@@ -248,6 +240,14 @@ class Directory:
             self._leaving = [entry for entry in self._leaving if entry.name not in gone]
         account.taken_bytes -= freed
         return freed
+
+    def _is_unused(self, entry: Entry) -> bool:
+        """Whether nobody has used a row group since it was ranked."""
+        name = Name.parse(entry.name)
+        assert name is not None
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(self._places.entry(name)).st_mtime_ns == entry.used_ns
+        return False
 
     def _take_back(self, account: Account) -> None:
         """Remove what the dead left: row groups on their way, and leases; in a transaction."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 60.0
 # So much of a row group is fetched at once, and then written.
-_AT_ONCE_BYTES = 64 * 2**20
+_AT_ONCE_BYTES = 16 * 2**20
 # Of what Python's and pyarrow's filesystems are made of, what tells one store from another; never a credential.
 _NOT_SECRET = ("region", "endpoint_override", "scheme", "host", "port", "account_name", "blob_storage_authority")
 
@@ -81,7 +81,10 @@ class RowGroupCache:
         with self._lock:
             self._is_read = is_read
             if self._directory is not None:
-                self._renew(self._directory)
+                try:
+                    self._renew(self._directory)
+                except OSError as error:
+                    self._pause(error)
 
     def local_path(self, row_group: int, columns: Sequence[str]) -> str | None:
         """Return a local file in which a row group's column chunks lie at their places; it is fetched if need be.
@@ -215,7 +218,7 @@ class RowGroupCache:
 
         if number not in self._files:
             file = self._snapshot.files[number]
-            home = _identity(self._snapshot.filesystem)
+            home = identity_of(self._snapshot.filesystem)
             digest = int(self._snapshot.file_digest[number])
             self._files[number] = file_id(home, file.path, file.size_bytes, file.mtime_ns, digest)
         return self._files[number]
@@ -250,10 +253,10 @@ def is_worth_it(settings: LocalCache, snapshot: Snapshot) -> bool:
     return False
 
 
-def _identity(filesystem: pafs.FileSystem) -> str:
+def identity_of(filesystem: pafs.FileSystem) -> str:
     """Return what tells a store from others; without its credentials, which may change."""
     if isinstance(filesystem, pafs.SubTreeFileSystem):
-        return json.dumps([_identity(filesystem.base_fs), filesystem.base_path])
+        return json.dumps([identity_of(filesystem.base_fs), filesystem.base_path])
     told: dict[str, Any] = {}
     if isinstance(filesystem, pafs.PyFileSystem):
         remote = getattr(filesystem.handler, "fs", None)

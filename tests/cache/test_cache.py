@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pytest
 
 from parquet_loader import BatchedDataLoader, ConfigurationError, LocalCache
 from parquet_loader.cache.copy import index_bytes
+from parquet_loader.cache.row_groups import identity_of
 from tests.cache.remote import (
     GROUP_ROWS,
     ROWS,
@@ -186,9 +188,7 @@ def test_a_smaller_limit_is_kept_from_the_start(root: Path, tmp_path: Path) -> N
 
 def flip(path: Path) -> None:
     with path.open("r+b") as file:
-        at = next(
-            n for n in range(path.stat().st_size // 2, path.stat().st_size) if os.pread(file.fileno(), 1, n) != b"\0"
-        )
+        at = os.lseek(file.fileno(), 0, os.SEEK_DATA) + 300_000
         byte = os.pread(file.fileno(), 1, at)[0]
         os.pwrite(file.fileno(), bytes([byte ^ 0x10]), at)
 
@@ -363,5 +363,14 @@ def test_a_loader_travels_with_its_cache(data: Path, root: Path, tmp_path: Path)
             assert there.stats().cache.hits == GROUPS
 
 
-def test_the_filesystem_is_far() -> None:
-    assert type(far(Path("/tmp"))).__name__ == "SubTreeFileSystem"
+def test_a_store_is_known_by_where_it_is_and_not_by_who_asks() -> None:
+    def s3(**options: str) -> pafs.FileSystem:
+        return pafs.S3FileSystem(
+            **{"endpoint_override": "localhost:1", "access_key": "me", "secret_key": "hidden", "region": "r", **options}
+        )
+
+    assert "hidden" not in identity_of(s3())
+    assert identity_of(s3()) == identity_of(s3(access_key="you", secret_key="other"))
+    assert identity_of(s3()) != identity_of(s3(endpoint_override="localhost:2"))
+    assert identity_of(far(Path("/a"))) != identity_of(far(Path("/b")))
+    assert identity_of(pafs.LocalFileSystem()) == identity_of(pafs.LocalFileSystem())
