@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Event, RLock
 
 from parquet_loader.cache.copy import DamagedError, Ranges, check_range, occupied_bytes, read_index
@@ -34,30 +36,62 @@ _LOOK_AGAIN_S = 0.01
 _PROBE_BYTES = 2**20
 
 
-@dataclass(frozen=True, slots=True)
 class Wanted:
     """A row group to be read.
 
-    Attributes:
+    Args:
         file: `file_id` of its version of its file.
         row_group: Its number there.
         columns: `columns_id` of the columns.
         size: Bytes of the file.
-        needed: Bytes of the column chunks, each range with its begin and end, in order.
-        ranges: What is fetched to have them, likewise; none has bytes of another.
+        spans: Returns the bytes of the column chunks, and the ranges that are fetched to have them: each with its begin
+            and end, in order; none of the ranges has bytes of another. Not called where a file for these very columns
+            is there, as finding out takes a while where columns are many.
     """
 
-    file: str
-    row_group: int
-    columns: int
-    size: int
-    needed: Ranges
-    ranges: Ranges
+    def __init__(
+        self, file: str, row_group: int, columns: int, size: int, spans: Callable[[], tuple[Ranges, Ranges]]
+    ) -> None:
+        self.file = file
+        self.row_group = row_group
+        self.columns = columns
+        self.size = size
+        self._spans = spans
+
+    @cached_property
+    def needed(self) -> Ranges:
+        """Bytes of the column chunks."""
+        return self._spans()[0]
+
+    @cached_property
+    def ranges(self) -> Ranges:
+        """What is fetched to have them."""
+        return self._spans()[1]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes are fetched."""
+        return sum(end - begin for begin, end in self.ranges)
 
     def name(self, block_bytes: int) -> Name:
         """Return what its file in the cache is called."""
         nbytes = occupied_bytes(self.size, self.ranges, block_bytes)
         return Name(self.file, self.row_group, self.columns, nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found of a row group.
+
+    Attributes:
+        path: A file that holds it, or None.
+        nbytes: What is read of it.
+        damaged: Files that were not what was written, and were dropped.
+    """
+
+    path: str | None
+    nbytes: int = 0
+    damaged: int = 0
 
 
 class NoRoomError(Exception):
@@ -100,34 +134,38 @@ class Directory:
             self._make_room(account, _in_blocks(lease_bytes(len(row_groups), len(columns)), self._block_bytes))
             return HeldLease(self._places, row_groups, columns)
 
-    def find(self, wanted: Wanted) -> tuple[str | None, int]:
-        """Return the path of a file that holds a row group's ranges, or None; and how many were damaged, and dropped.
+    def find(self, wanted: Wanted) -> Found:
+        """Return a file that holds a row group's columns, if there is one.
 
         Each range is compared with its checksum when this process reads it for the first time.
         """
-        name, damaged = wanted.name(self._block_bytes), 0
-        same = [other for other in names_in(self._places.bucket(name)) if other.prefix == name.prefix]
-        for other in sorted(same, key=lambda other: (other.columns != name.columns, other.nbytes)):
+        same = self._places.of_row_group(wanted.file, wanted.row_group)
+        damaged = 0
+        for name in sorted(same, key=lambda name: (name.columns != wanted.columns, name.nbytes)):
+            path = self._places.entry(name)
             try:
-                if self._holds(other, wanted):
-                    return self._places.entry(other), damaged
+                nbytes = self._held(path, name, wanted)
             except FileNotFoundError:
                 continue
             except (DamagedError, OSError):
-                self.drop(self._places.entry(other))
+                self.drop(path)
                 damaged += 1
-        return None, damaged
+                continue
+            if nbytes is not None:
+                return Found(path, nbytes, damaged)
+        return Found(None, 0, damaged)
 
-    def _holds(self, name: Name, wanted: Wanted) -> bool:
-        path = self._places.entry(name)
+    def _held(self, path: str, name: Name, wanted: Wanted) -> int | None:
+        """Return how many bytes a file holds of a row group's columns; None: not all of them."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             index, inode = read_index(descriptor, str(name)), os.fstat(descriptor).st_ino
             if index.size != wanted.size:
                 raise DamagedError("its length is wrong")
-            needed = index.covering(wanted.needed)
+            is_same = name.columns == wanted.columns
+            needed = list(range(len(index.ranges))) if is_same else index.covering(wanted.needed)
             if needed is None:
-                return False
+                return None
             known, whole = self._whole.get(hash(name), (inode, 0))
             whole = whole if known == inode else 0
             for number in needed:
@@ -138,7 +176,7 @@ class Directory:
                 self._whole[hash(name)] = inode, whole
             with contextlib.suppress(OSError):
                 os.utime(path)
-            return True
+            return sum(end - begin for begin, end in (index.ranges if is_same else wanted.needed))
         finally:
             os.close(descriptor)
 
@@ -184,13 +222,18 @@ class Directory:
                 self._whole[hash(name)] = inode, (1 << len(index.ranges)) - 1
         return path
 
+    def is_fetched_by_other(self, wanted: Wanted) -> bool:
+        """Whether a process that lives is fetching a row group."""
+        path = os.path.join(self._places.unfinished, str(wanted.name(self._block_bytes)))
+        with contextlib.suppress(OSError):
+            return is_locked(path)
+        return False
+
     def wait_for_other(self, wanted: Wanted) -> None:
         """Wait until nobody is fetching a row group any more, or for as long as that is worth."""
-        path = os.path.join(self._places.unfinished, str(wanted.name(self._block_bytes)))
         give_up = time.monotonic() + _PATIENCE_S
-        with contextlib.suppress(OSError):
-            while time.monotonic() < give_up and is_locked(path):
-                Event().wait(_LOOK_AGAIN_S)  # a lock of the system's knows no time-out
+        while time.monotonic() < give_up and self.is_fetched_by_other(wanted):
+            Event().wait(_LOOK_AGAIN_S)  # a lock of the system's knows no time-out
 
     def drop(self, path: str) -> None:
         """Remove a row group's file."""

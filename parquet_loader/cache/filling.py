@@ -8,7 +8,7 @@ from typing import Any
 
 from parquet_loader.cache.copy import Checksum, Index, Ranges, packed_index
 from parquet_loader.cache.ledger import transaction
-from parquet_loader.cache.places import Name, Places, names_in
+from parquet_loader.cache.places import Name, Places
 from parquet_loader.locks import LockedFile
 
 
@@ -63,8 +63,8 @@ class Filling:
         self._close()
         with transaction(self._places) as account:
             target = self._places.entry(self._name)
-            for other in names_in(os.path.dirname(target)):
-                if other.prefix == self._name.prefix and other.columns == self._name.columns:
+            for other in self._places.of_row_group(self._name.file, self._name.row_group):
+                if other.columns == self._name.columns:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(self._places.entry(other))
                         account.taken_bytes -= other.nbytes

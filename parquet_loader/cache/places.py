@@ -52,13 +52,8 @@ class Name(NamedTuple):
             return None
         return cls(match["file"], int(match["group"]), int(match["columns"], 16), int(match["nbytes"]))
 
-    @property
-    def prefix(self) -> str:
-        """How the names of all files of this row group begin."""
-        return f"{self.file}-{self.row_group}-"
-
     def __str__(self) -> str:
-        return f"{self.prefix}{self.columns:016x}-{self.nbytes}"
+        return f"{self.file}-{self.row_group}-{self.columns:016x}-{self.nbytes}"
 
 
 class Places:
@@ -83,13 +78,22 @@ class Places:
         for folder in (self.unfinished, self.readers, *self._buckets()):
             os.makedirs(folder, exist_ok=True)
 
-    def bucket(self, name: Name) -> str:
-        """Return the directory of a row group's files."""
-        return os.path.join(self.entries, f"{(int(name.file[:8], 16) + name.row_group) % _BUCKETS:02x}")
-
     def entry(self, name: Name) -> str:
         """Return the path of a row group's file."""
-        return os.path.join(self.bucket(name), str(name))
+        return os.path.join(self._bucket(name.file, name.row_group), str(name))
+
+    def of_row_group(self, file: str, row_group: int) -> list[Name]:
+        """Return the names of a row group's files, one for each set of columns."""
+        prefix = f"{file}-{row_group}-"
+        try:
+            found = os.listdir(self._bucket(file, row_group))
+        except FileNotFoundError:
+            return []
+        names = [Name.parse(text) for text in found if text.startswith(prefix)]
+        return [name for name in names if name is not None]
+
+    def _bucket(self, file: str, row_group: int) -> str:
+        return os.path.join(self.entries, f"{(int(file[:8], 16) + row_group) % _BUCKETS:02x}")
 
     def kept(self) -> Iterator[Entry]:
         """Yield all row groups that are kept; those that leave meanwhile may be missing."""

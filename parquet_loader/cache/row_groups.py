@@ -11,7 +11,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,9 @@ from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import BoolArray
 
 if TYPE_CHECKING:
+    from parquet_loader.cache.copy import Ranges
     from parquet_loader.cache.directory import Directory, Wanted
+    from parquet_loader.cache.filling import Filling
 
 _PAUSE_S = 60.0
 # So much of a row group is fetched at once, and then written.
@@ -94,25 +96,65 @@ class RowGroupCache:
         Raises:
             SourceError, OSError: it cannot be fetched.
         """
-        if self._pid != os.getpid():
-            self._reset()
-        chunks, size = self._chunks(row_group, columns)
-        nbytes = sum(chunk.size for chunk in chunks)
         directory = self._opened()
-        path = None
-        if directory is not None:
-            wanted = self._wanted(row_group, columns, chunks, size)
-            path, damaged = directory.find(wanted)
-            self._count(damaged=damaged)
-            if path is None:
-                path, is_hit = self._brought(directory, wanted, row_group, nbytes)
-                if not is_hit:
-                    return path
-        if path is None:
-            self._count(misses=1, bytes_fetched=nbytes)
-        else:
-            self._count(hits=1, bytes_from_cache=nbytes)
+        wanted = self._wanted(row_group, columns)
+        path = self._found(directory, wanted)
+        if path is not None:
+            return path
+        filling = self._begun(directory, wanted)
+        if filling is None and directory is not None and directory.is_fetched_by_other(wanted):
+            directory.wait_for_other(wanted)
+            path = self._found(directory, wanted)
+            if path is not None:
+                return path
+        if directory is not None and filling is not None:
+            try:
+                file = self._snapshot.files[int(self._snapshot.row_group_file[row_group])]
+                parts = ((n, self._fetcher.fetch(file, some)) for n, some in _in_parts(wanted.ranges))
+                path = self._filled(directory, filling, parts)
+            finally:
+                filling.abandon()  # does nothing where it was published
+        self._missed(wanted, path)
         return path
+
+    def _found(self, directory: Directory | None, wanted: Wanted) -> str | None:
+        if directory is None:
+            return None
+        found = directory.find(wanted)
+        is_hit = found.path is not None
+        self._count(hits=is_hit, bytes_from_cache=found.nbytes, damaged=found.damaged)
+        return found.path
+
+    def _missed(self, wanted: Wanted, path: str | None) -> None:
+        nbytes = wanted.nbytes
+        self._count(misses=1, bytes_fetched=nbytes, bytes_stored=0 if path is None else nbytes)
+
+    def _begun(self, directory: Directory | None, wanted: Wanted) -> Filling | None:
+        from parquet_loader.cache.directory import NoRoomError  # noqa: PLC0415  (needs a system with flock)
+
+        if directory is not None:
+            try:
+                return directory.begin(wanted)
+            except NoRoomError:
+                pass
+            except OSError as error:
+                self._pause(error)
+        return None
+
+    def _filled(self, directory: Directory, filling: Filling, parts: Iterable[tuple[int, Sequence[Any]]]) -> str | None:
+        """Write a row group and publish it; what fetching raises is raised, what writing raises is not."""
+        for first, buffers in parts:
+            try:
+                for number, buffer in enumerate(buffers, first):
+                    filling.write(number, buffer)
+            except OSError as error:
+                self._pause(error)
+                return None
+        try:
+            return directory.published(filling)
+        except OSError as error:
+            self._pause(error)
+            return None
 
     def close(self) -> None:
         """Say that nothing is read any more; what is read all the same is cached as before."""
@@ -127,66 +169,23 @@ class RowGroupCache:
             self._directory.drop(path)
             self._count(damaged=1)
 
-    def _brought(self, directory: Directory, wanted: Wanted, row_group: int, nbytes: int) -> tuple[str | None, bool]:
-        """Fetch a row group into the cache; return its path if it is there, and whether another fetched it."""
-        from parquet_loader.cache.directory import NoRoomError  # noqa: PLC0415  (needs a system with flock)
-
-        try:
-            filling = directory.begin(wanted)
-            if filling is None:
-                directory.wait_for_other(wanted)
-                path, _ = directory.find(wanted)
-                return path, True
-        except NoRoomError:
-            filling = None
-        except OSError as error:
-            self._pause(error)
-            filling = None
-        self._count(misses=1, bytes_fetched=nbytes)
-        if filling is None:
-            return None, False
-        try:
-            file = self._snapshot.files[int(self._snapshot.row_group_file[row_group])]
-            for first, some in _in_parts([ByteRange(*span) for span in wanted.ranges]):
-                buffers = self._fetcher.fetch(file, some)
-                try:
-                    for number, buffer in enumerate(buffers, first):
-                        filling.write(number, buffer)
-                except OSError as error:
-                    self._pause(error)
-                    return None, False
-            try:
-                path = directory.published(filling)
-            except OSError as error:
-                self._pause(error)
-                return None, False
-            self._count(bytes_stored=nbytes)
-            return path, False
-        finally:
-            filling.abandon()  # does nothing where it was published
-
-    def _chunks(self, row_group: int, columns: Sequence[str]) -> tuple[list[ByteRange], int]:
-        number = int(self._snapshot.row_group_file[row_group])
-        size = self._snapshot.files[number].size_bytes
-        footer = self._snapshot.footers.get(number)
-        return chunk_ranges(footer, int(self._snapshot.row_group_number[row_group]), columns, size), size
-
-    def _wanted(self, row_group: int, columns: Sequence[str], chunks: list[ByteRange], size: int) -> Wanted:
+    def _wanted(self, row_group: int, columns: Sequence[str]) -> Wanted:
         from parquet_loader.cache.directory import Wanted  # noqa: PLC0415
         from parquet_loader.cache.places import columns_id  # noqa: PLC0415
 
-        number = int(self._snapshot.row_group_file[row_group])
-        return Wanted(
-            self._file_id(number),
-            int(self._snapshot.row_group_number[row_group]),
-            columns_id(columns),
-            size,
-            sorted(chunks),
-            merge(chunks, gap_bytes=GAP_BYTES, request_bytes=REQUEST_BYTES),
-        )
+        file, number = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_number[row_group])
+        size = self._snapshot.files[file].size_bytes
+
+        def spans() -> tuple[Ranges, Ranges]:
+            chunks = chunk_ranges(self._snapshot.footers.get(file), number, columns, size)
+            return sorted(chunks), merge(chunks, gap_bytes=GAP_BYTES, request_bytes=REQUEST_BYTES)
+
+        return Wanted(self._file_id(file), number, columns_id(columns), size, spans)
 
     def _opened(self) -> Directory | None:
         """Return the directory, or None while it cannot be used."""
+        if self._pid != os.getpid():
+            self._reset()
         if time.monotonic() < self._resumes_at:
             return None
         with self._lock:
@@ -276,11 +275,11 @@ def identity_of(filesystem: pafs.FileSystem) -> str:
     return json.dumps([filesystem.type_name, told], sort_keys=True)
 
 
-def _in_parts(ranges: list[ByteRange]) -> list[tuple[int, list[ByteRange]]]:
+def _in_parts(ranges: Ranges) -> list[tuple[int, list[ByteRange]]]:
     """Divide ranges so that each part is of a bounded size; each comes with the number of its first range."""
     parts: list[tuple[int, list[ByteRange]]] = []
     held = 0
-    for number, span in enumerate(ranges):
+    for number, span in enumerate(ByteRange(*span) for span in ranges):
         if not parts or held + span.size > _AT_ONCE_BYTES:
             parts.append((number, []))
             held = 0

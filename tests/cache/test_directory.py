@@ -13,7 +13,7 @@ import pytest
 
 import parquet_loader.cache.directory as directory_module
 from parquet_loader.cache.copy import Checksum, Index, checksum, occupied_bytes
-from parquet_loader.cache.directory import Directory, NoRoomError, Wanted
+from parquet_loader.cache.directory import Directory, Found, NoRoomError, Wanted
 from parquet_loader.cache.filling import Filling
 from parquet_loader.cache.ledger import transaction
 from parquet_loader.cache.places import Name, Places, file_id, row_group_id, row_group_ids
@@ -26,7 +26,7 @@ LIMIT = 2**22
 
 def wanted(row_group: int = 0, *, nbytes: int = 100_000, columns: int = 1) -> Wanted:
     span = ((10_000, 10_000 + nbytes),)
-    return Wanted(file_id("somewhere", "file"), row_group, columns, SIZE, span, span)
+    return Wanted(file_id("somewhere", "file"), row_group, columns, SIZE, lambda: (span, span))
 
 
 def fill(filling: Filling | None, nbytes: int = 100_000) -> Filling:
@@ -47,7 +47,7 @@ def test_who_comes_second_waits_for_the_first_and_reads_what_it_fetched(tmp_path
     path = one.published(filling)
     waiting.join(30)
     assert not waiting.is_alive()
-    assert other.find(wanted()) == (path, 0)
+    assert other.find(wanted()).path == path
 
 
 def test_nobody_waits_for_one_that_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_nobody_waits_for_one_that_is_stuck(tmp_path: Path, monkeypatch: pytest.
     filling = one.begin(wanted())
     assert filling is not None
     other.wait_for_other(wanted())  # comes back
-    assert other.find(wanted()) == (None, 0)
+    assert other.find(wanted()) == Found(None)
     filling.abandon()
     again = other.begin(wanted())
     assert again is not None
@@ -69,7 +69,7 @@ def test_a_lock_that_is_not_let_go_of_is_given_up(tmp_path: Path, monkeypatch: p
     opened = Directory(str(tmp_path), LIMIT)
     path = opened.published(fill(opened.begin(wanted())))
     with exclusive(str(tmp_path / "ledger")):
-        assert opened.find(wanted()) == (path, 0)  # what is there is read all the same
+        assert opened.find(wanted()) == Found(path, 100_000)  # what is there is read all the same
         with pytest.raises(TimeoutError, match="another process holds the lock"):
             opened.begin(wanted(1))
         with pytest.raises(TimeoutError):
@@ -94,7 +94,7 @@ def test_what_a_dead_process_left_is_taken_back(tmp_path: Path) -> None:
     opened = Directory(str(tmp_path), LIMIT)
     assert os.listdir(tmp_path / "unfinished-1") == os.listdir(tmp_path / "readers") == []
     (path,) = copies(tmp_path)
-    assert opened.find(wanted()) == (str(path), 0)
+    assert opened.find(wanted()) == Found(str(path), 100_000)
     assert account(tmp_path) == wanted().name(4096).nbytes
 
 
@@ -117,7 +117,7 @@ def test_a_row_group_that_can_never_fit_is_refused(tmp_path: Path) -> None:
     kept = opened.published(fill(opened.begin(wanted())))
     span = ((0, LIMIT),)
     with pytest.raises(NoRoomError):
-        opened.begin(Wanted(file_id("large"), 0, 1, LIMIT, span, span))
+        opened.begin(Wanted(file_id("large"), 0, 1, LIMIT, lambda: (span, span)))
     assert os.path.exists(kept)  # and nothing leaves for it
 
 
@@ -125,7 +125,7 @@ def test_a_directory_that_is_deleted_while_it_is_open_is_an_error_and_no_more(tm
     opened = Directory(str(tmp_path / "cache"), LIMIT)
     filling = fill(opened.begin(wanted()))
     subprocess.run(["rm", "-rf", str(tmp_path / "cache")], check=True)
-    assert opened.find(wanted()) == (None, 0)
+    assert opened.find(wanted()) == Found(None)
     with pytest.raises(OSError, match="No such file"):
         opened.published(filling)
     filling.abandon()
@@ -138,7 +138,7 @@ def test_a_directory_that_is_deleted_while_it_is_open_is_an_error_and_no_more(tm
 
 def test_names_that_are_none_of_ours_are_left_alone(tmp_path: Path) -> None:
     opened = Directory(str(tmp_path), LIMIT)
-    bucket = Path(Places(str(tmp_path)).bucket(wanted().name(4096)))
+    bucket = Path(Places(str(tmp_path)).entry(wanted().name(4096))).parent
     strange = [bucket / "notes.txt", tmp_path / "unfinished-1" / "mine", tmp_path / "README"]
     for path in strange:
         path.write_text("mine")
