@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
-from parquet_loader.cache.row_groups import PlainFetcher
 from parquet_loader.columns import Column
 from parquet_loader.decode import Decoder, Place
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
@@ -82,7 +81,7 @@ class Reader:
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
             columns = [self._file_columns(row_group) for row_group in firsts.tolist()]
-            self.cache = RowGroupCache(cache, snapshot, columns, snapshot.remote or PlainFetcher(snapshot.filesystem))
+            self.cache = RowGroupCache(cache, snapshot, columns)
 
     @property
     def remote(self) -> RemoteStore | None:

@@ -14,7 +14,7 @@ contents    for people: what is in it
 """
 
 from parquet_loader.cache.figures import CacheStats
-from parquet_loader.cache.row_groups import RowGroupCache, is_worth_it
+from parquet_loader.cache.row_groups import AT_ONCE_BYTES, RowGroupCache, is_worth_it
 from parquet_loader.cache.settings import LocalCache
 
-__all__ = ["CacheStats", "LocalCache", "RowGroupCache", "is_worth_it"]
+__all__ = ["AT_ONCE_BYTES", "CacheStats", "LocalCache", "RowGroupCache", "is_worth_it"]

@@ -22,9 +22,12 @@ import pyarrow.fs as pafs
 
 from parquet_loader.cache.figures import CacheStats
 from parquet_loader.cache.settings import LocalCache
+from parquet_loader.errors import SourceError
 from parquet_loader.filesystem import is_local
+from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import ByteRange, RangeFetcher, chunk_ranges, merge
 from parquet_loader.snapshot import Snapshot
+from parquet_loader.source import SourceFile
 from parquet_loader.types import BoolArray
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 60.0
 # So much of a row group is fetched at once, and then written.
-_AT_ONCE_BYTES = 16 * 2**20
+AT_ONCE_BYTES = 16 * 2**20
 # Of what Python's and pyarrow's filesystems are made of, what tells one store from another; never a credential.
 _NOT_SECRET = ("region", "endpoint_override", "scheme", "host", "port", "account_name", "blob_storage_authority")
 
@@ -46,16 +49,15 @@ class RowGroupCache:
         settings: Where it is.
         snapshot: What is read.
         columns: The columns read of a file, for each of the snapshot's schemas.
-        fetcher: What fetches bytes.
     """
 
-    def __init__(
-        self, settings: LocalCache, snapshot: Snapshot, columns: Sequence[Sequence[str]], fetcher: RangeFetcher
-    ) -> None:
+    def __init__(self, settings: LocalCache, snapshot: Snapshot, columns: Sequence[Sequence[str]]) -> None:
         self._settings = settings
         self._snapshot = snapshot
         self._columns = columns
-        self._fetcher = fetcher
+        self._fetcher: RangeFetcher = snapshot.remote or DiskFetcher()
+        options = snapshot.remote.options if snapshot.remote else RemoteOptions()
+        self._gap_bytes, self._request_bytes = int(options.gap_bytes), int(options.request_bytes)
         self._is_read: BoolArray = snapshot.row_group_rows > 0
         self._reset()
 
@@ -70,7 +72,7 @@ class RowGroupCache:
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without what belongs to this process."""
-        kept = ("_settings", "_snapshot", "_columns", "_fetcher", "_is_read")
+        kept = ("_settings", "_snapshot", "_columns", "_fetcher", "_gap_bytes", "_request_bytes", "_is_read")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -178,7 +180,7 @@ class RowGroupCache:
 
         def spans() -> tuple[Ranges, Ranges]:
             chunks = chunk_ranges(self._snapshot.footers.get(file), number, columns, size)
-            return sorted(chunks), merge(chunks, gap_bytes=GAP_BYTES, request_bytes=REQUEST_BYTES)
+            return sorted(chunks), merge(chunks, gap_bytes=self._gap_bytes, request_bytes=self._request_bytes)
 
         return Wanted(self._file_id(file), number, columns_id(columns), size, spans)
 
@@ -219,7 +221,7 @@ class RowGroupCache:
             file = self._snapshot.files[number]
             home = identity_of(self._snapshot.filesystem)
             digest = int(self._snapshot.file_digest[number])
-            self._files[number] = file_id(home, file.path, file.size_bytes, file.mtime_ns, digest)
+            self._files[number] = file_id(home, file.path, file.size_bytes, file.mtime_ns, file.etag, digest)
         return self._files[number]
 
     def _count(self, **changes: int) -> None:
@@ -238,6 +240,18 @@ class RowGroupCache:
         if is_new:
             with contextlib.suppress(Warning):  # an epoch does not fail for it, even where warnings are errors
                 warnings.warn(f"LocalCache({str(self._settings.path)!r}): {problem}", RuntimeWarning, stacklevel=2)
+
+
+class DiskFetcher:
+    """Reads ranges of files on another disk, one after another; the system reads ahead by itself."""
+
+    def fetch(self, file: SourceFile, ranges: Sequence[ByteRange]) -> list[pa.Buffer]:
+        """Return the bytes of each range; see `RangeFetcher`."""
+        with pa.OSFile(file.path) as opened:
+            buffers = [opened.read_at(span.size, span.start) for span in ranges]
+        if any(len(buffer) != span.size for buffer, span in zip(buffers, ranges, strict=True)):
+            raise SourceError(f"{file.path}: the file ends before byte {ranges[-1].stop}; it has changed")
+        return [pa.py_buffer(buffer) for buffer in buffers]
 
 
 def is_worth_it(settings: LocalCache, snapshot: Snapshot) -> bool:
@@ -280,25 +294,9 @@ def _in_parts(ranges: Ranges) -> list[tuple[int, list[ByteRange]]]:
     parts: list[tuple[int, list[ByteRange]]] = []
     held = 0
     for number, span in enumerate(ByteRange(*span) for span in ranges):
-        if not parts or held + span.size > _AT_ONCE_BYTES:
+        if not parts or held + span.size > AT_ONCE_BYTES:
             parts.append((number, []))
             held = 0
         parts[-1][1].append(span)
         held += span.size
     return parts
-
-
-GAP_BYTES = 2**20
-REQUEST_BYTES = 2**23
-
-
-class PlainFetcher:
-    """Fetches ranges one after another."""
-
-    def __init__(self, filesystem: pafs.FileSystem) -> None:
-        self._filesystem = filesystem
-
-    def fetch(self, file: Any, ranges: Sequence[ByteRange]) -> list[pa.Buffer]:
-        """Return the bytes of each range."""
-        with self._filesystem.open_input_file(file.path) as opened:
-            return [pa.py_buffer(opened.read_at(span.size, span.start)) for span in ranges]
