@@ -15,9 +15,10 @@ from functools import partial
 from threading import Thread
 
 from parquet_loader.building import Budget
+from parquet_loader.cache import AT_ONCE_BYTES
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, Slice
-from parquet_loader.read import Reader
+from parquet_loader.read import Copy, Reader
 from parquet_loader.remote.fetcher import Fetcher, RemoteFigures
 from parquet_loader.remote.memory import SparseFile
 from parquet_loader.sizes import Sizing
@@ -28,6 +29,8 @@ Run = tuple[int, int]
 
 # Row groups begun before their bytes are needed, however small they are.
 _MOST_RUNS = 1024
+# The same where they go to the local cache, so that it does not drop some before they are read.
+_MOST_CACHED_RUNS = 64
 # The first row groups say how much of their bytes the columns read are; later ones may take somewhat more.
 _MARGIN = 1.1
 
@@ -40,7 +43,7 @@ class _Fetch:
         window: The window that needs it first.
         row_group: Which.
         held_bytes: What it is counted as: an estimate at first.
-        file: Its bytes, when they are there.
+        copy: Its bytes, when they are there: in memory, or the path of a file of the local cache.
         error: What came instead.
         is_streamed: It is read from the store by a cursor, as it is too large to lie in memory with others.
     """
@@ -48,7 +51,7 @@ class _Fetch:
     window: int
     row_group: int
     held_bytes: int
-    file: SparseFile | None = None
+    copy: SparseFile | str | None = None
     error: BaseException | None = None
     is_streamed: bool = False
 
@@ -87,6 +90,8 @@ class Ahead:
         self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
         self._estimates = estimates
         self._broken = broken
+        self._is_cached = reader.cache is not None
+        self._store = reader.remote
         self._fetcher: Fetcher = reader.remote.fetcher()
         self._runs: dict[Run, _Fetch] = {}
         self._coming = self._first_slices(plan, first_window)
@@ -121,16 +126,26 @@ class Ahead:
     def start(self) -> None:
         """Start the fetching thread; without the lock."""
         self._fetcher.start()
+        self._store.share(self._fetcher)
+
+    def end(self) -> None:
+        """Let nobody wait for the store any more; with or without the lock."""
+        self._fetcher.close(wait=False)
 
     def close(self, *, wait: bool) -> None:
         """Cancel what is in flight, end the thread, and let go of what was fetched; without the lock, to `wait`."""
+        self._store.unshare(self._fetcher)
         self._fetcher.close(wait=wait)
         if wait:
             self._runs.clear()
 
     def step(self, needed_window: int) -> None:
         """Begin to fetch what there is room for; the next row group of the window needed next always, if need be."""
-        while self._next is not None and len(self._runs) < _MOST_RUNS:
+        while (
+            self._next is not None
+            and self._fetcher.is_here
+            and len(self._runs) < (_MOST_CACHED_RUNS if self._is_cached else _MOST_RUNS)
+        ):
             window, piece = self._next
             estimate = self._estimate(piece.row_group)
             is_owed = window <= needed_window and not self._in_flight
@@ -144,9 +159,11 @@ class Ahead:
         return int(_MARGIN * self._ratio * int(self._estimates[row_group]))
 
     def _begin(self, window: int, piece: Slice, estimate: int) -> None:
+        if self._is_cached:  # which fetches a large one in parts, and keeps it on the disk
+            estimate = min(estimate, AT_ONCE_BYTES)
         fetch = _Fetch(window, piece.row_group, estimate)
         self._runs[piece.run] = fetch
-        if estimate > self._largest_bytes:
+        if estimate > self._largest_bytes and not self._is_cached:
             fetch.held_bytes, fetch.is_streamed = 0, True
             return
         self._hold(estimate)
@@ -154,16 +171,16 @@ class Ahead:
         work = self._reader.fetched(piece.row_group, self._fetcher)
         self._fetcher.begin(work, partial(self._arrived, piece.run, fetch))
 
-    def _arrived(self, run: Run, fetch: _Fetch, file: SparseFile | None, error: BaseException | None) -> None:
+    def _arrived(self, run: Run, fetch: _Fetch, copy: SparseFile | str | None, error: BaseException | None) -> None:
         with self._workers.lock:
             self._in_flight -= 1
-            fetch.file, fetch.error = file, error
+            fetch.copy, fetch.error = copy, error
             held = 0
-            if file is not None:
-                held = file.held_bytes
+            if isinstance(copy, SparseFile):
+                held = copy.held_bytes
                 self._ratio = max(self._ratio, held / max(1, int(self._estimates[fetch.row_group])))
             if self._runs.get(run) is not fetch:  # let go of meanwhile
-                fetch.file, held = None, 0
+                fetch.copy, held = None, 0
             self._hold(held - fetch.held_bytes)
             fetch.held_bytes = held
             self._workers.notify()
@@ -171,25 +188,25 @@ class Ahead:
     def is_ready(self, run: Run) -> bool:
         """Whether a row group can be read, or has failed."""
         fetch = self._runs.get(run)
-        return fetch is not None and (fetch.is_streamed or fetch.file is not None or fetch.error is not None)
+        return fetch is not None and (fetch.is_streamed or fetch.copy is not None or fetch.error is not None)
 
-    def taken(self, run: Run) -> Callable[[], SparseFile | None]:
-        """Return what gives a row group's bytes, or raises what came instead; None: it is read by a cursor."""
+    def taken(self, run: Run) -> Callable[[], Copy]:
+        """Return what says where a row group's bytes are, or raises what came instead; None: where they were."""
         fetch = self._runs[run]
 
-        def give() -> SparseFile | None:
+        def give() -> Copy:
             if fetch.error is not None:
                 raise fetch.error
-            return fetch.file
+            return fetch.copy.buffer if isinstance(fetch.copy, SparseFile) else fetch.copy
 
         return give
 
     def let_go(self, run: Run) -> None:
         """Say that a row group has been read, or will not be."""
         fetch = self._runs.pop(run, None)
-        if fetch is not None and (fetch.file is not None or fetch.error is not None or fetch.is_streamed):
+        if fetch is not None and (fetch.copy is not None or fetch.error is not None or fetch.is_streamed):
             self._hold(-fetch.held_bytes)
-            fetch.file = None
+            fetch.copy = None
 
     def _hold(self, change: int) -> None:
         self._budget.fetched_bytes += change

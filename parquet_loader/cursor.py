@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from parquet_loader.errors import DataError
 from parquet_loader.pieces import Piece
-from parquet_loader.read import Reader
+from parquet_loader.read import Copy, Reader
 
 
 class Cursor:
@@ -18,7 +16,7 @@ class Cursor:
         batch_rows: About how many rows are decoded at a time; rows that are not decoded may come more at a time.
     """
 
-    def __init__(self, reader: Reader, row_group: int, batch_rows: int, fetched: pa.Buffer | None = None) -> None:
+    def __init__(self, reader: Reader, row_group: int, batch_rows: int, fetched: Copy = None) -> None:
         self._stream = reader.pieces(row_group, batch_rows, fetched)
         self._left: Piece | None = None
         self.position = 0

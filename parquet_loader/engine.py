@@ -19,8 +19,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from parquet_loader.ahead import Ahead
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.building import Account, Budget, Building, ReadSlice
@@ -30,7 +28,7 @@ from parquet_loader.errors import LoaderStateError, ParquetLoaderError, RemoteEr
 from parquet_loader.making import BatchMaking
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
-from parquet_loader.read import Reader
+from parquet_loader.read import Copy, Reader
 from parquet_loader.sizes import SHARE_READS, SHARE_WINDOWS, Sizing
 from parquet_loader.types import IntArray
 from parquet_loader.window import Assembly, Carry, Parts, Room, Window
@@ -149,7 +147,7 @@ class Engine:
         self._admitted = self._first_window
         self._broken: set[int] = set()
         self._fetching: Ahead | None = None
-        if reader.remote is not None and reader.cache is None:
+        if reader.remote is not None:
             assert estimates is not None
             self._fetching = Ahead(
                 reader, plan, sizing, self.budget, self.workers, estimates, self._first_window, self._broken
@@ -176,6 +174,8 @@ class Engine:
 
     def close(self) -> None:
         """End the workers and let go of everything; idempotent, and safe in any thread and in a forked child."""
+        if self._fetching is not None:
+            self._fetching.end()
         has_ended = self.workers.close()
         if self._fetching is not None:
             self._fetching.close(wait=has_ended)
@@ -418,11 +418,10 @@ class Engine:
         fetched = None if fetching is None or cursor is not None else fetching.taken(piece.run)
 
         def run() -> ReadSlice:
-            file = None if fetched is None else fetched()
-            buffer = None if file is None else file.buffer
+            copy = None if fetched is None else fetched()
             if not whole:
-                return self._read_by_cursor(window, number, piece, cursor, buffer)
-            table, read_bytes = self._reader.read(piece.row_group, buffer)
+                return self._read_by_cursor(window, number, piece, cursor, copy)
+            table, read_bytes = self._reader.read(piece.row_group, copy)
             return ReadSlice(window.assembly.place(number, 0, table, len(table)), read_bytes, None)
 
         def landed(kept: int, left_open: Cursor | None) -> None:
@@ -454,14 +453,14 @@ class Engine:
         return Job("read", run, done, failed)
 
     def _read_by_cursor(
-        self, window: Building, number: int, piece: Slice, cursor: Cursor | None, fetched: pa.Buffer | None
+        self, window: Building, number: int, piece: Slice, cursor: Cursor | None, copy: Copy
     ) -> ReadSlice:
         """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile.
 
         Parquet pages say how many rows they hold only when they are read: rows before the first are decoded, too.
         """
         read_bytes = self._reader.encoded_bytes(piece.row_group) if cursor is None else 0
-        cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows, fetched)
+        cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows, copy)
         kept, at_row = 0, 0
         try:
             while cursor.position < piece.start and not self.workers.is_closing:

@@ -88,8 +88,8 @@ class Reader:
         """What fetches row groups; None where files are local."""
         return self._snapshot.remote
 
-    async def fetched(self, row_group: int, fetcher: Fetcher) -> SparseFile:
-        """Return a row group's columns as they lie in the file, on the event loop of a fetcher.
+    async def fetched(self, row_group: int, fetcher: Fetcher) -> SparseFile | str:
+        """Return a row group's columns as they lie in the file, on the event loop of a fetcher: in memory, or cached.
 
         Raises:
             SourceError: see `RangeFetcher`. DataError: the footer names bytes that the file does not have.
@@ -97,6 +97,10 @@ class Reader:
         number = int(self._snapshot.row_group_file[row_group])
         footer = await self._snapshot.footers.fetched(number, fetcher)
         file, ranges = self._snapshot.files[number], self.ranges(row_group, footer, fetcher.options)
+        if self.cache is not None and ranges:
+            path = await fetcher.call(partial(self.cache.local_path, row_group, self._file_columns(row_group)))
+            if path is not None:
+                return path
         sparse = SparseFile(file.size_bytes, ranges)
         await fetcher.read_all(file, ranges, [sparse.place(span) for span in ranges])
         fetcher.figures.row_groups += 1
@@ -144,7 +148,7 @@ class Reader:
         buffer: pa.Buffer = sparse.buffer
         return buffer
 
-    def read(self, row_group: int, fetched: pa.Buffer | None = None) -> tuple[pa.Table, int]:
+    def read(self, row_group: int, fetched: Copy = None) -> tuple[pa.Table, int]:
         """Return one row group's canonical rows that pass the filter, and the bytes read from the file.
 
         What was fetched of a file that is not local is read from there; else it is fetched now.
@@ -224,18 +228,17 @@ class Reader:
         for piece in self._pieces(row_group, batch_rows, (), fetched):
             yield piece.table
 
-    def pieces(self, row_group: int, batch_rows: int, fetched: pa.Buffer | None = None) -> Iterator[Piece]:
+    def pieces(self, row_group: int, batch_rows: int, fetched: Copy = None) -> Iterator[Piece]:
         """Yield what `stream` does, with wide columns left in the file where they can be read straight to their places.
 
         A piece is to be read before the next one but one is asked for, and before the iterator is closed.
         """
         return self._pieces(row_group, batch_rows, self._decoder(row_group).placed_columns, fetched)
 
-    def _pieces(
-        self, row_group: int, batch_rows: int, placed: Collection[str], fetched: pa.Buffer | None
-    ) -> Iterator[Piece]:
+    def _pieces(self, row_group: int, batch_rows: int, placed: Collection[str], fetched: Copy) -> Iterator[Piece]:
         columns, first_row, row_filter = self._file_columns(row_group), 0, self._row_filter(row_group)
-        explained = partial(self._explained, row_group, columns, copy=fetched)
+        memory = None if isinstance(fetched, str) else fetched
+        explained = partial(self._explained, row_group, columns, copy=memory)
         copy: Copy = fetched
         try:
             if fetched is None and self.cache is not None:

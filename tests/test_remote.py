@@ -21,6 +21,7 @@ import pytest
 from demo.archive import ACCESS_KEY, SECRET_KEY, Server, find_rclone
 from parquet_loader import (
     BatchedDataLoader,
+    LocalCache,
     OutputOptions,
     Ragged,
     ReadOptions,
@@ -318,7 +319,7 @@ def test_a_pass_that_is_left_ends_with_requests_in_flight(store: Store, connecti
 SCRIPT = """
 import sys, signal, threading
 import pyarrow.fs as pafs
-from parquet_loader import BatchedDataLoader, OutputOptions, Ragged, ReadOptions, RemoteOptions
+from parquet_loader import BatchedDataLoader, LocalCache, OutputOptions, Ragged, ReadOptions, RemoteOptions
 endpoint, key, secret, connections, how, isolation = sys.argv[1:]
 fs = pafs.S3FileSystem(endpoint_override=endpoint, scheme="http", access_key=key, secret_key=secret, region="other")
 options = ReadOptions(remote=RemoteOptions(connections=connections, request_bytes=5000, hedge=False))
@@ -385,3 +386,34 @@ def test_resumed_in_the_midst_of_an_epoch(store: Store) -> None:
         loader.load_state_dict(state)
         same.seek(0, 30)
         assert_same(loader, same)
+
+
+@pytest.mark.parametrize("connections", BOTH)
+def test_a_local_cache_is_filled_ahead_and_asked_first(store: Store, connections: str, tmp_path: Path) -> None:
+    cache = LocalCache(tmp_path / "cache", "64MiB")
+    with far(store.endpoint) as proxy, opened(proxy, remote(connections), cache=cache) as loader:
+        with local(store) as same:
+            assert_same(loader, same)
+            asked = proxy.asked("part-")
+            figures = loader.stats().cache
+            assert figures is not None
+            assert figures.hits + figures.misses == 3 * ROWS // GROUP
+            assert figures.hits == 1  # of which rows were looked at for their size
+            assert_same(loader, same)
+        figures = loader.stats().cache
+        assert figures is not None
+        assert (figures.hits, figures.misses) == (3 * ROWS // GROUP, 0)
+        assert proxy.asked("part-") == asked
+
+
+def test_a_pass_with_a_cache_ends_with_requests_in_flight(store: Store, tmp_path: Path) -> None:
+    cache = LocalCache(tmp_path / "cache", "64MiB")
+    with far(store.endpoint) as proxy:
+        loader = opened(proxy, remote("obstore", stall_s=60.0, deadline_s=100.0), cache=cache)
+        asked = proxy.asked("part-")
+        proxy.line.is_dead = True
+        batches = iter(loader)
+        proxy.wait_for(lambda: proxy.asked("part-") > asked)
+        del batches
+        loader.close()
+    assert not remote_threads()

@@ -11,9 +11,9 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from dataclasses import dataclass
-from threading import Event, Thread, current_thread
+from threading import Event, RLock, Thread, current_thread, local
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -23,12 +23,18 @@ from parquet_loader.errors import LoaderStateError, RemoteError, SourceError
 from parquet_loader.interrupts import uninterrupted
 from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import ByteRange
+from parquet_loader.remote.blocking import Threads
 from parquet_loader.remote.client import Bytes, Client, LastingError, PassingError, UnservedError
 from parquet_loader.remote.pace import HEDGE_LEAST_S, Hedging, Limit
 from parquet_loader.source import SourceFile
 from parquet_loader.types import format_bytes
 
 T = TypeVar("T")
+
+# Row groups on their way into the local cache.
+_MOST_CALLS = 32
+
+_calling = local()
 
 
 @dataclass(slots=True)
@@ -85,6 +91,8 @@ class Fetcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Event | None = None
         self._is_closed = False
+        self._lock = RLock()
+        self._threads: Threads | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -103,10 +111,12 @@ class Fetcher:
 
     def close(self, *, wait: bool = True) -> None:
         """Cancel what is in flight, and end the thread; idempotent, and safe in any thread and in a forked child."""
-        if self._pid != os.getpid() or self._loop is None or self._is_closed:
+        if self._pid != os.getpid() or self._loop is None:
             return
-        self._is_closed = True
-        self._loop.call_soon_threadsafe(self._end)
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._loop.call_soon_threadsafe(self._end)
         if wait and current_thread() is not self.thread:
             uninterrupted(self.thread.join)
 
@@ -134,25 +144,26 @@ class Fetcher:
             await self._ending.wait()
         finally:
             await _ended(list(self._tasks))
-            if self._client is not None:
-                self._client.close()
+            for closing in (self._client, self._threads):
+                if closing is not None:
+                    closing.close()
 
     # ------------------------------------------------------------------ what others ask for
 
     def begin(self, work: Coroutine[Any, Any, T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run a coroutine on the event loop; `done` takes there what it returns or raises, unless `close` comes first.
+        """Run a coroutine on the event loop; `done` takes there what it returns or raises.
 
         Raises:
-            LoaderStateError: the fetcher is closed.
+            LoaderStateError: the fetcher is closed. `done` takes the same where that happens later.
         """
 
         def finished(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
-            if not task.cancelled():
+            if task.cancelled():
+                done(None, LoaderStateError("the loader was closed while a file was fetched"))
+            else:
                 error = task.exception()
                 done(None if error is not None else task.result(), error)
-            elif not self._is_closed:
-                done(None, CancelledError())
 
         def start() -> None:
             assert self._loop is not None
@@ -160,10 +171,23 @@ class Fetcher:
             self._tasks.add(task)
             task.add_done_callback(finished)
 
-        if self._loop is None or self._is_closed:
-            work.close()
-            raise LoaderStateError("the loader was closed while a file was fetched")
-        self._loop.call_soon_threadsafe(start)
+        with self._lock:  # what begins does so before the end
+            if self.is_here:
+                assert self._loop is not None
+                self._loop.call_soon_threadsafe(start)
+                return
+        work.close()
+        raise LoaderStateError("the loader was closed while a file was fetched")
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it was started in this process, and not closed."""
+        return self._loop is not None and not self._is_closed and self.is_of_this_process
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether it was made here, not in a process from which this one was forked."""
+        return self._pid == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what a coroutine returns on the event loop, waiting for it; interrupted, let go of it."""
@@ -191,6 +215,22 @@ class Fetcher:
 
     # ------------------------------------------------------------------ on the event loop
 
+    async def call(self, function: Callable[[], T]) -> T:
+        """Return what a blocking function returns, called on a thread of its own, where `Fetcher.current` is this."""
+
+        def call() -> T:
+            _calling.fetcher = self
+            return function()
+
+        if self._threads is None:
+            self._threads = Threads(_MOST_CALLS)
+        return await self._threads.call(call)
+
+    @staticmethod
+    def current() -> Fetcher | None:
+        """Return the fetcher on whose behalf this thread calls, or None."""
+        return getattr(_calling, "fetcher", None)
+
     async def read_all(self, file: SourceFile, ranges: Sequence[ByteRange], places: Sequence[Bytes]) -> None:
         """Fill each place with its range, side by side. Raises as `fetch`; then none is written to any more."""
         if len(ranges) == 1:
@@ -208,13 +248,15 @@ class Fetcher:
         while True:
             attempts += 1
             await self._take_slot()
+            was_plain = self._is_plain
             try:
                 await self._raced(file, span, into, give_up_s)
                 return
             except UnservedError as error:
-                if self._is_plain:
+                if was_plain:
                     raise self._lasting(file, span, attempts, error) from None
-                self._client, self._is_plain = self._make_client(True), True
+                if not self._is_plain:  # others in flight may have found out before
+                    self._client, self._is_plain = self._make_client(True), True
                 continue
             except LastingError as error:
                 raise self._lasting(file, span, attempts, error) from None

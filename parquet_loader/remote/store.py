@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
@@ -41,6 +42,7 @@ class RemoteStore:
         self._pid = os.getpid()
         self._obstore: tuple[int, ObstoreClient | None] | None = None
         self._is_plain = False
+        self._shared: Fetcher | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel without connections."""
@@ -55,13 +57,27 @@ class RemoteStore:
         """Return what fetches, not yet started; whoever starts it closes it."""
         return Fetcher(self._client, self.options, self.name_of)
 
+    def share(self, fetcher: Fetcher) -> None:
+        """Let what is fetched besides go through a pass's own fetcher, until `unshare`."""
+        self._shared = fetcher
+
+    def unshare(self, fetcher: Fetcher) -> None:
+        """Take back `share`; another pass may have shared its own meanwhile."""
+        if self._shared is fetcher:
+            self._shared = None
+
     def fetch(self, file: SourceFile, ranges: Sequence[ByteRange]) -> list[pa.Buffer]:
-        """Return the bytes of each range; see `RangeFetcher`. For a single file now and then: it starts a thread."""
-        with self.fetcher() as fetcher:
-            return fetcher.fetch(file, ranges)
+        """Return the bytes of each range; see `RangeFetcher`. Outside a pass it starts a thread for it."""
+        places = [np.empty(r.size, np.uint8) for r in ranges]
+        self.fetch_into(file, ranges, places)
+        return [pa.py_buffer(place) for place in places]
 
     def fetch_into(self, file: SourceFile, ranges: Sequence[ByteRange], places: Sequence[Bytes]) -> None:
-        """Fill each place with its range. Raises as `fetch`."""
+        """Fill each place with its range. Raises as `fetch`; `LoaderStateError` where the pass is closed meanwhile."""
+        shared = Fetcher.current() or self._shared
+        if shared is not None and shared.is_of_this_process:
+            shared.run(shared.read_all(file, ranges, places))
+            return
         with self.fetcher() as fetcher:
             fetcher.run(fetcher.read_all(file, ranges, places))
 
