@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from parquet_loader.arrays import ValueProblem, accepts, convert, matrix, plain, validity
 from parquet_loader.columns import Column, column_of, columns_of
 from parquet_loader.errors import DataError, SchemaError, nearest
-from parquet_loader.pages import is_raw_type
+from parquet_loader.pages import byte_width, is_raw_type
 from parquet_loader.schema import Category, Field, Group, Scalar, Schema, Tensor, policy_of
 from parquet_loader.schema.infer import is_list_like, plain_type
 
@@ -62,6 +62,7 @@ class Decoder:
         self.raw_columns: dict[str, pa.DataType] = {
             f.name: f.type for f in file_schema if f.name in reads and not f.nullable and is_raw_type(f.type)
         }
+        self.raw_widths = {name: byte_width(type_) for name, type_ in self.raw_columns.items()}
         # And of those, raw rows that are delivered as they are, each by its name in the file and in the batch.
         self.placed_columns: tuple[str, ...] = tuple(
             name
@@ -81,9 +82,12 @@ class Decoder:
             if isinstance(field, Scalar | Tensor)
         }
 
-        # Whether that goes for all there is to deliver.
-        own = {field.name: field.type for field in file_schema}
-        self._is_as_is = all(c.name in self._as_is and own.get(c.name) == c.arrow_type for c in self.columns)
+        # Whether that goes for all there is to deliver, and which columns may have nulls all the same.
+        own = {field.name: field for field in file_schema}
+        self._is_as_is = all(
+            c.name in self._as_is and c.name in own and own[c.name].type == c.arrow_type for c in self.columns
+        )
+        self._nullable = [c.name for c in self.columns if c.name in own and own[c.name].nullable]
 
     def _stored_parts(self, name: str, field: Field) -> tuple[tuple[str, Field], ...]:
         """Return the columns in which the files hold a field: a group as columns or packed, whatever `storage` says."""
@@ -137,10 +141,10 @@ class Decoder:
         Raises:
             DataError: a value cannot be delivered; names file, row group, column, row and value.
         """
-        if self._is_as_is and not placed:
-            columns = [table.column(name) for name in self._arrow_schema.names]
-            if not any(column.null_count for column in columns):
-                return pa.Table.from_arrays(columns, schema=self._arrow_schema)
+        if self._is_as_is and not placed and not any(table.column(name).null_count for name in self._nullable):
+            names = self._arrow_schema.names
+            columns = table.columns if table.column_names == names else [table.column(name) for name in names]
+            return pa.Table.from_arrays(columns, schema=self._arrow_schema)
         positions = {name: number for number, name in enumerate(table.column_names)}
         done: list[pa.ChunkedArray] = []
         for own_name, field, parts in self._parts:

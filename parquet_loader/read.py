@@ -18,7 +18,7 @@ from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
 from parquet_loader.options import ReadOptions, RemoteOptions
-from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, byte_width, raw_column
+from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, raw_column
 from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
 from parquet_loader.ranges import ByteRange, row_group_ranges, selected
 from parquet_loader.remote.fetcher import Fetcher
@@ -72,6 +72,14 @@ class Reader:
         self._filter = row_filter
         self._options = options
         self.columns = decoders[0].columns
+        # By schema: the names to ask the Parquet reader for, those of the filter, and the leaf columns that they are.
+        filtered = () if row_filter is None else row_filter.columns
+        self._filter_columns_of = [[name for name in filtered if name in schema.names] for schema in snapshot.schemas]
+        self._columns_of = [
+            list(dict.fromkeys([*decoder.read_columns, *filtering]))
+            for decoder, filtering in zip(decoders, self._filter_columns_of, strict=True)
+        ]
+        self._leaves_of: dict[int, Sequence[int]] = {}
         self.positions = Positions(snapshot) if row_filter is not None and row_filter.names_positions else None
         self._row_numbers = row_numbers
         self._first_rows = snapshot.first_rows if row_numbers is not None else None
@@ -169,7 +177,7 @@ class Reader:
         self._check_rows(row_group, len(table))
         self._check_unchanged(row_group)
         row_filter = self._row_filter(row_group)
-        return self._canonical(row_group, table, 0, row_filter), self.encoded_bytes(row_group, columns)
+        return self._canonical(row_group, table, 0, row_filter), self.encoded_bytes(row_group)
 
     def _copy(self, row_group: int, columns: Sequence[str]) -> Copy:
         """Return where a row group's columns lie as they do in their own file: in a local one, or fetched now."""
@@ -270,7 +278,7 @@ class Reader:
         decoder = self._decoder(row_group)
         if len(raw) < len(decoder.columns):
             return batch_rows
-        return max(batch_rows, RAW_AT_ONCE_BYTES // sum(byte_width(decoder.raw_columns[name]) for name in raw))
+        return max(batch_rows, RAW_AT_ONCE_BYTES // sum(decoder.raw_widths[name] for name in raw))
 
     def _batches(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy) -> Iterator[pa.RecordBatch]:
         if not columns:
@@ -285,9 +293,10 @@ class Reader:
     @contextmanager
     def _raw(self, row_group: int, columns: Collection[str], copy: Copy) -> Iterator[dict[str, RawColumn]]:
         """Open those of the columns whose values can be taken from the file as they are."""
-        types = self._decoder(row_group).raw_columns
+        decoder = self._decoder(row_group)
+        types, widths = decoder.raw_columns, decoder.raw_widths
         file_number, rows = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_rows[row_group])
-        wanted = [name for name in columns if name in types and byte_width(types[name]) * rows >= RAW_BYTES]
+        wanted = [name for name in columns if name in widths and widths[name] * rows >= RAW_BYTES]
         options, found = self._options, dict[str, RawColumn]()
         own = self._snapshot.files[file_number].path if is_local(self._snapshot.filesystem) else None
         path = copy if isinstance(copy, str) else own
@@ -343,29 +352,24 @@ class Reader:
         self._check_rows(row_group, read)
         return passing
 
-    def encoded_bytes(self, row_group: int, columns: Sequence[str] | None = None) -> int:
+    def encoded_bytes(self, row_group: int) -> int:
         """Return the bytes that the columns of a row group take in the file."""
-        wanted = self._file_columns(row_group) if columns is None else columns
-        footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
-        group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
-        chunks = (group.column(i) for i in range(group.num_columns))
-        by_path = {chunk.path_in_schema: chunk.total_compressed_size for chunk in chunks}
-        paths = list(by_path)
-        return sum(by_path[paths[number]] for number in selected(paths, wanted))
+        file = int(self._snapshot.row_group_file[row_group])
+        group = self._snapshot.footers.get(file).row_group(int(self._snapshot.row_group_number[row_group]))
+        return sum(group.column(leaf).total_compressed_size for leaf in self._leaves(file))
 
     def column_chunks(self, row_groups: Iterable[int]) -> int:
         """Return how many column chunks reading these row groups touches."""
-        total, by_schema = 0, dict[int, int]()
-        for row_group in row_groups:
-            file = int(self._snapshot.row_group_file[row_group])
-            schema = int(self._snapshot.file_schema[file])
-            if schema not in by_schema:
-                footer = self._snapshot.footers.get(file)
-                paths = [footer.schema.column(i).path for i in range(footer.num_columns)]
-                wanted = selected(paths, self._file_columns(row_group))
-                by_schema[schema] = len(wanted)
-            total += by_schema[schema]
-        return total
+        return sum(len(self._leaves(int(self._snapshot.row_group_file[row_group]))) for row_group in row_groups)
+
+    def _leaves(self, file: int) -> Sequence[int]:
+        """Return the numbers of the leaf columns that are read of a file; the same for all files of a schema."""
+        schema = int(self._snapshot.file_schema[file])
+        if schema not in self._leaves_of:
+            footer = self._snapshot.footers.get(file)
+            paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
+            self._leaves_of[schema] = selected(paths, self._columns_of[schema])
+        return self._leaves_of[schema]
 
     def _row_filter(self, row_group: int) -> RowFilter | None:
         """Return what has to be applied to a row group's rows; None where all of them pass, as far as is known."""
@@ -382,12 +386,9 @@ class Reader:
         return self._decoders[int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])]
 
     def _file_columns(self, row_group: int, *, decoded: bool = True) -> list[str]:
-        """Return the names to ask the Parquet reader for."""
-        columns = dict.fromkeys(self._decoder(row_group).read_columns if decoded else ())
-        if self._filter is not None:
-            own = self._own_columns(row_group)
-            columns |= dict.fromkeys(name for name in self._filter.columns if name in own)
-        return list(columns)
+        """Return the names to ask the Parquet reader for: all that are needed, or the filter's."""
+        schema = int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])
+        return self._columns_of[schema] if decoded else self._filter_columns_of[schema]
 
     def _open(self, row_group: int, copy: Copy = None) -> pq.ParquetFile:
         file = int(self._snapshot.row_group_file[row_group])
