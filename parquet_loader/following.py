@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from parquet_loader.dataset import Counted, Dataset, Known
+from parquet_loader.counting import Counted, Known
+from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ResumeError, SourceError
 from parquet_loader.live import EpochFiles, Follower, Growth, LiveSource, batches_until_done
 from parquet_loader.opening import check_agreement

@@ -21,7 +21,8 @@ from parquet_loader.arguments import (
     check_window,
 )
 from parquet_loader.cache import LocalCache
-from parquet_loader.dataset import Dataset, Known, default_num_threads, open_dataset
+from parquet_loader.counting import Known
+from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
 from parquet_loader.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError

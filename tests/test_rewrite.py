@@ -180,7 +180,7 @@ def many(tmp_path: Path, column: pa.Array, *, statistics: bool = True, at: str =
 def test_a_null_that_footers_and_sample_do_not_show_is_never_lost(
     tmp_path: Path, shuffle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parquet_loader.rewrite.rewrite._MOST_SAMPLE_BYTES", 4096)
+    monkeypatch.setattr("parquet_loader.rewrite.attempt._MOST_SAMPLE_BYTES", 4096)
     values = np.arange(20_000.0)
     column = pa.array(values, mask=values == 4_999)
     source = many(tmp_path, column, statistics=False)
@@ -204,9 +204,9 @@ def test_lists_of_one_length_become_tensors_unless_one_differs(
     assert tables(tmp_path / "tensors").schema.field("x").type == pa.binary(12)
     assert_columns_equal(delivered(tmp_path / "tensors"), delivered(even), ordered=not shuffle)
     # The loader's own look at them passes over what lies deep in a row group of a large data set.
-    monkeypatch.setattr("parquet_loader.dataset.CONSTANT_LISTS_BYTES", 4096)
-    monkeypatch.setattr("parquet_loader.dataset.SAMPLE_ROWS", 64)
-    monkeypatch.setattr("parquet_loader.rewrite.rewrite._MOST_SAMPLE_BYTES", 4096)
+    monkeypatch.setattr("parquet_loader.delivered.CONSTANT_LISTS_BYTES", 4096)
+    monkeypatch.setattr("parquet_loader.delivered.SAMPLE_ROWS", 64)
+    monkeypatch.setattr("parquet_loader.rewrite.attempt._MOST_SAMPLE_BYTES", 4096)
     rows[1700], rows[1800] = [1.0, 2.0], [1.0, 2.0, 3.0, 4.0]
     odd = many(tmp_path, pa.array(rows, pa.list_(pa.float32())), at="odd")
     report = rewrite_dataset(odd, tmp_path / "lists", shuffle=shuffle, **QUICK)
@@ -253,7 +253,7 @@ def test_packing_by_kind_leaves_out_what_cannot_be_packed(tmp_path: Path) -> Non
 def test_a_packed_group_that_meets_a_hidden_null_gives_its_column_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parquet_loader.rewrite.rewrite._MOST_SAMPLE_BYTES", 1024)
+    monkeypatch.setattr("parquet_loader.rewrite.attempt._MOST_SAMPLE_BYTES", 1024)
     mask = np.arange(20_000) == 4_999
     source = many(tmp_path, pa.array(np.arange(20_000), mask=mask), statistics=False)
     table = pq.read_table(source / "a.parquet").append_column("z", pa.array(np.arange(20_000)))
@@ -552,8 +552,8 @@ def test_an_interruption_leaves_nothing(
 KILLED = """
 import os, signal, sys
 import parquet_loader
-from parquet_loader.rewrite import scatter, rewrite
-where, name = (scatter.Buckets, "_in_order") if sys.argv[3] == "sorting" else (rewrite.DatasetWriter, "close")
+from parquet_loader.rewrite import attempt, scatter
+where, name = (scatter.Buckets, "_in_order") if sys.argv[3] == "sorting" else (attempt.DatasetWriter, "close")
 original, calls = getattr(where, name), []
 def kill(self, *args):
     calls.append(None)

@@ -53,6 +53,8 @@ ROOMS = [
     "read",
     "cursor",
     "sizes",
+    "counting",
+    "delivered",
     "dataset",
     "state",
     "opening",

@@ -8,7 +8,7 @@ import click
 import numpy as np
 
 from parquet_loader.cli.console import show_json, show_lines, show_table
-from parquet_loader.dataset import found_schema
+from parquet_loader.delivered import found_schema
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.schema.base import describe
 from parquet_loader.snapshot import Snapshot, open_snapshot

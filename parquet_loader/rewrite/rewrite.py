@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
@@ -15,88 +14,29 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from parquet_loader.arguments import check_bool, check_choice, check_columns
-from parquet_loader.dataset import (
-    Dataset,
-    default_num_threads,
-    found_schema,
-    is_carrying,
-    open_dataset,
-    select,
-    with_constant_lists,
-)
-from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError, WriteError
+from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
+from parquet_loader.delivered import found_schema, is_carrying, select, with_constant_lists
+from parquet_loader.errors import ConfigurationError, ParquetLoaderError, WriteError
 from parquet_loader.filesystem import PathLike, is_local, resolve
 from parquet_loader.filters import RowFilter
 from parquet_loader.memory import use_returning_pool
 from parquet_loader.options import ReadOptions
-from parquet_loader.rewrite.measure import Choice, Objective, choose_row_group_bytes, choose_ways, layout_of
-from parquet_loader.rewrite.passes import Rows, add_levels, bytes_by_column, examine, guess_nulls
+from parquet_loader.rewrite.attempt import Job, Written, write_rows
+from parquet_loader.rewrite.measure import Objective
+from parquet_loader.rewrite.passes import bytes_by_column
 from parquet_loader.rewrite.rates import LoadRate, load_rates
 from parquet_loader.rewrite.report import ColumnReport, RewriteReport
-from parquet_loader.rewrite.scatter import METHOD, Buckets, RowKeys
-from parquet_loader.rewrite.scratch import Scratch, remove_leftovers
-from parquet_loader.rewrite.stored import AssumptionError, Levels, Target, null_levels, with_nullability
-from parquet_loader.rewrite.target import Facts, Fields, Pack, make_target
+from parquet_loader.rewrite.scatter import METHOD
+from parquet_loader.rewrite.stored import Levels
+from parquet_loader.rewrite.target import Fields, Pack
 from parquet_loader.schema import Schema
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Source
 from parquet_loader.types import check_int, parse_bytes
 from parquet_loader.unischema.hook import with_unischema
-from parquet_loader.write import DatasetWriter, WriteOptions
-from parquet_loader.write.publish import storage_errors
-from parquet_loader.write.writer import WriteMode, WriteSummary
+from parquet_loader.write.writer import WriteMode
 
-# Shares of the memory limit. A bucket is there as read, joined and in its new order; what waits to be scattered, too.
-_SHARE_BUCKET = 1 / 12
-_SHARE_BUFFER = 1 / 16
-_SHARE_PIECE = 1 / 32
-_SHARE_SAMPLE = 1 / 16
-_MOST_PIECE_BYTES = 16 * 2**20
-_MOST_SAMPLE_BYTES = 20 * 2**20
 _SIZING_BATCH_ROWS = 64
-
-Advance = Callable[[int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """The arguments of one call, checked."""
-
-    dataset: Dataset
-    fields: Fields
-    row_filter: RowFilter | None
-    read_options: ReadOptions
-    shuffle: bool
-    seed: int
-    pack: Pack
-    objective: Objective
-    storage_bytes_per_s: float
-    memory_limit_bytes: int
-    row_group_bytes: int | None
-    file_bytes: int | str
-    bar: Any
-
-    def rows(self, target: Target) -> Rows:
-        """Return the source's rows as `target` stores them."""
-        piece_bytes = min(_MOST_PIECE_BYTES, int(self.memory_limit_bytes * _SHARE_PIECE))
-        return Rows.of(self.dataset, target, self.row_filter, self.read_options, piece_bytes)
-
-    def advance(self, rows: int) -> None:
-        if self.bar is not None:
-            self.bar.update(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """What an attempt wrote."""
-
-    target: Target
-    summary: WriteSummary
-    choices: dict[str, Choice]
-    levels: dict[str, Levels]
-    row_group_bytes: int
-    row_group_ns: dict[int, float]
-    spilled_bytes: int
 
 
 def rewrite_dataset(
@@ -193,7 +133,7 @@ def rewrite_dataset(
         if make_bar is not None:
             bar = make_bar(total=dataset.rows * passes, unit="row", unit_scale=True, desc="rewrite")
             stack.callback(bar.close)
-        job = _Job(
+        job = Job(
             dataset=dataset,
             fields=fields,
             row_filter=None if filters is None else RowFilter(filters, snapshot),
@@ -208,7 +148,7 @@ def rewrite_dataset(
             file_bytes=file_bytes,
             bar=bar,
         )
-        written, notes = _write(job, path, mode, target_filesystem)
+        written, notes = write_rows(job, path, mode, target_filesystem)
     new_files = open_snapshot(list(written.summary.files), home)
     new = _opened(new_files, fields.readable(written.target.schema), None, limit, threads, ReadOptions())
     before = after = None
@@ -218,158 +158,6 @@ def rewrite_dataset(
         except (ParquetLoaderError, OSError) as error:
             notes.append(f"the gain could not be measured: {error}")
     return _report(source, job, written, new, (before, after), tuple(notes), time.perf_counter() - began)
-
-
-def _write(job: _Job, path: PathLike, mode: WriteMode, filesystem: Any) -> tuple[_Written, list[str]]:
-    """Write under what a sample shows; where that turns out wrong, look at all rows and write again."""
-    notes: list[str] = []
-    try:
-        return _attempt(job, Facts(), path, mode, filesystem), notes
-    except AssumptionError as wrong:
-        notes.append(f"{wrong}; a sample and the footers had none, so all rows were looked at and written again")
-    target = make_target(job.fields, None, Facts(), as_found=True)
-    facts = examine(job.rows(target), job.fields.even_widths(), lambda _: None)
-    try:
-        return _attempt(job, facts, path, mode, filesystem), notes
-    except AssumptionError as wrong:
-        raise DataError(f"{wrong}, where there was none a moment ago: the source is being changed") from None
-
-
-def _attempt(job: _Job, facts: Facts, path: PathLike, mode: WriteMode, filesystem: Any) -> _Written:
-    rows, target, sample = _sampled(job, facts)
-    guessed = {} if not len(sample) else guess_nulls(rows, sample)
-    if len(sample):
-        choices = choose_ways(
-            sample.cast(with_nullability(sample.schema, guessed)),
-            objective=job.objective,
-            storage_bytes_per_s=job.storage_bytes_per_s,
-        )
-    else:
-        choices = {}
-    ways = {name: choice.way for name, choice in choices.items()}
-    group_bytes, group_ns = job.row_group_bytes or 8 * 2**20, dict[int, float]()
-    if job.row_group_bytes is None and len(sample):
-        group_bytes, group_ns = choose_row_group_bytes(sample.cast(with_nullability(sample.schema, guessed)), ways)
-    home, target_path = resolve(path, filesystem)
-    local = is_local(home)
-    was_there = local and os.path.lexists(target_path)
-    if local:
-        remove_leftovers(target_path)
-    options = WriteOptions(row_group_bytes=group_bytes, file_bytes=job.file_bytes)
-    writer = DatasetWriter(path, target.schema, mode=mode, options=options, filesystem=filesystem)
-    scratch: Scratch | None = None
-    try:
-        with storage_errors(target_path):
-            scratch = Scratch(target_path if local else None, writer.staging_id)
-        assumed = _assumed_levels(facts, guessed)
-        if job.shuffle:
-            levels, spilled = _write_shuffled(job, rows, writer, scratch, sample.schema, ways, target_path)
-        else:
-            levels, spilled = assumed, 0
-            _write_in_order(job, rows, writer, assumed, sample.schema, ways)
-        summary = writer.close()
-    except BaseException:
-        if scratch is not None:
-            scratch.close()
-        writer.abort()
-        if local and not was_there:
-            with suppress(OSError):
-                os.rmdir(target_path)  # the writer found the lock in it, if it was the first to give up
-        raise
-    scratch.close()
-    if summary.rows != job.dataset.rows:
-        raise DataError(f"{target_path}: {summary.rows} rows were written, but the source has {job.dataset.rows}")
-    return _Written(target, summary, choices, levels, group_bytes, group_ns, spilled)
-
-
-def _sampled(job: _Job, facts: Facts) -> tuple[Rows, Target, pa.Table]:
-    """Return the target, and a sample in its form; where the sample itself speaks against it, the target without."""
-    target = make_target(job.fields, job.pack, facts)
-    rows = job.rows(target)
-    sample_bytes = min(_MOST_SAMPLE_BYTES, int(job.memory_limit_bytes * _SHARE_SAMPLE))
-    if not job.dataset.rows:
-        return rows, target, rows.empty()
-    return rows, target, rows.sample(sample_bytes, shuffled=job.shuffle, seed=job.seed)
-
-
-def _assumed_levels(facts: Facts, guessed: dict[str, Levels]) -> dict[str, Levels]:
-    return {
-        name: facts.nulls.get(name, found) if len(facts.nulls.get(name, found)) == len(found) else found
-        for name, found in guessed.items()
-    }
-
-
-def _write_in_order(
-    job: _Job,
-    rows: Rows,
-    writer: DatasetWriter,
-    assumed: dict[str, Levels],
-    schema: pa.Schema,
-    ways: dict[str, Any],
-) -> None:
-    if not job.dataset.rows:
-        return
-    final = _final_schema(schema, assumed, writer)
-    layout = layout_of(final, ways)
-    for group in rows.row_groups:
-        for table in rows.pieces(group):
-            for name, levels in assumed.items():
-                found = null_levels(table.column(name))
-                if any(now and not before for now, before in zip(found, levels, strict=True)):
-                    raise AssumptionError(name, "there are nulls")
-            writer.write_stored(table.cast(final), layout)
-            job.advance(len(table))
-
-
-def _write_shuffled(
-    job: _Job,
-    rows: Rows,
-    writer: DatasetWriter,
-    scratch: Scratch,
-    schema: pa.Schema,
-    ways: dict[str, Any],
-    path: str,
-) -> tuple[dict[str, Levels], int]:
-    limit = job.memory_limit_bytes
-    buckets = Buckets(
-        schema,
-        scratch,
-        "bucket",
-        total_bytes=int(job.dataset.rows * (job.dataset.sizing.row.decoded + 8)),
-        bucket_bytes=int(limit * _SHARE_BUCKET),
-        buffer_bytes=int(limit * _SHARE_BUFFER),
-    )
-    levels: dict[str, Levels] = {}
-    for group in rows.row_groups:
-        keys = RowKeys(job.seed, group)
-        for table in rows.pieces(group):
-            add_levels(levels, table)
-            with storage_errors(path):
-                buckets.add(table, keys.take(len(table)))
-            job.advance(len(table))
-    if not job.dataset.rows:
-        return levels, 0
-    final = _final_schema(schema, levels, writer)
-    layout = layout_of(final, ways)
-    ordered = buckets.sorted()
-    while True:
-        with storage_errors(path):
-            table = next(ordered, None)
-        if table is None:
-            return levels, buckets.spilled_bytes
-        for piece in _pieces(table, rows.piece_rows):
-            writer.write_stored(piece.cast(final), layout)
-            job.advance(len(piece))
-
-
-def _pieces(table: pa.Table, rows: int) -> Iterator[pa.Table]:
-    for start in range(0, len(table), rows):
-        yield table.slice(start, rows)
-
-
-def _final_schema(schema: pa.Schema, levels: dict[str, Levels], writer: DatasetWriter) -> pa.Schema:
-    assert writer.schema is not None
-    return with_nullability(schema, levels).with_metadata(writer.schema.arrow_schema().metadata)
 
 
 def _refuse_overlap(source: Source, snapshot: Snapshot, home: pafs.FileSystem, target: str) -> None:
@@ -432,7 +220,7 @@ def _opened(
     )
 
 
-def _gain(job: _Job, new: Dataset, threads: int) -> tuple[LoadRate, LoadRate]:
+def _gain(job: Job, new: Dataset, threads: int) -> tuple[LoadRate, LoadRate]:
     pa.default_memory_pool().release_unused()
     before, after = load_rates([job.dataset, new], threads, job.seed)
     return before, after
@@ -440,8 +228,8 @@ def _gain(job: _Job, new: Dataset, threads: int) -> tuple[LoadRate, LoadRate]:
 
 def _report(
     source: Source,
-    job: _Job,
-    written: _Written,
+    job: Job,
+    written: Written,
     new: Dataset,
     rates: tuple[LoadRate | None, LoadRate | None],
     notes: tuple[str, ...],

@@ -1,0 +1,123 @@
+"""How many rows of each row group pass a filter: counted in parallel, by all ranks together, and once a file."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from parquet_loader.errors import DataError, SourceError
+from parquet_loader.filters import RowFilter
+from parquet_loader.ranks import Ranks
+from parquet_loader.read import Reader
+from parquet_loader.sizes import RowSizes
+from parquet_loader.snapshot import Snapshot
+from parquet_loader.types import IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What counting rows gave.
+
+    Attributes:
+        counts: int64 ``[row groups]``, rows of each that pass the filter.
+        skipped: Row groups left out because they could not be read, each with its reason.
+    """
+
+    counts: IntArray
+    skipped: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a loader with the same arguments has found out before, of files that never change.
+
+    Attributes:
+        snapshot: The row groups that were counted.
+        counted: What its filter gave; without a filter of no use.
+        row: Bytes of a row of this very snapshot, where it is the one to open; None: to be found out.
+    """
+
+    snapshot: Snapshot
+    counted: Counted
+    row: RowSizes | None = None
+
+    def counts_of(self, snapshot: Snapshot) -> IntArray:
+        """Return the rows of another snapshot's row groups that pass, int64 ``[row groups]``; -1: not known."""
+        counts = np.where(snapshot.row_group_rows > 0, -1, 0).astype(np.int64)
+        numbers = {file.path: number for number, file in enumerate(self.snapshot.files)}
+        file = np.array([numbers.get(file.path, -1) for file in snapshot.files], np.int64)
+        known = self.snapshot.row_group_file.astype(np.int64) << 32 | self.snapshot.row_group_number
+        wanted = np.where(file < 0, -1, file << 32)[snapshot.row_group_file] | snapshot.row_group_number
+        order = np.argsort(known, kind="stable")
+        place = np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)
+        if len(known):
+            found = known[order[place]] == wanted
+            counts[found] = self.counted.counts[order[place[found]]]
+            if self.counted.skipped:  # what could not be read may be readable by now
+                again = np.isin(wanted, known[[group for group, _ in self.counted.skipped]])
+                counts[again & found] = -1
+        return counts
+
+
+def count_rows(
+    snapshot: Snapshot,
+    reader: Reader,
+    row_filter: RowFilter,
+    num_threads: int,
+    ranks: Ranks | None,
+    known: Known | None,
+    *,
+    skips: bool,
+) -> Counted:
+    """Count the rows of each row group that pass the filter: of every nth one on each of n ranks."""
+    counts = np.where(snapshot.row_group_rows > 0, -1, 0) if known is None else known.counts_of(snapshot)
+    wanted = np.flatnonzero(counts < 0)
+    if ranks is None:
+        counts[wanted], skipped = _count_some(snapshot, reader, row_filter, num_threads, wanted, skips=skips)
+        return Counted(counts, skipped)
+    rank, world_size = ranks.shard.rank, ranks.shard.world_size
+    own = wanted[rank::world_size]
+
+    def count() -> bytes:
+        return _count_some(snapshot, reader, row_filter, num_threads, own, skips=False)[0].astype("<i8").tobytes()
+
+    for number, received in enumerate(ranks.gather(count)):
+        counts[wanted[number::world_size]] = np.frombuffer(received, "<i8")
+    return Counted(counts)
+
+
+def _count_some(
+    snapshot: Snapshot, reader: Reader, row_filter: RowFilter, num_threads: int, wanted: IntArray, *, skips: bool
+) -> tuple[IntArray, tuple[tuple[int, str], ...]]:
+    """Return the rows of some row groups that pass the filter, and which of them were left out, with the reason."""
+    counts = np.zeros(len(wanted), np.int64)
+    skipped: list[tuple[int, str]] = []
+    if not len(wanted):
+        return counts, ()
+
+    def count(group: int) -> int:
+        try:
+            return reader.count(group)
+        except (DataError, SourceError) as error:
+            if not skips:
+                raise
+            skipped.append((group, str(error)))
+            return 0
+
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="parquet_loader-count") as pool:
+        files = np.unique(snapshot.row_group_file[wanted]).tolist()
+        admitted = pool.map(lambda file: row_filter.surviving(snapshot, file, reader.positions), files)
+        surviving = dict(zip(files, admitted, strict=True))
+        places = [
+            place
+            for place, group in enumerate(wanted.tolist())
+            if int(snapshot.row_group_number[group]) in surviving[int(snapshot.row_group_file[group])]
+        ]
+        try:
+            counts[places] = list(pool.map(count, wanted[places].tolist()))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return counts, tuple(sorted(skipped))
