@@ -15,6 +15,7 @@ come. With ``--out`` the figures are added to a file of results, with the load o
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,78 +37,118 @@ import pyarrow.compute as pc
 
 from benchmarks.store_crowd import crowd
 from parquet_loader import BatchedDataLoader, SampleStore, Scalar, Schema, StoreOptions, Tensor
+from parquet_loader.store import Samplers
 
 RECORD_BYTES = 16384
 SCHEMA = Schema({"record": Tensor("uint8", (RECORD_BYTES,)), "number": Scalar("int64")})
 MB = 1e6
 
 
-def records(number: int, batch_rows: int, seconds: float) -> Iterator[dict[str, Any]]:
+def records(number: int, batch_rows: int) -> Iterator[dict[str, Any]]:
     """Yield pregenerated records as fast as they are taken."""
     block = np.random.default_rng(number).integers(0, 256, (4 * batch_rows, RECORD_BYTES), dtype=np.uint8)
-    first, ends = 0, time.monotonic() + seconds
-    while time.monotonic() < ends:
+    for first in itertools.count(0, batch_rows):
         place = first // batch_rows % 4 * batch_rows
         yield {"record": block[place : place + batch_rows], "number": np.arange(first, first + batch_rows)}
-        first += batch_rows
+
+
+@dataclass(slots=True)
+class Moment:
+    """What had been done by a moment: `a - b` is what was done between two.
+
+    Attributes:
+        s: Seconds of the clock.
+        written: Bytes that the store has published.
+        writing_s, reading_s: Processor time of the processes that write, and of this one.
+    """
+
+    s: float
+    written: int
+    writing_s: float
+    reading_s: float
+
+    @classmethod
+    def now(cls, store: SampleStore, samplers: Samplers) -> Moment:
+        """Look at the clock, the store and the processes."""
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        writing_s = sum(cpu_seconds(status.pid) for status in samplers.status())
+        return cls(time.perf_counter(), store.status().written_bytes, writing_s, own.ru_utime + own.ru_stime)
+
+    def __sub__(self, other: Moment) -> Moment:
+        return Moment(
+            self.s - other.s,
+            self.written - other.written,
+            self.writing_s - other.writing_s,
+            self.reading_s - other.reading_s,
+        )
+
+
+def cpu_seconds(pid: int | None) -> float:
+    """Return the processor time of a live process and its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def sustained(
     path: str, seconds: float, writers: int, max_bytes: str, train_mb_s: float, *, durable: bool
 ) -> dict[str, Any]:
-    """Write and read at once; return rates in MB/s of records."""
+    """Write and read at once for so long, first until the store is full; return rates in MB/s of records."""
     store = SampleStore(path, schema=SCHEMA, max_bytes=max_bytes, options=StoreOptions(durable=durable))
-    children = cpu_seconds(resource.RUSAGE_CHILDREN)
-    read_bytes, wait_s, epochs, starts = 0, 0.0, 0, list[float]()
+    limit = store.settings.max_bytes or 0
+    read_bytes, wait_s, starts = 0, 0.0, list[float]()
     most_bytes = 0
-    with store.sample(records, processes=writers, arguments=(512, seconds)) as samplers:
-        store.wait(rows=4096, timeout_s=120)
-        began, written = time.perf_counter(), sum(s.bytes for s in samplers.status())
-        reading = cpu_seconds(resource.RUSAGE_SELF)
-        with BatchedDataLoader(store, 256, shuffle=True, memory_limit="1GiB") as loader:
-            while not samplers.is_done:
+    with (
+        store.sample(records, processes=writers, arguments=(512,)) as samplers,
+        BatchedDataLoader(store_with_rows(store, limit), 256, shuffle=True, memory_limit="1GiB") as loader,
+    ):
+        for _ in itertools.islice(loader, 64):  # memory is touched, and the first files are evicted
+            pass
+        loader.reset()
+        began = Moment.now(store, samplers)
+        ends = asked = began.s
+        ends += seconds
+        while asked < ends:
+            first = asked
+            for batch in loader:
+                got = time.perf_counter()
+                wait_s += got - asked
+                if first:
+                    starts.append(got - first)
+                    first = 0.0
+                read_bytes += batch["record"].numel()
+                if train_mb_s:
+                    time.sleep(max(0.0, got + batch["record"].numel() / MB / train_mb_s - time.perf_counter()))
                 asked = time.perf_counter()
-                for number, batch in enumerate(loader):
-                    got = time.perf_counter()
-                    if not number:
-                        starts.append(got - asked)
-                    read_bytes += batch["record"].numel()
-                    if train_mb_s:
-                        time.sleep(max(0.0, got + batch["record"].numel() / MB / train_mb_s - time.perf_counter()))
-                status = store.status()
-                most_bytes = max(most_bytes, status.bytes + status.reserved_bytes)
-                wait_s += loader.stats().wait_s
-                epochs += 1
-        lasted = time.perf_counter() - began
-        reading = cpu_seconds(resource.RUSAGE_SELF) - reading
-        done = samplers.stop()
-    writing = cpu_seconds(resource.RUSAGE_CHILDREN) - children
-    status = store.status()
-    # What a second of a processor gave: tells more than the rates do where other programs had most of the processors.
-    per_cpu = sum(s.bytes for s in done) / writing / MB, read_bytes / reading / MB
+                if asked >= ends:
+                    break
+            status = store.status()
+            most_bytes = max(most_bytes, status.bytes + status.reserved_bytes)
+        done = Moment.now(store, samplers) - began
+        samplers_said = samplers.stop()
     return {
-        "written_mb_s": (sum(s.bytes for s in done) - written) / lasted / MB,
-        "read_mb_s": read_bytes / lasted / MB,
-        "wait_share": wait_s / lasted,
-        "written_mb_per_cpu_s": per_cpu[0],
-        "read_mb_per_cpu_s": per_cpu[1],
-        "cpus_used": (writing + reading) / lasted,
+        "written_mb_s": done.written / done.s / MB,
+        "read_mb_s": read_bytes / done.s / MB,
+        "wait_share": wait_s / done.s,
+        # What a second of a processor gave: tells more than the rates do where other programs had most of them.
+        "written_mb_per_cpu_s": done.written / done.writing_s / MB,
+        "read_mb_per_cpu_s": read_bytes / done.reading_s / MB,
+        "cpus_used": (done.writing_s + done.reading_s) / done.s,
         "train_mb_s": train_mb_s or None,
-        "epochs": epochs,
-        "first_batch_s": median(starts) if starts else None,
-        "seconds": lasted,
-        "evicted_mb": status.evicted_bytes / MB,
+        "epochs": len(starts),
+        "first_batch_s": median(starts),
+        "seconds": done.s,
+        "evicted_mb": store.status().evicted_bytes / MB,
         "most_bytes": most_bytes,
-        "max_bytes": store.settings.max_bytes,
-        "writers_waited_s": sum(s.waited_s for s in done),
-        "restarts": sum(s.starts for s in done) - writers,
+        "max_bytes": limit,
+        "writers_waited_s": sum(s.waited_s for s in samplers_said),
+        "restarts": sum(s.starts for s in samplers_said) - writers,
     }
 
 
-def cpu_seconds(whose: int) -> float:
-    """Return the processor time of this process, or of its children that have ended."""
-    used = resource.getrusage(whose)
-    return used.ru_utime + used.ru_stime
+def store_with_rows(store: SampleStore, limit: int) -> SampleStore:
+    """Wait until nine tenths of the store are full, so that writers evict from the first moment that is measured."""
+    store.wait(rows=int(0.9 * limit / (RECORD_BYTES + 8)), timeout_s=300)
+    return store
 
 
 def disk_limit(path: str, seconds: float) -> float:
