@@ -5,6 +5,7 @@
     python -m benchmarks.store start --files 10000 --new 10
     python -m benchmarks.store crowd --seconds 120
     python -m benchmarks.store kills --writers 300 --jobs 100 --readers 100 --evictors 100
+    python -m benchmarks.store kills --path /mnt/a/try --also /mnt/b/try      # two mounts of one network directory
 
 `sustained`: 16 KiB records of pregenerated random bytes; writing runs in processes of its own, reading in this one.
 With ``--train-mb-s`` a training step takes as long as its batch would at that rate, as on a GPU: this process does
@@ -217,11 +218,12 @@ def result(path: str, given: argparse.Namespace) -> dict[str, Any]:
     if given.what == "start":
         return epoch_starts(path, given.files, given.new, given.rounds, given.filters)
     if given.what == "kills":
-        from tests.store.kills import kill_at_random  # noqa: PLC0415  (the tests are beside the benchmarks)
+        from tests.store.kills import kill_at_random, start_on_mounts  # noqa: PLC0415  (the tests are beside this)
 
         os.makedirs(os.path.dirname(path), exist_ok=True)
         counts = {name: getattr(given, name) for name in ("writers", "jobs", "readers", "evictors")}
-        outcome = kill_at_random(Path(path), **counts, seed=3)
+        paths = [path, *([os.path.join(given.also, "store")] if given.also else [])]
+        outcome = kill_at_random(Path(path), **counts, seed=3, start=start_on_mounts(paths))
         return counts | {name: getattr(outcome, name) for name in outcome.__slots__}
     in_memory = path.startswith("/dev/shm/")  # noqa: S108  (a memory-backed file system to write to)
     found: dict[str, Any] = {"in_memory": in_memory}
@@ -237,6 +239,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=["sustained", "start", "crowd", "kills"], default="start")
     parser.add_argument("--path", help="an empty or new directory; default: a temporary one")
+    parser.add_argument("--also", help="the same directory by another mount, which every other process is to use")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--max-bytes", default="4GB")

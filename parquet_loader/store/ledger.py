@@ -114,9 +114,9 @@ class Ledger:
             rebuild: Make the account from the directory, whatever the ledger says.
         """
         with exclusive(self._places.ledger) as descriptor:
-            data = os.pread(descriptor, 2**16, 0)
-            totals = _parse(data[1:])
-            is_sound = totals is not None and data[:1] == _CLEAN and not rebuild
+            # Opened anew: where machines share the directory, that is what asks the server what another has written.
+            totals, is_clean = self._read()
+            is_sound = totals is not None and is_clean and not rebuild
             os.pwrite(descriptor, _CHANGING, 0)
             finished: list[str] = []
             if totals is None or not is_sound:

@@ -210,9 +210,10 @@ class Room:
         self._ranking = kept
         gone = Evicted()
         for file, size in chosen:
-            os.unlink(file.path)
-            totals.removed(file.rows, size)
-            gone += Evicted(1, file.rows, size)
+            with contextlib.suppress(FileNotFoundError):  # another machine's, which this one still sees for a moment
+                os.unlink(file.path)
+                totals.removed(file.rows, size)
+                gone += Evicted(1, file.rows, size)
         self._files.forget(file.name for file, _ in chosen)
         compact_seen(self._places, lambda: {n.sequence for n in self._ledger.published().values()})
         return gone

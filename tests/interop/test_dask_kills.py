@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from parquet_loader.write.dask import write_dask
+from tests.broken_rows import Broken, KillOnce
 from tests.job_places import SCHEMA, SMALL, Place, rows
 
 distributed = pytest.importorskip("distributed", reason="dask's distributed scheduler is not installed")
@@ -33,41 +34,6 @@ def client() -> Iterator[Any]:
         distributed.Client(cluster) as client,
     ):
         yield client
-
-
-class Broken:
-    """Batches of one partition, made where they are consumed; `disturb` is called amid them."""
-
-    def __init__(self, first: int, stop: int, disturb: Callable[[], None]) -> None:
-        self.first, self.stop, self.disturb = first, stop, disturb
-        self.batches: Any = None
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        self.batches = self.batches or self.run()
-        return next(self.batches)
-
-    def run(self) -> Iterator[Any]:
-        middle = (self.first + self.stop) // 2
-        yield rows(self.first, middle)  # more than a row group: a file has been begun
-        self.disturb()
-        yield rows(middle, self.stop)
-
-
-class KillOnce:
-    """SIGKILL to a process, the worker's own or a given one, by whoever comes first."""
-
-    def __init__(self, marker: Path, pid: int | None = None) -> None:
-        self.marker, self.pid = str(marker), pid
-
-    def __call__(self) -> None:
-        try:
-            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        os.kill(self.pid or os.getpid(), signal.SIGKILL)
 
 
 def nothing() -> None:

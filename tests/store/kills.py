@@ -10,14 +10,16 @@ import random
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from benchmarks.store_crowd import used_bytes
+from parquet_loader.locks import exclusive
 from parquet_loader.schema import Scalar, Schema, Tensor
 from parquet_loader.store import SampleStore, StoreOptions
 from parquet_loader.store.names import FileName
@@ -30,7 +32,10 @@ LIMIT_BYTES = 600_000
 ROWS = 20
 JOB_FILES, JOB_ROWS = 3, 17  # rows of each file, by which files of jobs are known
 LIVE = {"write": 4, "job": 2, "read": 2, "evict": 1}
+SIGNS = {"write": "acknowledged", "job": "committing", "read": "reading", "evict": "evicting"}
 LIFE_S = 0.3  # at most, once at work; half of the readers live for an epoch first
+
+Start: TypeAlias = Callable[[str, str, int, str], Any]
 
 
 @dataclass(slots=True)
@@ -42,6 +47,7 @@ class Outcome:
     published_rows: int = 0
     acknowledged_rows: int = 0
     epochs: int = 0
+    hosts: list[tuple[str, int]] = field(default_factory=list)
     committed_jobs: int = 0
     most_bytes: int = 0
 
@@ -68,13 +74,13 @@ def evictions(path: Path) -> str:
     return str(path.parent / "evictions.log")
 
 
-def work(kind: str, path: str, number: int, log: str) -> None:
+def work(kind: str, path: str, number: int, log: str, evicted: str) -> None:
     """What a process does until it is killed; an error ends it, and is told. Evictions are told before they happen."""
     unlink = os.unlink
 
     def told(name: str, *arguments: Any, **more: Any) -> None:
         if FileName.parse(os.path.basename(name)):
-            say(evictions(Path(path)), evicted=os.path.basename(name))
+            say(evicted, evicted=os.path.basename(name))
         unlink(name, *arguments, **more)
 
     os.unlink = told  # type: ignore[assignment]
@@ -144,13 +150,40 @@ def evict(path: str, number: int, log: str) -> None:
         store.status()
 
 
-def kill_at_random(path: Path, *, writers: int, jobs: int, readers: int, evictors: int, seed: int) -> Outcome:
+def context() -> Any:
+    """Return what starts processes, quickly: they have imported everything."""
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload([__name__, "parquet_loader.loader", "parquet_loader.store", "tests.store.machines"])
+    return found
+
+
+def start_on_mounts(paths: Sequence[str]) -> Start:
+    """Return what starts processes that see the store in turn under each of these paths: mounts of one directory."""
+
+    def start_on_mount(kind: str, path: str, number: int, log: str) -> Any:
+        arguments = (kind, paths[number % len(paths)], number, log, evictions(Path(path)))
+        process = context().Process(target=work, args=arguments)
+        process.start()
+        return process
+
+    return start_on_mount
+
+
+def kill_at_random(
+    path: Path,
+    *,
+    writers: int,
+    jobs: int,
+    readers: int,
+    evictors: int,
+    seed: int,
+    start: Start | None = None,
+) -> Outcome:
     """Start processes, kill each at a random moment, start the next; look at the store all the while."""
     draw = random.Random(seed)
+    start = start or start_on_mounts([str(path)])
     SampleStore(path, schema=SCHEMA, max_bytes=LIMIT_BYTES, options=OPTIONS)
     Path(evictions(path)).touch()
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "parquet_loader.loader", "parquet_loader.store"])
     outcome = Outcome()
     left = {"write": writers, "job": jobs, "read": readers, "evict": evictors}
     running: list[_Running] = []
@@ -163,9 +196,8 @@ def kill_at_random(path: Path, *, writers: int, jobs: int, readers: int, evictor
                 began += 1
                 log = path.parent / f"{kind}-{began}.log"
                 log.touch()
-                process = context.Process(target=work, args=(kind, str(path), began, str(log)))
-                process.start()
-                sign = "epochs" if kind == "read" and draw.random() < 0.5 else ""
+                process = start(kind, str(path), began, str(log))
+                sign = "epochs" if kind == "read" and draw.random() < 0.5 else SIGNS[kind]
                 running.append(_Running(kind, began, process, log, sign))
         for one in list(running):
             one.process.join(0.002)
@@ -173,8 +205,7 @@ def kill_at_random(path: Path, *, writers: int, jobs: int, readers: int, evictor
                 outcome.errors.append(f"{one.kind} {one.number} ended by itself: {one.log.read_text()[-2000:]}")
                 running.remove(one)
             elif one.dies_at is None:
-                said = one.log.read_text()
-                if said and one.sign in said:  # it is at work: from here on any moment will do
+                if one.sign in one.log.read_text():  # it is at work: from here on any moment will do
                     one.dies_at = time.monotonic() + draw.uniform(0.0, LIFE_S)
             elif time.monotonic() >= one.dies_at:
                 one.process.kill()
@@ -204,6 +235,8 @@ def hear(one: _Running, outcome: Outcome, acknowledged: dict[str, int]) -> None:
     for said in lines(str(one.log)):
         outcome.epochs += said.get("epochs", 0)
         outcome.committed_jobs += said.get("jobs", 0)
+        if "host" in said:
+            outcome.hosts.append((said["host"], said["pid"]))
         if "error" in said:
             outcome.errors.append(f"{one.kind} {one.number}: {said['error']}")
         if "acknowledged" in said:
@@ -213,14 +246,10 @@ def hear(one: _Running, outcome: Outcome, acknowledged: dict[str, int]) -> None:
 
 def look(path: Path, outcome: Outcome) -> None:
     """Every file that is visible is whole, and all files together are within the limit."""
-    total = 0
-    for directory in (path, path / ".store" / "unfinished"):
-        for entry in os.scandir(directory):
-            if entry.name.endswith(".parquet"):
-                try:
-                    total += entry.stat().st_size
-                except FileNotFoundError:
-                    continue
+    total = used_bytes(str(path))
+    if total > LIMIT_BYTES:  # perhaps counted while a file went and another came
+        with exclusive(str(store_of(path, "ledger"))):
+            total = used_bytes(str(path))
     outcome.most_bytes = max(outcome.most_bytes, total)
     if total > LIMIT_BYTES:
         outcome.errors.append(f"{total} bytes, limit {LIMIT_BYTES}")

@@ -30,6 +30,7 @@ from parquet_loader.store import StoreOptions
 from parquet_loader.write.dask import write_dask
 from parquet_loader.write.into_store import StoreJob
 from parquet_loader.write.task import write_partition
+from tests.broken_rows import Broken, KillOnce
 from tests.field_kinds import KINDS, kind_rows
 from tests.job_places import SCHEMA, rows
 
@@ -171,28 +172,6 @@ def test_a_killed_driver_adds_all_or_nothing_and_the_next_job_cleans_up(store: S
     assert beside(store) == []
 
 
-class FailsOnce:
-    """Rows whose first attempt breaks off half way, made where they are consumed."""
-
-    def __init__(self, first: int, stop: int, marker: Path) -> None:
-        self.first, self.stop, self.marker = first, stop, str(marker)
-        self.batches: Any = None
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        self.batches = self.batches or self.run()
-        return next(self.batches)
-
-    def run(self) -> Iterator[Any]:
-        yield rows(self.first, self.first + 50)
-        if not os.path.exists(self.marker):
-            open(self.marker, "w").close()
-            os._exit(1)
-        yield rows(self.first + 50, self.stop)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -200,7 +179,7 @@ def test_tasks_of_a_cluster_that_are_tried_again_double_nothing(store: SampleSto
     import dask
 
     distributed = pytest.importorskip("distributed", reason="dask's distributed scheduler is not installed")
-    unlucky = dask.delayed(FailsOnce)(0, 100, tmp_path / "marker")
+    unlucky = dask.delayed(Broken)(0, 100, KillOnce(tmp_path / "marker"))
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster),
