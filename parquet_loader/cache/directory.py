@@ -7,6 +7,7 @@ meanwhile. Everything else happens under the ledger's lock, which nobody holds w
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -145,12 +146,11 @@ class Directory:
             path = self._places.entry(name)
             try:
                 nbytes = self._held(path, name, wanted)
-            except FileNotFoundError:
-                continue
-            except (DamagedError, OSError):
-                self.drop(path)
-                damaged += 1
-                continue
+            except (DamagedError, OSError) as error:
+                if isinstance(error, DamagedError) or error.errno == errno.EIO:
+                    self.drop(path)
+                    damaged += 1
+                continue  # or it has just left, or no more files can be opened
             if nbytes is not None:
                 return Found(path, nbytes, damaged)
         return Found(None, 0, damaged)

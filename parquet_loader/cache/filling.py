@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import Any
 
-from parquet_loader.cache.copy import Checksum, Index, Ranges, packed_index
+from parquet_loader.cache.copy import Checksum, Index, Ranges, index_bytes, packed_index
 from parquet_loader.cache.ledger import transaction
 from parquet_loader.cache.places import Name, Places
 from parquet_loader.locks import LockedFile
@@ -41,6 +41,8 @@ class Filling:
         """
         if self._descriptor < 0:
             self._descriptor = os.open(self._file.path, os.O_WRONLY | os.O_CLOEXEC)
+            # Some file systems take more room than is written where a file grows.
+            os.ftruncate(self._descriptor, self._size + index_bytes(len(self._ranges)))
         view = memoryview(data).cast("B")
         self._sums[number].add(view)
         self._write(view, self._written[number])

@@ -66,9 +66,10 @@ class RowGroupCache:
         self._lock = RLock()  # owns the rest; held while the directory is opened, since nobody can go on before
         self._directory: Directory | None = None
         self._lease: Any = None
-        self._resumes_at = 0.0
+        self._resumes_at: float | None = None
         self._files: dict[int, str] = {}
-        self.figures = CacheStats()
+        self._home = identity_of(self._snapshot.filesystem)
+        self._figures = CacheStats()
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without what belongs to this process."""
@@ -80,8 +81,19 @@ class RowGroupCache:
         self.__dict__.update(state)
         self._reset()
 
+    @property
+    def figures(self) -> CacheStats:
+        """What the cache did in this process so far."""
+        self._check_process()
+        return self._figures
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():  # after a fork: what is open, and the lock, belong to the parent
+            self._reset()
+
     def expect(self, is_read: BoolArray) -> None:
         """Say which row groups are read, bool ``[row groups]``: those no filter rules out."""
+        self._check_process()
         with self._lock:
             self._is_read = is_read
             if self._directory is not None:
@@ -134,7 +146,7 @@ class RowGroupCache:
     def _begun(self, directory: Directory | None, wanted: Wanted) -> Filling | None:
         from parquet_loader.cache.directory import NoRoomError  # noqa: PLC0415  (needs a system with flock)
 
-        if directory is not None:
+        if directory is not None and self._resumes_at is None:
             try:
                 return directory.begin(wanted)
             except NoRoomError:
@@ -160,8 +172,9 @@ class RowGroupCache:
 
     def close(self) -> None:
         """Say that nothing is read any more; what is read all the same is cached as before."""
+        self._check_process()
         with self._lock:
-            if self._lease is not None and self._pid == os.getpid():
+            if self._lease is not None:
                 self._lease.end()
             self._lease = self._directory = None
 
@@ -186,18 +199,16 @@ class RowGroupCache:
 
     def _opened(self) -> Directory | None:
         """Return the directory, or None while it cannot be used."""
-        if self._pid != os.getpid():
-            self._reset()
-        if time.monotonic() < self._resumes_at:
-            return None
+        self._check_process()
         with self._lock:
-            if self._directory is None and time.monotonic() >= self._resumes_at:
+            is_due = self._resumes_at is not None and time.monotonic() >= self._resumes_at
+            if is_due or (self._directory is None and self._resumes_at is None):
                 try:
                     from parquet_loader.cache.directory import Directory  # noqa: PLC0415  (needs flock)
 
-                    directory = Directory(str(self._settings.path), int(self._settings.max_bytes))
-                    self._renew(directory)
-                    self._directory = directory
+                    self._directory = Directory(str(self._settings.path), int(self._settings.max_bytes))
+                    self._renew(self._directory)
+                    self._resumes_at = None
                 except (OSError, ImportError) as error:
                     self._pause(error)
             return self._directory
@@ -219,24 +230,21 @@ class RowGroupCache:
 
         if number not in self._files:
             file = self._snapshot.files[number]
-            home = identity_of(self._snapshot.filesystem)
             digest = int(self._snapshot.file_digest[number])
-            self._files[number] = file_id(home, file.path, file.size_bytes, file.mtime_ns, file.etag, digest)
+            self._files[number] = file_id(self._home, file.path, file.size_bytes, file.mtime_ns, file.etag, digest)
         return self._files[number]
 
     def _count(self, **changes: int) -> None:
         with self._lock:
-            self.figures = replace(self.figures, **{n: getattr(self.figures, n) + c for n, c in changes.items()})
+            self._figures = replace(self._figures, **{n: getattr(self._figures, n) + c for n, c in changes.items()})
 
     def _pause(self, error: Exception) -> None:
-        """Do without the cache for a while, and say so once."""
+        """Store nothing for a while, and say so once; then the directory is opened again."""
         problem = f"nothing is stored for a while: {error}"
         with self._lock:
-            is_new = self.figures.problem is None
-            self.figures = replace(self.figures, problem=problem)
+            is_new = self._figures.problem is None
+            self._figures = replace(self._figures, problem=problem)
             self._resumes_at = time.monotonic() + _PAUSE_S
-            if not os.path.isdir(str(self._settings.path)):
-                self._directory = None  # it is gone, and to be made again
         if is_new:
             with contextlib.suppress(Warning):  # an epoch does not fail for it, even where warnings are errors
                 warnings.warn(f"LocalCache({str(self._settings.path)!r}): {problem}", RuntimeWarning, stacklevel=2)
