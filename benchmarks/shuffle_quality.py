@@ -2,15 +2,16 @@
 
     python -m benchmarks.shuffle_quality [--out benchmarks/results/shuffle_quality.json] [--plot PNG]
 
-16 million rows sorted by a label of 1,000 values, in row groups of 10,000 and of 1,000,000 rows, in batches of 256 and
-1,024. All orders are worked out, none is read: ours by the loader's own plan, the others by their documented algorithms
-(`mixing`). The plot needs matplotlib.
+16 million rows of 40 float32 columns, sorted by a label of 1,000 values, in row groups of 10,000 and of 1,000,000 rows,
+in batches of 16, 64, 256 and 1,024. All orders are worked out, none is read: ours by the loader's own plan and division
+of memory, the others by their documented algorithms (`mixing`). The plot needs matplotlib.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from benchmarks.mixing import (
     Rows,
@@ -27,19 +30,35 @@ from benchmarks.mixing import (
     webdataset_order,
     windows_order,
 )
-from parquet_loader.sizes import MOST_OPEN_ROW_GROUPS
+from parquet_loader import BatchedDataLoader
+from parquet_loader.sizes import RowSizes, divide
+from parquet_loader.snapshot import Snapshot, open_snapshot
 
 ROWS = 16_000_000
 LABELS = 1000
-BATCHES = (256, 1024)
+COLUMNS = 40
+BATCHES = (16, 64, 256, 1024)
 ROW_GROUP_ROWS = (10_000, 1_000_000)
 WINDOWS = (16_384, 65_536, 262_144, 1_048_576, 4_194_304, 8_388_608, 12_582_912, 16_000_000)
+DEFAULT_WINDOWS_MIB = (32, 64, 128, 256)
 WITHIN = 1.05
+MOST_WINDOWS = 32
 
 
-def lanes_of(row_group_rows: int, window_rows: int) -> int:
-    """Return how many row groups the loader opens side by side, as `sizes.divide` has it."""
-    return MOST_OPEN_ROW_GROUPS if window_rows // row_group_rows < MOST_OPEN_ROW_GROUPS else 1
+def one_row_group(rows: int) -> tuple[Snapshot, RowSizes]:
+    """Return the footer of a row group of so many rows, as pyarrow writes it, and what the loader says of its rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        values = np.random.default_rng(0).random(rows, dtype=np.float32)
+        pq.write_table(pa.table({f"c{n}": values for n in range(COLUMNS)}), f"{folder}/0.parquet", row_group_size=rows)
+        with BatchedDataLoader(folder, 1024, memory_limit="64GiB") as loader:
+            return open_snapshot(folder), loader._dataset.sizing.row
+
+
+def lanes_of(snapshot: Snapshot, row: RowSizes, row_group_rows: int, window_rows: int) -> int:
+    """Return how many row groups the loader opens side by side."""
+    counts = np.full(ROWS // row_group_rows, row_group_rows, np.int64)
+    sizing = divide(2**36, row, snapshot, counts, batch_size=BATCHES[-1], window_rows=window_rows, shuffle=True)
+    return sizing.open_row_groups
 
 
 def figures(order: Rows) -> dict[str, Any]:
@@ -48,18 +67,20 @@ def figures(order: Rows) -> dict[str, Any]:
     return {"chi_square_ratio": ratios, "distance": distance(order)}
 
 
-def threshold(order_of: Callable[[int], Rows], batch_size: int, most: int) -> int | None:
-    """Return the smallest window, to one part in 32, whose chi-square is within 5 % of a full shuffle's."""
-    low, high = 0, most
-    if chi_square_ratio(order_of(high), LABELS, batch_size) > WITHIN:
-        return None
-    while high - low > most // 32:
-        middle = (low + high) // 2
-        if chi_square_ratio(order_of(middle), LABELS, batch_size) <= WITHIN:
-            high = middle
-        else:
-            low = middle
-    return high
+def thresholds(order_of: Callable[[int], Rows]) -> dict[str, int]:
+    """Return for each batch size the smallest windows whose chi-square is within 5 % of a full shuffle's.
+
+    Windows are of equal size, so what is tried is one window over everything, two, three and so on.
+    """
+    found = dict.fromkeys(map(str, BATCHES), ROWS)
+    within = list(BATCHES)
+    for windows in range(2, MOST_WINDOWS):
+        order = order_of(-(-ROWS // windows))
+        within = [batch for batch in within if chi_square_ratio(order, LABELS, batch) <= WITHIN]
+        if not within:
+            break
+        found |= {str(batch): -(-ROWS // windows) for batch in within}
+    return found
 
 
 def measure() -> dict[str, Any]:
@@ -68,9 +89,12 @@ def measure() -> dict[str, Any]:
     found: dict[str, Any] = {"rows": ROWS, "labels": LABELS, "full shuffle": figures(full), "row_groups": {}}
     for row_group_rows in ROW_GROUP_ROWS:
         groups = ROWS // row_group_rows
+        lanes = partial(lanes_of, *one_row_group(row_group_rows), row_group_rows)
 
-        def ours(window: int, groups: int = groups, rows: int = row_group_rows) -> Rows:
-            return windows_order(groups, rows, window, lanes_of(rows, window), BATCHES[-1])
+        def ours(
+            window: int, groups: int = groups, rows: int = row_group_rows, lanes: Callable[[int], int] = lanes
+        ) -> Rows:
+            return windows_order(groups, rows, window, lanes(window), BATCHES[-1])
 
         systems: dict[str, Callable[[int], Rows]] = {
             "windows": ours,
@@ -78,11 +102,17 @@ def measure() -> dict[str, Any]:
             "webdataset": partial(webdataset_order, groups, row_group_rows),
         }
         here: dict[str, Any] = {system: {} for system in systems}
+        here["row_groups_side_by_side"] = {str(window): lanes(window) for window in WINDOWS}
+        here["default"] = {}
+        for size in DEFAULT_WINDOWS_MIB:
+            window = size * 2**20 // (4 * COLUMNS)
+            here["default"][f"{size} MiB"] = {"window_rows": window, **figures(ours(window))}
+            print(row_group_rows, f"{size} MiB", here["default"][f"{size} MiB"], flush=True)
+        here["window_within_5_percent"] = thresholds(ours)
+        print(row_group_rows, here["window_within_5_percent"], flush=True)
         for (system, order_of), window in product(systems.items(), WINDOWS):
             here[system][str(window)] = figures(order_of(window))
             print(row_group_rows, system, window, here[system][str(window)], flush=True)
-        here["window_within_5_percent"] = {str(batch): threshold(ours, batch, ROWS) for batch in BATCHES}
-        print(row_group_rows, here["window_within_5_percent"], flush=True)
         found["row_groups"][str(row_group_rows)] = here
     return found
 

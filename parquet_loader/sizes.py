@@ -42,13 +42,14 @@ READS_AT_ONCE = 4
 STREAM_BYTES = 2 * 2**20
 # While a row group is decoded, its Arrow columns and their canonical form may both be there for a moment.
 DECODING_FACTOR = 2.0
-# More open row groups mix sorted data better; beyond this many a batch's composition changes little.
+# More open row groups mix sorted data better, and each holds a cursor's memory.
 MOST_OPEN_ROW_GROUPS = 16
 # A window takes whole row groups where at least this many fit, and slices of several where fewer do.
 ENOUGH_ROW_GROUPS = 4
 # Cursors held open for mixing may take as much memory as the windows.
 CURSORS_BESIDE_WINDOWS = 1.0
-# Larger windows leave the caches and gather more slowly, and the first batch waits for a whole window.
+# The largest window that costs no speed, as measured (docs/shuffling.md, `benchmarks/window_size.py`): mixing gains by
+# each doubling alike; twice as much takes narrow columns 10 % more processor time, and the first batch twice as long.
 LARGEST_DEFAULT_WINDOW_BYTES = 64 * 2**20
 BATCHES_AT_ONCE = 4
 SAMPLE_ROWS = 4096
