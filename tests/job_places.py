@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +88,42 @@ class ObjectStore(pafs.FileSystemHandler):  # type: ignore[misc]
     __hash__ = object.__hash__
 
 
+class Hdfs(ObjectStore):
+    """HDFS, as pyarrow's client for it behaves, kept in a local directory.
+
+    A directory is renamed in one step. Nothing is renamed over what is there: to a directory's name means into it, and
+    pyarrow deletes a file first if another is to take its place. There are no locks.
+    """
+
+    def get_type_name(self) -> str:
+        return "hdfs"
+
+    def move(self, source: str, target: str) -> None:
+        kinds = [info.type for info in self.fs.get_file_info([source, target])]
+        if kinds[1] == pafs.FileType.Directory:
+            target = f"{target}/{os.path.basename(source)}"
+            kinds[1] = self.fs.get_file_info(target).type
+        if kinds == [pafs.FileType.File] * 2:
+            self.fs.delete_file(target)
+            kinds[1] = pafs.FileType.NotFound
+        parent = self.fs.get_file_info(os.path.dirname(target) or ".").type
+        if kinds[1] != pafs.FileType.NotFound or parent != pafs.FileType.Directory:
+            raise OSError(f"cannot rename {source} to {target}")
+        super().move(source, target)
+
+
 class Place:
     """A data set on one kind of file system."""
 
     def __init__(self, kind: str, root: Path) -> None:
         self.root = root
         self.local = root / "set"
-        self.handler = ObjectStore(str(root))
+        self.handler = {"hdfs": Hdfs}.get(kind, ObjectStore)(str(root))
         self.filesystem: Any = {
             "local": None,
             "subtree": pafs.SubTreeFileSystem(str(root), pafs.LocalFileSystem()),
             "objects": pafs.PyFileSystem(self.handler),
+            "hdfs": pafs.PyFileSystem(self.handler),
         }[kind]
         self.path = str(self.local) if kind == "local" else "set"
 

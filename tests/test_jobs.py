@@ -22,15 +22,15 @@ from hypothesis import strategies as st
 
 from parquet_loader import DataError, SchemaError, WriteError, WriteOptions
 from parquet_loader.write import lease
-from parquet_loader.write.commit import publish_files
+from parquet_loader.write.commit import publish_files, renames_directories
 from parquet_loader.write.job import Job, JobSpec, WrittenFile
 from parquet_loader.write.shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.task import merge_files, plan_merges, write_partition
 from parquet_loader.write.vectors import with_plain_vectors
-from tests.job_places import SCHEMA, SMALL, Place, rows
+from tests.job_places import SCHEMA, SMALL, Hdfs, Place, rows
 
 
-@pytest.fixture(params=["local", "subtree", "objects"])
+@pytest.fixture(params=["local", "subtree", "objects", "hdfs"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(request.param, tmp_path)
 
@@ -154,7 +154,7 @@ KILLED = """
     import pyarrow.fs as pafs
     from parquet_loader.write import commit, job as jobs
     from parquet_loader.write.task import write_partition
-    from tests.job_places import Place, rows
+    from tests.job_places import Hdfs, Place, rows
     from pathlib import Path
 
     place = Place(sys.argv[1], Path(sys.argv[2]))
@@ -180,6 +180,14 @@ KILLED = """
         elif moment == "amid renames":
             jobs.move_file = after(jobs.move_file, 2)
             commit.move_file = after(commit.move_file, 2)
+        elif moment == "between the journals":
+            move = Hdfs.move
+            def cut(self, source, target):
+                if target.endswith(commit.JOURNAL) and (Path(sys.argv[2]) / target).exists():
+                    self.fs.delete_file(target)  # what pyarrow does on HDFS first
+                    die()
+                move(self, source, target)
+            Hdfs.move = cut
         elif moment == "after the commit":
             job._place.remove = die
             jobs.Place.remove_files = die
@@ -198,12 +206,14 @@ def killed_job(place: Place, kind: str, moment: str, mode: str) -> None:
 
 QUICK = {("local", "before the commit", "append"), ("local", "after the commit", "overwrite")}
 QUICK |= {("objects", "amid renames", "append"), ("objects", "amid renames", "overwrite")}
+QUICK |= {("hdfs", "amid renames", "overwrite")}
 MOMENTS = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
     for case in itertools.product(
-        ("local", "objects"), ("before the commit", "amid renames", "after the commit"), ("append", "overwrite")
+        ("local", "objects", "hdfs"), ("before the commit", "amid renames", "after the commit"), ("append", "overwrite")
     )
 ]
+MOMENTS.append(pytest.param("hdfs", "between the journals", "overwrite"))
 
 
 @pytest.mark.parametrize(("kind", "moment", "mode"), MOMENTS)
@@ -215,10 +225,11 @@ def test_a_killed_driver_leaves_exact_rows_or_none_and_the_next_job_no_leftovers
     killed_job(place, kind, moment, mode)
     old, new = list(range(1000, 1010)), list(range(300))
     before, after = old, new if mode == "overwrite" else new + old
+    is_done = moment in ("after the commit", "between the journals")
     if kind == "local":
-        assert place.ids() == (after if moment == "after the commit" else before)
+        assert place.ids() == (after if is_done else before)
     with expired_at_once(monkeypatch), place.job("append"):
-        assert place.ids() == (after if moment == "after the commit" else before)
+        assert place.ids() == (after if is_done else before)
     assert place.leftovers() == []
 
 
@@ -270,6 +281,38 @@ def test_files_that_cannot_all_be_renamed_are_taken_back(tmp_path: Path) -> None
             job.commit(reports)
     assert place.ids() == list(range(10))
     assert place.leftovers() == []
+
+
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
+def test_on_hdfs_the_files_of_a_job_appear_by_one_rename(tmp_path: Path, mode: Any) -> None:
+    place = Place("hdfs", tmp_path)
+    if mode != "error":
+        place.write(1000, 1010)
+    old, new = place.ids(), list(range(300))
+    seen = [old]
+    change = place.handler.move
+
+    def looking(source: str, target: str) -> None:
+        change(source, target)
+        if place.ids() != seen[-1]:
+            seen.append(place.ids())
+
+    place.handler.move = looking  # type: ignore[method-assign]
+    with place.job(mode) as job:
+        job.commit([f for n in range(3) for f in write_partition(job.spec, n, rows(n * 100, n * 100 + 100))])
+    assert seen == [old, new + old]
+    assert place.ids() == (new if mode == "overwrite" else new + old)  # the old files go one by one, after the rename
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("hdfs", True), ("fsspec+hdfs", True), ("fsspec+webhdfs", True), ("fsspec+s3", False), ("hdfs+cache", False)],
+)
+def test_a_filesystem_that_says_that_it_is_hdfs_renames_directories(tmp_path: Path, name: str, expected: bool) -> None:
+    handler = Hdfs(str(tmp_path))
+    handler.get_type_name = lambda: name  # type: ignore[method-assign]
+    filesystem = pafs.PyFileSystem(handler)
+    assert renames_directories(filesystem) is renames_directories(pafs.SubTreeFileSystem("x", filesystem)) is expected
 
 
 def test_a_journal_is_gone_when_all_is_done(tmp_path: Path) -> None:

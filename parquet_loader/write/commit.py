@@ -12,6 +12,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -28,10 +29,11 @@ _THREADS = 16
 
 
 def renames_directories(filesystem: pafs.FileSystem) -> bool:
-    """Whether a directory and all in it can be renamed in one step."""
+    """Whether a directory and all in it can be renamed in one step: locally, and on what says that it is HDFS."""
     while isinstance(filesystem, pafs.SubTreeFileSystem):
         filesystem = filesystem.base_fs
-    return is_local(filesystem) or filesystem.type_name == "hdfs"
+    # "hdfs" is Arrow's own; "py::hdfs" and "py::fsspec+webhdfs" are Python's, handed to Arrow.
+    return is_local(filesystem) or re.split(r"::|\+", filesystem.type_name)[-1] in ("hdfs", "webhdfs")
 
 
 def publish_directory(
@@ -91,12 +93,16 @@ def publish_files(
 
 def finish_or_undo(filesystem: pafs.FileSystem, journal: str) -> None:
     """Bring a commit that was cut short to an end: back if it was not complete, forward if it was."""
-    try:
-        with filesystem.open_input_stream(journal) as stream:
-            entries = json.loads(stream.read())
-    except (FileNotFoundError, ValueError):  # never written, or not wholly: nothing was published
+    for path in (journal, _fresh(journal)):  # the second alone: HDFS has let go of the old one before it renames
+        try:
+            with filesystem.open_input_stream(path) as stream:
+                entries = json.loads(stream.read())
+        except FileNotFoundError:
+            continue
+        except ValueError:  # not wholly written: nothing was published
+            return
+        _each(lambda path: _remove(filesystem, path), entries["paths"])
         return
-    _each(lambda path: _remove(filesystem, path), entries["paths"])
 
 
 def visible_files(filesystem: pafs.FileSystem, path: str) -> list[str]:
@@ -153,11 +159,15 @@ def _remove(filesystem: pafs.FileSystem, path: str) -> None:
 def _write_journal(filesystem: pafs.FileSystem, path: str, step: str, paths: list[str]) -> None:
     """Write the journal so that it is the old one or the new one, whole."""
     content = json.dumps({"step": step, "paths": paths}).encode()
-    fresh = f"{path}.new" if renames_directories(filesystem) else path  # an object appears whole when it is closed
+    fresh = _fresh(path) if renames_directories(filesystem) else path  # an object appears whole when it is closed
     with filesystem.open_output_stream(fresh) as stream:
         stream.write(content)
     if fresh != path:
         move_file(filesystem, fresh, path)
+
+
+def _fresh(path: str) -> str:
+    return f"{path}.new"
 
 
 def _each(function: Callable[[Any], None], items: Sequence[Any]) -> None:
