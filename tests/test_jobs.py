@@ -340,7 +340,7 @@ def spec_at(path: Path, options: WriteOptions = SMALL) -> JobSpec:
 def test_every_file_is_kept_or_merged_once(sizes: list[int], row_group_bytes: int, file_bytes: int) -> None:
     files = [WrittenFile(n, f"{n:03}", 1, size, 2 * size) for n, size in enumerate(sizes)]
     options = WriteOptions(row_group_bytes=row_group_bytes, file_bytes=file_bytes)
-    kept, groups = plan_merges(files, options)
+    kept, groups = plan_merges(files, options, 1)
     assert sorted([f.name for f in kept] + [name for _, names in groups for name in names]) == [f.name for f in files]
     small = [f for f in kept if f.decoded_bytes < 4 * row_group_bytes and f.bytes < file_bytes]
     sums = [sum(int(sizes[int(n)]) for n in names) for _, names in groups]
@@ -351,7 +351,7 @@ def test_every_file_is_kept_or_merged_once(sizes: list[int], row_group_bytes: in
 def test_small_files_are_written_again_as_full_row_groups(tmp_path: Path) -> None:
     spec = spec_at(tmp_path / "job")
     reports = [f for n in range(40) for f in write_partition(spec, n, rows(n * 10, n * 10 + 10))]
-    kept, groups = plan_merges(reports, spec.options)
+    kept, groups = plan_merges(reports, spec.options, 1)
     assert len(groups) < len(reports) / 4
     merged = kept + [f for partition, names in groups for f in merge_files(spec, partition, names)]
     tables, sizes = [], []

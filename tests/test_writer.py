@@ -163,6 +163,21 @@ def test_the_buffer_stays_below_a_row_group_and_a_piece(tmp_path: Path) -> None:
     assert highest < 4 * 2**20
 
 
+@pytest.mark.parametrize(("columns", "mib"), [(1, 8), (256, 8), (512, 16), (1000, 31.25), (5000, 64)])
+def test_row_groups_of_many_columns_are_larger(columns: int, mib: float) -> None:
+    assert WriteOptions().group_bytes(columns) == mib * 2**20
+    assert WriteOptions(row_group_bytes="1MiB").group_bytes(columns) == 2**20
+
+
+def test_row_groups_of_many_columns_are_written_so(tmp_path: Path) -> None:
+    rows = 2**14
+    columns = {f"x{number}": np.arange(rows, dtype=np.int64) for number in range(512)}
+    summary = write_dataset(columns, tmp_path / "d")
+    (path,) = summary.files
+    footer = pq.read_metadata(path)
+    assert [footer.row_group(n).num_rows for n in range(footer.num_row_groups)] == [2**12] * 4
+
+
 # -- layout --
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.write.layout import ColumnLayout, Way, columns_with_order
+from parquet_loader.write.options import least_group_bytes
 
 Objective: TypeAlias = Literal["speed", "size"]
 
@@ -148,7 +149,7 @@ def choose_row_group_bytes(sample: pa.Table, ways: Mapping[str, Way]) -> tuple[i
     """Return the smallest of `ROW_GROUP_BYTES` that decodes within 5 % of the fastest, and ns a row by size.
 
     Smaller row groups mix better in a window of the same memory. Where the sample is smaller than a size, that size is
-    not tried.
+    not tried. With many columns it is at least what `least_group_bytes` says, because decoding is not all they cost.
 
     Args:
         sample: As in `choose_ways`.
@@ -165,7 +166,8 @@ def choose_row_group_bytes(sample: pa.Table, ways: Mapping[str, Way]) -> tuple[i
     if not by_size:
         return 8 * MIB, {}
     fastest = min(by_size.values())
-    return next(size for size, ns in by_size.items() if ns <= _ABOUT_AS_FAST * fastest), by_size
+    chosen = next(size for size, ns in by_size.items() if ns <= _ABOUT_AS_FAST * fastest)
+    return max(chosen, least_group_bytes(sample.num_columns)), by_size
 
 
 def layout_of(schema: pa.Schema, ways: Mapping[str, Way]) -> ColumnLayout:

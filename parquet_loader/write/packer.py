@@ -63,7 +63,7 @@ class Packer:
         self._path = path
         self._options = options
         self._new_file = new_file
-        self._buffer = RowGroupBuffer(int(options.row_group_bytes))
+        self._buffer = RowGroupBuffer(options.group_bytes(1))
         self._layout: Layout | ColumnLayout | None = None
         self._file: StagedFile | None = None
         self._file_rows = 0
@@ -90,6 +90,8 @@ class Packer:
 
     def add(self, table: pa.Table) -> None:
         """Add a table in the stored form, and write the row groups that are full; it is kept, not copied."""
+        if not self._buffer.rows:
+            self._buffer = RowGroupBuffer(self._options.group_bytes(table.num_columns))
         self._buffer.add(table)
         self._write_row_groups(last=False)
 

@@ -104,7 +104,7 @@ def run_job(
         else:
             with _bar(new_bar, "write") as bar:
                 written = runner.partitions(spec, write_partition, bar)
-            files, groups = plan_merges(written, spec.options)
+            files, groups = plan_merges(written, spec.options, len(spec.schema.arrow_schema()))
             step = Merges(tuple(groups))
         if len(step):
             with _bar(new_bar, "gather" if shuffle else "merge") as bar:

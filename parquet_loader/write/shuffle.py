@@ -129,7 +129,7 @@ def write_bucket(spec: JobSpec, plan: ShufflePlan, bucket: int) -> list[WrittenF
             table = pa.concat_tables(tables).combine_chunks()
             del tables
             order = permutation(table.num_rows, plan.seed, Stream.JOB_BUCKET, 0, bucket)
-            step = max(1, int(int(spec.options.row_group_bytes) * table.num_rows / max(1, table.nbytes)))
+            step = max(1, int(spec.options.group_bytes(table.num_columns) * table.num_rows / max(1, table.nbytes)))
             for start in range(0, table.num_rows, step):
                 packer.add(table.take(order[start : start + step]))
     return report(packer, bucket)

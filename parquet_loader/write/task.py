@@ -74,7 +74,7 @@ def merge_files(spec: JobSpec, partition: int, names: Sequence[str]) -> list[Wri
 
 
 def plan_merges(
-    files: Sequence[WrittenFile], options: WriteOptions
+    files: Sequence[WrittenFile], options: WriteOptions, columns: int
 ) -> tuple[list[WrittenFile], list[tuple[int, list[str]]]]:
     """Decide which files are written again, so that files and row groups are sized by bytes however rows came in.
 
@@ -84,6 +84,7 @@ def plan_merges(
     Args:
         files: What tasks reported.
         options: Sizes.
+        columns: How many columns the files have.
 
     Returns:
         The files that stay, and for each group of small ones the partition it counts as and the names.
@@ -91,7 +92,7 @@ def plan_merges(
     full = int(options.file_bytes)
 
     def is_small(file: WrittenFile) -> bool:
-        return file.bytes < full and file.decoded_bytes < _SMALL_ROW_GROUPS * int(options.row_group_bytes)
+        return file.bytes < full and file.decoded_bytes < _SMALL_ROW_GROUPS * options.group_bytes(columns)
 
     ordered = sorted(files, key=lambda file: (file.partition, file.name))
     kept = [file for file in ordered if not is_small(file)]
