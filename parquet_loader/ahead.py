@@ -22,7 +22,6 @@ from parquet_loader.read import Copy, Reader
 from parquet_loader.remote.fetcher import Fetcher, RemoteFigures
 from parquet_loader.remote.memory import SparseFile
 from parquet_loader.sizes import Sizing
-from parquet_loader.types import IntArray
 from parquet_loader.workers import Workers
 
 Run = tuple[int, int]
@@ -65,7 +64,6 @@ class Ahead:
         sizing: The budget's division.
         budget: The budget.
         workers: Whose lock this belongs to, and who is to hear of changes.
-        estimates: int64 ``[row groups]``, bytes that each takes at most, as far as is known.
         first_window: Where the pass begins.
         broken: Row groups that are left out; the engine's own set.
     """
@@ -77,7 +75,6 @@ class Ahead:
         sizing: Sizing,
         budget: Budget,
         workers: Workers,
-        estimates: IntArray,
         first_window: int,
         broken: AbstractSet[int],
     ) -> None:
@@ -88,7 +85,7 @@ class Ahead:
         self._limit_bytes = sizing.fetch_bytes
         # Where windows take slices of several row groups, so many lie there at a time, and the next ones.
         self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
-        self._estimates = estimates
+        self._estimates = reader.uncompressed_bytes
         self._broken = broken
         self._is_cached = reader.cache is not None
         self._store = reader.remote

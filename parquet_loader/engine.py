@@ -85,7 +85,6 @@ def open_engine(
         is_first=is_first,
         skips=options.skips,
         first_batch=first_batch,
-        estimates=dataset.snapshot.row_group_bytes,
     )
 
 
@@ -105,7 +104,6 @@ class Engine:
             the first batch waits until the second window is there too, so that no later batch has to.
         skips: Whether a row group that cannot be read is left out, instead of raising.
         first_batch: Where in the epoch to begin.
-        estimates: int64 ``[row groups]``, most bytes of each in the file, where files are not local.
     """
 
     def __init__(
@@ -122,7 +120,6 @@ class Engine:
         is_first: bool,
         skips: bool,
         first_batch: int = 0,
-        estimates: IntArray | None = None,
     ) -> None:
         self.budget = Budget()
         self.workers = Workers(self._choose, num_threads)
@@ -148,10 +145,7 @@ class Engine:
         self._broken: set[int] = set()
         self._fetching: Ahead | None = None
         if reader.remote is not None:
-            assert estimates is not None
-            self._fetching = Ahead(
-                reader, plan, sizing, self.budget, self.workers, estimates, self._first_window, self._broken
-            )
+            self._fetching = Ahead(reader, plan, sizing, self.budget, self.workers, self._first_window, self._broken)
             self.workers.helper = self._fetching.thread
         self._carry: Carry | None = Carry()
         self._next_to_order = self._first_window

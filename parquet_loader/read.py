@@ -26,6 +26,7 @@ from parquet_loader.remote.memory import SparseFile, held_bytes
 from parquet_loader.remote.store import RemoteStore
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
+from parquet_loader.types import IntArray
 from parquet_loader.virtual import Positions
 
 # Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
@@ -90,6 +91,11 @@ class Reader:
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
             columns = [self._file_columns(row_group) for row_group in firsts.tolist()]
             self.cache = RowGroupCache(cache, snapshot, columns)
+
+    @property
+    def uncompressed_bytes(self) -> IntArray:
+        """int64 ``[row groups]``: all columns of each as encoded, before compression."""
+        return self._snapshot.row_group_bytes
 
     @property
     def remote(self) -> RemoteStore | None:
