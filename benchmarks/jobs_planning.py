@@ -80,11 +80,11 @@ def main() -> None:
 
     full = reports(files, FILE)
     print(f"{'reports of all tasks, pickled':62} {len(pickle.dumps(full)) / 1e6:8.1f} MB")
-    timed("plan merges: partitions of 512 MiB, nothing to merge", lambda: plan_merges(full, WriteOptions()))
+    timed("plan merges: partitions of 512 MiB, nothing to merge", lambda: plan_merges(full, WriteOptions(), COLUMNS))
     small = reports(total // (16 * 2**20), 8 * 2**20)
     timed(
         f"plan merges: {len(small):,} partitions of 16 MiB",
-        lambda: plan_merges(small, WriteOptions()),
+        lambda: plan_merges(small, WriteOptions(), COLUMNS),
         lambda plan: f"{len(plan[1]):,} merges",
     )
     print(f"{f'commit: {files:,} files renamed, then the directory':62} {commit(files):8.2f} s")
