@@ -96,6 +96,8 @@ def _count_some(
     skipped: list[tuple[int, str]] = []
     if not len(wanted):
         return counts, ()
+    if reader.passing is not None:
+        return np.where(reader.passing[wanted], snapshot.row_group_rows[wanted], 0), ()
 
     def count(group: int) -> int:
         try:

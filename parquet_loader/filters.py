@@ -102,10 +102,11 @@ class RowFilter:
         if constant and positions is not None:
             # A data set of one fragment for each row group: Arrow leaves out those whose known values admit no row.
             parquet, fragments = pads.ParquetFileFormat(), []
+            values = [positions.constants(name, first, first + len(groups)).tolist() for name in constant]
             for group in groups:
                 here = known
-                for name in constant:
-                    here = here & (pc.field(name) == pa.scalar(positions.constant(name, first + group), pa.uint64()))
+                for name, value in zip(constant, values, strict=True):
+                    here = here & (pc.field(name) == pa.scalar(value[group], pa.uint64()))
                 fragments.append(parquet.make_fragment(str(group), snapshot.filesystem, here))
             each = pads.FileSystemDataset(fragments, schema, parquet, snapshot.filesystem)
             groups = {int(fragment.path) for fragment in each.get_fragments(self._expression)}

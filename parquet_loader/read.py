@@ -26,8 +26,8 @@ from parquet_loader.remote.memory import SparseFile, held_bytes
 from parquet_loader.remote.store import RemoteStore
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
-from parquet_loader.types import IntArray
-from parquet_loader.virtual import Positions
+from parquet_loader.types import BoolArray, IntArray
+from parquet_loader.virtual import Positions, is_constant
 
 # Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
 # pages; measured no slower than whole chunks from the page cache.
@@ -82,6 +82,7 @@ class Reader:
         ]
         self._leaves_of: dict[int, Sequence[int]] = {}
         self.positions = Positions(snapshot) if row_filter is not None and row_filter.names_positions else None
+        self.passing = self._passing_whole()
         self._row_numbers = row_numbers
         self._first_rows = snapshot.first_rows if row_numbers is not None else None
         if row_numbers is not None:
@@ -377,8 +378,28 @@ class Reader:
             self._leaves_of[schema] = selected(paths, self._columns_of[schema])
         return self._leaves_of[schema]
 
+    def _passing_whole(self) -> BoolArray | None:
+        """Return which row groups pass whole, where directories and positions alone decide about all of them."""
+        snapshot = self._snapshot
+        if self._filter is None or any(self._filter.differs_within(schema.names) for schema in snapshot.schemas):
+            return None
+        table = pa.table({_ROW_NUMBER: pa.array(np.arange(snapshot.row_groups))})
+        if self.positions is not None:
+            for name in filter(is_constant, self._filter.virtual):
+                constants = self.positions.constants(name, 0, snapshot.row_groups)
+                table = table.append_column(name, pa.array(constants))
+        values = [snapshot.partition_values(number) for number in range(len(snapshot.files))]
+        for column in snapshot.partition_schema:
+            by_file = pa.array([value[column.name].as_py() for value in values], column.type)
+            table = table.append_column(column.name, by_file.take(pa.array(snapshot.row_group_file)))
+        passing = np.zeros(snapshot.row_groups, np.bool_)
+        passing[self._filter.apply(table).column(_ROW_NUMBER).to_numpy()] = True
+        return passing
+
     def _row_filter(self, row_group: int) -> RowFilter | None:
         """Return what has to be applied to a row group's rows; None where all of them pass, as far as is known."""
+        if self.passing is not None:
+            return None if self.passing[row_group] else self._filter
         if self._filter is None or self._filter.differs_within(self._own_columns(row_group)):
             return self._filter
         one = self._with_known_columns(row_group, _rows_without_columns(1), 0)

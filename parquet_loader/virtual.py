@@ -92,20 +92,24 @@ class Positions:
         if match is None:
             return None
         if match[1] is not None:
-            return pa.repeat(pa.scalar(self.constant(name, row_group), pa.uint64()), rows)
+            return pa.repeat(pa.scalar(self.constants(name, row_group, row_group + 1)[0], pa.uint64()), rows)
         first = int(self._first_rows[row_group]) + first_row
-        return pa.array(self._hashed(row_group, np.arange(first, first + rows) // int(match[2]), int(match[3])))
+        key = self._keys[int(self._snapshot.row_group_file[row_group])]
+        return pa.array(_hashed(_numbered(key, np.arange(first, first + rows) // int(match[2])), int(match[3])))
 
-    def constant(self, name: str, row_group: int) -> int:
-        """Return what all rows of a row group have in a column that `is_constant`."""
+    def constants(self, name: str, first: int, stop: int) -> Words:
+        """Return what the rows of each of some row groups have in a column that `is_constant`: uint64 ``[groups]``."""
         match = _POSITION.fullmatch(name)
         assert match is not None
-        number = self._snapshot.row_group_number[row_group : row_group + 1]
-        return int(self._hashed(row_group, None if match[1] == "file" else number, int(match[3]))[0])
+        places = self._keys[self._snapshot.row_group_file[first:stop]]
+        if match[1] == "row_group":
+            places = _numbered(places, self._snapshot.row_group_number[first:stop])
+        return _hashed(places, int(match[3]))
 
-    def _hashed(self, row_group: int, numbers: npt.NDArray[np.integer] | None, seed: int) -> Words:
-        file = int(self._snapshot.row_group_file[row_group])
-        places = self._keys[file : file + 1]
-        if numbers is not None:
-            places = mixed_words(places + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
-        return mixed_words(places ^ np.uint64(mixed(seed)))
+
+def _numbered(keys: Words | np.uint64, numbers: npt.NDArray[np.integer]) -> Words:
+    return mixed_words(keys + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
+
+
+def _hashed(places: Words, seed: int) -> Words:
+    return mixed_words(places ^ np.uint64(mixed(seed)))

@@ -258,3 +258,22 @@ def test_units_and_ranges_that_are_none_are_refused() -> None:
         split_rows(0.5, 0.5)
     with pytest.raises(ConfigurationError, match="seed"):
         split_rows(0, 0.5, -1)
+
+
+def test_whole_row_groups_and_directories_are_known_without_a_look_at_any_row(tmp_path: Path) -> None:
+    """Directories with nulls, text split by its hash, empty files: one row for each row group decides."""
+    for city, first in (("Rome", 0), ("Oslo", 100), ("__HIVE_DEFAULT_PARTITION__", 200)):
+        (tmp_path / f"city={city}").mkdir()
+        write(tmp_path / f"city={city}", "a.parquet", first, 60)
+        write(tmp_path / f"city={city}", "b.parquet", first, 0)
+    groups, named = split_rows(0, 0.5, unit="row_group"), pc.field("city") == "Rome"
+    cities = [ids_of(tmp_path, split("city", *ends, text=True), columns=["id"]) for ends in ((0, 0.5), (0.5, 1))]
+    assert sorted(cities[0] + cities[1]) == [*range(60), *range(100, 160)]  # null is on no side
+    of_groups = set(ids_of(tmp_path, groups, columns=["id"]))
+    assert set(ids_of(tmp_path, groups & named, columns=["id"])) == {row for row in of_groups if row < 60}
+    assert set(ids_of(tmp_path, ~groups | named, columns=["id"])) == {
+        first + row for first in (0, 100, 200) for row in range(60) if first == 0 or first + row not in of_groups
+    }
+    assert ids_of(tmp_path, groups & (pc.field("city").is_null()), columns=["id"]) == sorted(
+        row for row in of_groups if row >= 200
+    )
