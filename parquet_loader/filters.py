@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.split import check_key_types
+from parquet_loader.split import check_number_keys, check_text_keys
 from parquet_loader.virtual import Positions, hashed_column, is_constant, virtual_columns, with_hashes
 
 
@@ -51,9 +51,10 @@ class RowFilter:
             file = snapshot.files[int((snapshot.file_schema == number).argmax())].path
             known = with_partitions(schema, snapshot.partition_schema)
             more = virtual_columns(str(expression), known.names)
+            check_number_keys(expression, known, file)
             needed = _columns_of(expression, with_partitions(known, more), file)
             hashed = [column for name in needed if name in more.names and (column := hashed_column(name)) is not None]
-            check_key_types(expression, hashed, known, file)
+            check_text_keys(hashed, known, file)
             own = [name for name in needed if name not in more.names]
             self.columns = tuple(dict.fromkeys((*self.columns, *own, *hashed)))
             self.virtual = tuple(dict.fromkeys((*self.virtual, *(name for name in needed if name in more.names))))

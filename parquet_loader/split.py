@@ -28,7 +28,7 @@ def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool =
     this library's `filters=` alone.
 
     Args:
-        column: Name of a column of integers, booleans, dates or times, or with `text` of text or bytes; rows in which
+        column: Name of a column of integers, booleans or timestamps, or with `text` of text or bytes; rows in which
             it is null are on no side.
         start: From 0.
         stop: To 1.
@@ -86,27 +86,19 @@ def split_rows(
     return _between(pc.field(position_name(unit, seed)), start, stop)
 
 
-def check_key_types(expression: pc.Expression, hashed: Iterable[str], schema: pa.Schema, file: str) -> None:
-    """Check that splits in a filter hash columns of the kind they are made for.
+def check_number_keys(expression: pc.Expression, schema: pa.Schema, file: str) -> None:
+    """Check that splits in a filter hash columns that are 64 bits or fewer, and exact.
 
     Arrow itself would read numbers from text, and cut off the fraction of others.
 
     Args:
         expression: The filter.
-        hashed: Virtual columns of hashes that it names.
         schema: The columns it is over.
         file: Whose they are.
 
     Raises:
         SchemaError: a column is of another kind; says what to write instead.
     """
-    for column in hashed:
-        type_ = schema.field(column).type
-        if not _is_bytes(type_):
-            raise SchemaError(
-                f"{file}: filters: split({column!r}, text=True): the column is {type_}, neither text nor bytes; "
-                "leave text=True out for integers, booleans, dates and times"
-            )
     text = str(expression)
     for field in schema if str(GOLDEN) in text else ():
         if _is_number(field.type) or str(_as_bits(field.name)) not in text:
@@ -114,15 +106,28 @@ def check_key_types(expression: pc.Expression, hashed: Iterable[str], schema: pa
         cure = (
             f"split({field.name!r}, ..., text=True) hashes text and bytes"
             if _is_bytes(field.type)
-            else "split hashes integers, booleans, dates and times, and with text=True text and bytes"
+            else "split hashes integers, booleans and timestamps, and with text=True text and bytes"
         )
         raise SchemaError(f"{file}: filters: split({field.name!r}): the column is {field.type}; {cure}")
 
 
+def check_text_keys(columns: Iterable[str], schema: pa.Schema, file: str) -> None:
+    """Check that columns that a filter hashes as text or bytes are such; arguments and errors as above."""
+    for column in columns:
+        type_ = schema.field(column).type
+        if not _is_bytes(type_):
+            raise SchemaError(
+                f"{file}: filters: split({column!r}, text=True): the column is {type_}, neither text nor bytes; "
+                "leave text=True out for integers, booleans and timestamps"
+            )
+
+
 def _is_number(type_: pa.DataType) -> bool:
-    if pa.types.is_dictionary(type_):
+    kinds = pa.types
+    if kinds.is_dictionary(type_):
         return _is_number(type_.value_type)
-    return bool(pa.types.is_integer(type_) or pa.types.is_boolean(type_) or pa.types.is_temporal(type_))
+    is_time = kinds.is_timestamp(type_) or kinds.is_duration(type_) or kinds.is_date64(type_) or kinds.is_time64(type_)
+    return bool(kinds.is_integer(type_) or kinds.is_boolean(type_) or is_time)
 
 
 def _is_bytes(type_: pa.DataType) -> bool:

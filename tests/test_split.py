@@ -178,14 +178,26 @@ def test_text_splits_go_to_ranks_processes_and_states(tmp_path: Path, isolation:
 
 
 def test_columns_of_the_wrong_kind_are_refused_with_what_to_write(tmp_path: Path) -> None:
-    table = pa.table({"text": ["12", "13"], "number": [1, 2], "real": [0.5, 0.25]})
+    table = pa.table(
+        {
+            "text": ["12", "13"],
+            "number": [1, 2],
+            "real": [0.5, 0.25],
+            "day": pa.array([1, 2], pa.date32()),
+            "when": pa.array([1, 2], pa.timestamp("us")),
+        }
+    )
     pq.write_table(table, tmp_path / "a.parquet")
     for chosen, message in (
         (split("text", 0, 0.5), r"split\('text'\): the column is string; split\('text', ..., text=True\) hashes text"),
-        (split("real", 0, 0.5), r"the column is double; split hashes integers, booleans, dates and times"),
+        (split("real", 0, 0.5), r"the column is double; split hashes integers, booleans and timestamps"),
+        (split("day", 0, 0.5), r"the column is date32\[day\]; split hashes integers, booleans and timestamps"),
         (split("number", 0, 0.5, text=True), r"neither text nor bytes; leave text=True out"),
     ):
         with pytest.raises(SchemaError, match=message):
             BatchedDataLoader(str(tmp_path), 1, filters=chosen)
+    for name in ("number", "when"):
+        with BatchedDataLoader(str(tmp_path), 1, columns=["number"], filters=split(name, 0, 1)) as loader:
+            assert loader.plan().rows == 2
     with pytest.raises(ConfigurationError, match="text='yes'"):
         split("text", 0, 1, text="yes")  # type: ignore[arg-type]
