@@ -177,6 +177,17 @@ def test_text_splits_go_to_ranks_processes_and_states(tmp_path: Path, isolation:
     assert len(found) - len(passing) < 3  # repeated, so that steps are equal
 
 
+def test_a_file_whose_keys_are_all_null_has_no_row_on_a_side(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"user": ["a", "b"], "number": [1, 2]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"user": pa.nulls(3), "number": pa.nulls(3)}), tmp_path / "1.parquet")
+    pq.write_table(
+        pa.table({"user": pa.array([], pa.string()), "number": pa.array([], pa.int64())}), tmp_path / "2.parquet"
+    )
+    for chosen in (split("user", 0, 1, text=True), split("number", 0, 1)):
+        with BatchedDataLoader(str(tmp_path), 8, filters=chosen) as loader:
+            assert [batch["number"].tolist() for batch in loader] == [[1, 2]]
+
+
 def test_columns_of_the_wrong_kind_are_refused_with_what_to_write(tmp_path: Path) -> None:
     table = pa.table(
         {
