@@ -77,12 +77,16 @@ class Archive:
 class Server:
     """``rclone serve s3`` over a folder, for the length of a ``with`` block, on a free port of this machine."""
 
+    protocol = "s3"
+
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-        self._command = [find_rclone(), "serve", "s3", str(folder), "--addr", self.endpoint, "--config", os.devnull]
-        self._command += ["--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--vfs-read-chunk-size", "64Ki"]
+        self._command = [find_rclone(), "serve", self.protocol, str(folder), "--addr", self.endpoint]
+        if self.protocol == "s3":
+            self._command += ["--auth-key", f"{ACCESS_KEY},{SECRET_KEY}"]
+        self._command += ["--config", os.devnull, "--vfs-read-chunk-size", "64Ki"]
         self._last_words: deque[str] = deque(maxlen=20)
 
     def __enter__(self) -> Self:
@@ -90,7 +94,7 @@ class Server:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._last_words.append(line)
-            if "Starting s3 server" in line:
+            if "Starting s3 server" in line or "HTTP Server started" in line:
                 break
         else:
             raise RuntimeError(f"rclone did not start: {''.join(self._last_words)}")

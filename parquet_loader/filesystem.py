@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -10,8 +11,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import ConfigurationError, SourceError
+from parquet_loader.redact import without_secrets
 
 PathLike: TypeAlias = str | os.PathLike[str]
+
+# What pyarrow serves itself; all else goes through fsspec.
+_NATIVE_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "mock")
 
 
 def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, str]:
@@ -19,7 +24,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
 
     Args:
         path: A local path, or a URL that pyarrow's native filesystems know: ``file://``, ``s3://``, ``gs://``,
-            ``abfs://``, ``hdfs://``. Glob characters are kept as they are.
+            ``abfs://``, ``hdfs://``; or else fsspec: ``http(s)://`` and others. Glob characters are kept as they are.
         filesystem: A `pyarrow.fs.FileSystem`; `path` is then a path within it.
 
     Raises:
@@ -48,6 +53,8 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         if not os.path.lexists(rest):  # URLs write spaces and the like as %20; hive's folders have such names, too
             rest = unquote(rest)
         return pafs.LocalFileSystem(), os.path.abspath(rest)
+    if scheme not in _NATIVE_SCHEMES:
+        return _through_fsspec(text, scheme)
     # A `?` opens the options of a URL; as a glob character it has to be told apart from them.
     base, question, options = text.partition("?")
     has_options = bool(question) and "=" in options
@@ -61,11 +68,27 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     try:
         found, inner = pafs.FileSystem.from_uri(head + (question + options if has_options else ""))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
-        raise SourceError(
-            f"{text}: no filesystem for this URL ({error}); "
-            "expected a local path, file://, s3://, gs://, abfs:// or hdfs://, or pass filesystem="
-        ) from None
+        raise _unserved(text, error) from None
     return found, inner + tail if glob else inner
+
+
+def _through_fsspec(url: str, scheme: str) -> tuple[pafs.FileSystem, str]:
+    try:
+        fsspec: Any = importlib.import_module("fsspec")
+        found, inner = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        needs = "pip install 'torch-parquet-loader[remote]' for http(s):// and other URLs of fsspec"
+        raise _unserved(url, f"{error}; {needs}") from None
+    if scheme not in ("http", "https"):  # whose directories end with a slash
+        inner = inner.rstrip("/") or "/"
+    return pafs.PyFileSystem(pafs.FSSpecHandler(found)), inner
+
+
+def _unserved(url: str, reason: object) -> SourceError:
+    return SourceError(
+        f"{without_secrets(url)}: no filesystem for this URL ({without_secrets(str(reason))}); expected a local path, "
+        "file://, s3://, gs://, abfs://, hdfs://, http(s):// or a URL that fsspec knows, or pass filesystem="
+    )
 
 
 def is_local(filesystem: pafs.FileSystem) -> bool:

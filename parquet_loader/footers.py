@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -19,7 +20,7 @@ from parquet_loader.ranges import ByteRange, RangeFetcher
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.store import RemoteStore
 from parquet_loader.source import SourceFile, changed_since
-from parquet_loader.types import Digests
+from parquet_loader.types import Digests, IntArray
 
 # Measured: a parsed footer takes about 1.1 KB a column chunk, and a little for itself.
 _BYTES_PER_CHUNK = 1100
@@ -39,12 +40,43 @@ class Footer:
 
     Attributes:
         parsed: What it says.
+        raw: Its bytes, with its length and the format's mark.
         digest: 64 bits of a BLAKE2b digest of its bytes. They hold where each column chunk lies, how long it is, and as
             a rule its smallest and largest value, so that few files that differ in their data have the same one.
     """
 
     parsed: pq.FileMetaData
     digest: int
+    raw: bytes
+
+
+class StoredFooters:
+    """Footers of a source's files in one local file, as they are in the files.
+
+    Args:
+        path: The local file.
+        places: int64 ``[files, 2]``, where each footer begins there, and its length; 0: it is not there.
+    """
+
+    def __init__(self, path: str, places: IntArray) -> None:
+        self.path = path
+        self._places = places
+
+    def read(self, file: int) -> bytes | None:
+        """Return a footer; None where it is not there, or no longer."""
+        start, length = self._places[file].tolist()
+        try:
+            with open(self.path, "rb") as opened:
+                opened.seek(start)
+                raw = opened.read(length)
+        except OSError:
+            return None
+        return raw if raw and len(raw) == length else None
+
+    def of_others(self, numbers: IntArray) -> StoredFooters:
+        """Return the same for other files: the number of each among these, or -1."""
+        places = np.where(numbers[:, None] < 0, 0, self._places[numbers])
+        return StoredFooters(self.path, places)
 
 
 class FooterCache:
@@ -69,6 +101,8 @@ class FooterCache:
     ) -> None:
         self._filesystem = filesystem
         self._remote = remote
+        self.stored: StoredFooters | None = None
+        self.record: Callable[[int, bytes], None] | None = None
         self._files = files
         self.digests = np.zeros(len(files), np.uint64) if digests is None else digests
         self._lock = Lock()
@@ -80,7 +114,14 @@ class FooterCache:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process without the footers, which are read again there."""
-        return _footer_cache, (self._filesystem, self._files, self.digests, self._remote, self._limit_bytes)
+        return _footer_cache, (
+            self._filesystem,
+            self._files,
+            self.digests,
+            self._remote,
+            self._limit_bytes,
+            self.stored,
+        )
 
     @property
     def held_bytes(self) -> int:
@@ -105,14 +146,14 @@ class FooterCache:
         Raises:
             SourceError: the file cannot be opened, has no valid footer, or another one than before.
         """
-        kept = self._peek(file)
+        kept = self._at_hand(file)
         if kept is not None:
             return kept
         return self._keep(file, read_footer(self._filesystem, self._files[file], fetcher or self._remote))
 
     async def fetched(self, file: int, fetcher: Fetcher) -> pq.FileMetaData:
         """Return the same on the event loop of a fetcher. Raises as `get`."""
-        kept = self._peek(file)
+        kept = self._at_hand(file)
         if kept is not None:
             return kept
         described = self._files[file]
@@ -126,6 +167,16 @@ class FooterCache:
         raw = tail[-rest.size :] if whole else await _fetched(fetcher, described, rest)
         return self._keep(file, _checked(raw, described))
 
+    def _at_hand(self, file: int) -> pq.FileMetaData | None:
+        """Return a footer that is kept in memory, or on the local disk as it was read before."""
+        kept = self._peek(file)
+        if kept is not None or self.stored is None or not self.digests[file]:
+            return kept
+        raw = self.stored.read(file)
+        if raw is None or _digest(raw) != self.digests[file]:
+            return None
+        return self._keep(file, _checked(raw, self._files[file]), is_new=False)
+
     def _peek(self, file: int) -> pq.FileMetaData | None:
         if self._pid != os.getpid():
             self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
@@ -136,10 +187,12 @@ class FooterCache:
             self._kept.move_to_end(file)
             return kept[0]
 
-    def _keep(self, file: int, read: Footer) -> pq.FileMetaData:
+    def _keep(self, file: int, read: Footer, *, is_new: bool = True) -> pq.FileMetaData:
         if self.digests[file] not in (0, read.digest):
             raise SourceError(f"{self._files[file].path}: the file has changed since its footer was read first")
         self.digests[file] = read.digest
+        if is_new and self.record is not None:
+            self.record(file, read.raw)
         footer = read.parsed
         size = _BYTES_PER_FOOTER + footer.num_row_groups * footer.num_columns * _BYTES_PER_CHUNK
         with self._lock:
@@ -162,8 +215,10 @@ def _footer_cache(
     digests: Digests,
     remote: RemoteStore | None,
     limit_bytes: int,
+    stored: StoredFooters | None,
 ) -> FooterCache:
     cache = FooterCache(filesystem, files, digests, remote)
+    cache.stored = stored
     cache.limit(limit_bytes)
     return cache
 
@@ -203,7 +258,20 @@ def _checked(raw: bytes, file: SourceFile) -> Footer:
         raise SourceError(
             f"{file.path}: the footer contradicts itself: {footer.num_rows} rows in all, {sum(counts)} in row groups"
         )
-    return Footer(footer, int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little") or 1)
+    return Footer(footer, _digest(raw), raw)
+
+
+def _digest(raw: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little") or 1
+
+
+def same_content(one: SourceFile, other: SourceFile) -> bool:
+    """Whether two listings speak of the same content of a file: by its size and ETag, or else time."""
+    if one.size_bytes != other.size_bytes:
+        return False
+    if one.etag is not None and other.etag is not None:
+        return one.etag == other.etag
+    return one.mtime_ns is not None and one.mtime_ns == other.mtime_ns
 
 
 def _empty(file: SourceFile) -> SourceError:

@@ -12,6 +12,7 @@ from parquet_loader.filesystem import resolve
 from parquet_loader.manifest import dump_snapshot, load_snapshot
 from parquet_loader.options import RemoteOptions
 from parquet_loader.ranks import Ranks
+from parquet_loader.remembered import open_remembered
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Source
 from parquet_loader.state import Identity, digest
@@ -34,12 +35,13 @@ def open_source(source: Source, filesystem: Any, ranks: Ranks | None, remote: Re
     Raises:
         SourceError, ConfigurationError: as `open_snapshot`, on every rank.
     """
+    remote = remote or RemoteOptions()
     if ranks is None:
-        return open_snapshot(source, filesystem, remote=remote)
+        return _open(source, filesystem, remote)
     mine: list[Snapshot] = []
 
     def list_and_dump() -> bytes:
-        mine.append(open_snapshot(source, filesystem, remote=remote))
+        mine.append(_open(source, filesystem, remote))
         return dump_snapshot(mine[0])
 
     manifest = ranks.from_first(list_and_dump)
@@ -47,6 +49,12 @@ def open_source(source: Source, filesystem: Any, ranks: Ranks | None, remote: Re
         return mine[0]
     first = source[0] if isinstance(source, Sequence) and not isinstance(source, str | bytes) else source
     return load_snapshot(manifest, resolve(first, filesystem)[0], remote)
+
+
+def _open(source: Source, filesystem: Any, remote: RemoteOptions) -> Snapshot:
+    if remote.snapshot_cache is not None:
+        return open_remembered(source, filesystem, remote)
+    return open_snapshot(source, filesystem, remote=remote)
 
 
 def check_agreement(identity: Identity, ranks: Ranks) -> None:

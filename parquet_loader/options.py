@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,6 +26,8 @@ class RemoteOptions:
         backoff_s: Seconds until the second attempt, times a random factor from 0.5 to 1.
         hedge: Ask a second time for what takes several times as long as others did, and take what comes first. At most
             one request in twenty is made twice.
+        snapshot_cache: A local directory in which the listing and the footers of each source are kept, so that the next
+            start reads those of new and changed files alone, known by size and ETag.
         connections: What fetches S3, Google Cloud Storage, Azure and HTTP: ``"obstore"``, or ``"native"``, the
             filesystem itself, with one request beforehand for each file. None: obstore where it is installed.
     """
@@ -37,6 +40,7 @@ class RemoteOptions:
     attempts: int = 8
     backoff_s: float = 0.2
     hedge: bool = True
+    snapshot_cache: str | os.PathLike[str] | None = None
     connections: Literal["obstore", "native"] | None = None
 
     def __post_init__(self) -> None:
@@ -50,6 +54,8 @@ class RemoteOptions:
                 raise ConfigurationError(f"RemoteOptions({name}={value!r}): expected a positive number of seconds")
         if not isinstance(self.hedge, bool):
             raise ConfigurationError(f"RemoteOptions(hedge={self.hedge!r}): expected True or False")
+        if self.snapshot_cache is not None and not isinstance(self.snapshot_cache, str | os.PathLike):
+            raise ConfigurationError(f"RemoteOptions(snapshot_cache={self.snapshot_cache!r}): expected a directory")
         if self.connections not in (None, "obstore", "native"):
             raise ConfigurationError(
                 f"RemoteOptions(connections={self.connections!r}): expected 'obstore', 'native' or None"

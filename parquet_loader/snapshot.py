@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +12,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import SourceError
-from parquet_loader.footers import FooterCache
+from parquet_loader.footers import FooterCache, same_content
 from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import RangeFetcher
+from parquet_loader.remote.listing import in_parallel, lister_for
 from parquet_loader.remote.store import RemoteStore, store_of
-from parquet_loader.source import Source, SourceFile, list_files
+from parquet_loader.source import Lister, NativeLister, Source, SourceFile, list_files
 from parquet_loader.types import Digests, IntArray
 
 
@@ -107,7 +107,12 @@ class _Footers:
 
 
 def open_snapshot(
-    source: Source, filesystem: Any = None, num_threads: int | None = None, remote: RemoteOptions | None = None
+    source: Source,
+    filesystem: Any = None,
+    num_threads: int | None = None,
+    remote: RemoteOptions | None = None,
+    known: Snapshot | None = None,
+    record: Callable[[int, bytes], None] | None = None,
 ) -> Snapshot:
     """List a source and read all its footers, several at a time.
 
@@ -117,15 +122,31 @@ def open_snapshot(
         num_threads: Footers read at a time; default: the processors for local files, `RemoteOptions.max_requests` for
             others.
         remote: How files that are not local are fetched.
+        known: An earlier snapshot; of files that have not changed since, nothing is read.
+        record: Takes the number of a file, and its footer as it was read, of those that are read.
 
     Raises:
         SourceError: see `list_files` and `read_footer`; the first file in order that fails is the one named.
     """
-    home, files = list_files(source, filesystem)
-    store = store_of(home, remote or RemoteOptions())
+    settings = remote or RemoteOptions()
+
+    def lister_of(home: pafs.FileSystem) -> Lister:
+        store = store_of(home, settings)
+        return (
+            NativeLister(home)
+            if store is None
+            else lister_for(store, [] if known is None else [f.path for f in known.files])
+        )
+
+    home, files = list_files(source, filesystem, lister_of)
+    store = store_of(home, settings)
     footers = FooterCache(home, files, remote=store)
+    footers.record = record
+    earlier = np.full(len(files), -1, np.int64) if known is None else _take_over(known, files, footers)
 
     def examine(number: int, fetcher: RangeFetcher | None = None) -> _Footers:
+        if known is not None and earlier[number] >= 0:
+            return _examined(known, int(earlier[number]))
         footer = footers.get(number, fetcher)
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         rows, sizes = [g.num_rows for g in groups], [g.total_byte_size for g in groups]
@@ -136,11 +157,14 @@ def open_snapshot(
         return _Footers(rows, sizes, schema)
 
     if store is None:
-        examined = _in_parallel(examine, len(files), num_threads or os.cpu_count() or 1)
+        examined = in_parallel(examine, range(len(files)), num_threads or os.cpu_count() or 1)
     else:
         with store.fetcher() as fetcher:
             threads = num_threads or store.options.max_requests
-            examined = _in_parallel(lambda number: examine(number, fetcher), len(files), threads)
+            unknown = np.flatnonzero(earlier < 0).tolist()
+            found = dict(zip(unknown, in_parallel(lambda n: examine(n, fetcher), unknown, threads), strict=True))
+            examined = [found[number] if number in found else examine(number) for number in range(len(files))]
+    footers.record = None
     schemas, file_schema = _distinct([e.schema for e in examined])
     counts = [len(e.rows) for e in examined]
     return Snapshot(
@@ -159,15 +183,23 @@ def open_snapshot(
     )
 
 
-def _in_parallel(work: Callable[[int], _Footers], count: int, threads: int) -> list[_Footers]:
-    if count == 1 or threads == 1:
-        return [work(i) for i in range(count)]
-    with ThreadPoolExecutor(min(threads, count), thread_name_prefix="parquet_loader-footers") as pool:
-        try:
-            return list(pool.map(work, range(count)))
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+def _take_over(known: Snapshot, files: tuple[SourceFile, ...], footers: FooterCache) -> IntArray:
+    """Let footers of files that have not changed be those of an earlier snapshot; return their numbers there, or -1."""
+    numbers = {file.path: number for number, file in enumerate(known.files)}
+    earlier = np.array([numbers.get(file.path, -1) for file in files], np.int64)
+    for number, before in enumerate(earlier.tolist()):
+        if before >= 0 and not same_content(files[number], known.files[before]):
+            earlier[number] = -1
+    footers.digests[earlier >= 0] = known.file_digest[earlier[earlier >= 0]]
+    if known.footers.stored is not None:
+        footers.stored = known.footers.stored.of_others(earlier)
+    return earlier
+
+
+def _examined(known: Snapshot, file: int) -> _Footers:
+    low, high = np.searchsorted(known.row_group_file, [file, file + 1])
+    rows, sizes = known.row_group_rows[low:high].tolist(), known.row_group_bytes[low:high].tolist()
+    return _Footers(rows, sizes, known.schema_of(file))
 
 
 def _distinct(schemas: list[pa.Schema]) -> tuple[tuple[pa.Schema, ...], IntArray]:
@@ -175,12 +207,17 @@ def _distinct(schemas: list[pa.Schema]) -> tuple[tuple[pa.Schema, ...], IntArray
     distinct: list[pa.Schema] = []
     by_bytes: dict[bytes, int] = {}
     numbers: list[int] = []
+    seen: dict[int, int] = {}  # schemas of an earlier snapshot come as the same objects
     for schema in schemas:
+        if id(schema) in seen:
+            numbers.append(seen[id(schema)])
+            continue
         key = schema.serialize().to_pybytes()
         if key not in by_bytes:
             by_bytes[key] = len(distinct)
             distinct.append(schema)
         numbers.append(by_bytes[key])
+        seen[id(schema)] = by_bytes[key]
     return tuple(distinct), np.array(numbers, dtype=np.int32)
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import ConfigurationError, SourceError
 from parquet_loader.filesystem import PathLike, is_local, resolve
+from parquet_loader.redact import without_secrets
 
 Source: TypeAlias = PathLike | Sequence[PathLike]
 
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
+# Of the entries of a list that are not local, so many are looked at side by side.
+_LOOKS_AT_ONCE = 32
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -40,8 +44,66 @@ class SourceFile:
     etag: str | None = None
 
 
-def list_files(source: Source, filesystem: Any = None) -> tuple[pafs.FileSystem, tuple[SourceFile, ...]]:
-    """List the files that `source` names.
+class Entry(NamedTuple):
+    """A file in a listing.
+
+    Attributes:
+        path, size_bytes, mtime_ns, etag: As in `SourceFile`.
+    """
+
+    path: str
+    size_bytes: int
+    mtime_ns: int | None
+    etag: str | None = None
+
+
+class Lister(Protocol):
+    """What lists a filesystem. Any thread may use it."""
+
+    def look(self, path: str) -> Entry | bool | None:
+        """Return the file that a path names, True where it names a directory, or None where there is nothing.
+
+        Raises:
+            SourceError, OSError: it cannot be told.
+        """
+        ...
+
+    def below(self, base: str) -> list[Entry]:
+        """Return all files below a directory, through all its levels. Raises as `look`."""
+        ...
+
+
+class NativeLister:
+    """Lists through pyarrow's own functions.
+
+    Args:
+        filesystem: The filesystem.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem) -> None:
+        self._filesystem = filesystem
+
+    def look(self, path: str) -> Entry | bool | None:
+        """Return a file, True for a directory, or None; see `Lister`."""
+        info = self._filesystem.get_file_info(path)
+        if info.type == pafs.FileType.File:
+            return Entry(info.path, int(info.size or 0), info.mtime_ns)
+        return True if info.type == pafs.FileType.Directory else None
+
+    def below(self, base: str) -> list[Entry]:
+        """Return all files below a directory."""
+        listing = self._filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
+        if is_local(self._filesystem):
+            _refuse_broken_links(base)
+        return [Entry(i.path, int(i.size or 0), i.mtime_ns) for i in listing if i.type == pafs.FileType.File]
+
+
+def list_files(
+    source: Source,
+    filesystem: Any = None,
+    lister_of: Callable[[pafs.FileSystem], Lister] = NativeLister,
+) -> tuple[pafs.FileSystem, tuple[SourceFile, ...]]:
+    """List the files that `source` names, through what `lister_of` makes for their filesystem.
 
     A directory is searched through all its levels; directories named ``key=value`` below it become columns. Names that
     begin with ``.`` or ``_`` are skipped. Where a directory holds files that end in ``.parquet``, ``.parq`` or
@@ -55,18 +117,29 @@ def list_files(source: Source, filesystem: Any = None) -> tuple[pafs.FileSystem,
     entries = [source] if not isinstance(source, Sequence) or isinstance(source, str | bytes) else list(source)
     if not entries:
         raise SourceError("the source is an empty list: there is no file to read")
-    found: list[SourceFile] = []
+    named: list[tuple[str, str]] = []
     home: pafs.FileSystem | None = None
     for entry in entries:
         here, path = resolve(entry, filesystem)
         if home is not None and not home.equals(here):
-            raise ConfigurationError(f"{entry}: all paths of one source lie on one filesystem; {entries[0]} does not")
-        home = here
-        try:
-            found.extend(_expand(here, path, str(entry)))
-        except OSError as error:
-            raise SourceError(f"{entry}: cannot be listed: {error}") from error
+            names = without_secrets(str(entry)), without_secrets(str(entries[0]))
+            raise ConfigurationError(f"{names[0]}: all paths of one source lie on one filesystem; {names[1]} does not")
+        home = here if home is None else home
+        named.append((path, without_secrets(str(entry))))
     assert home is not None
+    lister = lister_of(home)
+
+    def expanded(entry: tuple[str, str]) -> list[SourceFile]:
+        try:
+            return _expand(lister, *entry)
+        except OSError as error:
+            raise SourceError(f"{entry[1]}: cannot be listed: {without_secrets(str(error))}") from error
+
+    if is_local(home) or len(named) == 1:
+        found = [file for entry in named for file in expanded(entry)]
+    else:
+        with ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="parquet_loader-footers") as pool:
+            found = [file for files in pool.map(expanded, named) for file in files]
     seen: set[str] = set()
     for file in found:
         if file.path in seen:
@@ -75,36 +148,30 @@ def list_files(source: Source, filesystem: Any = None) -> tuple[pafs.FileSystem,
     return home, tuple(found)
 
 
-def _expand(filesystem: pafs.FileSystem, path: str, name: str) -> list[SourceFile]:
-    info = filesystem.get_file_info(path)
-    if info.type == pafs.FileType.File:
-        return [_source_file(info, "")]
-    if info.type == pafs.FileType.Directory:
-        files = [i for i in _walk(filesystem, path) if _is_visible(i.path, path)]
+def _expand(lister: Lister, path: str, name: str) -> list[SourceFile]:
+    seen = lister.look(path)
+    if isinstance(seen, Entry):
+        return [_source_file(seen, "")]
+    if seen:
+        files = [entry for entry in lister.below(path) if _is_visible(entry.path, path)]
         what = f"{name}: the directory holds no Parquet files (names beginning with '.' or '_' are skipped)"
         base = path
     elif any(character in path for character in "*?["):
         base = _glob_base(path)
-        if filesystem.get_file_info(base).type != pafs.FileType.Directory:
+        if lister.look(base) is not True:
             raise SourceError(f"{name}: matches nothing: the directory {base!r} does not exist")
         matches = re.compile(_glob_regex(path)).match
         hidden = re.compile(r"/[._]").search(path[len(base) :]) is not None
-        files = [i for i in _walk(filesystem, base) if matches(i.path) and (hidden or _is_visible(i.path, base))]
+        below = lister.below(base)
+        files = [entry for entry in below if matches(entry.path) and (hidden or _is_visible(entry.path, base))]
         what = f"{name}: the pattern matches no file"
     else:
         raise SourceError(f"{name}: no such file or directory")
-    named = [i for i in files if i.path.lower().endswith(PARQUET_SUFFIXES)]
-    files = sorted(named or files, key=lambda i: i.path)
+    named = [entry for entry in files if entry.path.lower().endswith(PARQUET_SUFFIXES)]
+    files = sorted(named or files, key=lambda entry: entry.path)
     if not files:
         raise SourceError(what)
-    return [_source_file(i, base) for i in files]
-
-
-def _walk(filesystem: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
-    listing = filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
-    if is_local(filesystem):
-        _refuse_broken_links(base)
-    return [info for info in listing if info.type == pafs.FileType.File]
+    return [_source_file(entry, base) for entry in files]
 
 
 def _refuse_broken_links(base: str) -> None:
@@ -154,14 +221,14 @@ def _name_regex(segment: str) -> str:
     return "".join(out)
 
 
-def _source_file(info: pafs.FileInfo, base: str) -> SourceFile:
+def _source_file(entry: Entry, base: str) -> SourceFile:
     partitions: list[tuple[str, str | None]] = []
-    for part in _parts_below(info.path, base)[:-1] if base else []:
+    for part in _parts_below(entry.path, base)[:-1] if base else []:
         key, equals, value = part.partition("=")
         if equals and key:
             text = unquote(value)
             partitions.append((unquote(key), None if text == HIVE_NULL else text))
-    return SourceFile(info.path, int(info.size or 0), info.mtime_ns, tuple(partitions))
+    return SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, tuple(partitions), entry.etag)
 
 
 def changed_since(filesystem: pafs.FileSystem, file: SourceFile) -> str | None:

@@ -178,6 +178,10 @@ class Proxy:
             await up_writer.drain()
         status, answered = await _head(up_reader)
         length = 0 if first.startswith("HEAD ") or " 204 " in status + " " else int(answered.get("content-length", 0))
+        whole_body = b""
+        if answered.pop("transfer-encoding", "") == "chunked":  # a listing
+            whole_body = await _unchunked(up_reader)
+            answered["content-length"] = str(len(whole_body))
         if "content-range" in answered and " 200 " in status:
             status = "HTTP/1.1 206 Partial Content"
         wanted = headers.get("if-match")
@@ -193,7 +197,7 @@ class Proxy:
             reason = {"412": "Precondition Failed", "403": "Forbidden"}.get(fault, "Told So")
             writer.write(_encoded(f"HTTP/1.1 {fault} {reason}", {"content-length": str(len(said))}) + said)
             return True
-        writer.write(_encoded(status, answered))
+        writer.write(_encoded(status, answered) + whole_body)
         rate, began_s, passed = self.line.bytes_per_s, loop.time(), 0
         whole = length
         while length:
@@ -215,6 +219,16 @@ class Proxy:
                     await asyncio.sleep(ahead_s)
         await writer.drain()
         return True
+
+
+async def _unchunked(reader: asyncio.StreamReader) -> bytes:
+    found = b""
+    while True:
+        size = int((await reader.readline()).split(b";")[0], 16)
+        found += await reader.readexactly(size)
+        await reader.readline()
+        if not size:
+            return found
 
 
 async def _head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:

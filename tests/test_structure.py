@@ -33,6 +33,7 @@ ROOMS = [
     "locks",
     "cache",
     "manifest",
+    "remembered",
     "ranks",
     "shards",
     "sharing",

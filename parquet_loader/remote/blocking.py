@@ -120,6 +120,8 @@ class BlockingClient:
             raise _judged_native(error) from None
         progress()
         arrived = view(data)
+        if len(arrived) == file.size_bytes > span.size:
+            raise LastingError("the whole file came: the server does not serve ranges, without which it is of no use")
         if len(arrived) != span.size:
             raise PassingError(f"{len(arrived)} of {span.size} bytes came")
         into[:] = arrived

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as pafs
 
@@ -45,28 +46,35 @@ class ObstoreClient:
     """Asks through obstore.
 
     Args:
-        make_store: Makes the store of one bucket or container, given its name and obstore's own options.
-        has_buckets: Whether the first part of a path names a bucket.
+        make_store: Makes the store of one bucket, container or host, given its name and obstore's own options.
         options: Deadlines.
+        lists: Whether it lists, and then repeats requests by itself.
+        split: Divides a path into the bucket and the key.
     """
 
     def __init__(
-        self, make_store: Callable[[str, Mapping[str, Any]], Any], options: RemoteOptions, *, has_buckets: bool = True
+        self,
+        make_store: Callable[[str, Mapping[str, Any]], Any],
+        options: RemoteOptions,
+        *,
+        lists: bool = False,
+        split: Callable[[str], tuple[str, str]] = lambda path: (path.partition("/")[0], path.partition("/")[2]),
     ) -> None:
         global _used_in
         _used_in = os.getpid()
-        self._obstore: Any = importlib.import_module("obstore")
+        self.obstore: Any = importlib.import_module("obstore")
         self._make_store = make_store
-        self._has_buckets = has_buckets
+        self._split = split
         connect = timedelta(seconds=min(options.stall_s, 10.0))
         # Deadlines are the fetcher's; these are for what it has let go of.
-        client = {"timeout": timedelta(seconds=options.deadline_s), "connect_timeout": connect}
-        self._shared = {"client_options": client, "retry_config": _NO_RETRIES}
+        patience_s = options.stall_s if lists else options.deadline_s
+        client = {"timeout": timedelta(seconds=patience_s), "connect_timeout": connect}
+        self._shared = {"client_options": client, "retry_config": _retries(options) if lists else _NO_RETRIES}
         self._stores: dict[str, Any] = {}
 
     def placed(self, path: str) -> tuple[Any, str]:
         """Return the store in which a path lies, and its key there."""
-        bucket, _, key = path.partition("/") if self._has_buckets else ("", "", path)
+        bucket, key = self._split(path)
         if bucket not in self._stores:
             self._stores[bucket] = self._make_store(bucket, self._shared)
         return self._stores[bucket], key
@@ -80,7 +88,7 @@ class ObstoreClient:
         at = 0
         try:
             store, key = self.placed(file.path)
-            result = await self._obstore.get_async(store, key, options=options)
+            result = await self.obstore.get_async(store, key, options=options)
             progress()
             _check_same(result.meta, file)
             async for chunk in result.stream(min_chunk_size=min(_CHUNK_BYTES, span.size)):
@@ -88,7 +96,7 @@ class ObstoreClient:
                 into[at : at + len(arrived)] = arrived[: span.size - at]
                 at += len(arrived)
                 progress()
-        except (PassingError, LastingError):
+        except (PassingError, LastingError, UnservedError):
             raise
         except Exception as error:
             raise self._judged(error) from None
@@ -119,10 +127,18 @@ def _check_same(meta: Mapping[str, Any], file: SourceFile) -> None:
         raise LastingError(f"the file has changed since it was listed: {tags}")
 
 
-def client_for(filesystem: pafs.FileSystem, options: RemoteOptions) -> ObstoreClient | None:
-    """Return a client for the store that a pyarrow filesystem speaks to, or None where obstore cannot replace it."""
+def _retries(options: RemoteOptions) -> dict[str, Any]:
+    waits = {"init_backoff": timedelta(seconds=options.backoff_s), "max_backoff": timedelta(seconds=20), "base": 2}
+    patience = timedelta(seconds=options.deadline_s)
+    return {"max_retries": options.attempts, "retry_timeout": patience, "backoff": waits}
+
+
+def client_for(filesystem: pafs.FileSystem, options: RemoteOptions, *, lists: bool = False) -> ObstoreClient | None:
+    """Return a client for the store that a filesystem speaks to, or None where obstore cannot replace it."""
     if not is_usable():
         return None
+    if _is_plain_http(filesystem) and not lists:
+        return ObstoreClient(_maker("HTTPStore", {}, {}), options, split=_split_url)
     makers = {"s3": _s3, "gcs": _gcs, "abfs": _azure}
     if filesystem.type_name not in makers:
         return None
@@ -130,7 +146,23 @@ def client_for(filesystem: pafs.FileSystem, options: RemoteOptions) -> ObstoreCl
     if not (isinstance(given, tuple) and given and isinstance(given[0], dict)):
         return None
     make_store = makers[filesystem.type_name](given[0])
-    return None if make_store is None else ObstoreClient(make_store, options)
+    return None if make_store is None else ObstoreClient(make_store, options, lists=lists)
+
+
+def _is_plain_http(filesystem: pafs.FileSystem) -> bool:
+    """Whether a filesystem is fsspec's for HTTP with no options of its own, such as headers or a user."""
+    handler = getattr(filesystem, "handler", None)
+    if not isinstance(handler, pafs.FSSpecHandler):
+        return False
+    protocol = handler.fs.protocol
+    return "http" in ((protocol,) if isinstance(protocol, str) else tuple(protocol)) and not handler.fs.storage_options
+
+
+def _split_url(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise UnservedError("a URL with a user or a query")
+    return f"{parts.scheme}://{parts.netloc}", unquote(parts.path).lstrip("/")
 
 
 def _s3(given: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Any] | None:
@@ -189,6 +221,9 @@ def _maker(kind: str, config: Mapping[str, Any], client: Mapping[str, Any]) -> C
     def make(bucket: str, shared: Mapping[str, Any]) -> Any:
         store = getattr(importlib.import_module("obstore.store"), kind)
         options = {**shared["client_options"], **client}
+        if kind == "HTTPStore":
+            options["allow_http"] = bucket.startswith("http://")
+            return store(bucket, client_options=options, retry_config=shared["retry_config"])
         return store(bucket, **config, client_options=options, retry_config=shared["retry_config"])
 
     return make

@@ -14,6 +14,7 @@ from parquet_loader.errors import ConfigurationError
 from parquet_loader.filesystem import is_local
 from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import ByteRange
+from parquet_loader.redact import without_secrets
 from parquet_loader.remote.blocking import BlockingClient, forked
 from parquet_loader.remote.client import Bytes, Client
 from parquet_loader.remote.fetcher import Fetcher
@@ -26,6 +27,12 @@ _SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs", "hdfs": "hdfs"}
 def store_of(filesystem: pafs.FileSystem, options: RemoteOptions) -> RemoteStore | None:
     """Return what fetches from a filesystem; None where it is local, and nothing is fetched."""
     return None if is_local(filesystem) else RemoteStore(filesystem, options)
+
+
+def fsspec_of(filesystem: pafs.FileSystem) -> Any:
+    """Return the fsspec filesystem that a pyarrow one wraps, or None."""
+    handler = getattr(filesystem, "handler", None)
+    return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
 
 
 class RemoteStore:
@@ -51,7 +58,7 @@ class RemoteStore:
     def name_of(self, path: str) -> str:
         """Return the URL of a file, as messages name it."""
         scheme = _SCHEMES.get(self.filesystem.type_name)
-        return path if scheme is None or "://" in path else f"{scheme}://{path}"
+        return without_secrets(path) if scheme is None or "://" in path else f"{scheme}://{path}"
 
     def fetcher(self) -> Fetcher:
         """Return what fetches, not yet started; whoever starts it closes it."""

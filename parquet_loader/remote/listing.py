@@ -1,0 +1,156 @@
+"""What lies in a store: listed with ETags, several pages at a time where it was listed before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any, TypeVar
+
+from parquet_loader.errors import SourceError
+from parquet_loader.redact import without_secrets
+from parquet_loader.remote.client import words_of
+from parquet_loader.remote.obstores import ObstoreClient, client_for
+from parquet_loader.remote.store import RemoteStore, fsspec_of
+from parquet_loader.source import Entry, NativeLister
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+# What S3, Google Cloud Storage and Azure put on a page (Azure up to five times as much).
+PAGE_KEYS = 1000
+
+
+class ObstoreLister:
+    """Lists through obstore.
+
+    Args:
+        client: The client.
+        threads: Pages asked for at a time.
+        known: Paths of a listing made before, in their order: where its pages ended, the new one is divided.
+    """
+
+    def __init__(self, client: ObstoreClient, threads: int, known: Sequence[str] = ()) -> None:
+        self._client = client
+        self._threads = threads
+        self._known = sorted(known)
+
+    def look(self, path: str) -> Entry | bool | None:
+        """Return a file, True for a directory, or None; see `source.Lister`."""
+        store, key = self._client.placed(path)
+        try:
+            if key:
+                found = self._client.obstore.list(store, prefix=key + "/", chunk_size=1)
+                if next(iter(found), None):
+                    return True
+                return _entry(path, self._client.obstore.head(store, key))
+            return True
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            if type(error).__name__ == "NotFoundError":
+                return None
+            raise SourceError(f"{without_secrets(path)}: cannot be listed: {words_of(error)}") from None
+
+    def below(self, base: str) -> list[Entry]:
+        """Return all files below a directory."""
+        store, prefix = self._client.placed(base)
+        head = base.partition("/")[0] + "/"
+        keys = [path.removeprefix(head) for path in self._known if path.startswith(base + "/")]
+        cuts: list[str | None] = [None, *keys[PAGE_KEYS - 1 :: PAGE_KEYS]]
+        ends = [*cuts[1:], None]
+
+        def some(bounds: tuple[str | None, str | None]) -> list[Entry]:
+            after, last = bounds
+            found: list[Entry] = []
+            pages = self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=PAGE_KEYS)
+            for page in pages:
+                found.extend(_entry(head + m["path"], m) for m in page if last is None or m["path"] <= last)
+                if last is not None and page[-1]["path"] >= last:
+                    break
+            return found
+
+        try:
+            parts = in_parallel(some, list(zip(cuts, ends, strict=True)), self._threads)
+        except Exception as error:
+            raise SourceError(f"{base}: cannot be listed: {words_of(error)}") from None
+        return [entry for part in parts for entry in part]
+
+
+class FsspecLister:
+    """Lists through fsspec's own functions. HTTP has no listings: pages of links lead anywhere, and files are named.
+
+    Args:
+        fs: The fsspec filesystem.
+        threads: Files asked about at a time.
+    """
+
+    def __init__(self, fs: Any, threads: int) -> None:
+        self._fs = fs
+        self._threads = threads
+
+    def look(self, path: str) -> Entry | bool | None:
+        """Return a file, True for a directory, or None; see `source.Lister`."""
+        is_http = path.startswith(("http://", "https://"))
+        if is_http and (path.endswith("/") or "*" in path or "[" in path):
+            raise SourceError(
+                f"{without_secrets(path)}: a directory or pattern on an HTTP server, which has no listings; pass the "
+                "URLs of the files as a list"
+            )
+        try:
+            info = self._fs.info(path)
+        except FileNotFoundError:
+            if is_http:  # where a question mark is no pattern
+                raise SourceError(f"{without_secrets(path)}: no such file") from None
+            return None
+        except Exception as error:
+            raise SourceError(f"{without_secrets(path)}: cannot be listed: {words_of(error)}") from None
+        return True if info.get("type") == "directory" else self._described(path, info)
+
+    def below(self, base: str) -> list[Entry]:
+        """Return all files below a directory."""
+        try:
+            found = self._fs.find(base, withdirs=False, detail=True)
+            unknown = [path for path, info in found.items() if info.get("size") is None]
+            found |= dict(zip(unknown, in_parallel(self._fs.info, unknown, self._threads), strict=True))
+        except Exception as error:
+            raise SourceError(f"{base}: cannot be listed: {words_of(error)}") from None
+        return [self._described(path, info) for path, info in found.items()]
+
+    def _described(self, path: str, info: dict[str, Any]) -> Entry:
+        if info.get("size") is None:
+            raise SourceError(f"{without_secrets(path)}: the server does not say how long this file is, and has to")
+        modified = next((info[name] for name in ("mtime", "LastModified", "last_modified") if name in info), None)
+        mtime = _ns(modified) if isinstance(modified, datetime) else None
+        etag = info.get("ETag") or info.get("etag")
+        return Entry(path, int(info["size"]), mtime, etag if isinstance(etag, str) else None)
+
+
+def lister_for(store: RemoteStore, known: Sequence[str] = ()) -> NativeLister | ObstoreLister | FsspecLister:
+    """Return what lists a store; `known` as in `ObstoreLister`."""
+    threads = store.options.max_requests
+    fs = fsspec_of(store.filesystem)
+    if fs is not None:
+        return FsspecLister(fs, threads)
+    client = None if store.options.connections == "native" else client_for(store.filesystem, store.options, lists=True)
+    return NativeLister(store.filesystem) if client is None else ObstoreLister(client, threads, known)
+
+
+def in_parallel(work: Callable[[S], T], things: Sequence[S], threads: int) -> list[T]:
+    """Return what `work` gives for each of the things, several at a time."""
+    if len(things) < 2 or threads == 1:
+        return [work(thing) for thing in things]
+    with ThreadPoolExecutor(min(threads, len(things)), thread_name_prefix="parquet_loader-footers") as pool:
+        try:
+            return list(pool.map(work, things))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _entry(path: str, meta: Any) -> Entry:
+    return Entry(path, int(meta["size"]), _ns(meta["last_modified"]), meta["e_tag"])
+
+
+def _ns(when: datetime) -> int:
+    return round(when.timestamp() * 1e6) * 1000

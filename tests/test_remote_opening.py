@@ -1,0 +1,250 @@
+"""What a start asks a store for: a listing, each footer once, and the second time the listing alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+from demo.archive import ACCESS_KEY, SECRET_KEY, Server, find_rclone
+from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions, SourceError
+from parquet_loader.redact import without_secrets
+from parquet_loader.remote import listing
+from parquet_loader.remote.client import words_of
+from parquet_loader.remote.pace import GAIN, PATIENCE, Hedging, Limit
+from tests.far import Proxy, far
+
+NUMPY = OutputOptions(format="numpy")
+
+
+def _has_rclone() -> bool:
+    try:
+        find_rclone()
+    except RuntimeError:
+        return False
+    return True
+
+
+class HttpServer(Server):
+    """``rclone serve http`` over a folder."""
+
+    protocol = "http"
+
+
+needs_servers = pytest.mark.skipif(
+    not _has_rclone() or importlib.util.find_spec("obstore") is None, reason="rclone or obstore is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    root = tmp_path_factory.mktemp("s3")
+    folder = root / "bucket"
+    for number in range(12):
+        part = folder / "many" / f"day={number % 3}"
+        part.mkdir(parents=True, exist_ok=True)
+        write(part / f"{number:02} (ü%20).parquet", number)
+    (folder / "many" / "_SUCCESS").touch()
+    with Server(root) as server:
+        yield folder, server.endpoint
+
+
+def write(path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pq.write_table(pa.table({"id": np.arange(50) + 100 * seed, "x": rng.normal(size=50)}), path, row_group_size=20)
+
+
+def loader_of(proxy: Proxy, source: Any = "bucket/many", **options: Any) -> BatchedDataLoader:
+    keys = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "region": "other"}
+    home = pafs.S3FileSystem(endpoint_override=proxy.endpoint, scheme="http", **keys)
+    reading = ReadOptions(remote=RemoteOptions(hedge=False, backoff_s=0.01, **options))
+    return BatchedDataLoader(source, 64, filesystem=home, output_options=NUMPY, read_options=reading)
+
+
+def put(endpoint: str, key: str, path: Path) -> None:
+    from obstore.store import S3Store
+
+    bucket: Any = S3Store(
+        "bucket",
+        endpoint=f"http://{endpoint}",
+        access_key_id=ACCESS_KEY,
+        secret_access_key=SECRET_KEY,
+        region="other",
+        client_options={"allow_http": True},
+    )
+    bucket.put(key, path.read_bytes())
+
+
+def ids(loader: BatchedDataLoader) -> list[int]:
+    return sorted(int(i) for batch in loader for i in batch["id"])
+
+
+EXPECTED = sorted(100 * seed + i for seed in range(12) for i in range(50))
+
+
+@needs_servers
+@pytest.mark.parametrize("connections", ["obstore", "native"])
+def test_hive_partitions_and_odd_names_are_found(bucket: tuple[Path, str], connections: str) -> None:
+    with far(bucket[1]) as proxy, loader_of(proxy, connections=connections) as loader:
+        assert ids(loader) == EXPECTED
+        assert set(loader.schema) == {"id", "x", "day"}
+        files = loader._dataset.snapshot.files
+        assert [file.path for file in files] == sorted(file.path for file in files)
+        assert all((file.etag is not None) == (connections == "obstore") for file in files)
+
+
+@needs_servers
+@pytest.mark.parametrize("source", ["bucket/many/day=[12]/*.parquet", ["bucket/many/day=1", "bucket/many/day=2"]])
+def test_globs_and_lists_are_found(bucket: tuple[Path, str], source: Any) -> None:
+    with far(bucket[1]) as proxy, loader_of(proxy, source) as loader:
+        assert len(loader._dataset.snapshot.files) == 8
+
+
+@needs_servers
+def test_what_is_not_there_is_named(bucket: tuple[Path, str]) -> None:
+    with far(bucket[1]) as proxy:
+        with pytest.raises(SourceError, match="bucket/none: no such file or directory"):
+            loader_of(proxy, "bucket/none")
+        with pytest.raises(SourceError, match="matches nothing"):
+            loader_of(proxy, "bucket/none/*.parquet")
+        with pytest.raises(SourceError, match=r"no-bucket/data: cannot be listed: .*NoSuchBucket"):
+            loader_of(proxy, "no-bucket/data")
+
+
+@needs_servers
+def test_a_listing_is_divided_where_its_pages_ended(bucket: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "PAGE_KEYS", 5)
+    with far(bucket[1]) as proxy:
+        with loader_of(proxy) as loader:
+            found = [file.path for file in loader._dataset.snapshot.files]
+            store = loader._dataset.snapshot.remote
+            assert store is not None
+        for known in ([], found, found[::2], [*found, "bucket/many/day=9/behind"], ["bucket/many/before"] * 11):
+            lister = listing.lister_for(store, known)
+            paths = [entry.path for entry in lister.below("bucket/many")]
+            assert sorted(paths) == sorted([*found, "bucket/many/_SUCCESS"])
+            assert len(paths) == len(set(paths))
+
+
+@needs_servers
+def test_the_second_start_reads_no_footer(bucket: tuple[Path, str], tmp_path: Path) -> None:
+    with far(bucket[1]) as proxy:
+        with loader_of(proxy, snapshot_cache=tmp_path) as loader:
+            assert proxy.log.count("GET", ".parquet") == 12
+            order = [batch["id"].tolist() for batch in loader]
+        for _ in range(2):
+            asked = proxy.log.count("GET", ".parquet")
+            with loader_of(proxy, snapshot_cache=tmp_path) as loader:
+                assert proxy.log.count("GET", ".parquet") == asked
+                assert [batch["id"].tolist() for batch in loader] == order
+                assert proxy.log.count("GET", ".parquet") == asked + 36  # a request for each row group, no footer
+
+
+@needs_servers
+def test_files_that_changed_or_came_are_read_and_what_is_damaged_too(bucket: tuple[Path, str], tmp_path: Path) -> None:
+    kept, other = tmp_path / "kept", bucket[0] / "changing"
+    write(tmp_path / "a", 1)
+    write(tmp_path / "b", 2)
+    for name in "xy":
+        put(bucket[1], f"changing/{name}.parquet", tmp_path / "a")
+    with far(bucket[1]) as proxy:
+        with loader_of(proxy, "bucket/changing", snapshot_cache=kept) as loader:
+            assert len(ids(loader)) == 100
+        put(bucket[1], "changing/y.parquet", tmp_path / "b")
+        put(bucket[1], "changing/z.parquet", tmp_path / "b")
+        asked = proxy.log.count("GET", ".parquet")
+        with loader_of(proxy, "bucket/changing", snapshot_cache=kept) as loader:
+            assert proxy.log.count("GET", ".parquet") == asked + 2
+            assert ids(loader) == sorted([*range(100, 150), *range(200, 250), *range(200, 250)])
+        assert proxy.log.count("GET", "changing/x") == 1 + 2 * 3
+        for damage in (b"", b"no archive", None):
+            for path in kept.iterdir():
+                data = path.read_bytes()
+                path.write_bytes(bytes(reversed(data)) if damage is None else damage)
+            with loader_of(proxy, "bucket/changing", snapshot_cache=kept) as loader:
+                assert len(ids(loader)) == 150
+        assert len(list(kept.iterdir())) <= 4
+    shutil.rmtree(other)
+
+
+@needs_servers
+@pytest.mark.parametrize("connections", ["obstore", "native"])
+def test_http_urls_are_read_by_ranges(bucket: tuple[Path, str], connections: Any) -> None:
+    pytest.importorskip("fsspec")
+    pytest.importorskip("aiohttp")
+    with HttpServer(bucket[0]) as server, far(server.endpoint) as proxy:
+        base = f"http://{proxy.endpoint}/many"
+        urls = [f"{base}/day={n % 3}/{n:02} (ü%2520).parquet" for n in range(12)]
+        reading = ReadOptions(remote=RemoteOptions(connections=connections, hedge=False))
+        with BatchedDataLoader(urls, 64, output_options=NUMPY, read_options=reading) as loader:
+            assert ids(loader) == EXPECTED
+        assert len(proxy.log.ranges) == 12 + 36
+        with pytest.raises(SourceError, match="an HTTP server, which has no listings"):
+            BatchedDataLoader(f"{base}/", 64)
+        with pytest.raises(SourceError, match=r"none.parquet\?\.\.\.: no such file"):
+            BatchedDataLoader(f"{base}/none.parquet?token=secret", 64)
+
+
+def test_no_secret_is_shown() -> None:
+    assert without_secrets("s3://KEY:SECRET@b/x?endpoint_override=h: no") == "s3://...@b/x?... no"
+    assert (
+        without_secrets("GET https://h/x.parquet?X-Amz-Signature=abc&y=1 (404)") == "GET https://h/x.parquet?... (404)"
+    )
+    assert without_secrets("s3://bucket/a?.parquet and user@host") == "s3://bucket/a?.parquet and user@host"
+    xml = (
+        "503 Slow Down: <Error><Code>SlowDown</Code><AWSAccessKeyId>AK</AWSAccessKeyId><Message>less</Message></Error>"
+    )
+    assert words_of(RuntimeError(f"server: {xml}")) == "server: 503 Slow Down: SlowDown: less"
+
+
+def test_more_requests_are_made_as_long_as_they_bring_more() -> None:
+    limit, now = Limit(200, 0.0), 0.0
+
+    def round_of(rate: float) -> None:
+        nonlocal now
+        limit.full()
+        for _ in range(max(limit.requests, int(0.25 * rate) + 2)):
+            now += 1 / rate
+            limit.arrived(1, now)
+
+    def line(requests: int) -> float:
+        return min(requests, 60) / 0.1
+
+    for _ in range(10):
+        round_of(line(limit.requests))
+    assert 60 <= limit.requests <= 60 * 1.6
+    reached = limit.requests
+    for _ in range(PATIENCE - 2):
+        round_of(line(60))
+    assert limit.requests <= reached * 1.3
+    limit.busy(now)
+    limit.busy(now)
+    assert limit.requests >= reached * 0.7 - 1
+    assert GAIN > 1
+
+
+def test_no_more_than_the_most_and_no_fewer_than_one() -> None:
+    limit = Limit(4, 0.0)
+    assert limit.requests == 4
+    for second in range(20):
+        limit.busy(float(second))
+    assert limit.requests == 1
+
+
+def test_a_second_request_waits_for_what_others_took() -> None:
+    hedging = Hedging(least_s=0.1)
+    assert hedging.after_s(1000) is None
+    for _ in range(20):
+        hedging.took(1000, 0.2)
+    assert hedging.after_s(1000) == pytest.approx(0.6)
+    assert hedging.after_s(2000) == pytest.approx(0.6)
+    assert hedging.after_s(10**6) is None  # of such none is known yet
+    assert [hedging.may() for _ in range(3)] == [True, True, False]
