@@ -138,6 +138,7 @@ class Engine:
         self._room = Room(capacity, ragged_bytes, staging, allocator)
         self._coming: deque[Building] = deque()
         self._handed: deque[Building] = deque()
+        self._spent: deque[Building] = deque()
         self._is_awaited = False
         # The first window gives only rows of this batch and later ones, so that nothing has to be carried to it.
         self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (0, 0)
@@ -180,6 +181,7 @@ class Engine:
         self._cursors.clear()
         self._coming.clear()
         self._handed.clear()
+        self._spent.clear()
         if self._making is not None:
             self._making.clear()
 
@@ -269,14 +271,24 @@ class Engine:
         return len(self._coming) > 1 and (self._coming[1].phase == "ready" or self._coming[1].error is not None)
 
     def _let_go(self, keep: int) -> None:
+        """Let go of windows handed over, but for the last; in a worker, since giving memory back takes a while.
+
+        Not of wide ones: they give back whole blocks, at once, and the next window waits for them.
+        """
         while len(self._handed) > keep:
-            self.budget.hold(-self._handed.popleft().held_bytes)
+            spent = self._handed.popleft()
+            if self._parts.wide:
+                self.budget.hold(-spent.held_bytes)
+            else:
+                self._spent.append(spent)
             self.workers.notify()
 
     # ------------------------------------------------------------------ choosing what to do
 
     def _choose(self) -> Job | None:  # type: ignore[type-arg]
         """Return the most urgent job that may start: batches first, then windows in their order."""
+        if self._spent:
+            return self._let_go_job(self._spent.popleft())
         if self._making is not None:
             job = self._process_job(self._making)
             if job is not None:
@@ -522,6 +534,15 @@ class Engine:
             window.unprocessed = -(-window.window.rows // self._plan.batch_size)
 
         return Job("gather", window.assembly.finish, done, self._fail(window))
+
+    def _let_go_job(self, spent: Building) -> Job[None]:
+        def run() -> None:
+            spent.window = None
+
+        def done(_: None) -> None:
+            self.budget.hold(-spent.held_bytes)
+
+        return Job("gather", run, done, self._fail(spent))
 
     def _process_job(self, making: BatchMaking) -> Job[ProcessedBatch] | None:
         while self._coming and self._coming[0].window is not None and not self._coming[0].window.rows:
