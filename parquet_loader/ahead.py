@@ -44,7 +44,8 @@ class _Fetch:
         held_bytes: What it is counted as: an estimate at first.
         copy: Its bytes, when they are there: in memory, or the path of a file of the local cache.
         error: What came instead.
-        is_streamed: It is read from the store by a cursor, as it is too large to lie in memory with others.
+        is_streamed: It is read from the store by a cursor, as it is too large to lie in memory with others; or from the
+            local cache, in which it was found before.
     """
 
     window: int
@@ -160,7 +161,10 @@ class Ahead:
             estimate = min(estimate, AT_ONCE_BYTES)
         fetch = _Fetch(window, piece.row_group, estimate)
         self._runs[piece.run] = fetch
-        if estimate > self._largest_bytes and not self._is_cached:
+        is_at_hand = self._reader.is_cached(
+            piece.row_group
+        )  # whoever reads it finds it there, sooner than by way of here
+        if is_at_hand or (estimate > self._largest_bytes and not self._is_cached):
             fetch.held_bytes, fetch.is_streamed = 0, True
             return
         self._hold(estimate)

@@ -224,6 +224,10 @@ class Reader:
         if self.cache is not None:
             self.cache.close()
 
+    def is_cached(self, row_group: int) -> bool:
+        """Whether a row group was in the local cache when it was last read; nothing is looked at, or waited for."""
+        return self.cache is not None and self.cache.is_known(row_group)
+
     def cache_figures(self, before: CacheStats | None = None) -> CacheStats | None:
         """Return what the local cache did, since an earlier time; None without one."""
         if self.cache is None:

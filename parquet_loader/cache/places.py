@@ -17,6 +17,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from parquet_loader.cache.policy import Entry
 from parquet_loader.types import Digests, IntArray
 
 _NAME = re.compile(r"(?P<file>[0-9a-f]{32})-(?P<group>\d{1,10})-(?P<columns>[0-9a-f]{16})-(?P<nbytes>\d{1,18})")
+_ENTRIES = "entries-1"
 _BUCKETS = 64
 _MIX = 0x9E3779B97F4A7C15
 
@@ -52,6 +54,10 @@ class Name(NamedTuple):
             return None
         return cls(match["file"], int(match["group"]), int(match["columns"], 16), int(match["nbytes"]))
 
+    def path_in(self, root: str) -> str:
+        """Return the path of the file in a cache."""
+        return os.path.join(root, _ENTRIES, _bucket(self.file, self.row_group), str(self))
+
     def __str__(self) -> str:
         return f"{self.file}-{self.row_group}-{self.columns:016x}-{self.nbytes}"
 
@@ -67,7 +73,7 @@ class Places:
     def __init__(self, root: str) -> None:
         self.root = root
         self.ledger = os.path.join(root, "ledger")
-        self.entries = os.path.join(root, "entries-1")
+        self.entries = os.path.join(root, _ENTRIES)
         self.unfinished = os.path.join(root, "unfinished-1")
         self.readers = os.path.join(root, "readers")
         self.folders = _BUCKETS + 4
@@ -80,20 +86,17 @@ class Places:
 
     def entry(self, name: Name) -> str:
         """Return the path of a row group's file."""
-        return os.path.join(self._bucket(name.file, name.row_group), str(name))
+        return name.path_in(self.root)
 
     def of_row_group(self, file: str, row_group: int) -> list[Name]:
         """Return the names of a row group's files, one for each set of columns."""
         prefix = f"{file}-{row_group}-"
         try:
-            found = os.listdir(self._bucket(file, row_group))
+            found = os.listdir(os.path.join(self.entries, _bucket(file, row_group)))
         except FileNotFoundError:
             return []
         names = [Name.parse(text) for text in found if text.startswith(prefix)]
         return [name for name in names if name is not None]
-
-    def _bucket(self, file: str, row_group: int) -> str:
-        return os.path.join(self.entries, f"{(int(file[:8], 16) + row_group) % _BUCKETS:02x}")
 
     def kept(self) -> Iterator[Entry]:
         """Yield all row groups that are kept; those that leave meanwhile may be missing."""
@@ -125,6 +128,10 @@ def names_in(folder: str) -> list[Name]:
     return [name for name in map(Name.parse, found) if name is not None]
 
 
+def _bucket(file: str, row_group: int) -> str:
+    return f"{(int(file[:8], 16) + row_group) % _BUCKETS:02x}"
+
+
 def file_id(*identity: object) -> str:
     """Return the 32 digits that stand for a version of a file.
 
@@ -136,6 +143,11 @@ def file_id(*identity: object) -> str:
 
 def columns_id(columns: Iterable[str]) -> int:
     """Return 64 bits that stand for these columns."""
+    return _columns_id(tuple(columns))
+
+
+@lru_cache
+def _columns_id(columns: tuple[str, ...]) -> int:
     digest = hashlib.blake2b(json.dumps(sorted(columns)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.cache.figures import CacheStats
+from parquet_loader.cache.places import Name, columns_id, file_id, row_group_ids
 from parquet_loader.cache.settings import LocalCache
 from parquet_loader.errors import SourceError
 from parquet_loader.filesystem import is_local
@@ -54,7 +55,7 @@ class RowGroupCache:
     def __init__(self, settings: LocalCache, snapshot: Snapshot, columns: Sequence[Sequence[str]]) -> None:
         self._settings = settings
         self._snapshot = snapshot
-        self._columns = columns
+        self._read_columns = frozenset(columns_id(names) for names in columns)
         self._fetcher: RangeFetcher = snapshot.remote or DiskFetcher()
         options = snapshot.remote.options if snapshot.remote else RemoteOptions()
         self._gap_bytes, self._request_bytes = int(options.gap_bytes), int(options.request_bytes)
@@ -68,12 +69,15 @@ class RowGroupCache:
         self._lease: Any = None
         self._resumes_at: float | None = None
         self._files: dict[int, str] = {}
+        # What was found of each row group the last time: the bytes in its name, and those that are read; 0: nothing.
+        self._known = np.zeros(self._snapshot.row_groups, np.int64)
+        self._known_bytes = np.zeros(self._snapshot.row_groups, np.int64)
         self._home = identity_of(self._snapshot.filesystem)
         self._figures = CacheStats()
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without what belongs to this process."""
-        kept = ("_settings", "_snapshot", "_columns", "_fetcher", "_gap_bytes", "_request_bytes", "_is_read")
+        kept = ("_settings", "_snapshot", "_read_columns", "_fetcher", "_gap_bytes", "_request_bytes", "_is_read")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -110,8 +114,29 @@ class RowGroupCache:
         Raises:
             SourceError, OSError: it cannot be fetched.
         """
-        directory = self._opened()
+        self._check_process()
         wanted = self._wanted(row_group, columns)
+        if self._known[row_group] and wanted.columns in self._read_columns:
+            known = Name(wanted.file, wanted.row_group, wanted.columns, int(self._known[row_group]))
+            path = known.path_in(str(self._settings.path))
+            with contextlib.suppress(OSError):
+                os.utime(path)  # it is there, and used
+                self._count(hits=1, bytes_from_cache=int(self._known_bytes[row_group]))
+                return path
+        found = self._local_path(row_group, wanted)
+        if wanted.columns in self._read_columns:
+            name = None if found is None else Name.parse(os.path.basename(found))
+            is_same = name is not None and name.columns == wanted.columns
+            self._known[row_group] = name.nbytes if name is not None and is_same else 0
+            self._known_bytes[row_group] = wanted.nbytes if is_same else 0
+        return found
+
+    def is_known(self, row_group: int) -> bool:
+        """Whether the columns that are read of a row group were there the last time; takes no lock."""
+        return bool(self._known[row_group])
+
+    def _local_path(self, row_group: int, wanted: Wanted) -> str | None:
+        directory = self._opened()
         path = self._found(directory, wanted)
         if path is not None:
             return path
@@ -186,7 +211,6 @@ class RowGroupCache:
 
     def _wanted(self, row_group: int, columns: Sequence[str]) -> Wanted:
         from parquet_loader.cache.directory import Wanted  # noqa: PLC0415
-        from parquet_loader.cache.places import columns_id  # noqa: PLC0415
 
         file, number = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_number[row_group])
         size = self._snapshot.files[file].size_bytes
@@ -214,20 +238,16 @@ class RowGroupCache:
             return self._directory
 
     def _renew(self, directory: Directory) -> None:
-        from parquet_loader.cache.places import columns_id, row_group_ids  # noqa: PLC0415
-
         read = np.flatnonzero(self._is_read)
         files, place = np.unique(self._snapshot.row_group_file[read], return_inverse=True)
         ids = [self._file_id(int(number)) for number in files]
         row_groups = row_group_ids(ids, place, self._snapshot.row_group_number[read])
-        lease = directory.lease(row_groups, frozenset(columns_id(columns) for columns in self._columns))
+        lease = directory.lease(row_groups, self._read_columns)
         if self._lease is not None:
             self._lease.end()
         self._lease = lease
 
     def _file_id(self, number: int) -> str:
-        from parquet_loader.cache.places import file_id  # noqa: PLC0415
-
         if number not in self._files:
             file = self._snapshot.files[number]
             digest = int(self._snapshot.file_digest[number])
