@@ -12,24 +12,27 @@ lists                 lists of files that states name, and holds on them
 leaving               files that are to make way
 room                  reservations and eviction
 bounds, unfinished    how much rows may come to; a file on its way
+output                what a writer has under way
 writer                `StoreWriter`
 together              a job's files, published at once
 sampling              `Samplers`
 weights, reading      how often samples come; what a loader sees
 status                the table
+opening, parts        a store made, found or only read; what it uses within one process
 store                 `SampleStore`
 """
 
 from __future__ import annotations
 
 from parquet_loader.store.lists import HeldState
+from parquet_loader.store.output import WrittenRows
 from parquet_loader.store.sampling import Samplers, SamplerStatus
 from parquet_loader.store.settings import StoreOptions
 from parquet_loader.store.status import StoreStatus
 from parquet_loader.store.store import SampleStore, WeightedStore
 from parquet_loader.store.stored import StoredFile
 from parquet_loader.store.weights import Arrival, AtMost, RecentFirst
-from parquet_loader.store.writer import StoreWriter, WrittenRows
+from parquet_loader.store.writer import StoreWriter
 
 __all__ = [
     "Arrival",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from threading import RLock
+from typing import TypeAlias
 
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.locks import LockedFile, is_locked
@@ -27,6 +28,8 @@ from parquet_loader.store.seen import add_seen, compact_seen, read_seen
 from parquet_loader.store.stored import StoredFile
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5  # between two looks of one who waits for room
+
+Policy: TypeAlias = str | Callable[[StoredFile], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,8 @@ class Room:
         places: The store.
         ledger: Its account.
         files: What is known of its files.
-        policy: A word, or a function of `StoredFile` that returns a number, the least of which goes first.
+        policy: Returns a word, or a function of `StoredFile` that returns a number, the least of which goes first, as
+            it stands at the moment.
         limit: Returns the most bytes there may be, or None, as it stands at the moment.
     """
 
@@ -97,7 +101,7 @@ class Room:
         places: Places,
         ledger: Ledger,
         files: Files,
-        policy: str | Callable[[StoredFile], float],
+        policy: Callable[[], Policy],
         limit: Callable[[], int | None],
     ) -> None:
         self._places = places
@@ -132,7 +136,7 @@ class Room:
             if not evicts:
                 return False
             # What was published since is younger than all that was ranked by age: the ranking serves to its end.
-            for is_fresh in (False, True) if self._policy == "oldest" else (True,):
+            for is_fresh in (False, True) if self._policy() == "oldest" else (True,):
                 if is_fresh:
                     self._ranking = self.ranking()
                 with self._ledger.transaction() as totals:
@@ -161,20 +165,20 @@ class Room:
 
     def _by_policy(self) -> list[str]:
         names = self._ledger.published()
-        if self._policy == "oldest":
+        policy = self._policy()
+        if policy == "oldest":
             return list(names)
-        if self._policy == "random":
+        if policy == "random":
             return random.sample(list(names), len(names))
-        if self._policy == "seen":
+        if policy == "seen":
             seen = read_seen(self._places)
             return sorted(names, key=lambda name: (-seen.get(names[name].sequence, (0, 0))[1], name))
-        if callable(self._policy) or self._policy == "priority":
-            return self._ranked(names)
+        if callable(policy) or policy == "priority":
+            return self._ranked(names, policy if callable(policy) else _priority)
         return []  # "never", or a function that this process does not have
 
-    def _ranked(self, names: Iterable[str]) -> list[str]:
+    def _ranked(self, names: Iterable[str], policy: Callable[[StoredFile], float]) -> list[str]:
         files = with_counts([known.file for known in self._files.examine(names)], self._places)
-        policy = self._policy if callable(self._policy) else _priority
         scores: list[tuple[float, str]] = []
         for file in files:
             score = policy(file)

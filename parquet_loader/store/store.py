@@ -11,37 +11,24 @@ from functools import partial
 from math import isnan
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from parquet_loader.errors import ConfigurationError, ResumeError, SchemaError, SourceError, WriteError
+from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
 from parquet_loader.filesystem import PathLike, resolve
-from parquet_loader.locks import check_locks_exclude, exclusive
 from parquet_loader.schema import Schema
-from parquet_loader.store.durable import write_atomically
-from parquet_loader.store.files import Files
 from parquet_loader.store.leaving import forget_leaving
-from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.lists import KEPT_LISTS, FileList, HeldState, is_list_name, read_holds, read_list, write_hold
-from parquet_loader.store.names import FileName
-from parquet_loader.store.places import HIDDEN, Places, remove_half_replaced
-from parquet_loader.store.reading import Reading, StoreFollower
-from parquet_loader.store.room import Evicted, Room, take_back
+from parquet_loader.store.opening import open_settings
+from parquet_loader.store.output import Output, WhenFull, WriterOptions
+from parquet_loader.store.parts import Parts
+from parquet_loader.store.places import Places, remove_half_replaced
+from parquet_loader.store.reading import StoreFollower
+from parquet_loader.store.room import Evicted, take_back
 from parquet_loader.store.sampling import Samplers
-from parquet_loader.store.settings import (
-    Eviction,
-    Settings,
-    StoreOptions,
-    changed_settings,
-    check_seconds,
-    eviction_word,
-    new_settings,
-    settings_of_footer,
-)
+from parquet_loader.store.settings import Eviction, Settings, StoreOptions, check_seconds, eviction_word
 from parquet_loader.store.status import StoreStatus, status_of
-from parquet_loader.store.stored import FOOTER_KEY, StoredFile
+from parquet_loader.store.stored import StoredFile
 from parquet_loader.store.together import Together
 from parquet_loader.store.weights import Weight
-from parquet_loader.store.writer import Output, StoreWriter, WhenFull, WriterOptions
+from parquet_loader.store.writer import StoreWriter
 from parquet_loader.types import check_int, parse_bytes
 from parquet_loader.write.publish import storage_errors
 
@@ -93,11 +80,10 @@ class SampleStore:
         _, inner = resolve(path)
         self._places = Places(os.path.realpath(inner))
         self._function: Callable[[StoredFile], float] | None = evict if callable(evict) else None
-        self._is_read_only = False
         self._settings_changed = 0
         if evict is not None:
             eviction_word(evict)
-        self._settings = self._open(schema, max_bytes, evict, options)
+        self._settings, self._is_read_only = open_settings(self._places, schema, max_bytes, evict, options)
         self._pid = 0
         if not self._is_read_only:
             self.recover()
@@ -352,81 +338,23 @@ class SampleStore:
     def _policy_name(self, settings: Settings) -> str:
         return "function" if self._function is not None else settings.evict
 
-    def _parts(self) -> _Parts:
+    def _parts(self) -> Parts:
         """Return what belongs to this process; made anew after a fork, when a lock may be held by nobody here."""
         if self._pid != os.getpid():
-            ledger = Ledger(self._places, self._settings.tag)
-            files = Files(self._places, self._settings.identity)
-            policy = self._function or self._settings.evict
-            room = Room(self._places, ledger, Files(self._places, self._settings.identity), policy, lambda: self._limit)
-            reading = Reading(self._places, ledger, files, may_hold=not self._is_read_only)
-            self._made = _Parts(ledger, files, room, reading)
+            self._made = Parts.of(
+                self._places,
+                self._settings,
+                policy=lambda: self._function or self.settings.evict,
+                limit=lambda: self.settings.max_bytes,
+                may_hold=not self._is_read_only,
+            )
             self._pid = os.getpid()
         return self._made
 
-    @property
-    def _limit(self) -> int | None:
-        return self.settings.max_bytes
-
-    def _writable(self) -> _Parts:
+    def _writable(self) -> Parts:
         if self._is_read_only:
             raise WriteError(f"{self.path}: the directory is read-only for this process; the store can only be read")
         return self._parts()
-
-    def _open(
-        self, schema: Schema | None, max_bytes: int | str | None, evict: Eviction | None, options: StoreOptions | None
-    ) -> Settings:
-        places = self._places
-        if HIDDEN in places.root.split(os.sep):
-            raise ConfigurationError(f"{places.root}: this lies within a store's own directory {HIDDEN!r}")
-        if os.path.lexists(places.root) and not os.path.isdir(places.root):
-            raise WriteError(f"{places.root}: this is a file; a store is a directory")
-        known = self._known_settings()
-        if known is None and schema is None:
-            raise SourceError(f"{places.root}: there is no sample store here; schema= makes one")
-        given = {"schema": schema, "max_bytes": max_bytes, "evict": evict, "options": options}
-        if known is not None and not _may_write(places):
-            self._is_read_only = True
-            changed = changed_settings(known, places.root, **given)  # type: ignore[arg-type]
-            if changed != known:
-                raise WriteError(f"{places.root}: the directory is read-only, so that its settings cannot change")
-            return known
-        try:
-            places.make()
-            check_locks_exclude(os.path.join(places.hidden, "lock-check"))
-            with exclusive(places.ledger):
-                known = self._known_settings()  # somebody may have been faster
-                if known is None:
-                    assert schema is not None
-                    wanted = new_settings(schema, max_bytes, evict, options)
-                else:
-                    wanted = changed_settings(known, places.root, **given)  # type: ignore[arg-type]
-                if wanted != known or not os.path.exists(places.settings):
-                    write_atomically(places.settings, wanted.to_json().encode("utf-8"))
-        except OSError as error:
-            raise WriteError(f"{places.root}: a store cannot be made or opened here: {error.strerror}") from error
-        return wanted
-
-    def _known_settings(self) -> Settings | None:
-        """Return the settings beside the data, or else those in the footer of the newest file that has any."""
-        try:
-            with open(self._places.settings, "rb") as file:
-                return Settings.from_json(file.read(), self._places.settings)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise SourceError(f"{self._places.settings}: cannot be read: {error.strerror}") from error
-        return _settings_of_files(self._places.root)
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What a store uses within one process."""
-
-    ledger: Ledger
-    files: Files
-    room: Room
-    reading: Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,31 +392,6 @@ def _opened(path: str, function: Callable[[StoredFile], float] | None) -> Sample
     store._function = function
     store._pid = 0
     return store
-
-
-def _settings_of_files(root: str) -> Settings | None:
-    """Return the settings in the footer of the newest published file, for a directory that lost its hidden one."""
-    try:
-        names = sorted((name for name in os.listdir(root) if FileName.parse(name)), reverse=True)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    for name in names:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, SchemaError, SourceError):
-            footer = pq.read_metadata(os.path.join(root, name)).metadata or {}
-            if FOOTER_KEY in footer:
-                return settings_of_footer(footer[FOOTER_KEY], os.path.join(root, name))
-    return None
-
-
-def _may_write(places: Places) -> bool:
-    """Whether this process may change the store: not on a file system that is mounted read-only either."""
-    try:
-        for directory in (places.root, places.hidden):
-            if os.path.isdir(directory) and not os.access(directory, os.W_OK | os.X_OK):
-                return False
-        return not os.path.exists(places.ledger) or os.access(places.ledger, os.R_OK | os.W_OK)
-    except OSError:
-        return False
 
 
 def _bytes(value: int | str) -> int:

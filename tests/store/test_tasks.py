@@ -40,6 +40,8 @@ def write_part(path: str, number: int) -> int:
 
 
 @pytest.mark.spark
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that pyspark 3.5 leaves
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("storage", ["raw", "list"])
 def test_spark_reads_the_store_as_it_is(tmp_path: Path, spark: Any, storage: Any) -> None:
     schema = Schema({**SCHEMA, "x": Tensor("uint8", (256,), storage=storage)})
@@ -56,6 +58,8 @@ def test_spark_reads_the_store_as_it_is(tmp_path: Path, spark: Any, storage: Any
 
 
 @pytest.mark.spark
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that pyspark 3.5 leaves
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_executors_write_with_nothing_but_the_path(tmp_path: Path, spark: Any) -> None:
     store = SampleStore(tmp_path / "store", schema=SCHEMA, options=ONE)
     path = store.path

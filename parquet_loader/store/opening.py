@@ -1,0 +1,104 @@
+"""Opening a store: made, found as it was told to be, or changed; or only to be read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pyarrow.parquet as pq
+
+from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, WriteError
+from parquet_loader.locks import check_locks_exclude, exclusive
+from parquet_loader.schema import Schema
+from parquet_loader.store.durable import write_atomically
+from parquet_loader.store.names import FileName
+from parquet_loader.store.places import HIDDEN, Places
+from parquet_loader.store.settings import (
+    Eviction,
+    Settings,
+    StoreOptions,
+    changed_settings,
+    new_settings,
+    settings_of_footer,
+)
+from parquet_loader.store.stored import FOOTER_KEY
+
+
+def open_settings(
+    places: Places,
+    schema: Schema | None,
+    max_bytes: int | str | None,
+    evict: Eviction | None,
+    options: StoreOptions | None,
+) -> tuple[Settings, bool]:
+    """Return the settings of the store there, made or changed as the arguments say, and whether it is only to be read.
+
+    Arguments and errors as of `SampleStore`.
+    """
+    if HIDDEN in places.root.split(os.sep):
+        raise ConfigurationError(f"{places.root}: this lies within a store's own directory {HIDDEN!r}")
+    if os.path.lexists(places.root) and not os.path.isdir(places.root):
+        raise WriteError(f"{places.root}: this is a file; a store is a directory")
+    known = _known_settings(places)
+    if known is None and schema is None:
+        raise SourceError(f"{places.root}: there is no sample store here; schema= makes one")
+
+    def changed(known: Settings) -> Settings:
+        return changed_settings(known, places.root, schema=schema, max_bytes=max_bytes, evict=evict, options=options)
+
+    if known is not None and not _may_write(places):
+        if changed(known) != known:
+            raise WriteError(f"{places.root}: the directory is read-only, so that its settings cannot change")
+        return known, True
+    try:
+        places.make()
+        check_locks_exclude(os.path.join(places.hidden, "lock-check"))
+        with exclusive(places.ledger):
+            known = _known_settings(places)  # somebody may have been faster
+            if known is None:
+                assert schema is not None
+                wanted = new_settings(schema, max_bytes, evict, options)
+            else:
+                wanted = changed(known)
+            if wanted != known or not os.path.exists(places.settings):
+                write_atomically(places.settings, wanted.to_json().encode("utf-8"))
+    except OSError as error:
+        raise WriteError(f"{places.root}: a store cannot be made or opened here: {error.strerror}") from error
+    return wanted, False
+
+
+def _known_settings(places: Places) -> Settings | None:
+    """Return the settings beside the data, or else those in the footer of the newest file that has any."""
+    try:
+        with open(places.settings, "rb") as file:
+            return Settings.from_json(file.read(), places.settings)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise SourceError(f"{places.settings}: cannot be read: {error.strerror}") from error
+    return _settings_of_files(places.root)
+
+
+def _settings_of_files(root: str) -> Settings | None:
+    """Return the settings in the footer of the newest published file, for a directory that lost its hidden one."""
+    try:
+        names = sorted((name for name in os.listdir(root) if FileName.parse(name)), reverse=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    for name in names:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, SchemaError, SourceError):
+            footer = pq.read_metadata(os.path.join(root, name)).metadata or {}
+            if FOOTER_KEY in footer:
+                return settings_of_footer(footer[FOOTER_KEY], os.path.join(root, name))
+    return None
+
+
+def _may_write(places: Places) -> bool:
+    """Whether this process may change the store: not on a file system that is mounted read-only either."""
+    try:
+        for directory in (places.root, places.hidden):
+            if os.path.isdir(directory) and not os.access(directory, os.W_OK | os.X_OK):
+                return False
+        return not os.path.exists(places.ledger) or os.access(places.ledger, os.R_OK | os.W_OK)
+    except OSError:
+        return False

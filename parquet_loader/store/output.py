@@ -1,0 +1,252 @@
+"""What a writer has under way: rows gathered to row groups, files published as they fill, within the limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Event, RLock
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from parquet_loader.errors import ParquetLoaderError, StoreFullError, WriteError
+from parquet_loader.schema.encode import iter_tables
+from parquet_loader.store.bounds import footer_bound, group_bound
+from parquet_loader.store.durable import sync_directory
+from parquet_loader.store.ledger import Ledger
+from parquet_loader.store.names import FileName
+from parquet_loader.store.places import Places
+from parquet_loader.store.room import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Room
+from parquet_loader.store.settings import Settings
+from parquet_loader.store.unfinished import Unfinished
+from parquet_loader.types import format_bytes
+from parquet_loader.write.buffer import RowGroupBuffer
+from parquet_loader.write.layout import Layout, choose_layout
+
+WhenFull = Literal["wait", "drop", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """What a writer has done so far.
+
+    Attributes:
+        files, rows, bytes: Published. Rows are published in the order in which they were written.
+        dropped_rows: Left out because the store was full.
+        waited_s: Seconds spent waiting for room.
+    """
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    dropped_rows: int = 0
+    waited_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """What a writer was asked for; see `SampleStore.writer`."""
+
+    evicts: bool
+    when_full: WhenFull
+    wait_s: float | None
+    roll_s: float
+    priority: float
+    metadata: Mapping[str, str]
+
+
+class Output:
+    """The state of a writer, shared by its caller and the thread that publishes by age; `lock` owns all of it.
+
+    It knows nothing of the `StoreWriter`, whose end ends the thread.
+    """
+
+    def __init__(
+        self, places: Places, ledger: Ledger, room: Room, settings: Callable[[], Settings], options: WriterOptions
+    ) -> None:
+        self.lock = RLock()
+        self.inbox: SimpleQueue[float | None] = SimpleQueue()  # when to publish; None to end
+        self.stop = Event()  # set without the lock, so that it ends a wait for room
+        self.error: BaseException | None = None
+        self.done = WrittenRows()
+        self.deadline: float | None = None
+        self.is_watched = False  # whether the thread will look by itself
+        self.options = options
+        self._places = places
+        self._ledger = ledger
+        self._room = room
+        self._settings = settings
+        self._schema = settings().schema
+        self.reservation = Reservation(places, ledger)
+        self._metadata = settings().footer(self.reservation.writer, options.priority, options.metadata)
+        self._buffer = RowGroupBuffer(settings().row_group_bytes, slack=1 / 8)
+        self._layout: Layout | None = None
+        self._file: Unfinished | None = None
+        self._files = 0
+
+    @property
+    def buffered_rows(self) -> int:
+        """Rows that are written and not published."""
+        return self._buffer.rows + (self._file.rows if self._file else 0)
+
+    def check(self) -> None:
+        """Raise what went wrong in the thread."""
+        if self.error is not None:
+            raise self.error
+
+    def write(self, batch: Any) -> None:
+        """Add rows, and publish what is full."""
+        self._write_full_groups()  # what was refused last time goes first
+        for table in iter_tables(batch, self._schema):
+            if table.num_rows and self.deadline is None:
+                self._set_deadline()
+            self._buffer.add(table)
+            self._write_full_groups()
+        self._buffer.own()
+
+    def publish_all(self) -> None:
+        """Publish every row written so far."""
+        while (table := self._buffer.peek(last=True)) is not None:
+            self._write_group(table)
+            self._buffer.pop()
+        if self._file is not None:
+            self._publish(self._file)
+        self.deadline = None
+
+    def discard(self) -> None:
+        """Let go of all that is not published; never raises, and takes no lock of the store."""
+        self._buffer.clear()
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
+
+    def _write_full_groups(self) -> None:
+        while (table := self._buffer.peek(last=False)) is not None:
+            self._write_group(table)
+            self._buffer.pop()
+
+    def _write_group(self, table: pa.Table) -> None:
+        """Write one row group, once there is room, or drop it; publishes a file that is full.
+
+        Raises:
+            StoreFullError: there is no room, and there was none for as long as was to be waited; nothing was written.
+        """
+        if self._layout is None:
+            self._layout = choose_layout(table, self._settings().options.compression)
+        with _storage_errors(self._places.root):
+            if not self._make_room(table, self._layout):
+                self._count(dropped_rows=table.num_rows)
+                return
+            file = self._file
+            if file is None:
+                self._files += 1
+                path = os.path.join(self._places.unfinished, f"{self.reservation.writer}-{self._files}.parquet")
+                file = Unfinished(path, table.schema, self._layout.writer_arguments(), self._metadata)
+                self._file = file
+            before = file.bytes
+            file.write(table)
+            group_bytes = file.bytes - before
+            if file.bytes + group_bytes // 2 >= self._settings().file_bytes:
+                self._publish(file)
+
+    def _make_room(self, table: pa.Table, layout: Layout) -> bool:
+        """Reserve what the row group may take; return whether it may be written."""
+        group = group_bound(table, layout)
+        delay, began = FIRST_WAIT_S, float("inf")
+        metadata_bytes = sum(len(key) + len(value) for key, value in self._metadata.items())
+        while True:
+            file = self._file
+            groups, written = (file.groups, file.bytes) if file else (0, 0)
+            needed = written + group + footer_bound(table.schema, groups + 1, metadata_bytes)
+            limit = self._settings().max_bytes
+            if file is None and limit is not None and needed > limit:
+                raise WriteError(
+                    f"{self._places.root}: a row group of {table.num_rows} rows may take {format_bytes(needed)}, the "
+                    f"store's limit is {format_bytes(limit)}; raise max_bytes, or lower StoreOptions(row_group_bytes=)"
+                )
+            if self._room.reserve(self.reservation, needed, evicts=self.options.evicts):
+                return True
+            if file is not None:
+                self._publish(file)  # what it holds can be evicted then, or read at least
+                continue
+            if self.options.when_full == "drop":
+                return False
+            began = min(began, time.monotonic())
+            waited = time.monotonic() - began
+            if self.options.when_full == "fail" or (self.options.wait_s is not None and waited >= self.options.wait_s):
+                raise StoreFullError(self._full(table, needed))
+            if self.stop.wait(delay if self.options.wait_s is None else min(delay, self.options.wait_s - waited)):
+                raise WriteError(f"{self._places.root}: the writer was aborted while it waited for room")
+            self._count(waited_s=time.monotonic() - began - waited)
+            delay = min(2 * delay, LONGEST_WAIT_S)
+
+    def _full(self, table: pa.Table, needed: int) -> str:
+        totals, limit = self._ledger.look(), self._settings().max_bytes or 0
+        return (
+            f"{self._places.root}: the store is full: {format_bytes(totals.bytes)} published and "
+            f"{format_bytes(totals.reserved_bytes)} reserved of {format_bytes(limit)}, {format_bytes(needed)} more are "
+            f"needed for {table.num_rows} rows, and no file may be evicted (readers need them, they are held, or "
+            "this writer does not evict)"
+        )
+
+    def _publish(self, file: Unfinished) -> None:
+        """Let the file appear, whole, under the next name."""
+        settings = self._settings()
+        self._file = None
+        try:
+            with _storage_errors(self._places.root):
+                size = file.finish(durable=settings.options.durable)
+                with self._ledger.transaction() as totals:
+                    path = self._next_path(totals.sequence + 1, file.rows, settings.tag)
+                    os.rename(file.path, path)
+                    totals.sequence += 1
+                    totals.published(file.rows, size)
+                    self.reservation.set(totals, 0)
+                if settings.options.durable:
+                    sync_directory(self._places.root)
+        except BaseException:
+            file.discard()
+            raise
+        self._count(files=1, rows=file.rows, bytes=size)
+        self.deadline = None
+        if self._buffer.rows:
+            self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        self.deadline = time.monotonic() + self.options.roll_s
+        if not self.is_watched:  # else the thread looks again at an earlier deadline, and finds this one
+            self.is_watched = True
+            self.inbox.put(self.deadline)
+
+    def _next_path(self, sequence: int, rows: int, tag: str) -> str:
+        name = FileName(sequence, time.time_ns() // 1000, rows, tag, self.reservation.writer)
+        return self._places.file(str(name))
+
+    def _count(self, **more: Any) -> None:
+        old = self.done
+        self.done = WrittenRows(
+            files=old.files + more.get("files", 0),
+            rows=old.rows + more.get("rows", 0),
+            bytes=old.bytes + more.get("bytes", 0),
+            dropped_rows=old.dropped_rows + more.get("dropped_rows", 0),
+            waited_s=old.waited_s + more.get("waited_s", 0.0),
+        )
+
+
+@contextlib.contextmanager
+def _storage_errors(path: str) -> Iterator[None]:
+    """Turn what a file system raises into a `WriteError` that names the store."""
+    try:
+        yield
+    except ParquetLoaderError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise WriteError(
+            f"{path}: samples could not be written to the store: {reason}; what was published before is whole, "
+            "rows since then are lost"
+        ) from error
