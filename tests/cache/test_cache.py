@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pytest
 
-from parquet_loader import BatchedDataLoader, ConfigurationError, LocalCache
+from parquet_loader import BatchedDataLoader, CacheStats, ConfigurationError, LocalCache, Shard
 from parquet_loader.cache.copy import index_bytes
 from parquet_loader.cache.row_groups import identity_of
 from tests.cache.remote import (
@@ -342,6 +342,43 @@ def test_local_files_on_another_disk_are_kept(data: Path, tmp_path: Path) -> Non
             assert figures.hits == GROUPS
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_ranks_find_what_others_have_fetched(root: Path, tmp_path: Path) -> None:
+    cache = LocalCache(tmp_path / "cache", ROOMY)
+    shards = [Shard(rank, 3) for rank in range(3)]
+    loaders = [open_loader(root, cache, shard=shard, columns=["a", "tensor"]) for shard in shards]
+    plain = [open_loader(root, None, shard=shard, columns=["a", "tensor"]) for shard in shards]
+    for epoch in range(3):
+        hits = misses = 0
+        for loader, same in zip(loaders, plain, strict=True):
+            assert read_epoch(loader) == read_epoch(same)
+            figures = loader.stats().cache
+            assert figures is not None
+            hits, misses = hits + figures.hits, misses + figures.misses
+        assert misses == (0 if epoch else GROUPS)
+        assert hits >= (GROUPS if epoch else 0)
+    for loader in (*loaders, *plain):
+        loader.close()
+    assert os.listdir(tmp_path / "cache" / "readers") == []
+
+
+def test_a_forked_process_begins_its_own_account(root: Path, tmp_path: Path) -> None:
+    with open_loader(root, LocalCache(tmp_path / "cache", ROOMY)) as loader:
+        first = read_epoch(loader)
+        cache = loader._dataset.reader.cache
+        assert cache is not None
+        assert cache.figures.misses == GROUPS
+        lease = cache._lease
+        cache._pid -= 1  # as in a child, where the parent's lease stays the parent's
+        assert cache.figures == CacheStats()
+        loader.set_epoch(0)
+        assert read_epoch(loader) == first
+        figures = loader.stats().cache
+        assert figures is not None
+        assert (figures.hits, figures.misses) == (GROUPS, 0)
+        assert len(os.listdir(tmp_path / "cache" / "readers")) == 2
+        lease.end()
 
 
 def test_settings_are_checked_and_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
