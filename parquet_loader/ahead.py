@@ -16,9 +16,10 @@ from threading import Thread
 
 from parquet_loader.building import Budget
 from parquet_loader.cache import AT_ONCE_BYTES
+from parquet_loader.chunks import Copy
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, Slice
-from parquet_loader.read import Copy, Reader
+from parquet_loader.read import Reader
 from parquet_loader.remote.fetcher import Fetcher, RemoteFigures
 from parquet_loader.remote.memory import SparseFile
 from parquet_loader.sizes import Sizing
@@ -79,18 +80,18 @@ class Ahead:
         first_window: int,
         broken: AbstractSet[int],
     ) -> None:
-        assert reader.remote is not None
+        assert reader.chunks.remote is not None
         self._reader = reader
         self._budget = budget
         self._workers = workers
         self._limit_bytes = sizing.fetch_bytes
         # Where windows take slices of several row groups, so many lie there at a time, and the next ones.
         self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
-        self._estimates = reader.uncompressed_bytes
+        self._estimates = reader.chunks.uncompressed_bytes
         self._broken = broken
-        self._is_cached = reader.cache is not None
-        self._store = reader.remote
-        self._fetcher: Fetcher = reader.remote.fetcher()
+        self._is_cached = reader.chunks.cache is not None
+        self._store = reader.chunks.remote
+        self._fetcher: Fetcher = reader.chunks.remote.fetcher()
         self._runs: dict[Run, _Fetch] = {}
         self._coming = self._first_slices(plan, first_window)
         self._next: tuple[int, Slice] | None = next(self._coming, None)
@@ -107,7 +108,7 @@ class Ahead:
     def _first_ratio(self, row_group: int) -> float:
         """Return which part of a row group's bytes are fetched, by its footer, which is at hand as a rule."""
         try:
-            return self._reader.fetched_bytes(row_group) / max(1, int(self._estimates[row_group]))
+            return self._reader.chunks.fetched_bytes(row_group) / max(1, int(self._estimates[row_group]))
         except ParquetLoaderError:  # reading it will say so again
             return 1.0
 
@@ -161,7 +162,7 @@ class Ahead:
             estimate = min(estimate, AT_ONCE_BYTES)
         fetch = _Fetch(window, piece.row_group, estimate)
         self._runs[piece.run] = fetch
-        is_at_hand = self._reader.is_cached(
+        is_at_hand = self._reader.chunks.is_cached(
             piece.row_group
         )  # whoever reads it finds it there, sooner than by way of here
         if is_at_hand or (estimate > self._largest_bytes and not self._is_cached):
@@ -169,7 +170,7 @@ class Ahead:
             return
         self._hold(estimate)
         self._in_flight += 1
-        work = self._reader.fetched(piece.row_group, self._fetcher)
+        work = self._reader.chunks.fetched(piece.row_group, self._fetcher)
         self._fetcher.begin(work, partial(self._arrived, piece.run, fetch))
 
     def _arrived(self, run: Run, fetch: _Fetch, copy: SparseFile | str | None, error: BaseException | None) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from parquet_loader.chunks import Copy
 from parquet_loader.errors import DataError
 from parquet_loader.pieces import Piece
-from parquet_loader.read import Copy, Reader
+from parquet_loader.read import Reader
 
 
 class Cursor:

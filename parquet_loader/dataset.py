@@ -145,8 +145,8 @@ def open_dataset(
     if row_filter is not None:
         counted = count_rows(snapshot, reader, row_filter, num_threads, ranks, known, skips=skips)
     counts = counted.counts
-    if reader.cache is not None:
-        reader.cache.expect(counts > 0)
+    if reader.chunks.cache is not None:
+        reader.chunks.cache.expect(counts > 0)
     processes = transform or any(c.image is not None for c in reader.columns)
     row = None if known is None else known.row
     if row is None:

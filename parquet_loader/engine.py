@@ -22,13 +22,14 @@ from dataclasses import dataclass, replace
 from parquet_loader.ahead import Ahead
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.building import Account, Budget, Building, ReadSlice
+from parquet_loader.chunks import Copy
 from parquet_loader.cursor import Cursor
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import LoaderStateError, ParquetLoaderError, RemoteError
 from parquet_loader.making import BatchMaking
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
-from parquet_loader.read import Copy, Reader
+from parquet_loader.read import Reader
 from parquet_loader.sizes import SHARE_READS, SHARE_WINDOWS, Sizing
 from parquet_loader.types import IntArray
 from parquet_loader.window import Assembly, Carry, Parts, Room, Window
@@ -126,7 +127,7 @@ class Engine:
         self._plan = plan
         self._counts = counts
         self._reader = reader
-        self._cache_before = reader.cache_figures()
+        self._cache_before = reader.chunks.cache_figures()
         self._sizing = sizing
         self._allocator = allocator
         self._skips = skips
@@ -145,7 +146,7 @@ class Engine:
         self._admitted = self._first_window
         self._broken: set[int] = set()
         self._fetching: Ahead | None = None
-        if reader.remote is not None:
+        if reader.chunks.remote is not None:
             self._fetching = Ahead(reader, plan, sizing, self.budget, self.workers, self._first_window, self._broken)
             self.workers.helper = self._fetching.thread
         self._carry: Carry | None = Carry()
@@ -198,7 +199,7 @@ class Engine:
             held_bytes=budget.held_bytes,
             peak_bytes=budget.peak_bytes,
             footers_bytes=footers_bytes,
-            cache=self._reader.cache_figures(self._cache_before),
+            cache=self._reader.chunks.cache_figures(self._cache_before),
             remote=None if self._fetching is None else replace(self._fetching.figures),
         )
 
@@ -465,7 +466,7 @@ class Engine:
 
         Parquet pages say how many rows they hold only when they are read: rows before the first are decoded, too.
         """
-        read_bytes = self._reader.encoded_bytes(piece.row_group) if cursor is None else 0
+        read_bytes = self._reader.chunks.encoded_bytes(piece.row_group) if cursor is None else 0
         cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows, copy)
         kept, at_row = 0, 0
         try:

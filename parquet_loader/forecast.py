@@ -55,6 +55,6 @@ class EpochPlan:
             window_rows=window,
             open_row_groups=sizing.open_row_groups,
             row_groups=len(groups),
-            requests=dataset.reader.column_chunks(groups),
+            requests=dataset.reader.chunks.column_chunks(groups),
             predicted_peak_bytes=int(window * in_windows) + reads + sizing.batches_bytes + footers,
         )

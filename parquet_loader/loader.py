@@ -512,7 +512,7 @@ class BatchedDataLoader:
             self._following.let_go()
         if self._reading is not None:
             self._reading.end()
-        self._dataset.reader.close()
+        self._dataset.reader.chunks.close()
         for arenas in (self._allocator, self._staging):
             if isinstance(arenas, Arenas):
                 arenas.clear()

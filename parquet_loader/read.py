@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from parquet_loader.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
+from parquet_loader.cache import LocalCache
+from parquet_loader.chunks import Chunks, Copy
 from parquet_loader.columns import Column
 from parquet_loader.decode import Decoder, Place
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
-from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
-from parquet_loader.options import ReadOptions, RemoteOptions
-from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, raw_column
+from parquet_loader.options import ReadOptions
+from parquet_loader.pages import RawColumn
 from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
-from parquet_loader.ranges import ByteRange, row_group_ranges, selected
-from parquet_loader.remote.fetcher import Fetcher
-from parquet_loader.remote.memory import SparseFile, held_bytes
-from parquet_loader.remote.store import RemoteStore
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.source import changed_since
-from parquet_loader.types import BoolArray, IntArray
+from parquet_loader.types import BoolArray
 from parquet_loader.virtual import Positions, is_constant
-
-# Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
-# pages; measured no slower than whole chunks from the page cache.
-BUFFER_BYTES = 1 << 16
-
-# Smaller column chunks are left to Arrow, which takes many in one call.
-RAW_BYTES = 2**18
 
 # Rows that are read straight to their places come so many bytes at a time, without a step in Python between: beside a
 # training loop that spins in Python, each step may have to wait 5 ms for its turn.
 RAW_AT_ONCE_BYTES = 2**24
-
-# Where a row group's bytes lie as in their own file: in a local one, or in memory. None: in the file itself.
-Copy: TypeAlias = str | pa.Buffer | None
 
 # No file's column: what its rows are called on their way through the filter.
 _ROW_NUMBER = "\0row number"
@@ -57,6 +39,12 @@ class Reader:
         options: How to read.
         row_numbers: Name of a column of rows' numbers in the data set to deliver beside the others, or None.
         cache: Where row groups are kept on a local disk, or None.
+
+    Attributes:
+        columns: Canonical columns, in the order of delivery.
+        chunks: Where the row groups' column chunks are.
+        positions: What the filter may name of rows' places, or None.
+        passing: Which row groups pass whole, where that is known of all; see `_passing_whole`.
     """
 
     def __init__(
@@ -71,97 +59,21 @@ class Reader:
         self._snapshot = snapshot
         self._decoders = decoders
         self._filter = row_filter
-        self._options = options
         self.columns = decoders[0].columns
-        # By schema: the names to ask the Parquet reader for, those of the filter, and the leaf columns that they are.
+        # By schema: the columns of its own that the filter names.
         filtered = () if row_filter is None else row_filter.columns
         self._filter_columns_of = [[name for name in filtered if name in schema.names] for schema in snapshot.schemas]
-        self._columns_of = [
+        columns_of = [
             list(dict.fromkeys([*decoder.read_columns, *filtering]))
             for decoder, filtering in zip(decoders, self._filter_columns_of, strict=True)
         ]
-        self._leaves_of: dict[int, Sequence[int]] = {}
+        self.chunks = Chunks(snapshot, options, columns_of, cache)
         self.positions = Positions(snapshot) if row_filter is not None and row_filter.names_positions else None
         self.passing = self._passing_whole()
         self._row_numbers = row_numbers
         self._first_rows = snapshot.first_rows if row_numbers is not None else None
         if row_numbers is not None:
             self.columns += (Column(row_numbers, "fixed", pa.int64(), np.dtype(np.int64)),)
-        self.cache: RowGroupCache | None = None
-        if cache is not None and is_worth_it(cache, snapshot):
-            _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
-            columns = [self._file_columns(row_group) for row_group in firsts.tolist()]
-            self.cache = RowGroupCache(cache, snapshot, columns)
-
-    @property
-    def uncompressed_bytes(self) -> IntArray:
-        """int64 ``[row groups]``: all columns of each as encoded, before compression."""
-        return self._snapshot.row_group_bytes
-
-    @property
-    def remote(self) -> RemoteStore | None:
-        """What fetches row groups; None where files are local."""
-        return self._snapshot.remote
-
-    async def fetched(self, row_group: int, fetcher: Fetcher) -> SparseFile | str:
-        """Return a row group's columns as they lie in the file, on the event loop of a fetcher: in memory, or cached.
-
-        Raises:
-            SourceError: see `RangeFetcher`. DataError: the footer names bytes that the file does not have.
-        """
-        number = int(self._snapshot.row_group_file[row_group])
-        footer = await self._snapshot.footers.fetched(number, fetcher)
-        file, ranges = self._snapshot.files[number], self.ranges(row_group, footer, fetcher.options)
-        if self.cache is not None and ranges:
-            path = await fetcher.call(partial(self.cache.local_path, row_group, self._file_columns(row_group)))
-            if path is not None:
-                return path
-        sparse = SparseFile(file.size_bytes, ranges)
-        await fetcher.read_all(file, ranges, [sparse.place(span) for span in ranges])
-        fetcher.figures.row_groups += 1
-        fetcher.figures.row_group_requests += len(ranges)
-        return sparse
-
-    def fetched_bytes(self, row_group: int) -> int:
-        """Return the memory that a row group takes when it is fetched. Raises as `ranges`, and as its footer does."""
-        assert self.remote is not None
-        footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
-        return held_bytes(self.ranges(row_group, footer, self.remote.options))
-
-    def ranges(
-        self, row_group: int, footer: pq.FileMetaData, options: RemoteOptions, columns: Sequence[str] | None = None
-    ) -> tuple[ByteRange, ...]:
-        """Return the bytes of a row group that are to be fetched: of what is read of it, or of these columns.
-
-        Raises:
-            DataError: the footer names bytes that the file does not have.
-        """
-        file = self._snapshot.files[int(self._snapshot.row_group_file[row_group])]
-        wanted = self._file_columns(row_group) if columns is None else columns
-        try:
-            return row_group_ranges(
-                footer,
-                int(self._snapshot.row_group_number[row_group]),
-                wanted,
-                file_bytes=file.size_bytes,
-                gap_bytes=int(options.gap_bytes),
-                request_bytes=int(options.request_bytes),
-            )
-        except ValueError as error:
-            raise DataError(f"{self._snapshot.describe(row_group)}: {error}; the file is damaged") from error
-
-    def _fetched_now(self, row_group: int, columns: Sequence[str]) -> pa.Buffer | None:
-        """Return these columns of a row group as they lie in the file, waiting for them; None where it is local."""
-        remote = self._snapshot.remote
-        if remote is None or not columns:
-            return None
-        number = int(self._snapshot.row_group_file[row_group])
-        file = self._snapshot.files[number]
-        ranges = self.ranges(row_group, self._snapshot.footers.get(number), remote.options, columns)
-        sparse = SparseFile(file.size_bytes, ranges)
-        remote.fetch_into(file, ranges, [sparse.place(span) for span in ranges])
-        buffer: pa.Buffer = sparse.buffer
-        return buffer
 
     def read(self, row_group: int, fetched: Copy = None) -> tuple[pa.Table, int]:
         """Return one row group's canonical rows that pass the filter, and the bytes read from the file.
@@ -172,28 +84,23 @@ class Reader:
             DataError: the data cannot be decoded or delivered; names file, row group and column.
             SourceError: the file has vanished or changed since its footer was read.
         """
-        columns = self._file_columns(row_group)
+        columns = self.chunks.columns_read(row_group)
         copy: Copy = fetched
         try:
-            copy = self._copy(row_group, columns) if fetched is None else fetched
+            copy = self.chunks.copy(row_group, columns) if fetched is None else fetched
             table = self._table(row_group, columns, copy)
         except READ_ERRORS as error:
             if not isinstance(copy, str):
                 raise self._explained(row_group, columns, error, copy) from error
             table = self._table_without(copy, row_group, columns)
         self._check_rows(row_group, len(table))
-        self._check_unchanged(row_group)
+        self.chunks.check_unchanged(row_group)
         row_filter = self._row_filter(row_group)
-        return self._canonical(row_group, table, 0, row_filter), self.encoded_bytes(row_group)
-
-    def _copy(self, row_group: int, columns: Sequence[str]) -> Copy:
-        """Return where a row group's columns lie as they do in their own file: in a local one, or fetched now."""
-        cached = self.cache.local_path(row_group, columns) if self.cache is not None and columns else None
-        return self._fetched_now(row_group, columns) if cached is None else cached
+        return self._canonical(row_group, table, 0, row_filter), self.chunks.encoded_bytes(row_group)
 
     def _table(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
         types = self._decoder(row_group).raw_columns
-        with self._raw(row_group, columns, copy) as raw:
+        with self.chunks.raw(row_group, self._decoder(row_group), columns, copy) as raw:
             table = self._read_others(row_group, [name for name in columns if name not in raw], copy)
             for name, column in raw.items():
                 table = table.append_column(name, column.array(types[name]))
@@ -202,37 +109,18 @@ class Reader:
     def _table_without(self, copy: str, row_group: int, columns: Sequence[str]) -> pa.Table:
         """Read from the file itself what could not be read from its copy."""
         try:
-            table = self._table(row_group, columns, self._fetched_now(row_group, columns))
+            table = self._table(row_group, columns, self.chunks.fetch(row_group, columns))
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
-        self._drop(copy)
+        self.chunks.distrust(copy)
         return table
-
-    def _drop(self, copy: str) -> None:
-        assert self.cache is not None
-        self.cache.distrust(copy)
 
     def _read_others(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
         if not columns:
             return _rows_without_columns(int(self._snapshot.row_group_rows[row_group]))
-        with self._open(row_group, copy) as file:
+        with self.chunks.open(row_group, copy) as file:
             number = int(self._snapshot.row_group_number[row_group])
             return file.read_row_group(number, columns=columns, use_threads=False)
-
-    def close(self) -> None:
-        """Let go of the local cache; idempotent. Nothing is to be read afterwards."""
-        if self.cache is not None:
-            self.cache.close()
-
-    def is_cached(self, row_group: int) -> bool:
-        """Whether a row group was in the local cache when it was last read; nothing is looked at, or waited for."""
-        return self.cache is not None and self.cache.is_known(row_group)
-
-    def cache_figures(self, before: CacheStats | None = None) -> CacheStats | None:
-        """Return what the local cache did, since an earlier time; None without one."""
-        if self.cache is None:
-            return None
-        return self.cache.figures if before is None else self.cache.figures.since(before)
 
     def empty_table(self) -> pa.Table:
         """Return a canonical table without rows."""
@@ -243,7 +131,9 @@ class Reader:
 
         Each step decodes only the pages it needs. Raises as `read` does.
         """
-        fetched = self._fetched_now(row_group, self._file_columns(row_group)) if self.cache is None else None
+        fetched = (
+            self.chunks.fetch(row_group, self.chunks.columns_read(row_group)) if self.chunks.cache is None else None
+        )
         for piece in self._pieces(row_group, batch_rows, (), fetched):
             yield piece.table
 
@@ -255,18 +145,19 @@ class Reader:
         return self._pieces(row_group, batch_rows, self._decoder(row_group).placed_columns, fetched)
 
     def _pieces(self, row_group: int, batch_rows: int, placed: Collection[str], fetched: Copy) -> Iterator[Piece]:
-        columns, first_row, row_filter = self._file_columns(row_group), 0, self._row_filter(row_group)
+        columns, first_row, row_filter = self.chunks.columns_read(row_group), 0, self._row_filter(row_group)
         memory = None if isinstance(fetched, str) else fetched
         explained = partial(self._explained, row_group, columns, copy=memory)
+        decoder, placed = self._decoder(row_group), placed if row_filter is None else ()
         copy: Copy = fetched
         try:
-            if fetched is None and self.cache is not None:
-                copy = self._copy(row_group, columns)
+            if fetched is None and self.chunks.cache is not None:
+                copy = self.chunks.copy(row_group, columns)
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         while True:
             try:
-                with self._raw(row_group, placed if row_filter is None else (), copy) as raw:
+                with self.chunks.raw(row_group, decoder, placed, copy) as raw:
                     others = [name for name in columns if name not in raw]
                     at_once = self._rows_at_once(row_group, raw, batch_rows)
                     for batch in _behind(first_row, self._batches(row_group, at_once, others, copy)):
@@ -279,10 +170,10 @@ class Reader:
             except READ_ERRORS as error:
                 if not isinstance(copy, str):
                     raise self._explained(row_group, columns, error, copy) from error
-                self._drop(copy)
-                copy = self._fetched_now(row_group, columns)  # what is left is read from the file itself
+                self.chunks.distrust(copy)
+                copy = self.chunks.fetch(row_group, columns)  # what is left is read from the file itself
         self._check_rows(row_group, first_row)
-        self._check_unchanged(row_group)
+        self.chunks.check_unchanged(row_group)
 
     def _rows_at_once(self, row_group: int, raw: Mapping[str, RawColumn], batch_rows: int) -> int:
         """Return how many rows a piece has: more where none of its columns is decoded, so that it takes no memory."""
@@ -297,37 +188,9 @@ class Reader:
             for first in range(0, rows, batch_rows):
                 yield _rows_without_columns(min(batch_rows, rows - first)).to_batches()[0]
             return
-        with self._open(row_group, copy) as file:
+        with self.chunks.open(row_group, copy) as file:
             number = int(self._snapshot.row_group_number[row_group])
             yield from file.iter_batches(batch_rows, row_groups=[number], columns=columns, use_threads=False)
-
-    @contextmanager
-    def _raw(self, row_group: int, columns: Collection[str], copy: Copy) -> Iterator[dict[str, RawColumn]]:
-        """Open those of the columns whose values can be taken from the file as they are."""
-        decoder = self._decoder(row_group)
-        types, widths = decoder.raw_columns, decoder.raw_widths
-        file_number, rows = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_rows[row_group])
-        wanted = [name for name in columns if name in widths and widths[name] * rows >= RAW_BYTES]
-        options, found = self._options, dict[str, RawColumn]()
-        own = self._snapshot.files[file_number].path if is_local(self._snapshot.filesystem) else None
-        path = copy if isinstance(copy, str) else own
-        if not wanted or not IS_POSSIBLE or path is None:
-            wanted = []
-        if not wanted or path is None or options.memory_map or options.verify_checksums:
-            yield found
-            return
-        footer = self._snapshot.footers.get(file_number)
-        group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
-        leaves = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
-        with closing(RawFile(path)) as file:
-            for name in wanted:
-                chunk, schema = group.column(leaves[name]), footer.schema.column(leaves[name])
-                column = raw_column(file, chunk, schema, rows, types[name])
-                found |= {} if column is None else {name: column}
-            if found:
-                # Values are taken as they lie: make sure of the file that was opened before one is delivered.
-                self._check_unchanged(row_group)
-            yield found
 
     def count(self, row_group: int, batch_rows: int = 65536) -> int:
         """Return how many rows of a row group pass the filter, reading only the filter's columns. Raises as `read`."""
@@ -336,10 +199,11 @@ class Reader:
             return rows
         if not self._filter.differs_within(self._own_columns(row_group)):
             return rows if self._row_filter(row_group) is None else 0
-        columns = self._file_columns(row_group, decoded=False)
+        schema = int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])
+        columns = self._filter_columns_of[schema]
         copy: Copy = None
         try:
-            copy = self._copy(row_group, columns)
+            copy = self.chunks.copy(row_group, columns)
             return self._count(row_group, batch_rows, columns, copy)
         except ParquetLoaderError:
             raise
@@ -347,10 +211,10 @@ class Reader:
             if not isinstance(copy, str):
                 raise self._explained(row_group, columns, error, copy) from error
         try:
-            passing = self._count(row_group, batch_rows, columns, self._fetched_now(row_group, columns))
+            passing = self._count(row_group, batch_rows, columns, self.chunks.fetch(row_group, columns))
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
-        self._drop(copy)
+        self.chunks.distrust(copy)
         return passing
 
     def _count(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy) -> int:
@@ -362,25 +226,6 @@ class Reader:
             read += len(batch)
         self._check_rows(row_group, read)
         return passing
-
-    def encoded_bytes(self, row_group: int) -> int:
-        """Return the bytes that the columns of a row group take in the file."""
-        file = int(self._snapshot.row_group_file[row_group])
-        group = self._snapshot.footers.get(file).row_group(int(self._snapshot.row_group_number[row_group]))
-        return sum(group.column(leaf).total_compressed_size for leaf in self._leaves(file))
-
-    def column_chunks(self, row_groups: Iterable[int]) -> int:
-        """Return how many column chunks reading these row groups touches."""
-        return sum(len(self._leaves(int(self._snapshot.row_group_file[row_group]))) for row_group in row_groups)
-
-    def _leaves(self, file: int) -> Sequence[int]:
-        """Return the numbers of the leaf columns that are read of a file; the same for all files of a schema."""
-        schema = int(self._snapshot.file_schema[file])
-        if schema not in self._leaves_of:
-            footer = self._snapshot.footers.get(file)
-            paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
-            self._leaves_of[schema] = selected(paths, self._columns_of[schema])
-        return self._leaves_of[schema]
 
     def _passing_whole(self) -> BoolArray | None:
         """Return which row groups pass whole, where directories and positions alone decide about all of them."""
@@ -415,25 +260,6 @@ class Reader:
 
     def _decoder(self, row_group: int) -> Decoder:
         return self._decoders[int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])]
-
-    def _file_columns(self, row_group: int, *, decoded: bool = True) -> list[str]:
-        """Return the names to ask the Parquet reader for: all that are needed, or the filter's."""
-        schema = int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])
-        return self._columns_of[schema] if decoded else self._filter_columns_of[schema]
-
-    def _open(self, row_group: int, copy: Copy = None) -> pq.ParquetFile:
-        file = int(self._snapshot.row_group_file[row_group])
-        is_fetched = isinstance(copy, pa.Buffer)
-        maps = self._options.memory_map and (isinstance(copy, str) or self._snapshot.remote is None)
-        return pq.ParquetFile(
-            pa.BufferReader(copy) if is_fetched else copy or self._snapshot.files[file].path,
-            filesystem=self._snapshot.filesystem if copy is None else None,
-            metadata=self._snapshot.footers.get(file),
-            pre_buffer=False,
-            memory_map=maps,
-            buffer_size=0 if is_fetched or maps else BUFFER_BYTES,
-            page_checksum_verification=self._options.verify_checksums,
-        )
 
     def _canonical(
         self,
@@ -481,12 +307,6 @@ class Reader:
                 "the file is damaged"
             )
 
-    def _check_unchanged(self, row_group: int) -> None:
-        file = self._snapshot.files[int(self._snapshot.row_group_file[row_group])]
-        changed = changed_since(self._snapshot.filesystem, file)
-        if changed:
-            raise SourceError(f"{self._snapshot.describe(row_group)}: the file {changed}; make a new loader to read it")
-
     def _explained(
         self, row_group: int, columns: Sequence[str], error: Exception, copy: pa.Buffer | None = None
     ) -> Exception:
@@ -494,14 +314,14 @@ class Reader:
         if isinstance(error, ParquetLoaderError):
             return error
         try:
-            self._check_unchanged(row_group)
+            self.chunks.check_unchanged(row_group)
         except SourceError as changed:
             return changed
         number = int(self._snapshot.row_group_number[row_group])
         culprit = ""
         for column in columns if len(columns) > 1 else ():
             try:
-                with self._open(row_group, copy) as file:
+                with self.chunks.open(row_group, copy) as file:
                     file.read_row_group(number, columns=[column], use_threads=False)
             except READ_ERRORS as narrower:
                 culprit, error = column, narrower

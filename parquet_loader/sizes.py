@@ -20,9 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from parquet_loader.chunks import BUFFER_BYTES
 from parquet_loader.columns import Column
 from parquet_loader.errors import DataError, MemoryLimitError, SourceError
-from parquet_loader.read import BUFFER_BYTES, Reader
+from parquet_loader.read import Reader
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import IntArray, format_bytes
 

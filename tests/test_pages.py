@@ -29,7 +29,7 @@ from parquet_loader import (
     pages,
     write_dataset,
 )
-from parquet_loader import read as reading
+from parquet_loader import chunks as reading
 from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, ShortFileError, is_raw_type, page_header, raw_column
 
 pytestmark = pytest.mark.skipif(not IS_POSSIBLE, reason="no os.preadv on this system")

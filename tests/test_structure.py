@@ -51,6 +51,7 @@ ROOMS = [
     "pages",
     "pieces",
     "decode",
+    "chunks",
     "read",
     "cursor",
     "sizes",

@@ -366,7 +366,7 @@ def test_ranks_find_what_others_have_fetched(root: Path, tmp_path: Path) -> None
 def test_a_forked_process_begins_its_own_account(root: Path, tmp_path: Path) -> None:
     with open_loader(root, LocalCache(tmp_path / "cache", ROOMY)) as loader:
         first = read_epoch(loader)
-        cache = loader._dataset.reader.cache
+        cache = loader._dataset.reader.chunks.cache
         assert cache is not None
         assert cache.figures.misses == GROUPS
         lease = cache._lease

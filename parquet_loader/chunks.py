@@ -1,0 +1,235 @@
+"""Where the column chunks of a row group are, and how they are opened: in a local file, cached, or fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parquet_loader.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
+from parquet_loader.decode import Decoder
+from parquet_loader.errors import DataError, SourceError
+from parquet_loader.filesystem import is_local
+from parquet_loader.options import ReadOptions, RemoteOptions
+from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, raw_column
+from parquet_loader.ranges import ByteRange, row_group_ranges, selected
+from parquet_loader.remote.fetcher import Fetcher
+from parquet_loader.remote.memory import SparseFile, held_bytes
+from parquet_loader.remote.store import RemoteStore
+from parquet_loader.snapshot import Snapshot
+from parquet_loader.source import changed_since
+from parquet_loader.types import IntArray
+
+# Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
+# pages; measured no slower than whole chunks from the page cache.
+BUFFER_BYTES = 1 << 16
+
+# Smaller column chunks are left to Arrow, which takes many in one call.
+RAW_BYTES = 2**18
+
+# Where a row group's bytes lie as in their own file: in a local one, or in memory. None: in the file itself.
+Copy: TypeAlias = str | pa.Buffer | None
+
+
+class Chunks:
+    """The column chunks of a snapshot's row groups. Any thread may use it.
+
+    Args:
+        snapshot: What there is.
+        options: How to read.
+        columns_of: For each of the snapshot's schemas, the names to ask the Parquet reader for.
+        cache: Where row groups are kept on a local disk, or None.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, options: ReadOptions, columns_of: Sequence[list[str]], cache: LocalCache | None
+    ) -> None:
+        self._snapshot = snapshot
+        self._options = options
+        self._columns_of = columns_of
+        self._leaves_of: dict[int, Sequence[int]] = {}
+        self.cache: RowGroupCache | None = None
+        if cache is not None and is_worth_it(cache, snapshot):
+            _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
+            columns = [self.columns_read(row_group) for row_group in firsts.tolist()]
+            self.cache = RowGroupCache(cache, snapshot, columns)
+
+    def columns_read(self, row_group: int) -> list[str]:
+        """Return the names to ask the Parquet reader for."""
+        return self._columns_of[int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])]
+
+    @property
+    def uncompressed_bytes(self) -> IntArray:
+        """int64 ``[row groups]``: all columns of each as encoded, before compression."""
+        return self._snapshot.row_group_bytes
+
+    @property
+    def remote(self) -> RemoteStore | None:
+        """What fetches row groups; None where files are local."""
+        return self._snapshot.remote
+
+    async def fetched(self, row_group: int, fetcher: Fetcher) -> SparseFile | str:
+        """Return a row group's columns as they lie in the file, on the event loop of a fetcher: in memory, or cached.
+
+        Raises:
+            SourceError: see `RangeFetcher`. DataError: the footer names bytes that the file does not have.
+        """
+        number = int(self._snapshot.row_group_file[row_group])
+        footer = await self._snapshot.footers.fetched(number, fetcher)
+        file, ranges = self._snapshot.files[number], self.ranges(row_group, footer, fetcher.options)
+        if self.cache is not None and ranges:
+            path = await fetcher.call(partial(self.cache.local_path, row_group, self.columns_read(row_group)))
+            if path is not None:
+                return path
+        sparse = SparseFile(file.size_bytes, ranges)
+        await fetcher.read_all(file, ranges, [sparse.place(span) for span in ranges])
+        fetcher.figures.row_groups += 1
+        fetcher.figures.row_group_requests += len(ranges)
+        return sparse
+
+    def fetched_bytes(self, row_group: int) -> int:
+        """Return the memory that a row group takes when it is fetched. Raises as `ranges`, and as its footer does."""
+        assert self.remote is not None
+        footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
+        return held_bytes(self.ranges(row_group, footer, self.remote.options))
+
+    def ranges(
+        self, row_group: int, footer: pq.FileMetaData, options: RemoteOptions, columns: Sequence[str] | None = None
+    ) -> tuple[ByteRange, ...]:
+        """Return the bytes of a row group that are to be fetched: of what is read of it, or of these columns.
+
+        Raises:
+            DataError: the footer names bytes that the file does not have.
+        """
+        file = self._snapshot.files[int(self._snapshot.row_group_file[row_group])]
+        wanted = self.columns_read(row_group) if columns is None else columns
+        try:
+            return row_group_ranges(
+                footer,
+                int(self._snapshot.row_group_number[row_group]),
+                wanted,
+                file_bytes=file.size_bytes,
+                gap_bytes=int(options.gap_bytes),
+                request_bytes=int(options.request_bytes),
+            )
+        except ValueError as error:
+            raise DataError(f"{self._snapshot.describe(row_group)}: {error}; the file is damaged") from error
+
+    def fetch(self, row_group: int, columns: Sequence[str]) -> pa.Buffer | None:
+        """Return these columns of a row group as they lie in the file, waiting for them; None where it is local."""
+        remote = self._snapshot.remote
+        if remote is None or not columns:
+            return None
+        number = int(self._snapshot.row_group_file[row_group])
+        file = self._snapshot.files[number]
+        ranges = self.ranges(row_group, self._snapshot.footers.get(number), remote.options, columns)
+        sparse = SparseFile(file.size_bytes, ranges)
+        remote.fetch_into(file, ranges, [sparse.place(span) for span in ranges])
+        buffer: pa.Buffer = sparse.buffer
+        return buffer
+
+    def copy(self, row_group: int, columns: Sequence[str]) -> Copy:
+        """Return where a row group's columns lie as they do in their own file: in a local one, or fetched now."""
+        cached = self.cache.local_path(row_group, columns) if self.cache is not None and columns else None
+        return self.fetch(row_group, columns) if cached is None else cached
+
+    def distrust(self, copy: str) -> None:
+        """Drop a copy from the local cache that could not be read, though the file itself could."""
+        assert self.cache is not None
+        self.cache.distrust(copy)
+
+    def close(self) -> None:
+        """Let go of the local cache; idempotent. Nothing is to be read afterwards."""
+        if self.cache is not None:
+            self.cache.close()
+
+    def is_cached(self, row_group: int) -> bool:
+        """Whether a row group was in the local cache when it was last read; nothing is looked at, or waited for."""
+        return self.cache is not None and self.cache.is_known(row_group)
+
+    def cache_figures(self, before: CacheStats | None = None) -> CacheStats | None:
+        """Return what the local cache did, since an earlier time; None without one."""
+        if self.cache is None:
+            return None
+        return self.cache.figures if before is None else self.cache.figures.since(before)
+
+    def open(self, row_group: int, copy: Copy = None) -> pq.ParquetFile:
+        """Return a row group's file, or the copy of it, opened; whoever asks closes it."""
+        file = int(self._snapshot.row_group_file[row_group])
+        is_fetched = isinstance(copy, pa.Buffer)
+        maps = self._options.memory_map and (isinstance(copy, str) or self._snapshot.remote is None)
+        return pq.ParquetFile(
+            pa.BufferReader(copy) if is_fetched else copy or self._snapshot.files[file].path,
+            filesystem=self._snapshot.filesystem if copy is None else None,
+            metadata=self._snapshot.footers.get(file),
+            pre_buffer=False,
+            memory_map=maps,
+            buffer_size=0 if is_fetched or maps else BUFFER_BYTES,
+            page_checksum_verification=self._options.verify_checksums,
+        )
+
+    @contextmanager
+    def raw(
+        self, row_group: int, decoder: Decoder, columns: Collection[str], copy: Copy
+    ) -> Iterator[dict[str, RawColumn]]:
+        """Open those of the columns whose values can be taken from the file as they are.
+
+        Raises:
+            SourceError: the file has vanished or changed since its footer was read.
+        """
+        types, widths = decoder.raw_columns, decoder.raw_widths
+        file_number, rows = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_rows[row_group])
+        wanted = [name for name in columns if name in widths and widths[name] * rows >= RAW_BYTES]
+        options, found = self._options, dict[str, RawColumn]()
+        own = self._snapshot.files[file_number].path if is_local(self._snapshot.filesystem) else None
+        path = copy if isinstance(copy, str) else own
+        if not wanted or not IS_POSSIBLE or path is None or options.memory_map or options.verify_checksums:
+            yield found
+            return
+        footer = self._snapshot.footers.get(file_number)
+        group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
+        leaves = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+        with closing(RawFile(path)) as file:
+            for name in wanted:
+                chunk, schema = group.column(leaves[name]), footer.schema.column(leaves[name])
+                column = raw_column(file, chunk, schema, rows, types[name])
+                found |= {} if column is None else {name: column}
+            if found:
+                # Values are taken as they lie: make sure of the file that was opened before one is delivered.
+                self.check_unchanged(row_group)
+            yield found
+
+    def encoded_bytes(self, row_group: int) -> int:
+        """Return the bytes that the columns of a row group take in the file."""
+        file = int(self._snapshot.row_group_file[row_group])
+        group = self._snapshot.footers.get(file).row_group(int(self._snapshot.row_group_number[row_group]))
+        return sum(group.column(leaf).total_compressed_size for leaf in self._leaves(file))
+
+    def column_chunks(self, row_groups: Iterable[int]) -> int:
+        """Return how many column chunks reading these row groups touches."""
+        return sum(len(self._leaves(int(self._snapshot.row_group_file[row_group]))) for row_group in row_groups)
+
+    def _leaves(self, file: int) -> Sequence[int]:
+        """Return the numbers of the leaf columns that are read of a file; the same for all files of a schema."""
+        schema = int(self._snapshot.file_schema[file])
+        if schema not in self._leaves_of:
+            footer = self._snapshot.footers.get(file)
+            paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
+            self._leaves_of[schema] = selected(paths, self._columns_of[schema])
+        return self._leaves_of[schema]
+
+    def check_unchanged(self, row_group: int) -> None:
+        """Make sure that a row group's file is the one whose footer was read.
+
+        Raises:
+            SourceError: it has vanished or changed since.
+        """
+        file = self._snapshot.files[int(self._snapshot.row_group_file[row_group])]
+        changed = changed_since(self._snapshot.filesystem, file)
+        if changed:
+            raise SourceError(f"{self._snapshot.describe(row_group)}: the file {changed}; make a new loader to read it")
