@@ -503,3 +503,38 @@ def test_a_pickled_store_opens_elsewhere(store: SampleStore) -> None:
     with again.writer() as writer:
         writer.write(rows(0, 10))
     assert store.rows == 10
+
+
+def test_a_change_of_the_policy_is_followed_by_stores_that_are_open(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    with store.writer() as writer:
+        writer.write(rows(0, 200))
+    assert store.evict(to_bytes=used_bytes(tmp_path) - 1).files == 1
+    SampleStore(tmp_path, evict="never")
+    assert store.evict(to_bytes=1).files == 0
+    SampleStore(tmp_path, evict="random")
+    assert store.evict(to_bytes=1).files > 0
+
+
+def test_a_file_that_another_machine_has_evicted_is_not_counted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    with store.writer() as writer:
+        writer.write(rows(0, 200))
+    first = published(tmp_path)[0]
+    unlink = os.unlink
+
+    def gone(path: Any) -> None:
+        """It was seen a moment ago, by what this machine remembers of the directory."""
+        if path == first:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        unlink(path)
+
+    files = len(published(tmp_path))
+    monkeypatch.setattr(os, "unlink", gone)
+    evicted = store.evict(to_bytes=1)
+    monkeypatch.undo()
+    assert evicted.files == files - 1
+    assert [str(file.path) for file in store.files()] == [first]
+    assert store.status().bytes == os.stat(first).st_size
