@@ -159,8 +159,8 @@ def open_snapshot(
     if store is None:
         examined = in_parallel(examine, range(len(files)), num_threads or os.cpu_count() or 1)
     else:
-        with store.fetcher() as fetcher:
-            threads = num_threads or store.options.max_requests
+        threads = num_threads or store.options.max_requests
+        with store.fetcher(threads) as fetcher:  # footers are small: it is latency that they wait for
             unknown = np.flatnonzero(earlier < 0).tolist()
             found = dict(zip(unknown, in_parallel(lambda n: examine(n, fetcher), unknown, threads), strict=True))
             examined = [found[number] if number in found else examine(number) for number in range(len(files))]

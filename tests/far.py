@@ -27,12 +27,14 @@ class Line:
     Attributes:
         latency_s: Until the first byte of an answer.
         bytes_per_s: Of one connection; None: as fast as it goes.
+        link_bytes_per_s: Of all connections together; None: as fast as it goes.
         fault_of: Says what befalls a request, by its method, its target and its number; None: nothing.
         is_dead: Requests are taken, and never answered.
     """
 
     latency_s: float = 0.0
     bytes_per_s: float | None = None
+    link_bytes_per_s: float | None = None
     fault_of: Callable[[str, str, int], Fault | None] = lambda method, target, number: None
     is_dead: bool = False
 
@@ -73,6 +75,7 @@ class Proxy:
         self.log = Log()
         self.endpoint = ""
         self._open = 0
+        self._link_free_s = 0.0
         self._ready = threading.Event()
         self._changed = threading.Condition(threading.RLock())
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="far-proxy", daemon=True)
@@ -217,6 +220,9 @@ class Proxy:
                 ahead_s = began_s + passed / rate - loop.time()
                 if ahead_s > 0:
                     await asyncio.sleep(ahead_s)
+            if self.line.link_bytes_per_s is not None:
+                self._link_free_s = max(self._link_free_s, loop.time()) + len(some) / self.line.link_bytes_per_s
+                await asyncio.sleep(self._link_free_s - loop.time())
         await writer.drain()
         return True
 

@@ -25,7 +25,7 @@ from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.blocking import Threads
 from parquet_loader.remote.client import Bytes, Client, LastingError, PassingError, UnservedError
-from parquet_loader.remote.pace import HEDGE_LEAST_S, Hedging, Limit
+from parquet_loader.remote.pace import FIRST_REQUESTS, HEDGE_LEAST_S, Hedging, Limit
 from parquet_loader.source import SourceFile
 from parquet_loader.types import format_bytes
 
@@ -74,10 +74,15 @@ class Fetcher:
         make_client: Makes what asks the store, or another where one cannot (``make_client(True)``).
         options: Deadlines and limits.
         name_of: How messages name a file.
+        first_requests: Requests in flight to begin with.
     """
 
     def __init__(
-        self, make_client: Callable[[bool], Client], options: RemoteOptions, name_of: Callable[[str], str] = str
+        self,
+        make_client: Callable[[bool], Client],
+        options: RemoteOptions,
+        name_of: Callable[[str], str] = str,
+        first_requests: int = FIRST_REQUESTS,
     ) -> None:
         self.figures = RemoteFigures()
         self._make_client = make_client
@@ -96,7 +101,8 @@ class Fetcher:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._limit = Limit(options.max_requests, 0.0)
+        self._first_requests = first_requests
+        self._limit = Limit(options.max_requests, 0.0, first_requests)
         self._hedging = Hedging()
 
     # ------------------------------------------------------------------ life
@@ -138,7 +144,7 @@ class Fetcher:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ending = asyncio.Event()
-        self._limit = Limit(self.options.max_requests, self._loop.time())
+        self._limit = Limit(self.options.max_requests, self._loop.time(), self._first_requests)
         self._ready.set()
         try:
             await self._ending.wait()

@@ -29,10 +29,11 @@ class Limit:
     Args:
         most: Never more than this.
         now_s: The time.
+        first: How many to begin with.
     """
 
-    def __init__(self, most: int, now_s: float) -> None:
-        self.requests = min(FIRST_REQUESTS, most)
+    def __init__(self, most: int, now_s: float, first: int = FIRST_REQUESTS) -> None:
+        self.requests = min(first, most)
         self._most = most
         self._began_s = now_s
         self._bytes = 0

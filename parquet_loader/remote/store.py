@@ -19,6 +19,7 @@ from parquet_loader.remote.blocking import BlockingClient, forked
 from parquet_loader.remote.client import Bytes, Client
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.obstores import ObstoreClient, client_for, is_usable
+from parquet_loader.remote.pace import FIRST_REQUESTS
 from parquet_loader.source import SourceFile
 
 _SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs", "hdfs": "hdfs"}
@@ -60,9 +61,9 @@ class RemoteStore:
         scheme = _SCHEMES.get(self.filesystem.type_name)
         return without_secrets(path) if scheme is None or "://" in path else f"{scheme}://{path}"
 
-    def fetcher(self) -> Fetcher:
+    def fetcher(self, first_requests: int = FIRST_REQUESTS) -> Fetcher:
         """Return what fetches, not yet started; whoever starts it closes it."""
-        return Fetcher(self._client, self.options, self.name_of)
+        return Fetcher(self._client, self.options, self.name_of, first_requests)
 
     def share(self, fetcher: Fetcher) -> None:
         """Let what is fetched besides go through a pass's own fetcher, until `unshare`."""
