@@ -140,26 +140,23 @@ class Ahead:
 
     def step(self, needed_window: int) -> None:
         """Begin to fetch what there is room for; the next row group of the window needed next always, if need be."""
-        while (
-            self._next is not None
-            and self._fetcher.is_here
-            and len(self._runs) < (_MOST_CACHED_RUNS if self._is_cached else _MOST_RUNS)
-        ):
+        most = _MOST_CACHED_RUNS if self._is_cached else _MOST_RUNS
+        while self._next is not None and self._fetcher.is_here:
             window, piece = self._next
             estimate = self._estimate(piece.row_group)
-            is_owed = window <= needed_window and not self._in_flight
-            if not is_owed and self._budget.fetched_bytes + estimate > self._limit_bytes:
+            has_room = len(self._runs) < most and self._budget.fetched_bytes + estimate <= self._limit_bytes
+            if not has_room and (window > needed_window or self._in_flight):
                 return
             self._next = next(self._coming, None)
             if piece.run not in self._runs and piece.row_group not in self._broken:
                 self._begin(window, piece, estimate)
 
     def _estimate(self, row_group: int) -> int:
-        return int(_MARGIN * self._ratio * int(self._estimates[row_group]))
+        estimate = int(_MARGIN * self._ratio * int(self._estimates[row_group]))
+        # The cache fetches a large one in parts, and keeps it on the disk.
+        return min(estimate, AT_ONCE_BYTES) if self._is_cached else estimate
 
     def _begin(self, window: int, piece: Slice, estimate: int) -> None:
-        if self._is_cached:  # which fetches a large one in parts, and keeps it on the disk
-            estimate = min(estimate, AT_ONCE_BYTES)
         fetch = _Fetch(window, piece.row_group, estimate)
         self._runs[piece.run] = fetch
         is_at_hand = self._reader.chunks.is_cached(

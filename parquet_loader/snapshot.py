@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
 from parquet_loader.errors import SourceError
 from parquet_loader.footers import FooterCache, same_content
 from parquet_loader.options import RemoteOptions
-from parquet_loader.ranges import RangeFetcher
+from parquet_loader.remote.fetcher import side_by_side
 from parquet_loader.remote.listing import in_parallel, lister_for
 from parquet_loader.remote.store import RemoteStore, store_of
 from parquet_loader.source import Lister, NativeLister, Source, SourceFile, list_files
@@ -144,10 +145,12 @@ def open_snapshot(
     footers.record = record
     earlier = np.full(len(files), -1, np.int64) if known is None else _take_over(known, files, footers)
 
-    def examine(number: int, fetcher: RangeFetcher | None = None) -> _Footers:
+    def examine(number: int) -> _Footers:
         if known is not None and earlier[number] >= 0:
             return _examined(known, int(earlier[number]))
-        footer = footers.get(number, fetcher)
+        return described(number, footers.get(number))
+
+    def described(number: int, footer: pq.FileMetaData) -> _Footers:
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         rows, sizes = [g.num_rows for g in groups], [g.total_byte_size for g in groups]
         try:
@@ -161,8 +164,11 @@ def open_snapshot(
     else:
         threads = num_threads or store.options.max_requests
         with store.fetcher(threads) as fetcher:  # footers are small: it is latency that they wait for
-            unknown = np.flatnonzero(earlier < 0).tolist()
-            found = dict(zip(unknown, in_parallel(lambda n: examine(n, fetcher), unknown, threads), strict=True))
+
+            async def fetched(number: int) -> _Footers:
+                return described(number, await footers.fetched(number, fetcher))
+
+            found = fetcher.run(side_by_side(fetched, np.flatnonzero(earlier < 0).tolist(), threads))
             examined = [found[number] if number in found else examine(number) for number in range(len(files))]
     footers.record = None
     schemas, file_schema = _distinct([e.schema for e in examined])

@@ -220,6 +220,20 @@ def test_what_is_fetched_ahead_stays_within_its_share(store: Store) -> None:
 
 
 @pytest.mark.parametrize("connections", BOTH)
+def test_a_window_of_more_row_groups_than_are_fetched_ahead_comes(
+    store: Store, connections: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parquet_loader.ahead._MOST_RUNS", 1)
+    limits: dict[str, Any] = {"window_rows": 20_000}
+    with far(store.endpoint) as proxy, opened(proxy, remote(connections), "bucket/tall", **limits) as loader:
+        assert loader._dataset.sizing.open_row_groups > 1
+        assert_same(loader, local(store, folder="tall", **limits))
+        figures = loader.stats().remote
+        assert figures is not None
+        assert figures.row_groups == 3
+
+
+@pytest.mark.parametrize("connections", BOTH)
 def test_what_passes_is_tried_again_and_every_row_comes(store: Store, connections: str) -> None:
     faults = at_random(5, s503=0.06, s500=0.04, s429=0.03, drop=0.06, truncate=0.06, stall=0.02, stall_in_body=0.02)
     with far(store.endpoint, Line(fault_of=faults)) as proxy:

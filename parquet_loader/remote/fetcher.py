@@ -10,7 +10,7 @@ import asyncio
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Event, RLock, Thread, current_thread, local
@@ -379,6 +379,27 @@ async def _ended(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[int], most: int) -> dict[int, T]:
+    """Return what `work` gives for each number, at most so many at a time; the first in order that fails is raised."""
+    left, found, errors = iter(numbers), dict[int, T](), dict[int, Exception]()
+
+    async def take() -> None:
+        for number in left:
+            if errors:
+                return
+            try:
+                found[number] = await work(number)
+            except Exception as error:
+                errors[number] = error
+
+    async with _Together() as together:
+        for _ in range(min(most, len(numbers))):
+            together.add(take())
+    if errors:
+        raise errors[min(errors)]
+    return found
 
 
 class _Together:

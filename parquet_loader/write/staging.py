@@ -95,9 +95,14 @@ def move_file(filesystem: pafs.FileSystem, source: str, target: str) -> None:
     try:
         filesystem.move(source, target)
     except NotImplementedError:  # stores without rename: one more copy, complete when it is closed
-        with filesystem.open_input_stream(source) as stream, filesystem.open_output_stream(target) as sink:
-            while data := stream.read(_COPY_BYTES):
-                sink.write(data)
+        try:
+            with filesystem.open_input_stream(source) as stream, filesystem.open_output_stream(target) as sink:
+                while data := stream.read(_COPY_BYTES):
+                    sink.write(data)
+        except BaseException:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                filesystem.delete_file(target)  # closed with what had come so far
+            raise
         filesystem.delete_file(source)
 
 
