@@ -171,7 +171,7 @@ def faults(scratch: Path) -> list[dict[str, Any]]:
     results = []
     cases: dict[str, dict[str, float]] = {
         "clean": {},
-        "2% fail, 1% stall, 1% truncated": {"s503": 0.01, "drop": 0.01, "stall": 0.01, "truncate": 0.01},
+        "2% fail, 1% stall, 1% truncated": {"status_503": 0.01, "drop": 0.01, "stall": 0.01, "truncate": 0.01},
     }
     for name, shares in cases.items():
         with far_away(scratch, rate=0, **shares) as (endpoint, seen):

@@ -120,9 +120,12 @@ class Proxy:
         self._ready.set()
         await self._ending.wait()
         server.close()
+        for _ in range(8):  # what was accepted begins, and is then among the tasks
+            await asyncio.sleep(0)
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted is closed
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(*self._upstream, limit=2**20)
@@ -258,7 +261,7 @@ def at_random(seed: int, **shares: float) -> Callable[[str, str, int], Fault | N
         drawn = rng.random()
         for name, share in shares.items():
             if drawn < share:
-                return name.removeprefix("s")  # type: ignore[return-value]
+                return name.removeprefix("status_")  # type: ignore[return-value]
             drawn -= share
         return None
 

@@ -235,7 +235,9 @@ def test_a_window_of_more_row_groups_than_are_fetched_ahead_comes(
 
 @pytest.mark.parametrize("connections", BOTH)
 def test_what_passes_is_tried_again_and_every_row_comes(store: Store, connections: str) -> None:
-    faults = at_random(5, s503=0.06, s500=0.04, s429=0.03, drop=0.06, truncate=0.06, stall=0.02, stall_in_body=0.02)
+    faults = at_random(
+        5, status_503=0.06, status_500=0.04, status_429=0.03, drop=0.06, truncate=0.06, stall=0.02, stall_in_body=0.02
+    )
     with far(store.endpoint, Line(fault_of=faults)) as proxy:
         with opened(proxy, remote(connections, stall_s=0.5)) as loader, local(store) as same:
             for _ in range(3):

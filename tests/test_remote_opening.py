@@ -247,4 +247,7 @@ def test_a_second_request_waits_for_what_others_took() -> None:
     assert hedging.after_s(1000) == pytest.approx(0.6)
     assert hedging.after_s(2000) == pytest.approx(0.6)
     assert hedging.after_s(10**6) is None  # of such none is known yet
+    assert [hedging.may() for _ in range(9)] == [True] * 8 + [False]
+    for _ in range(180):
+        hedging.took(1000, 0.2)
     assert [hedging.may() for _ in range(3)] == [True, True, False]

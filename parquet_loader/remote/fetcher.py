@@ -34,6 +34,9 @@ T = TypeVar("T")
 # Row groups on their way into the local cache.
 _MOST_CALLS = 32
 
+# A request and those that were made beside it because it was slow, which may be slow as well.
+_MOST_AT_ONCE = 3
+
 _calling = local()
 
 
@@ -287,7 +290,9 @@ class Fetcher:
         loop = asyncio.get_running_loop()
         running = {loop.create_task(self._attempt(file, span, into, give_up_s))}
         try:
-            if self.options.hedge and await self._is_slow(span, running) and self._hedging.may():
+            while self.options.hedge and len(running) < _MOST_AT_ONCE and await self._is_slow(span, running):
+                if not self._hedging.may():
+                    break
                 self.figures.hedged += 1
                 running.add(loop.create_task(self._attempt(file, span, into, give_up_s)))
             failure: BaseException | None = None

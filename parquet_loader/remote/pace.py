@@ -21,6 +21,7 @@ HEDGE_FACTOR = 3.0
 HEDGE_LEAST_S = 0.5
 HEDGE_ENOUGH = 8
 HEDGE_SHARE = 0.05
+HEDGE_FREE = 8  # of a pass, before the share says anything
 
 
 class Limit:
@@ -100,7 +101,7 @@ class Hedging:
 
     def may(self) -> bool:
         """Whether one more second request is within what may be asked twice; counts it if so."""
-        if self.hedged >= max(2.0, HEDGE_SHARE * self.requests):
+        if self.hedged >= max(HEDGE_FREE, HEDGE_SHARE * self.requests):
             return False
         self.hedged += 1
         return True
