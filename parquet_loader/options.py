@@ -24,8 +24,8 @@ class RemoteOptions:
         attempts: How often a range is asked for where the reason may pass: no answer, a connection that broke, a body
             that was cut short, status 408, 429 or 5xx. Waits between attempts grow from `backoff_s` by factors of two.
         backoff_s: Seconds until the second attempt, times a random factor from 0.5 to 1.
-        hedge: Ask a second time for what takes several times as long as others did, and take what comes first. At most
-            one request in twenty, and eight of a pass, are made again so.
+        hedge: Ask a second time for what takes several times as long as others did, and take what comes first. So many
+            as one request in twenty, or one at a time.
         snapshot_cache: A local directory in which the listing and the footers of each source are kept, so that the next
             start reads those of new and changed files alone, known by size and ETag.
         connections: What fetches S3, Google Cloud Storage, Azure and HTTP: ``"obstore"``, or ``"native"``, the

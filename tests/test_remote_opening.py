@@ -251,3 +251,5 @@ def test_a_second_request_waits_for_what_others_took() -> None:
     for _ in range(180):
         hedging.took(1000, 0.2)
     assert [hedging.may() for _ in range(3)] == [True, True, False]
+    hedging.ended(10)
+    assert [hedging.may() for _ in range(2)] == [True, False]

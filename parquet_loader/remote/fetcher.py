@@ -288,11 +288,13 @@ class Fetcher:
     async def _raced(self, file: SourceFile, span: ByteRange, into: Bytes, give_up_s: float) -> None:
         """Make one attempt, and where it takes long a second one beside it; the first answer counts."""
         loop = asyncio.get_running_loop()
-        running = {loop.create_task(self._attempt(file, span, into, give_up_s))}
+        running, beside = {loop.create_task(self._attempt(file, span, into, give_up_s))}, 0
         try:
             while self.options.hedge and len(running) < _MOST_AT_ONCE and await self._is_slow(span, running):
                 if not self._hedging.may():
-                    break
+                    await asyncio.wait(running, timeout=HEDGE_LEAST_S, return_when=asyncio.FIRST_COMPLETED)
+                    continue
+                beside += 1
                 self.figures.hedged += 1
                 running.add(loop.create_task(self._attempt(file, span, into, give_up_s)))
             failure: BaseException | None = None
@@ -308,20 +310,20 @@ class Fetcher:
             assert failure is not None
             raise failure
         finally:
+            self._hedging.ended(beside)
             await _ended(running)  # none of them writes to the place any more
 
     async def _is_slow(self, span: ByteRange, running: set[asyncio.Task[None]]) -> bool:
         """Wait until a request has ended, or takes several times as long as others did; return whether it does."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        while True:
+        while not any(task.done() for task in running):
             after_s = self._hedging.after_s(span.size)
             left_s = HEDGE_LEAST_S if after_s is None else began_s + after_s - loop.time()
             if left_s <= 0:
                 return True
-            done, _ = await asyncio.wait(running, timeout=left_s)
-            if done:
-                return False
+            await asyncio.wait(running, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        return False
 
     async def _attempt(self, file: SourceFile, span: ByteRange, into: Bytes, give_up_s: float) -> None:
         loop, stall_s = asyncio.get_running_loop(), self.options.stall_s

@@ -85,6 +85,7 @@ class Hedging:
         self._known: deque[tuple[int, float]] = deque(maxlen=64)
         self.requests = 0
         self.hedged = 0
+        self._beside = 0
 
     def took(self, nbytes: int, seconds: float) -> None:
         """Count what a request took that was answered."""
@@ -100,8 +101,13 @@ class Hedging:
         return max(self._least_s, HEDGE_FACTOR * median(known)) if len(known) >= HEDGE_ENOUGH else None
 
     def may(self) -> bool:
-        """Whether one more second request is within what may be asked twice; counts it if so."""
-        if self.hedged >= max(HEDGE_FREE, HEDGE_SHARE * self.requests):
+        """Whether one more second request is within what may be asked twice, or there is none now; counts it if so."""
+        if self._beside and self.hedged >= max(HEDGE_FREE, HEDGE_SHARE * self.requests):
             return False
         self.hedged += 1
+        self._beside += 1
         return True
+
+    def ended(self, requests: int) -> None:
+        """Say that second requests have ended, whatever came of them."""
+        self._beside -= requests
