@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,40 @@ def test_a_job_that_is_alive_is_left_alone(place: Place) -> None:
         place.write(10, 20, "append")
         job.commit(reports)
     assert place.ids() == list(range(20))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no flock")
+def test_a_job_swept_between_the_creation_and_the_locking_of_its_lease_takes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, swept = lease._lock, list[bool]()
+
+    def swept_before(descriptor: int, *, waits: bool = False) -> bool | None:
+        if waits and len(swept) < 3:
+            with lease.dead_lease(pafs.LocalFileSystem(), path) as is_dead:
+                swept.append(is_dead)
+                os.unlink(path)
+        return lock(descriptor, waits=waits)
+
+    path = str(tmp_path / "a.lease")
+    monkeypatch.setattr(lease, "_lock", swept_before)
+    mine = lease.Lease(pafs.LocalFileSystem(), path)
+    mine.acquire()
+    assert swept == [True] * 3
+    assert mine.is_held()
+    with lease.dead_lease(pafs.LocalFileSystem(), path) as is_dead:
+        assert not is_dead
+    mine.release()
+    assert os.listdir(tmp_path) == []
+
+
+def test_jobs_that_begin_at_once_never_take_one_another_for_dead(tmp_path: Path) -> None:
+    def begin(number: int) -> bool:
+        with Job(tmp_path / "set", SCHEMA, mode="append", options=SMALL) as job:
+            return job._place.lease.is_held()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(begin, range(400)))
 
 
 def test_a_driver_whose_lease_was_taken_publishes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

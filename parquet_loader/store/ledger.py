@@ -131,9 +131,16 @@ class Ledger:
         forget_commits(self._places, finished)
 
     def look(self) -> Totals:
-        """Return the totals without the lock: as they are in the ledger, or else from the directory."""
-        totals, is_clean = self._read()
-        return totals if totals is not None and is_clean else self._rebuilt(totals or Totals())
+        """Return the totals without the lock: as they are in the ledger, or else from the directory.
+
+        A change under way takes a moment, so this looks again before it counts the files, some of which may be amid it.
+        """
+        totals: Totals | None = None
+        for _ in range(_LOOKS):
+            totals, is_clean = self._read()
+            if totals is not None and is_clean:
+                return totals
+        return self._rebuilt(totals or Totals())
 
     def published(self, known: Mapping[str, FileName] = NONE_KNOWN) -> dict[str, FileName]:
         """Return the published files by name, in their order: of files that appear together all or none.

@@ -58,12 +58,10 @@ class Lease:
             OSError: the file system refuses.
         """
         if is_local(self.filesystem):
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            if _lock(descriptor) is not None:
-                self._descriptor = descriptor
-                os.write(descriptor, self._owner)
+            self._descriptor = _locked_new_file(self.path)
+            if self._descriptor is not None:
+                os.write(self._descriptor, self._owner)
                 return
-            os.close(descriptor)
         _write(self.filesystem, self.path, self._owner)
         self._thread = threading.Thread(target=self._renew, name="parquet_loader-lease", daemon=True)
         self._thread.start()
@@ -123,10 +121,31 @@ def dead_lease(filesystem: pafs.FileSystem, path: str, *, expire_s: float = EXPI
     yield _has_expired(filesystem, path, expire_s)
 
 
-def _lock(descriptor: int) -> bool | None:
-    """Return whether the lock could be had at once, or None where the file system has no locks."""
+def _locked_new_file(path: str) -> int | None:
+    """Return a file that did not exist, locked; None where the file system has no locks.
+
+    Whoever looks for dead jobs between its creation and its locking takes it for one's that died there, and removes it:
+    then it is made again.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            if _lock(descriptor, waits=True) is None:
+                os.close(descriptor)
+                return None
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, *, waits: bool = False) -> bool | None:
+    """Return whether the lock could be had, at once or by waiting; None where the file system has no locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError as error:
