@@ -38,6 +38,7 @@ Connections = Literal["obstore", "native"]
 NUMPY = OutputOptions(format="numpy")
 ROWS, GROUP = 6000, 1000
 BOTH = ["obstore", "native"]
+NATIVE_IS_SLOW = ["obstore", pytest.param("native", marks=pytest.mark.slow)]
 
 
 def _missing() -> str | None:
@@ -233,7 +234,7 @@ def test_a_window_of_more_row_groups_than_are_fetched_ahead_comes(
         assert figures.row_groups == 3
 
 
-@pytest.mark.parametrize("connections", BOTH)
+@pytest.mark.parametrize("connections", NATIVE_IS_SLOW)
 def test_what_passes_is_tried_again_and_every_row_comes(store: Store, connections: str) -> None:
     faults = at_random(
         5, status_503=0.06, status_500=0.04, status_429=0.03, drop=0.06, truncate=0.06, stall=0.02, stall_in_body=0.02
@@ -265,7 +266,7 @@ def test_what_takes_long_is_asked_for_a_second_time(store: Store) -> None:
         assert figures.retries == 0
 
 
-@pytest.mark.parametrize("connections", BOTH)
+@pytest.mark.parametrize("connections", NATIVE_IS_SLOW)
 def test_a_server_that_dies_is_an_error_within_the_deadline(store: Store, connections: str) -> None:
     with far(store.endpoint) as proxy, opened(proxy, remote(connections, stall_s=0.3, deadline_s=1.0)) as loader:
         proxy.line.is_dead = True
@@ -317,7 +318,7 @@ def test_a_file_that_was_written_anew_is_not_delivered(store: Store, tmp_path: P
 
 
 @pytest.mark.parametrize("end", ["close", "drop", "reset"])
-@pytest.mark.parametrize("connections", BOTH)
+@pytest.mark.parametrize("connections", NATIVE_IS_SLOW)
 def test_a_pass_that_is_left_ends_with_requests_in_flight(store: Store, connections: str, end: str) -> None:
     with far(store.endpoint) as proxy:
         loader = opened(proxy, remote(connections, stall_s=60.0, deadline_s=100.0, request_bytes=20_000))
@@ -355,7 +356,7 @@ next(batches)
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("how", ["exit", "interrupt", "terminate"])
-@pytest.mark.parametrize("connections", ["obstore", pytest.param("native", marks=pytest.mark.slow)])  # 12 s: AWS's own
+@pytest.mark.parametrize("connections", NATIVE_IS_SLOW)  # 12 s: AWS's own
 def test_the_interpreter_ends_with_requests_in_flight(store: Store, connections: str, how: str, isolation: str) -> None:
     need(connections)
     with far(store.endpoint) as proxy:
@@ -433,3 +434,26 @@ def test_a_pass_with_a_cache_ends_with_requests_in_flight(store: Store, tmp_path
         del batches
         loader.close()
     assert not remote_threads()
+
+
+FORK = """
+import os, sys
+import pyarrow.fs as pafs
+from parquet_loader import BatchedDataLoader, OutputOptions
+endpoint, key, secret = sys.argv[1:]
+fs = pafs.S3FileSystem(endpoint_override=endpoint, scheme="http", access_key=key, secret_key=secret, region="other")
+loader = BatchedDataLoader("bucket/data", 256, filesystem=fs, output_options=OutputOptions(format="numpy"))
+rows = sum(len(batch["id"]) for batch in loader)
+child = os.fork()
+again = sum(len(batch["id"]) for batch in loader)
+if not child:
+    os._exit(0 if again == rows else 1)
+sys.exit(os.waitpid(child, 0)[1] or again != rows)
+"""
+
+
+def test_a_fork_reads_through_connections_of_its_own(store: Store) -> None:
+    with far(store.endpoint) as proxy:
+        command = [sys.executable, "-W", "ignore", "-c", FORK, proxy.endpoint, ACCESS_KEY, SECRET_KEY]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
