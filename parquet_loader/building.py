@@ -108,6 +108,10 @@ class Building:
     begun_rows: int = 0
     unprocessed: int = 0
 
+    def spoil(self, error: BaseException) -> None:
+        """Note what went wrong first; everything before the window is still delivered."""
+        self.error = self.error or error
+
     @property
     def held_bytes(self) -> int:
         """All it holds."""

@@ -16,20 +16,17 @@ All state belongs to the lock of `Workers`; under it nothing is read, computed, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from parquet_loader.ahead import Ahead
 from parquet_loader.arena import Allocator, Arenas
-from parquet_loader.building import Account, Budget, Building, ReadSlice
-from parquet_loader.chunks import Copy
-from parquet_loader.cursor import Cursor
+from parquet_loader.building import Account, Budget, Building
 from parquet_loader.dataset import Dataset
-from parquet_loader.errors import LoaderStateError, ParquetLoaderError, RemoteError
+from parquet_loader.errors import LoaderStateError
 from parquet_loader.making import BatchMaking
-from parquet_loader.plan import Plan, Slice
+from parquet_loader.plan import Plan
 from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.read import Reader
+from parquet_loader.reads import Reads
 from parquet_loader.sizes import SHARE_READS, SHARE_WINDOWS, Sizing
 from parquet_loader.types import IntArray
 from parquet_loader.window import Assembly, Carry, Parts, Room, Window
@@ -125,12 +122,10 @@ class Engine:
         self.budget = Budget()
         self.workers = Workers(self._choose, num_threads)
         self._plan = plan
-        self._counts = counts
         self._reader = reader
         self._cache_before = reader.chunks.cache_figures()
         self._sizing = sizing
         self._allocator = allocator
-        self._skips = skips
         self._parts = Parts.of(reader.columns, 2 * num_threads)
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
         self._fills_first = is_first and processor is None
@@ -144,15 +139,20 @@ class Engine:
         # The first window gives only rows of this batch and later ones, so that nothing has to be carried to it.
         self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (0, 0)
         self._admitted = self._first_window
-        self._broken: set[int] = set()
-        self._fetching: Ahead | None = None
-        if reader.chunks.remote is not None:
-            self._fetching = Ahead(reader, plan, sizing, self.budget, self.workers, self._first_window, self._broken)
-            self.workers.helper = self._fetching.thread
+        self._reads = Reads(
+            reader,
+            plan,
+            counts,
+            sizing,
+            self.budget,
+            self.workers,
+            self._coming,
+            self._fits,
+            first_window=self._first_window,
+            skips=skips,
+        )
         self._carry: Carry | None = Carry()
         self._next_to_order = self._first_window
-        self._cursors: dict[tuple[int, int], Cursor] = {}
-        self._busy: set[tuple[int, int]] = set()
         self._making: BatchMaking | None = None
         if processor is not None:
             self._making = BatchMaking(processor, plan.batch_size, first_batch, sizing, self.budget, allocator)
@@ -164,22 +164,16 @@ class Engine:
 
     def start(self) -> None:
         """Start the workers."""
-        if self._fetching is not None:
-            self._fetching.start()
+        self._reads.start()
         self.workers.start()
 
     def close(self) -> None:
         """End the workers and let go of everything; idempotent, and safe in any thread and in a forked child."""
-        if self._fetching is not None:
-            self._fetching.end()
+        self._reads.end()
         has_ended = self.workers.close()
-        if self._fetching is not None:
-            self._fetching.close(wait=has_ended)
+        self._reads.close(workers_have_ended=has_ended)
         if not has_ended:
             return
-        for cursor in self._cursors.values():
-            cursor.close()
-        self._cursors.clear()
         self._coming.clear()
         self._handed.clear()
         self._spent.clear()
@@ -188,7 +182,7 @@ class Engine:
 
     def account(self, footers_bytes: int = 0) -> Account:
         """Return what the pass has taken so far; numbers of a running pass may be a job apart from each other."""
-        budget, times = self.budget, self.workers.times
+        budget, times, remote = self.budget, self.workers.times, self._reads.remote_figures
         return Account(
             cpu_s={str(stage): seconds for stage, seconds in times.cpu_s.items()},
             blocked_s={str(stage): seconds for stage, seconds in times.blocked_s.items()},
@@ -200,7 +194,7 @@ class Engine:
             peak_bytes=budget.peak_bytes,
             footers_bytes=footers_bytes,
             cache=self._reader.chunks.cache_figures(self._cache_before),
-            remote=None if self._fetching is None else replace(self._fetching.figures),
+            remote=None if remote is None else replace(remote),
         )
 
     # ------------------------------------------------------------------ the consumer's side
@@ -296,8 +290,7 @@ class Engine:
                 return job
         if self._admitted < self._plan.windows and len(self._coming) < max(self._ahead, 1 + self._fills_first):
             self._coming.append(self._admit())
-        if self._fetching is not None:
-            self._fetching.step(self._coming[0].index + self._fills_first if self._coming else self._admitted)
+        self._reads.step(self._coming[0].index + self._fills_first if self._coming else self._admitted)
         owed, needs_next = 0, True
         for window in self._coming:
             if window.error is not None:
@@ -324,9 +317,7 @@ class Engine:
             left_out=self._begun_in(index) + plan.left_out(index),
         )
         window = Building(index, slices, assembly, waiting=list(range(len(slices))), unread=len(slices))
-        for number, piece in enumerate(slices):
-            if piece.row_group in self._broken:
-                self._leave_out(window, number)
+        self._reads.leave_out_broken(window)
         return window
 
     def _begun_in(self, index: int) -> int:
@@ -355,7 +346,7 @@ class Engine:
             case "new" if may_exceed or self._fits(owed + self._arena_bytes()):
                 return self._prepare_job(window)
             case "read" if window.waiting:
-                return self._read_job(window, owed, may_exceed=may_exceed)
+                return self._reads.job(window, owed, may_exceed=may_exceed)
             case "read" if not window.unread and self._carry is not None and window.index == self._next_to_order:
                 if may_exceed or self._fits(owed + window.decoded_bytes):
                     return self._order_job(window, self._carry)
@@ -366,12 +357,6 @@ class Engine:
         return None
 
     # ------------------------------------------------------------------ jobs, in the order of a window's life
-
-    def _fail(self, window: Building) -> Callable[[BaseException], None]:
-        def failed(error: BaseException) -> None:
-            window.error = window.error or error
-
-        return failed
 
     def _prepare_job(self, window: Building) -> Job[None]:
         window.phase = "busy"
@@ -384,123 +369,7 @@ class Engine:
         def run() -> None:
             window.assembly.prepare(self._plan.order(window.index, self._begun_in(window.index)))
 
-        return Job("permute", run, done, self._fail(window))
-
-    def _read_job(self, window: Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
-        sizing = self._sizing
-        for number in window.waiting:
-            piece = window.slices[number]
-            cursor = self._cursors.get(piece.run)
-            # A cursor is opened by a row group's first slice, and by any in the window with which the pass begins.
-            opened_at = piece.start if window.index == self._first_window else piece.first
-            if piece.run in self._busy or (cursor.position if cursor else opened_at) != piece.start:
-                continue  # its cursor has not come so far yet
-            if cursor is None and self._fetching is not None and not self._fetching.is_ready(piece.run):
-                continue  # its bytes are still on their way
-            whole = piece.rows == self._counts[piece.row_group] and piece.rows <= sizing.whole_rows
-            flying = sizing.row_group_bytes(piece.rows if whole else min(piece.rows, sizing.stream_rows))
-            flying += 0 if whole or cursor else sizing.cursor_bytes
-            # Where nothing else is being read, the window needed next goes on whatever it takes.
-            alone = may_exceed and not self._busy
-            if not alone and self.budget.reading_bytes + flying > sizing.reads_bytes:
-                return None
-            if not may_exceed and not self._fits(owed + flying + int(piece.rows * sizing.row.gathered)):
-                return None
-            window.waiting.remove(number)
-            return self._slice_job(window, number, flying, whole=whole)
-        return None
-
-    def _slice_job(self, window: Building, number: int, flying: int, *, whole: bool) -> Job[ReadSlice]:
-        piece = window.slices[number]
-        expected = int(piece.rows * self._sizing.row.gathered)
-        cursor = self._cursors.pop(piece.run, None)
-        # What an open cursor holds is counted from its opening to its end.
-        was_open = self._sizing.cursor_bytes if cursor else 0
-        self._busy.add(piece.run)
-        self.budget.reading_bytes += flying
-        self.budget.hold(flying + expected)
-        window.decoded_bytes += expected
-
-        fetching = self._fetching
-        fetched = None if fetching is None or cursor is not None else fetching.taken(piece.run)
-
-        def run() -> ReadSlice:
-            copy = None if fetched is None else fetched()
-            if not whole:
-                return self._read_by_cursor(window, number, piece, cursor, copy)
-            table, read_bytes = self._reader.read(piece.row_group, copy)
-            return ReadSlice(window.assembly.place(number, 0, table, len(table)), read_bytes, None)
-
-        def landed(kept: int, left_open: Cursor | None) -> None:
-            self._busy.discard(piece.run)
-            stays = 0
-            if left_open is not None:
-                self._cursors[piece.run] = left_open
-                stays = self._sizing.cursor_bytes
-            elif fetching is not None:
-                fetching.let_go(piece.run)
-            self.budget.reading_bytes -= flying
-            self.budget.hold(stays - was_open - flying + kept - expected)
-            window.decoded_bytes += kept - expected
-
-        def done(read: ReadSlice) -> None:
-            landed(read.kept_bytes, read.left_open)
-            self.budget.bytes_read += read.read_bytes
-            self.budget.row_groups += piece.stop == piece.last
-            window.unread -= 1
-
-        def failed(error: BaseException) -> None:
-            landed(0, None)
-            if self._skips and isinstance(error, ParquetLoaderError) and not isinstance(error, RemoteError):
-                self._break(piece.row_group, str(error))
-                self._leave_out(window, number)
-            else:
-                self._fail(window)(error)
-
-        return Job("read", run, done, failed)
-
-    def _read_by_cursor(
-        self, window: Building, number: int, piece: Slice, cursor: Cursor | None, copy: Copy
-    ) -> ReadSlice:
-        """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile.
-
-        Parquet pages say how many rows they hold only when they are read: rows before the first are decoded, too.
-        """
-        read_bytes = self._reader.chunks.encoded_bytes(piece.row_group) if cursor is None else 0
-        cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows, copy)
-        kept, at_row = 0, 0
-        try:
-            while cursor.position < piece.start and not self.workers.is_closing:
-                cursor.take(piece.start - cursor.position)
-            while at_row < piece.rows and not self.workers.is_closing:
-                some = cursor.take(piece.rows - at_row)
-                kept += window.assembly.place(number, at_row, some.table, some.rows, some.raw)
-                at_row += some.rows
-            if piece.stop == piece.last and not self.workers.is_closing:
-                if piece.stop == self._counts[piece.row_group]:
-                    cursor.finish()
-                cursor.close()
-                return ReadSlice(kept, read_bytes, None)
-        except BaseException:
-            cursor.close()
-            raise
-        return ReadSlice(kept, read_bytes, cursor)
-
-    def _break(self, row_group: int, reason: str) -> None:
-        """Leave out what is still to come of a row group."""
-        self._broken.add(row_group)
-        self.budget.skipped.append((row_group, reason))
-        for window in self._coming:
-            for number in [n for n in window.waiting if window.slices[n].row_group == row_group]:
-                self._leave_out(window, number)
-
-    def _leave_out(self, window: Building, number: int) -> None:
-        if number in window.waiting:
-            window.waiting.remove(number)
-        if self._fetching is not None:
-            self._fetching.let_go(window.slices[number].run)
-        window.assembly.leave_out(number)
-        window.unread -= 1
+        return Job("permute", run, done, window.spoil)
 
     def _order_job(self, window: Building, carry: Carry) -> Job[None]:
         self._carry = None
@@ -514,7 +383,7 @@ class Engine:
             window.ungathered = len(window.jobs)
             window.phase = "gather" if window.jobs else "finish"
 
-        return Job("gather", lambda: window.assembly.begin_gathering(carry), done, self._fail(window))
+        return Job("gather", lambda: window.assembly.begin_gathering(carry), done, window.spoil)
 
     def _gather_job(self, window: Building, part: int) -> Job[None]:
         def done(_: None) -> None:
@@ -522,7 +391,7 @@ class Engine:
             if not window.ungathered:
                 window.phase = "finish"
 
-        return Job("gather", lambda: window.assembly.gather(part), done, self._fail(window))
+        return Job("gather", lambda: window.assembly.gather(part), done, window.spoil)
 
     def _finish_job(self, window: Building) -> Job[tuple[Window, Carry]]:
         window.phase = "busy"
@@ -534,7 +403,7 @@ class Engine:
             window.decoded_bytes = 0
             window.unprocessed = -(-window.window.rows // self._plan.batch_size)
 
-        return Job("gather", window.assembly.finish, done, self._fail(window))
+        return Job("gather", window.assembly.finish, done, window.spoil)
 
     def _let_go_job(self, spent: Building) -> Job[None]:
         def run() -> None:
@@ -543,7 +412,7 @@ class Engine:
         def done(_: None) -> None:
             self.budget.hold(-spent.held_bytes)
 
-        return Job("gather", run, done, self._fail(spent))
+        return Job("gather", run, done, spent.spoil)
 
     def _process_job(self, making: BatchMaking) -> Job[ProcessedBatch] | None:
         while self._coming and self._coming[0].window is not None and not self._coming[0].window.rows:

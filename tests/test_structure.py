@@ -71,6 +71,7 @@ ROOMS = [
     "ahead",
     "process",
     "making",
+    "reads",
     "engine",
     "shared",
     "channel",

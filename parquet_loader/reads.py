@@ -1,0 +1,226 @@
+"""Slices of row groups on their way to windows: which may be read next, and what an open one holds.
+
+All state belongs to the engine's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from parquet_loader.ahead import Ahead
+from parquet_loader.building import Budget, Building, ReadSlice
+from parquet_loader.chunks import Copy
+from parquet_loader.cursor import Cursor
+from parquet_loader.errors import ParquetLoaderError, RemoteError
+from parquet_loader.plan import Plan, Slice
+from parquet_loader.read import Reader
+from parquet_loader.remote.fetcher import RemoteFigures
+from parquet_loader.sizes import Sizing
+from parquet_loader.types import IntArray
+from parquet_loader.workers import Job, Workers
+
+
+class Reads:
+    """The reads of one pass, whole row groups or slices by cursors held open, and what is fetched ahead for them.
+
+    Args:
+        reader: Reads row groups.
+        plan: The epoch.
+        counts: int64 ``[row groups]``, rows of each that pass the filter.
+        sizing: The budget's division.
+        budget: What reads are counted in.
+        workers: Whose lock this belongs to.
+        coming: The windows under way; the engine's own.
+        fits: Whether so many bytes more fit into the budget.
+        first_window: Where the pass begins.
+        skips: Whether a row group that cannot be read is left out, instead of raising.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        plan: Plan,
+        counts: IntArray,
+        sizing: Sizing,
+        budget: Budget,
+        workers: Workers,
+        coming: Collection[Building],
+        fits: Callable[[int], bool],
+        *,
+        first_window: int,
+        skips: bool,
+    ) -> None:
+        self._reader = reader
+        self._counts = counts
+        self._sizing = sizing
+        self._budget = budget
+        self._workers = workers
+        self._coming = coming
+        self._fits = fits
+        self._first_window = first_window
+        self._skips = skips
+        self._broken: set[int] = set()
+        self._cursors: dict[tuple[int, int], Cursor] = {}
+        self._busy: set[tuple[int, int]] = set()
+        self._fetching: Ahead | None = None
+        if reader.chunks.remote is not None:
+            self._fetching = Ahead(reader, plan, sizing, budget, workers, first_window, self._broken)
+            workers.helper = self._fetching.thread
+
+    @property
+    def remote_figures(self) -> RemoteFigures | None:
+        """What fetching took so far; None where files are local."""
+        return None if self._fetching is None else self._fetching.figures
+
+    def start(self) -> None:
+        """Start the fetching thread, where there is one; without the lock."""
+        if self._fetching is not None:
+            self._fetching.start()
+
+    def end(self) -> None:
+        """Let nobody wait for a store any more; with or without the lock."""
+        if self._fetching is not None:
+            self._fetching.end()
+
+    def close(self, *, workers_have_ended: bool) -> None:
+        """End the fetching thread, and close what is open where no worker uses it; without the lock."""
+        if self._fetching is not None:
+            self._fetching.close(wait=workers_have_ended)
+        if workers_have_ended:
+            for cursor in self._cursors.values():
+                cursor.close()
+            self._cursors.clear()
+
+    def step(self, needed_window: int) -> None:
+        """Begin to fetch what there is room for, above all for the window needed next."""
+        if self._fetching is not None:
+            self._fetching.step(needed_window)
+
+    def leave_out_broken(self, window: Building) -> None:
+        """Leave out of a new window what could not be read before."""
+        for number, piece in enumerate(window.slices):
+            if piece.row_group in self._broken:
+                self._leave_out(window, number)
+
+    def job(self, window: Building, owed: int, *, may_exceed: bool) -> Job[ReadSlice] | None:
+        """Return the next read for a window, or None where none may start.
+
+        Args:
+            window: The window.
+            owed: Bytes that windows before it will yet take.
+            may_exceed: Whether it is needed next, so that one read may always start.
+        """
+        sizing = self._sizing
+        for number in window.waiting:
+            piece = window.slices[number]
+            cursor = self._cursors.get(piece.run)
+            # A cursor is opened by a row group's first slice, and by any in the window with which the pass begins.
+            opened_at = piece.start if window.index == self._first_window else piece.first
+            if piece.run in self._busy or (cursor.position if cursor else opened_at) != piece.start:
+                continue  # its cursor has not come so far yet
+            if cursor is None and self._fetching is not None and not self._fetching.is_ready(piece.run):
+                continue  # its bytes are still on their way
+            whole = piece.rows == self._counts[piece.row_group] and piece.rows <= sizing.whole_rows
+            flying = sizing.row_group_bytes(piece.rows if whole else min(piece.rows, sizing.stream_rows))
+            flying += 0 if whole or cursor else sizing.cursor_bytes
+            # Where nothing else is being read, the window needed next goes on whatever it takes.
+            alone = may_exceed and not self._busy
+            if not alone and self._budget.reading_bytes + flying > sizing.reads_bytes:
+                return None
+            if not may_exceed and not self._fits(owed + flying + int(piece.rows * sizing.row.gathered)):
+                return None
+            window.waiting.remove(number)
+            return self._slice_job(window, number, flying, whole=whole)
+        return None
+
+    def _slice_job(self, window: Building, number: int, flying: int, *, whole: bool) -> Job[ReadSlice]:
+        piece = window.slices[number]
+        expected = int(piece.rows * self._sizing.row.gathered)
+        cursor = self._cursors.pop(piece.run, None)
+        # What an open cursor holds is counted from its opening to its end.
+        was_open = self._sizing.cursor_bytes if cursor else 0
+        self._busy.add(piece.run)
+        self._budget.reading_bytes += flying
+        self._budget.hold(flying + expected)
+        window.decoded_bytes += expected
+
+        fetching = self._fetching
+        fetched = None if fetching is None or cursor is not None else fetching.taken(piece.run)
+
+        def run() -> ReadSlice:
+            copy = None if fetched is None else fetched()
+            if not whole:
+                return self._read_by_cursor(window, number, piece, cursor, copy)
+            table, read_bytes = self._reader.read(piece.row_group, copy)
+            return ReadSlice(window.assembly.place(number, 0, table, len(table)), read_bytes, None)
+
+        def landed(kept: int, left_open: Cursor | None) -> None:
+            self._busy.discard(piece.run)
+            stays = 0
+            if left_open is not None:
+                self._cursors[piece.run] = left_open
+                stays = self._sizing.cursor_bytes
+            elif fetching is not None:
+                fetching.let_go(piece.run)
+            self._budget.reading_bytes -= flying
+            self._budget.hold(stays - was_open - flying + kept - expected)
+            window.decoded_bytes += kept - expected
+
+        def done(read: ReadSlice) -> None:
+            landed(read.kept_bytes, read.left_open)
+            self._budget.bytes_read += read.read_bytes
+            self._budget.row_groups += piece.stop == piece.last
+            window.unread -= 1
+
+        def failed(error: BaseException) -> None:
+            landed(0, None)
+            if self._skips and isinstance(error, ParquetLoaderError) and not isinstance(error, RemoteError):
+                self._break(piece.row_group, str(error))
+                self._leave_out(window, number)
+            else:
+                window.spoil(error)
+
+        return Job("read", run, done, failed)
+
+    def _read_by_cursor(
+        self, window: Building, number: int, piece: Slice, cursor: Cursor | None, copy: Copy
+    ) -> ReadSlice:
+        """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile.
+
+        Parquet pages say how many rows they hold only when they are read: rows before the first are decoded, too.
+        """
+        read_bytes = self._reader.chunks.encoded_bytes(piece.row_group) if cursor is None else 0
+        cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows, copy)
+        kept, at_row = 0, 0
+        try:
+            while cursor.position < piece.start and not self._workers.is_closing:
+                cursor.take(piece.start - cursor.position)
+            while at_row < piece.rows and not self._workers.is_closing:
+                some = cursor.take(piece.rows - at_row)
+                kept += window.assembly.place(number, at_row, some.table, some.rows, some.raw)
+                at_row += some.rows
+            if piece.stop == piece.last and not self._workers.is_closing:
+                if piece.stop == self._counts[piece.row_group]:
+                    cursor.finish()
+                cursor.close()
+                return ReadSlice(kept, read_bytes, None)
+        except BaseException:
+            cursor.close()
+            raise
+        return ReadSlice(kept, read_bytes, cursor)
+
+    def _break(self, row_group: int, reason: str) -> None:
+        """Leave out what is still to come of a row group."""
+        self._broken.add(row_group)
+        self._budget.skipped.append((row_group, reason))
+        for window in self._coming:
+            for number in [n for n in window.waiting if window.slices[n].row_group == row_group]:
+                self._leave_out(window, number)
+
+    def _leave_out(self, window: Building, number: int) -> None:
+        if number in window.waiting:
+            window.waiting.remove(number)
+        if self._fetching is not None:
+            self._fetching.let_go(window.slices[number].run)
+        window.assembly.leave_out(number)
+        window.unread -= 1
