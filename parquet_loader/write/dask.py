@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.errors import ConfigurationError, WriteError
 from parquet_loader.filesystem import PathLike
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import infer_schema
@@ -19,6 +21,9 @@ from parquet_loader.write.task import Failure, lasting
 from parquet_loader.write.writer import WriteMode
 
 _INFER_ROWS_BYTES = 2**20
+
+# Iterators that were begun in this process.
+_begun: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def write_dask(
@@ -111,10 +116,9 @@ class _DaskRunner:
 
     def partitions(self, spec: JobSpec, task: PartitionTask, bar: Bar) -> list[Any]:
         """See `Runner`."""
-        delayed = self._dask.delayed
-        shared = delayed((spec, task), traverse=False, name=f"parquet_loader-job-{spec.directory}")
-        call = delayed(_write_part, pure=False)
-        return flatten(self._compute([call(shared, n, part) for n, part in enumerate(self._parts)], bar))
+        # The job is no task of its own: a task that depends on nothing but its partition can be made one with it.
+        call = self._dask.delayed(partial(_write_part, (spec, task)), pure=False)
+        return flatten(self._compute([call(n, part) for n, part in enumerate(self._parts)], bar))
 
     def step(self, spec: JobSpec, step: Step, bar: Bar) -> list[WrittenFile]:
         """See `Runner`."""
@@ -143,6 +147,9 @@ class _DaskRunner:
     def _on_cluster(self, client: Any, tasks: list[Any], bar: Bar) -> list[Any]:
         from distributed import as_completed  # noqa: PLC0415
 
+        # What makes a partition and what writes it become one task: so another attempt gets a fresh iterator.
+        with self._dask.config.set({"optimization.fuse.delayed": True}):
+            tasks = self._dask.optimize(*tasks)
         futures = client.compute(tasks, retries=self._retries)
         places = {future.key: place for place, future in enumerate(futures)}
         results: list[Any] = [None] * len(tasks)
@@ -173,7 +180,7 @@ def _write_part(shared: tuple[JobSpec, PartitionTask], partition: int, data: Any
     """Write one partition, on a worker."""
     spec, task = shared
     try:
-        return task(spec, partition, data)
+        return task(spec, partition, _unread(data, f"{spec.path}: partition {partition}"))
     except Exception as error:
         failure = lasting(error)
         if failure is None:
@@ -189,10 +196,26 @@ def _run_step(shared: tuple[JobSpec, Step], index: int) -> list[WrittenFile]:
 
 def _first_rows(data: Any) -> dict[str, Any] | None:
     """Return columns of the first rows of a partition, on a worker."""
-    for columns in pieces(data, _INFER_ROWS_BYTES):
+    for columns in pieces(_unread(data, "a partition"), _INFER_ROWS_BYTES):
         if any(len(values) for values in columns.values()):
             return columns
     return None
+
+
+def _unread(data: Any, what: str) -> Any:
+    """Return rows that nobody has begun to read: what is left of an iterator is not a partition's rows.
+
+    Raises:
+        WriteError: an iterator that was read from before, by an attempt that failed, or to infer the schema.
+    """
+    if isinstance(data, Iterator):
+        if data in _begun:
+            raise WriteError(
+                f"{what}: its rows come from an iterator that was kept and has been read from before; let the delayed "
+                "function return a table, or an iterator that nothing else uses and that is not persisted"
+            )
+        _begun.add(data)
+    return data
 
 
 def _checked(result: Any) -> Any:

@@ -11,7 +11,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, DataError, Scalar, Schema, SchemaError, WriteOptions, write_dataset
+from parquet_loader import (
+    BatchedDataLoader,
+    DataError,
+    Scalar,
+    Schema,
+    SchemaError,
+    WriteError,
+    WriteOptions,
+    write_dataset,
+)
 from parquet_loader.write.dask import write_dask
 from parquet_loader.write.run import package_archive
 from tests.field_kinds import KINDS, kind_rows, stored
@@ -107,6 +116,15 @@ def test_a_shuffled_job_is_the_same_on_every_scheduler(tmp_path: Path) -> None:
 def test_progress_counts_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_dask(parts(3), tmp_path / "set", SCHEMA, progress=True, scheduler="synchronous")
     assert "3/3" in capsys.readouterr().err
+
+
+def test_what_is_left_of_an_iterator_is_never_written_as_a_partition(tmp_path: Path) -> None:
+    import dask
+
+    kept = [dask.delayed(rows(n * 10, n * 10 + 10) for _ in range(1)) for n in range(2)]
+    with pytest.raises(WriteError, match="partition 0: its rows come from an iterator that was kept"):
+        write_dask(kept, tmp_path / "set", scheduler="synchronous")  # inferring the schema has read from the first
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- a cluster -----------------------------------------------------------------------------------------------------
