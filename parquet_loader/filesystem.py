@@ -79,6 +79,9 @@ def _through_fsspec(url: str, scheme: str) -> tuple[pafs.FileSystem, str]:
     except (ImportError, ValueError) as error:
         needs = "pip install 'torch-parquet-loader[remote]' for http(s):// and other URLs of fsspec"
         raise _unserved(url, f"{error}; {needs}") from None
+    except Exception as error:  # of any package that fsspec took for the scheme: a host that is not there, say
+        reason = f"{type(error).__name__}: {error}"
+        raise SourceError(f"{without_secrets(url)}: cannot be opened: {without_secrets(reason)}") from None
     if scheme not in ("http", "https"):  # whose directories end with a slash
         inner = inner.rstrip("/") or "/"
     return pafs.PyFileSystem(pafs.FSSpecHandler(found)), inner

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from parquet_loader import DataError, SchemaError, WriteError, WriteOptions
 from parquet_loader.write import lease
 from parquet_loader.write.commit import publish_files, renames_directories
-from parquet_loader.write.job import Job, JobSpec, WrittenFile
+from parquet_loader.write.job import Job, JobSpec, WrittenFile, remove_dead_jobs
 from parquet_loader.write.shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.task import merge_files, plan_merges, write_partition
 from parquet_loader.write.vectors import with_plain_vectors
@@ -251,29 +251,31 @@ def test_a_job_that_is_alive_is_left_alone(place: Place) -> None:
     assert place.ids() == list(range(20))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no flock")
-def test_a_job_swept_between_the_creation_and_the_locking_of_its_lease_takes_another(
+def test_a_job_that_is_swept_while_it_makes_its_lease_makes_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, swept = lease._lock, list[bool]()
+    lock, swept = lease._lock, list[list[str]]()
 
     def swept_before(descriptor: int, *, waits: bool = False) -> bool | None:
         if waits and len(swept) < 3:
-            with lease.dead_lease(pafs.LocalFileSystem(), path) as is_dead:
-                swept.append(is_dead)
-                os.unlink(path)
+            swept.append(os.listdir(tmp_path))
+            remove_dead_jobs(pafs.LocalFileSystem(), str(tmp_path / "set"))
         return lock(descriptor, waits=waits)
 
-    path = str(tmp_path / "a.lease")
     monkeypatch.setattr(lease, "_lock", swept_before)
-    mine = lease.Lease(pafs.LocalFileSystem(), path)
-    mine.acquire()
-    assert swept == [True] * 3
-    assert mine.is_held()
-    with lease.dead_lease(pafs.LocalFileSystem(), path) as is_dead:
-        assert not is_dead
-    mine.release()
+    with Job(tmp_path / "set", SCHEMA, mode="append", options=SMALL) as job:
+        assert [len(names) for names in swept] == [1, 1, 1]
+        assert job._place.lease.is_held()
+        remove_dead_jobs(pafs.LocalFileSystem(), str(tmp_path / "set"))
+        assert job._place.lease.is_held()
+        assert os.path.isdir(job.spec.directory)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_lease_that_never_got_its_name_is_removed(tmp_path: Path) -> None:
+    (tmp_path / f".set.job-{'0' * 32}.lease.new").touch()
+    with Job(tmp_path / "set", SCHEMA, mode="error", options=SMALL):
+        assert not (tmp_path / f".set.job-{'0' * 32}.lease.new").exists()
 
 
 def test_jobs_that_begin_at_once_never_take_one_another_for_dead(tmp_path: Path) -> None:

@@ -510,7 +510,9 @@ def test_arguments_of_the_wrong_kind_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="mode='w'"):
         DatasetWriter(tmp_path / "d", mode="w")  # type: ignore[arg-type]
     with pytest.raises(SourceError, match="no filesystem for this URL"):
-        DatasetWriter("ftp://host/d", SCHEMA)
+        DatasetWriter("nowhere://host/d", SCHEMA)
+    with pytest.raises(SourceError, match=r"ftp://nobody\.invalid/d: cannot be opened: gaierror"):
+        DatasetWriter("ftp://nobody.invalid/d", SCHEMA)
     assert os.listdir(tmp_path) == []
 
 

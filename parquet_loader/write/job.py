@@ -41,7 +41,7 @@ from parquet_loader.write.commit import (
     renames_directories,
     visible_files,
 )
-from parquet_loader.write.lease import Lease, dead_lease
+from parquet_loader.write.lease import NEW_SUFFIX, Lease, dead_lease, remove_unnamed
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.packer import Packer
 from parquet_loader.write.publish import storage_errors
@@ -55,6 +55,9 @@ from parquet_loader.write.target import (
     parquet_files,
 )
 from parquet_loader.write.writer import WriteMode, WriteSummary
+
+# A lease of a job whose driver died before it gave it its name.
+UNNAMED_LEASE = r"\.job-[0-9a-f]{32}\.lease" + re.escape(NEW_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +306,9 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
         pattern = re.compile(re.escape(prefix) + r"\.job-(?P<id>[0-9a-f]{32})(-dead|\.lease(\.[0-9a-f]{32})?)?")
         selector = pafs.FileSelector(folder, allow_not_found=True)
         names = [info.base_name for info in filesystem.get_file_info(selector)]
+        if is_local(filesystem):
+            for left in filter(re.compile(re.escape(prefix) + UNNAMED_LEASE).fullmatch, names):
+                remove_unnamed(join(folder, left))
         for id_ in sorted({match["id"] for match in map(pattern.fullmatch, names) if match}):
             place = Place(filesystem, join(folder, f"{prefix}.job-{id_}"), id_)
             with dead_lease(filesystem, place.lease.path) as is_dead:
@@ -381,4 +387,6 @@ class Place:
 
 def _is_of_job(path: str, root: str) -> bool:
     first = path[len(root) :].strip("/").partition("/")[0]
+    if re.fullmatch(UNNAMED_LEASE, first):
+        return True
     return re.fullmatch(r"\.job-[0-9a-f]{32}(-dead|\.lease(\.[0-9a-f]{32})?)?", first) is not None

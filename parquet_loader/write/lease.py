@@ -28,6 +28,9 @@ from parquet_loader.filesystem import is_local
 RENEW_S = 30.0
 EXPIRE_S = 600.0
 
+# What follows a lease's name until it is locked.
+NEW_SUFFIX = ".new"
+
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 
 
@@ -122,24 +125,38 @@ def dead_lease(filesystem: pafs.FileSystem, path: str, *, expire_s: float = EXPI
 
 
 def _locked_new_file(path: str) -> int | None:
-    """Return a file that did not exist, locked; None where the file system has no locks.
+    """Return a new file, locked before it has its name, so nobody finds it unlocked; None where there are no locks.
 
-    Whoever looks for dead jobs between its creation and its locking takes it for one's that died there, and removes it:
-    then it is made again.
+    Under its first name it may be taken for one whose maker died there, and be removed: then it is made again.
     """
+    first = f"{path}{NEW_SUFFIX}"
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        descriptor = os.open(first, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             if _lock(descriptor, waits=True) is None:
+                os.unlink(first)
                 os.close(descriptor)
                 return None
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                    return descriptor
+                os.rename(first, path)
+                return descriptor
         except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(first)
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def remove_unnamed(path: str) -> None:
+    """Remove a lease that was made and never got its name, unless its maker is just about to give it."""
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            if _lock(descriptor) is not False and os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                os.unlink(path)
+        finally:
+            os.close(descriptor)
 
 
 def _lock(descriptor: int, *, waits: bool = False) -> bool | None:
