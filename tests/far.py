@@ -115,7 +115,19 @@ class Proxy:
                 tasks.discard(task)
                 writer.transport.abort()
 
-        server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**20)
+        transports: set[asyncio.Transport] = set()
+
+        class Tracked(asyncio.StreamReaderProtocol):
+            """Known from its first moment, before `connected` has begun."""
+
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                assert isinstance(transport, asyncio.Transport)
+                transports.add(transport)
+                super().connection_made(transport)
+
+        server = await self._loop.create_server(
+            lambda: Tracked(asyncio.StreamReader(limit=2**20), connected), "127.0.0.1", 0
+        )
         self.endpoint = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self._ready.set()
         await self._ending.wait()
@@ -125,7 +137,10 @@ class Proxy:
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # what was aborted is closed
+        for transport in transports:
+            transport.abort()
+        for _ in range(8):  # what was aborted or closed lets go of its socket
+            await asyncio.sleep(0)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(*self._upstream, limit=2**20)

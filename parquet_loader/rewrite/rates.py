@@ -19,6 +19,9 @@ _SAMPLE_BYTES = 64 * 2**20
 # All data sets keep their windows' memory from pass to pass, and together they must not take more than one would.
 _SHARE_OF_WINDOW = 3
 
+# Of the limit, what a pass may take: memory that one data set's passes keep warm stays while the other's turn is.
+_SHARE_OF_LIMIT = 0.75
+
 
 @dataclass(frozen=True, slots=True)
 class LoadRate:
@@ -72,7 +75,9 @@ def _part(dataset: Dataset, sample_bytes: int) -> Dataset:
     window = dataset.sizing.window_rows
     window = max(min(window, 2 * BATCH_ROWS), window // _SHARE_OF_WINDOW)
     part = replace(dataset, counted=Counted(counts))
-    return part.with_window(window, batch_size=min(BATCH_ROWS, window), shuffle=True, side_by_side=1)
+    part = part.with_window(window, batch_size=min(BATCH_ROWS, window), shuffle=True, side_by_side=1)
+    limit, reads = int(_SHARE_OF_LIMIT * part.sizing.limit_bytes), int(_SHARE_OF_LIMIT * part.sizing.reads_bytes)
+    return replace(part, sizing=replace(part.sizing, limit_bytes=limit, reads_bytes=reads))
 
 
 def _load(dataset: Dataset, arenas: tuple[Arenas, Arenas], threads: int, seed: int, epoch: int) -> tuple[float, float]:
