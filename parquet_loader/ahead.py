@@ -22,8 +22,9 @@ from parquet_loader.chunks import Copy
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.read import Reader
-from parquet_loader.remote.fetcher import Fetcher, RemoteFigures
+from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.memory import SparseFile
+from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.sizes import Sizing
 from parquet_loader.workers import Workers
 

@@ -9,7 +9,7 @@ from typing import Literal
 from parquet_loader.cache import CacheStats
 from parquet_loader.cursor import Cursor
 from parquet_loader.plan import Slice
-from parquet_loader.remote.fetcher import RemoteFigures
+from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.window import Assembly, Window
 from parquet_loader.workers import STAGES
 

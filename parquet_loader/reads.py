@@ -14,7 +14,7 @@ from parquet_loader.cursor import Cursor
 from parquet_loader.errors import ParquetLoaderError, RemoteError
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.read import Reader
-from parquet_loader.remote.fetcher import RemoteFigures
+from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.sizes import Sizing
 from parquet_loader.types import IntArray
 from parquet_loader.workers import Job, Workers

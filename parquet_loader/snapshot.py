@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from parquet_loader.errors import SourceError
 from parquet_loader.footers import FooterCache, same_content
 from parquet_loader.options import RemoteOptions
-from parquet_loader.remote.fetcher import side_by_side
 from parquet_loader.remote.listing import in_parallel, lister_for
 from parquet_loader.remote.store import RemoteStore, store_of
+from parquet_loader.remote.together import side_by_side
 from parquet_loader.source import Beside, Lister, NativeLister, Source, SourceFile, list_files
 from parquet_loader.types import Digests, IntArray
 
