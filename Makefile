@@ -5,6 +5,7 @@
 #   make demo-store                                sampling from an S3 server into a store that training reads
 #   make test        the tests of every day         make test-all   also the slow ones and those that need Spark
 #   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, Ray and JAX
+#   make test-hdfs                                 HDFS itself, a Hadoop of two processes; needs a JDK and a C compiler
 #   make lint        ruff and mypy                  make format     what lint expects of layout
 #   make bench       loaders side by side            make clean      removes the environment, demo data and caches
 
@@ -17,10 +18,10 @@ BENCH ?= all
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-store test test-frameworks test-all lint format bench clean
+.PHONY: help demo demo-store test test-frameworks test-hdfs test-all lint format bench clean
 
 help:
-	@sed -n '3,9s/^# *//p' Makefile
+	@sed -n '3,10s/^# *//p' Makefile
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=...")'
@@ -65,6 +66,10 @@ test: $(VENV)/dev
 
 test-frameworks: $(VENV)/frameworks
 	$(PY) -m pytest -m frameworks -o faulthandler_timeout=1200 $(TESTS)
+
+test-hdfs: $(VENV)/all
+	tests/hdfs_environment.sh $(VENV)/hadoop
+	HADOOP_FOLDER=$(VENV)/hadoop $(PY) -m pytest -m '' -o faulthandler_timeout=1200 tests/test_hdfs.py tests/interop/test_hdfs_jobs.py
 
 test-all: $(VENV)/all
 	$(PY) -m pytest -m '' -o faulthandler_timeout=1200 $(TESTS)

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from parquet_loader import hdfs
 from parquet_loader.errors import ConfigurationError, SourceError
 from parquet_loader.redact import without_secrets
 
@@ -44,6 +45,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
             )
         if is_local(filesystem):
             return filesystem, os.path.abspath(text)
+        hdfs.note(filesystem)
         return filesystem, text if text == "/" else text.rstrip("/")
     scheme, separator, rest = text.partition("://")
     if not separator or "/" in scheme:
@@ -65,10 +67,15 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
             cut = head.rfind("/", 0, position)
             head, tail = head[:cut], head[cut:] + tail
             glob = character
+    if scheme in hdfs.SCHEMES:
+        hdfs.check_process()
     try:
         found, inner = pafs.FileSystem.from_uri(head + (question + options if has_options else ""))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
+        if scheme in hdfs.SCHEMES and isinstance(error, OSError):
+            raise hdfs.refusal(without_secrets(text), error) from None
         raise _unserved(text, error) from None
+    hdfs.note(found)
     return found, inner + tail if glob else inner
 
 
@@ -97,3 +104,29 @@ def _unserved(url: str, reason: object) -> SourceError:
 def is_local(filesystem: pafs.FileSystem) -> bool:
     """Whether the filesystem's files are local, so that they can be mapped and their reads are cheap."""
     return isinstance(filesystem, pafs.LocalFileSystem)
+
+
+def look_up(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
+    """Return what a path names.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    return hdfs.look_up(filesystem, path) if hdfs.is_hdfs(filesystem) else filesystem.get_file_info(path)
+
+
+def list_below(filesystem: pafs.FileSystem, path: str, *, recursive: bool) -> list[pafs.FileInfo]:
+    """Return what lies in a directory, through all its levels or not; nothing where there is none.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    if not hdfs.is_hdfs(filesystem):
+        return filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True, recursive=recursive))  # type: ignore[no-any-return]
+    found: list[pafs.FileInfo] = []
+    folders = [path]
+    while folders:
+        inside = hdfs.list_directory(filesystem, folders.pop())
+        found += inside
+        folders += [info.path for info in inside if recursive and info.type == pafs.FileType.Directory]
+    return found

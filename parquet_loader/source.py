@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import posixpath
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,23 +42,6 @@ class SourceFile:
     mtime_ns: int | None
     partitions: tuple[tuple[str, str | None], ...] = ()
     etag: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What a listing showed beside the files, so that a store need not be asked again.
-
-    Attributes:
-        directories: Directories that were listed with all that is below them.
-        hidden: Files there whose names begin with ``_``.
-    """
-
-    directories: tuple[str, ...] = ()
-    hidden: frozenset[str] = frozenset()
-
-    def lacks(self, path: str) -> bool:
-        """Whether there is no such file, whose name begins with ``_``; False where that is not known."""
-        return path not in self.hidden and any(path.startswith(base + "/") for base in self.directories)
 
 
 class Entry(NamedTuple):
@@ -103,25 +85,29 @@ class NativeLister:
 
     def look(self, path: str) -> Entry | bool | None:
         """Return a file, True for a directory, or None; see `Lister`."""
-        info = self._filesystem.get_file_info(path)
-        if info.type == pafs.FileType.File:
-            return Entry(info.path, int(info.size or 0), info.mtime_ns)
-        return True if info.type == pafs.FileType.Directory else None
+        return seen(self._filesystem.get_file_info(path))
 
     def below(self, base: str) -> list[Entry]:
         """Return all files below a directory."""
         listing = self._filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
         if is_local(self._filesystem):
             _refuse_broken_links(base)
-        return [Entry(i.path, int(i.size or 0), i.mtime_ns) for i in listing if i.type == pafs.FileType.File]
+        return [entry for info in listing if isinstance(entry := seen(info), Entry)]
+
+
+def seen(info: pafs.FileInfo) -> Entry | bool | None:
+    """Return the file that pyarrow found, True for a directory, or None for nothing."""
+    if info.type == pafs.FileType.File:
+        return Entry(info.path, int(info.size or 0), info.mtime_ns)
+    return True if info.type == pafs.FileType.Directory else None
 
 
 def list_files(
     source: Source,
     filesystem: Any = None,
     lister_of: Callable[[pafs.FileSystem], Lister] = NativeLister,
-) -> tuple[pafs.FileSystem, tuple[SourceFile, ...], Beside]:
-    """List the files that `source` names, and what is beside them, through what `lister_of` makes for their filesystem.
+) -> tuple[pafs.FileSystem, tuple[SourceFile, ...]]:
+    """List the files that `source` names, through what `lister_of` makes for their filesystem.
 
     A directory is searched through all its levels; directories named ``key=value`` below it become columns. Names that
     begin with ``.`` or ``_`` are skipped. Where a directory holds files that end in ``.parquet``, ``.parq`` or
@@ -147,34 +133,31 @@ def list_files(
     assert home is not None
     lister = lister_of(home)
 
-    def expanded(entry: tuple[str, str]) -> tuple[list[SourceFile], Beside]:
+    def expanded(entry: tuple[str, str]) -> list[SourceFile]:
         try:
             return _expand(lister, *entry)
         except OSError as error:
             raise SourceError(f"{entry[1]}: cannot be listed: {without_secrets(str(error))}") from error
 
     if is_local(home) or len(named) == 1:
-        found = [expanded(entry) for entry in named]
+        found = [file for entry in named for file in expanded(entry)]
     else:
         with ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="parquet_loader-footers") as pool:
-            found = list(pool.map(expanded, named))
-    files = tuple(file for some, _ in found for file in some)
+            found = [file for files in pool.map(expanded, named) for file in files]
     seen: set[str] = set()
-    for file in files:
+    for file in found:
         if file.path in seen:
             raise SourceError(f"{file.path}: the source names this file twice; each row is delivered once")
         seen.add(file.path)
-    directories = tuple(base for _, beside in found for base in beside.directories)
-    return home, files, Beside(directories, frozenset[str]().union(*(beside.hidden for _, beside in found)))
+    return home, tuple(found)
 
 
-def _expand(lister: Lister, path: str, name: str) -> tuple[list[SourceFile], Beside]:
+def _expand(lister: Lister, path: str, name: str) -> list[SourceFile]:
     seen = lister.look(path)
     if isinstance(seen, Entry):
-        return [_source_file(seen, "")], Beside()
+        return [_source_file(seen, "")]
     if seen:
-        below = lister.below(path)
-        files = [entry for entry in below if _is_visible(entry.path, path)]
+        files = [entry for entry in lister.below(path) if _is_visible(entry.path, path)]
         what = f"{name}: the directory holds no Parquet files (names beginning with '.' or '_' are skipped)"
         base = path
     elif any(character in path for character in "*?["):
@@ -192,8 +175,7 @@ def _expand(lister: Lister, path: str, name: str) -> tuple[list[SourceFile], Bes
     files = sorted(named or files, key=lambda entry: entry.path)
     if not files:
         raise SourceError(what)
-    beside = frozenset(entry.path for entry in below if posixpath.basename(entry.path).startswith("_"))
-    return [_source_file(entry, base) for entry in files], Beside((base.rstrip("/"),), beside)
+    return [_source_file(entry, base) for entry in files]
 
 
 def _refuse_broken_links(base: str) -> None:

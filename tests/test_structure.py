@@ -23,6 +23,7 @@ ROOMS = [
     "arguments",
     "memory",
     "schema",
+    "hdfs",
     "filesystem",
     "write",
     "source",

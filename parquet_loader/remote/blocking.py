@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow.fs as pafs
 
+from parquet_loader import hdfs
 from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.client import Bytes, LastingError, PassingError, judged, view, words_of
 from parquet_loader.source import SourceFile
@@ -160,8 +161,14 @@ def _judged_native(error: Exception) -> PassingError | LastingError:
 
 
 def forked(filesystem: pafs.FileSystem, made_in: int) -> pafs.FileSystem:
-    """Return a filesystem that shares no connection with that of a process from which this one was forked."""
+    """Return a filesystem that shares no connection with that of a process from which this one was forked.
+
+    Raises:
+        SourceError: it is HDFS, whose client does not live through a fork.
+    """
     if made_in == os.getpid():
         return filesystem
+    if hdfs.is_hdfs(filesystem):
+        hdfs.check_process(made_in)
     make, arguments = filesystem.__reduce__()[:2]
     return make(*arguments)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from itertools import chain
+from functools import partial
 from typing import Any, TypeVar
 
-from parquet_loader.errors import SourceError
+import pyarrow.fs as pafs
+
+from parquet_loader import hdfs
+from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.redact import without_secrets
 from parquet_loader.remote.client import words_of
+from parquet_loader.remote.fetcher import Fetcher, side_by_side
 from parquet_loader.remote.obstores import ObstoreClient, client_for
 from parquet_loader.remote.store import RemoteStore, fsspec_of
-from parquet_loader.source import Entry, NativeLister
+from parquet_loader.source import Entry, NativeLister, seen
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 # What S3, Google Cloud Storage and Azure put on a page (Azure up to five times as much).
 PAGE_KEYS = 1000
+# Directories of HDFS that are listed side by side.
+_FOLDERS_AT_ONCE = 16
 
 
 class ObstoreLister:
@@ -35,8 +42,6 @@ class ObstoreLister:
         self._client = client
         self._threads = threads
         self._known = sorted(known)
-        # Listings that were begun to see whether a path is a directory: the first page, and what gives the rest.
-        self._begun: dict[str, tuple[Any, Iterator[Any]]] = {}
 
     def look(self, path: str) -> Entry | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
@@ -45,9 +50,8 @@ class ObstoreLister:
         store, key = self._client.placed(path)
         try:
             if key:
-                pages = iter(self._client.obstore.list(store, prefix=key + "/", chunk_size=PAGE_KEYS))
-                if first := next(pages, None):
-                    self._begun[path] = first, pages
+                found = self._client.obstore.list(store, prefix=key + "/", chunk_size=1)
+                if next(iter(found), None):
                     return True
                 return _entry(path, self._client.obstore.head(store, key))
             return True
@@ -69,12 +73,7 @@ class ObstoreLister:
         def some(bounds: tuple[str | None, str | None]) -> list[Entry]:
             after, last = bounds
             found: list[Entry] = []
-            pages: Iterable[Any]
-            if after is None and base in self._begun:
-                first, rest = self._begun.pop(base)
-                pages = chain([first], rest)
-            else:
-                pages = self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=PAGE_KEYS)
+            pages = self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=PAGE_KEYS)
             for page in pages:
                 found.extend(_entry(head + m["path"], m) for m in page if last is None or m["path"] <= last)
                 if last is not None and page[-1]["path"] >= last:
@@ -137,8 +136,62 @@ class FsspecLister:
         return Entry(path, int(info["size"]), mtime, etag if isinstance(etag, str) else None)
 
 
-def lister_for(store: RemoteStore, known: Sequence[str] = ()) -> NativeLister | ObstoreLister | FsspecLister:
+class HdfsLister:
+    """Lists through pyarrow, several directories at a time, and waits no longer than the deadline for each.
+
+    Hadoop's client waits for ever for a namenode that is there and does not answer.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: RemoteStore) -> None:
+        self._store = store
+
+    def look(self, path: str) -> Entry | bool | None:
+        """Return a file, True for a directory, or None; see `source.Lister`."""
+        with self._store.fetcher() as fetcher:
+            info = fetcher.run(self._asked(fetcher, hdfs.look_up, path))
+        return seen(info)
+
+    def below(self, base: str) -> list[Entry]:
+        """Return all files below a directory."""
+        with self._store.fetcher() as fetcher:
+            return fetcher.run(self._walked(fetcher, base))
+
+    async def _walked(self, fetcher: Fetcher, base: str) -> list[Entry]:
+        found: list[Entry] = []
+        folders = [base]
+        while folders:
+            level = folders
+
+            async def asked(number: int, level: list[str] = level) -> list[pafs.FileInfo]:
+                return await self._asked(fetcher, hdfs.list_directory, level[number])
+
+            inside = await side_by_side(asked, range(len(level)), _FOLDERS_AT_ONCE)
+            infos = [info for number in range(len(level)) for info in inside[number]]
+            found += [entry for info in infos if isinstance(entry := seen(info), Entry)]
+            folders = [info.path for info in infos if info.type == pafs.FileType.Directory]
+        return found
+
+    async def _asked(self, fetcher: Fetcher, ask: Callable[[pafs.FileSystem, str], T], path: str) -> T:
+        deadline_s = self._store.options.deadline_s
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await fetcher.call(partial(ask, self._store.filesystem, path))
+        except TimeoutError:
+            raise RemoteError(
+                f"{self._store.name_of(path)}: cannot be listed: the namenode did not answer for {deadline_s:g} s, "
+                "which is RemoteOptions(deadline_s=...)"
+            ) from None
+
+
+def lister_for(
+    store: RemoteStore, known: Sequence[str] = ()
+) -> NativeLister | ObstoreLister | FsspecLister | HdfsLister:
     """Return what lists a store; `known` as in `ObstoreLister`."""
+    if hdfs.is_hdfs(store.filesystem):
+        return HdfsLister(store)
     threads = store.options.max_requests
     fs = fsspec_of(store.filesystem)
     if fs is not None:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from parquet_loader import hdfs
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.filesystem import is_local
 from parquet_loader.options import RemoteOptions
@@ -46,6 +47,7 @@ class RemoteStore:
 
     def __init__(self, filesystem: pafs.FileSystem, options: RemoteOptions) -> None:
         self.filesystem = filesystem
+        hdfs.note(filesystem)
         self.options = options
         self._pid = os.getpid()
         self._obstore: tuple[int, ObstoreClient | None] | None = None

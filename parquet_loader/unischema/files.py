@@ -10,7 +10,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader.errors import DataError, SchemaError, SourceError
-from parquet_loader.source import Beside, SourceFile
+from parquet_loader.filesystem import look_up
+from parquet_loader.source import SourceFile
 from parquet_loader.unischema.records import UnischemaRecord, read_unischema
 
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
@@ -45,7 +46,7 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
     """
     path = posixpath.join(root, COMMON_METADATA)
     try:
-        if filesystem.get_file_info(path).type != pafs.FileType.File:
+        if look_up(filesystem, path).type != pafs.FileType.File:
             return None
         found: dict[bytes, bytes] = pq.read_metadata(path, filesystem=filesystem).metadata or {}
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -54,12 +55,8 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
     return found
 
 
-def declared_unischema(
-    filesystem: pafs.FileSystem, files: Sequence[SourceFile], beside: Beside | None = None
-) -> UnischemaRecord | None:
+def declared_unischema(filesystem: pafs.FileSystem, files: Sequence[SourceFile]) -> UnischemaRecord | None:
     """Return the Unischema that a source's data sets carry, or None where there is none.
-
-    What is known to lie beside the files is not asked about again.
 
     Raises:
         DataError: the metadata are refused, because they hold what Petastorm does not write.
@@ -68,8 +65,6 @@ def declared_unischema(
     """
     first: tuple[str, UnischemaRecord] | None = None
     for root in roots_of(files):
-        if beside is not None and beside.lacks(posixpath.join(root, COMMON_METADATA)):
-            continue
         data = (metadata_of(filesystem, root) or {}).get(UNISCHEMA_KEY)
         if data is None:
             continue

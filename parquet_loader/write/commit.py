@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import WriteError
-from parquet_loader.filesystem import is_local
+from parquet_loader.filesystem import is_local, look_up
 from parquet_loader.write.staging import copy_mode, exchange, join, make_directory, move_file, sync_directory
 from parquet_loader.write.target import check_replaceable, listing, parquet_files
 
@@ -125,8 +125,12 @@ def _take_place(filesystem: pafs.FileSystem, data: str, path: str) -> bool:
         return True
     if listing(filesystem, path):
         return False
-    if filesystem.get_file_info(path).type == pafs.FileType.Directory:
-        filesystem.delete_dir(path)  # HDFS would move `data` into it
+    if look_up(filesystem, path).type == pafs.FileType.Directory:  # HDFS would move `data` into it
+        aside = f"{data}-before"
+        filesystem.move(path, aside)
+        if listing(filesystem, aside):  # another job was quicker
+            _rename_directory(filesystem, aside, path)
+            return False
     _rename_directory(filesystem, data, path)
     return True
 
@@ -141,14 +145,14 @@ def _rename_directory(filesystem: pafs.FileSystem, source: str, target: str) -> 
 
 
 def _move(filesystem: pafs.FileSystem, source: str, target: str) -> None:
-    if filesystem.get_file_info(source).type == pafs.FileType.Directory:
+    if look_up(filesystem, source).type == pafs.FileType.Directory:
         _rename_directory(filesystem, source, target)
     else:
         move_file(filesystem, source, target)
 
 
 def _remove(filesystem: pafs.FileSystem, path: str) -> None:
-    kind = filesystem.get_file_info(path).type
+    kind = look_up(filesystem, path).type
     with contextlib.suppress(FileNotFoundError):
         if kind == pafs.FileType.Directory:
             filesystem.delete_dir(path)

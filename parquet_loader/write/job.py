@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import ConfigurationError, WriteError
-from parquet_loader.filesystem import PathLike, is_local, resolve
+from parquet_loader.filesystem import PathLike, is_local, list_below, resolve
 from parquet_loader.schema import Schema
 from parquet_loader.write.commit import (
     JOURNAL,
@@ -229,8 +229,8 @@ class Job:
         return WrittenFile(0, os.path.basename(packed.file.hidden_path), 0, packed.bytes, 0)
 
     def _check_written(self, files: list[WrittenFile]) -> None:
-        selector = pafs.FileSelector(self.spec.directory, allow_not_found=True)
-        there = {info.base_name: info.size for info in self._filesystem.get_file_info(selector)}
+        inside = list_below(self._filesystem, self.spec.directory, recursive=False)
+        there = {info.base_name: info.size for info in inside}
         for file in files:
             if there.get(file.name) != file.bytes:
                 what = "is not there" if file.name not in there else f"has {there[file.name]} bytes"
@@ -304,8 +304,7 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
         folders.append((parent, f".{name}"))
     for folder, prefix in folders:
         pattern = re.compile(re.escape(prefix) + r"\.job-(?P<id>[0-9a-f]{32})(-dead|\.lease(\.[0-9a-f]{32})?)?")
-        selector = pafs.FileSelector(folder, allow_not_found=True)
-        names = [info.base_name for info in filesystem.get_file_info(selector)]
+        names = [info.base_name for info in list_below(filesystem, folder, recursive=False)]
         if is_local(filesystem):
             for left in filter(re.compile(re.escape(prefix) + UNNAMED_LEASE).fullmatch, names):
                 remove_unnamed(join(folder, left))

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.filesystem import is_local
+from parquet_loader.filesystem import is_local, look_up
 
 RENEW_S = 30.0
 EXPIRE_S = 600.0
@@ -74,8 +74,7 @@ class Lease:
         with contextlib.suppress(OSError, pa.ArrowException):
             if self._descriptor is not None:
                 return os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
-            with self.filesystem.open_input_stream(self.path) as stream:
-                return bool(stream.read() == self._owner)
+            return self._is_written()
         return False
 
     def release(self) -> None:
@@ -91,12 +90,20 @@ class Lease:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def _is_written(self) -> bool:
+        with self.filesystem.open_input_stream(self.path) as stream:
+            return bool(stream.read() == self._owner)
+
     def _renew(self) -> None:
         while not self._stop.wait(self._renew_s):
-            if not self.is_held():
-                return
-            with contextlib.suppress(OSError, pa.ArrowException):
+            try:
+                if not self._is_written():
+                    return
                 _write(self.filesystem, self.path, self._owner)
+            except FileNotFoundError:
+                return
+            except (OSError, pa.ArrowException):  # the store may answer the next time
+                continue
 
 
 @contextlib.contextmanager
@@ -173,13 +180,13 @@ def _lock(descriptor: int, *, waits: bool = False) -> bool | None:
 
 
 def _has_expired(filesystem: pafs.FileSystem, path: str, expire_s: float) -> bool:
-    lease = filesystem.get_file_info(path)
+    lease = look_up(filesystem, path)
     if lease.type == pafs.FileType.NotFound:
         return True
     probe = f"{path}.{uuid.uuid4().hex}"
     _write(filesystem, probe, b"")
     try:
-        now = filesystem.get_file_info(probe).mtime_ns
+        now = look_up(filesystem, probe).mtime_ns
     finally:
         filesystem.delete_file(probe)
     return bool(lease.mtime_ns is not None and now is not None and now - lease.mtime_ns > expire_s * 1e9)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import ParquetLoaderError, WriteError
-from parquet_loader.filesystem import is_local
+from parquet_loader.filesystem import is_local, look_up
 from parquet_loader.write.staging import (
     StagedFile,
     copy_mode,
@@ -43,7 +43,7 @@ class Publication:
         self.replace = replace
         self._id = uuid.uuid4().hex
         self._staged: list[StagedFile] = []
-        self._created = filesystem.get_file_info(path).type == pafs.FileType.NotFound
+        self._created = look_up(filesystem, path).type == pafs.FileType.NotFound
         self._beside = self._make_beside() if replace and not self._created and is_local(filesystem) else None
         if self._beside is None:
             make_directory(filesystem, path)

@@ -9,6 +9,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader.errors import SchemaError, WriteError, nearest
+from parquet_loader.filesystem import list_below, look_up
 from parquet_loader.schema import METADATA_KEY, Schema
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
 
@@ -24,9 +25,9 @@ def listing(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
     Raises:
         WriteError: `path` is a file.
     """
-    if filesystem.get_file_info(path).type == pafs.FileType.File:
+    if look_up(filesystem, path).type == pafs.FileType.File:
         raise WriteError(f"{path}: this is a file; a data set is written to a directory")
-    return filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True, recursive=True))  # type: ignore[no-any-return]
+    return list_below(filesystem, path, recursive=True)
 
 
 def parquet_files(found: list[pafs.FileInfo], path: str) -> list[str]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from parquet_loader import errors
 from parquet_loader.errors import DataError, ParquetLoaderError, SchemaError, WriteError
-from parquet_loader.filesystem import is_local
+from parquet_loader.filesystem import is_local, look_up
 from parquet_loader.write.commit import renames_directories
 from parquet_loader.write.job import JobSpec, WrittenFile, new_task_file, number_of
 from parquet_loader.write.options import WriteOptions
@@ -130,7 +130,7 @@ def check_directory(spec: JobSpec) -> None:
     """
     if not renames_directories(spec.filesystem):
         return  # object stores have no directories, and are the same from everywhere
-    if spec.filesystem.get_file_info(spec.directory).type != pafs.FileType.Directory:
+    if look_up(spec.filesystem, spec.directory).type != pafs.FileType.Directory:
         what = "a path on storage that the driver and all workers share" if is_local(spec.filesystem) else "it"
         raise WriteError(
             f"{spec.path}: the worker on {socket.gethostname()} does not find the job's directory {spec.directory}: "

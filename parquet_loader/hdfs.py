@@ -1,0 +1,136 @@
+"""What pyarrow's client for HDFS needs of a process: it is Hadoop's own, in Java, and libhdfs starts a JVM for it.
+
+- A JVM takes SIGINT, SIGTERM and SIGHUP for itself when it starts, and would end the process at Ctrl-C without a
+  `KeyboardInterrupt`. Python's handlers are put back.
+- A JVM does not live through a fork. In the child every call into it waits for threads that are not there, and so does
+  the end of a connection. A child is refused, and never lets go of the connections that it inherited.
+- pyarrow says of a path about which the namenode could not be asked that it is not there. Listing tells the two apart.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import weakref
+from threading import current_thread, main_thread
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from parquet_loader.errors import SourceError
+
+SCHEMES = ("hdfs", "viewfs")
+
+_TAKEN_BY_JAVA = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# As errno, what libhdfs gives for a Java exception that it has no number for.
+_NO_NUMBER = 255
+_MOST_LOOKS = 8
+
+# Of this process: all connections, by identity, and the process that the JVM belongs to.
+_connections: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_java_pid: int | None = None
+
+
+def is_hdfs(filesystem: pafs.FileSystem) -> bool:
+    """Whether a filesystem is pyarrow's own for HDFS, or a directory of it."""
+    while isinstance(filesystem, pafs.SubTreeFileSystem):
+        filesystem = filesystem.base_fs
+    return bool(filesystem.type_name == "hdfs")
+
+
+def check_process(made_in: int | None = None) -> None:
+    """Refuse a process that was forked from one that had a JVM.
+
+    Args:
+        made_in: The process in which a filesystem was made; None: the one in which the first was.
+
+    Raises:
+        SourceError: this is such a process.
+    """
+    owner = _java_pid if made_in is None else made_in
+    if owner is not None and owner != os.getpid():
+        raise SourceError(
+            "HDFS cannot be read in a process that was forked from one that has used it: Hadoop's client is a JVM, "
+            "which does not live through a fork. Start worker processes with multiprocessing_context='spawn' or "
+            "'forkserver', or let isolation='process' take the place of a DataLoader with workers"
+        )
+
+
+def note(filesystem: pafs.FileSystem) -> None:
+    """Take note of a connection, whoever made it, and let Python have its signals again; nothing for other filesystems.
+
+    Signals can be had back in the main thread alone.
+    """
+    global _java_pid
+    while isinstance(filesystem, pafs.SubTreeFileSystem):
+        filesystem = filesystem.base_fs
+    if filesystem.type_name != "hdfs" or id(filesystem) in _connections:
+        return
+    _connections[id(filesystem)] = filesystem
+    if _java_pid is None:
+        _java_pid = os.getpid()
+        if current_thread() is main_thread():
+            for number in _TAKEN_BY_JAVA:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    signal.signal(number, handler)
+
+
+def refusal(url: str, reason: object) -> SourceError:
+    """Return what to say where no connection could be made."""
+    first = str(reason).split("\n")[0].rstrip(".:")
+    lacks = "" if os.environ.get("CLASSPATH") else ", which is not set"
+    return SourceError(
+        f"{url}: Hadoop's client cannot be used ({first}). It takes libhdfs.so, in ARROW_LIBHDFS_DIR or in lib/native "
+        "below HADOOP_HOME; a Java runtime, in JAVA_HOME; and Hadoop's jars in CLASSPATH"
+        f"{lacks} (export CLASSPATH=$(hadoop classpath --glob)). What Java says of it is on standard error"
+    )
+
+
+def answered(error: OSError) -> OSError:
+    """Return an error of libhdfs's as one that says where its reason is to be found."""
+    if error.errno != _NO_NUMBER:
+        return error
+    return OSError(
+        "HDFS does not answer: the namenode cannot be reached, or refuses; what Hadoop's client says of it is on "
+        "standard error"
+    )
+
+
+def look_up(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
+    """Return what a path names.
+
+    Raises:
+        OSError: the namenode did not answer, or refused.
+    """
+    for _ in range(_MOST_LOOKS):
+        info = filesystem.get_file_info(path)
+        if info.type != pafs.FileType.NotFound:
+            return info
+        try:
+            filesystem.get_file_info(pafs.FileSelector(path))
+        except FileNotFoundError:
+            return info
+        except OSError as error:
+            raise answered(error) from None
+    raise OSError(f"{path}: HDFS lists it and does not find it")
+
+
+def list_directory(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
+    """Return what lies in a directory, without what lies below; nothing where there is none. Raises as `look_up`."""
+    try:
+        return filesystem.get_file_info(pafs.FileSelector(path))  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise answered(error) from None
+
+
+def _keep_connections() -> None:
+    for connection in _connections.valuerefs():
+        if (kept := connection()) is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+os.register_at_fork(after_in_child=_keep_connections)
