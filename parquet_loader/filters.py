@@ -16,6 +16,19 @@ from parquet_loader.snapshot import Snapshot
 from parquet_loader.split import check_number_keys, check_text_keys
 from parquet_loader.virtual import Positions, hashed_column, is_constant, virtual_columns, with_hashes
 
+# How Arrow writes what statistics may decide about in spite of NaN. Where names or values look like more, they do not.
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_VALUE = rf'(?:{_TEXT}|(?!-?nan\b)[^"(){{}}<>=!]+)'
+_ATOM = re.compile(
+    rf"\({_VALUE} (?:<|<=|>|>=|==) {_VALUE}\)"
+    r"|is_valid\([^\"(){}]+\)"
+    r"|is_null\([^\"(){}]+, {nan_is_null=false}\)"
+    r"|is_in\([^\"(){}]+, {value_set=(?P<type>.*?):(?P<values>\[.*?\]|\d+ nulls), null_matching_behavior=\w+}\)",
+    re.DOTALL,
+)
+_DECIDED = "\0"
+_JOINED = re.compile(r"\([^\s\"(){}]+ (?:and|or) [^\s\"(){}]+\)")
+
 
 def _lazily(name: str) -> Any:
     """Return a module of pyarrow that imports pandas where it is installed, which only filters should cost."""
@@ -140,14 +153,22 @@ def _without_views(table: pa.Table) -> pa.Table:
 def _may_prune(expression: pc.Expression, types: list[pa.DataType]) -> bool:
     """Whether statistics decide about this expression.
 
-    They leave NaN out, so with floats only what is false for a NaN can be ruled out: comparisons joined by and / or.
+    They leave NaN out, so with floats only what is false for a NaN can be ruled out: comparisons and lists of values,
+    joined by and / or. Whatever else there is in the expression's text (a comparison of a comparison, ``and_not``, a
+    list too long for Arrow to say it all) makes it one that they do not decide about.
     """
     if not any(map(_holds_floats, types)):
         return True
-    text = re.sub(r'"[^"]*"', "", str(expression))
-    if "!=" in text or re.search(r"\bnan\b|nan_is_null=true", text, re.IGNORECASE):
-        return False
-    return set(re.findall(r"(\w+)\(", text)) <= {"is_in", "is_valid", "is_null"}
+    text = _ATOM.sub(_decided, str(expression))
+    while (joined := _JOINED.sub(_DECIDED, text)) != text:
+        text = joined
+    return text == _DECIDED
+
+
+def _decided(match: re.Match[str]) -> str:
+    """Return what stands for an atom; a list of floats stays as it is if there may be a NaN in it."""
+    may_be_nan = re.search("double|float", match["type"] or "") and re.search(r"nan|\.\.\.", match["values"])
+    return match[0] if may_be_nan else _DECIDED
 
 
 def _holds_floats(type_: pa.DataType) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import io
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ from parquet_loader import (
 )
 from parquet_loader import device as device_module
 from parquet_loader.engine import Engine
+from parquet_loader.filters import RowFilter
+from parquet_loader.snapshot import open_snapshot
 
 
 def written(folder: Path, **columns: Any) -> Path:
@@ -66,6 +69,49 @@ def test_a_nan_that_passes_the_filter_survives_pruning(tmp_path: Path, expressio
     column = {"s": pa.array([{"x": v} for v in values])} if nested else {"x": pa.array(values)}
     path = written(tmp_path, id=[0, 1], **column)
     assert first_batch(path, filters=expression, columns=["id"])["id"].tolist() == [1]
+
+
+X, TEXT, QUOTED = pc.field("x"), pc.field("text"), pc.field('5" disks')
+DAY = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        (TEXT == '5" disk') & (X != 1.0) & (pc.field("other") == "b"),
+        (TEXT == '5" disk') & ~(X < 2.0) & (pc.field("other") == "b"),
+        TEXT.isin(['5" disk']) & (X != 1.0) & (pc.field("other") == "b"),
+        (QUOTED == 1) & (X != 1.0) & (QUOTED == 1),
+        X.isin([5.0] * 20 + [NAN] + [6.0] * 20),  # Arrow leaves the middle out when it writes this
+        pc.and_not_kleene(pc.field("other") == "b", X < 2.0),
+        (X < 2.0) == False,  # noqa: E712
+        (X < 2.0) < (pc.field("other") == "b"),
+        (X < 2.0).isin([False]),
+    ],
+)
+def test_no_spelling_of_a_filter_hides_a_nan_from_pruning(tmp_path: Path, expression: pc.Expression) -> None:
+    columns: dict[str, Any] = {"x": [1.0, NAN], "text": ['5" disk'] * 2, "other": ["b", "b"], '5" disks': [1, 1]}
+    path = written(tmp_path, id=[0, 1], **columns)
+    assert first_batch(path, filters=expression, columns=["id"])["id"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        (X > 5) & (TEXT == 'a "word" (x != 1)'),
+        (pc.scalar(5) < X) | X.isin([7.5, 8.5]),
+        X.isin([float(i) for i in range(20, 25)]) & pc.field("with space").is_valid(),
+        (pc.field("with space") == 5) & X.is_valid(),
+        (pc.field("day") > DAY) & (X >= -1e-300) & pc.field("flag"),
+        TEXT.isin([f'{i}"' for i in range(50)]) | (X == 5.0),
+        pc.field("day").isin([DAY]) & X.is_null(),
+    ],
+)
+def test_filters_on_floats_are_still_decided_by_statistics(tmp_path: Path, expression: pc.Expression) -> None:
+    day = DAY - dt.timedelta(days=1)
+    columns: dict[str, Any] = {"x": [1.0, 2.0], "text": ["a", "a"], "with space": [1, 1], "day": [day, day]}
+    snapshot = open_snapshot(written(tmp_path, flag=[True, True], **columns))
+    assert RowFilter(expression, snapshot).surviving(snapshot, 0) == set()
 
 
 @pytest.mark.parametrize(
