@@ -9,6 +9,7 @@
     ├── ConfigurationError     an argument of the wrong kind or range                  (also a ValueError)
     ├── TransformError         the caller's `transform` broke its contract
     ├── WriteError             a data set could not be written                         (also an OSError)
+    │   ├── UnfinishedCommitError   files appeared, and the rest of their commit failed
     │   └── StoreFullError     a sample store is at its limit, and nothing may be evicted
     ├── UnsupportedError       part of the contract that this version does not have yet (also a NotImplementedError)
     ├── ReadingProcessError    the process that reads ended, or cannot be started       (also a RuntimeError)
@@ -61,7 +62,14 @@ class TransformError(ParquetLoaderError):
 
 
 class WriteError(ParquetLoaderError, OSError):
-    """A data set could not be written; nothing of the failed file was published."""
+    """A data set could not be written; nothing of it was published, but where the message says so."""
+
+
+class UnfinishedCommitError(WriteError):
+    """New files are published, but old ones could not be deleted; or some are, and could not be taken back.
+
+    What readers see is both, or a part; the message says which, and who brings it to an end.
+    """
 
 
 class StoreFullError(WriteError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class ObjectStore(pafs.FileSystemHandler):  # type: ignore[misc]
     def __init__(self, root: str) -> None:
         self.fs = pafs.SubTreeFileSystem(root, pafs.LocalFileSystem())
         self.fail_after: int | None = None
+        self.before: Callable[[str, str], None] = lambda operation, path: None  # may raise, or end the process
 
     def get_type_name(self) -> str:
         return "object-store"
@@ -55,6 +57,7 @@ class ObjectStore(pafs.FileSystemHandler):  # type: ignore[misc]
         raise NotImplementedError
 
     def delete_file(self, path: str) -> None:
+        self.before("delete", path)
         self.fs.delete_file(path)
 
     def move(self, source: str, target: str) -> None:
@@ -74,6 +77,7 @@ class ObjectStore(pafs.FileSystemHandler):  # type: ignore[misc]
         return self.fs.open_input_file(path)
 
     def open_output_stream(self, path: str, metadata: Any) -> Any:
+        self.before("write", path)
         return self.fs.open_output_stream(path)
 
     def open_append_stream(self, path: str, metadata: Any) -> Any:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,8 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import DataError, SchemaError, WriteError, WriteOptions
-from parquet_loader.write import lease
-from parquet_loader.write.commit import publish_files, renames_directories
+from parquet_loader.errors import UnfinishedCommitError
+from parquet_loader.write import commit, lease
+from parquet_loader.write.commit import Journal, publish_files, renames_directories
 from parquet_loader.write.job import Job, JobSpec, WrittenFile, remove_dead_jobs
 from parquet_loader.write.shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.task import merge_files, plan_merges, write_partition
@@ -320,6 +322,115 @@ def test_files_that_cannot_all_be_renamed_are_taken_back(tmp_path: Path) -> None
     assert place.leftovers() == []
 
 
+def refusing(operation: str, part: str, error: type[BaseException], *, after: int = 0) -> Any:
+    """What makes an object store raise at the calls that concern a path, once it has allowed some."""
+    calls = itertools.count()
+
+    def before(this: str, path: str) -> None:
+        if this == operation and part in path and next(calls) >= after:
+            raise error("503 slow down")
+
+    return before
+
+
+def cut_short(place: Place, mode: Any, expected: type[BaseException], message: str) -> None:
+    with place.job(mode) as job:
+        reports = [f for n in range(4) for f in write_partition(job.spec, n, rows(n * 10, n * 10 + 10))]
+        with pytest.raises(expected, match=message):
+            job.commit(reports)
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_an_overwrite_whose_deletes_fail_is_finished_by_the_next_job(tmp_path: Path, error: Any) -> None:
+    place = Place("objects", tmp_path)
+    for first in (1000, 1010, 1020):
+        place.write(first, first + 10, "append")
+    place.handler.before = refusing("delete", "set/part-", error, after=1)
+    expected = UnfinishedCommitError if error is OSError else error
+    cut_short(place, "overwrite", expected, "new files are published.*next job on this path|503")
+    assert set(range(40)) < set(place.ids())
+    place.handler.before = lambda operation, path: None
+    with place.job("append"):
+        assert place.ids() == list(range(40))
+    assert place.leftovers() == []
+
+
+def test_files_that_cannot_be_taken_back_are_taken_back_by_the_next_job(tmp_path: Path) -> None:
+    place = Place("objects", tmp_path)
+    place.write(1000, 1010)
+    place.handler.before = refusing("delete", "set/part-", OSError)
+    place.handler.fail_after = 2
+    cut_short(place, "append", UnfinishedCommitError, "connection was reset.*could not all be taken back.*503")
+    assert len(place.ids()) == 30
+    place.handler.before, place.handler.fail_after = (lambda operation, path: None), None
+    with place.job("append"):
+        assert place.ids() == list(range(1000, 1010))
+    assert place.leftovers() == []
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize(("mode", "operation", "after"), [("append", "delete", 0), ("overwrite", "write", 1)])
+def test_a_commit_that_cannot_be_written_down_is_none(
+    tmp_path: Path, error: Any, mode: Any, operation: str, after: int
+) -> None:
+    place = Place("objects", tmp_path)
+    place.write(1000, 1010)
+    refuse, calls = refusing(operation, "journal.json", error, after=after), list[str]()
+
+    def once(this: str, path: str) -> None:
+        if not calls:
+            try:
+                refuse(this, path)
+            except BaseException:
+                calls.append(path)
+                raise
+
+    place.handler.before = once
+    cut_short(place, mode, WriteError if error is OSError else error, "nothing of it was published: 503|503")
+    assert calls
+    assert place.ids() == list(range(1000, 1010))
+    assert place.leftovers() == []
+
+
+def test_ctrl_c_amid_a_commit_waits_for_the_renames_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place("objects", tmp_path)
+    place.write(1000, 1010)
+    go, move = threading.Event(), place.handler.move
+
+    def slowly(source: str, target: str) -> None:
+        assert go.wait(60)
+        move(source, target)
+
+    def interrupted(*_: Any) -> None:
+        threading.Thread(target=go.set).start()
+        raise KeyboardInterrupt
+
+    place.handler.move = slowly  # type: ignore[method-assign]
+    seen: list[int] = []
+    monkeypatch.setattr(commit, "wait", interrupted)
+    monkeypatch.setattr(commit, "_take_back", lambda *_: seen.extend(place.ids()))
+    with place.job("append") as job:
+        reports = [f for n in range(4) for f in write_partition(job.spec, n, rows(n * 10, n * 10 + 10))]
+        with pytest.raises(KeyboardInterrupt):
+            job.commit(reports)
+    assert place.ids() == sorted(seen)  # nothing appeared later
+
+
+def test_a_job_killed_between_the_two_renames_of_an_exchange_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place("local", tmp_path)
+    place.write(1000, 1010)
+    job = place.job("overwrite")
+    write_partition(job.spec, 0, rows(0, 10))
+    os.rename(place.local, f"{job._place.data}.old")
+    job._finalizer.detach()
+    job._place.lease.release()
+    with place.job("append"):
+        assert place.ids() == list(range(1000, 1010))
+    assert place.leftovers() == []
+
+
 @pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
 def test_on_hdfs_the_files_of_a_job_appear_by_one_rename(tmp_path: Path, mode: Any) -> None:
     place = Place("hdfs", tmp_path)
@@ -356,7 +467,9 @@ def test_a_journal_is_gone_when_all_is_done(tmp_path: Path) -> None:
     filesystem = pafs.LocalFileSystem()
     for name in ("hidden", "old"):
         (tmp_path / name).write_text(name)
-    publish_files(filesystem, [(f"{tmp_path}/hidden", f"{tmp_path}/new")], [f"{tmp_path}/old"], f"{tmp_path}/journal")
+    journal = Journal(filesystem, f"{tmp_path}/journal")
+    publish_files(filesystem, "set", [(f"{tmp_path}/hidden", f"{tmp_path}/new")], [f"{tmp_path}/old"], journal)
+    assert not journal.is_needed
     assert sorted(p.name for p in tmp_path.iterdir()) == ["new"]
 
 

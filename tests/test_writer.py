@@ -23,10 +23,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.errors import ConfigurationError, DataError, SchemaError, SourceError, WriteError
+from parquet_loader.errors import (
+    ConfigurationError,
+    DataError,
+    SchemaError,
+    SourceError,
+    UnfinishedCommitError,
+    WriteError,
+)
 from parquet_loader.schema import Category, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
-from parquet_loader.write import DatasetWriter, WriteOptions, staging, write_dataset
+from parquet_loader.write import DatasetWriter, WriteOptions, publish, staging, write_dataset
 from parquet_loader.write.layout import choose_layout
+from tests import job_places
+from tests.job_places import Place
 
 SCHEMA = Schema({"x": Scalar("int64"), "t": Tensor("float32", (256,))})
 NOISE = np.random.default_rng(0).standard_normal((1000, 256), dtype=np.float32)  # does not compress
@@ -477,6 +486,100 @@ def test_other_file_systems_publish_by_moving_and_replace_by_deleting(tmp_path: 
         write_and_raise(writer, Interrupted)
     assert numbers_in(tmp_path / "a/d") == list(range(200))
     assert not [n for n in everything_below(tmp_path) if n.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_delete_that_fails_costs_no_row_of_the_new_data_set(tmp_path: Path, error: type[BaseException]) -> None:
+    place = Place("objects", tmp_path)
+    for first in (1000, 1010, 1020):
+        place.write(first, first + 10, "append")
+    deleted = []
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "delete":
+            deleted.append(path)
+            if len(deleted) == 2:
+                raise error("503 slow down")
+
+    place.handler.before = refuse
+    writer = DatasetWriter(place.path, mode="overwrite", filesystem=place.filesystem)
+    writer.write(job_places.rows(0, 50))
+    with pytest.raises(UnfinishedCommitError if error is OSError else error) as caught:
+        writer.close()
+    left = place.ids()
+    assert left[:50] == list(range(50))
+    if error is OSError:
+        message = str(caught.value)
+        assert "the new files are published, but 1 of 3 old ones could not be deleted (503 slow down)" in message
+        assert deleted[1] in message
+        assert len(left) == 60
+        assert len(deleted) == 3
+    with pytest.raises(WriteError, match="its files are published"):
+        writer.close()
+    writer.abort()
+    assert place.ids() == left
+    assert place.leftovers() == []
+
+
+def test_files_that_cannot_be_taken_back_are_named(tmp_path: Path) -> None:
+    place = Place("objects", tmp_path)
+    place.write(1000, 1010)
+    place.handler.fail_after = 1
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "delete" and "/part-" in path:
+            raise OSError("503 slow down")
+
+    place.handler.before = refuse
+    writer = DatasetWriter(place.path, mode="append", options=job_places.SMALL, filesystem=place.filesystem)
+    writer.write(job_places.rows(0, 1000))
+    with pytest.raises(UnfinishedCommitError, match=r"reset\), and 1 of its 2 new files could .* back") as caught:
+        writer.close()
+    assert [path in str(caught.value) for path in visible(place.local)].count(True) == 1
+    assert len(visible(place.local)) == 2
+
+
+def test_an_exchange_that_is_interrupted_between_its_renames_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_renameat2_exchange", lambda *_: False)
+    write_dataset(batch(3), tmp_path / "d", SCHEMA)
+    rename, calls = os.rename, list[str]()
+
+    def interrupt(source: str, target: str) -> None:
+        rename(source, target)
+        calls.append(source)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    writer = DatasetWriter(tmp_path / "d", SCHEMA, mode="overwrite")
+    writer.write(batch(5))
+    monkeypatch.setattr(os, "rename", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.close()
+    assert calls[0] == str(tmp_path / "d")
+    assert numbers_in(tmp_path / "d") == [0, 1, 2]
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_what_was_exchanged_is_kept_where_the_disk_does_not_confirm_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dataset(batch(3), tmp_path / "d", SCHEMA)
+    sync = publish.sync_directory
+
+    def refuse(filesystem: Any, path: str) -> None:
+        if path == str(tmp_path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(filesystem, path)
+
+    monkeypatch.setattr(publish, "sync_directory", refuse)
+    with pytest.raises(
+        UnfinishedCommitError, match=r"published, but .* \(Input/output error\); what they .* lies in"
+    ) as caught:
+        write_dataset(batch(5), tmp_path / "d", SCHEMA, mode="overwrite")
+    assert numbers_in(tmp_path / "d") == list(range(5))
+    assert numbers_in(str(caught.value).rsplit(" ", 1)[1]) == [0, 1, 2]
 
 
 def test_stores_that_cannot_rename_get_a_copy(tmp_path: Path) -> None:

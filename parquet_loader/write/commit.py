@@ -3,7 +3,8 @@
 Where directories can be renamed, all files appear by one rename of the job's own subdirectory. Elsewhere they are
 renamed one by one under the cover of a journal in the job's directory: a journal that says ``publish`` means that the
 commit did not come to its end, and what it lists is taken back; one that says ``remove`` means that the new files are
-all there, and the old ones it lists go. Writing the journal anew, or removing it, is the commit.
+all there, and the old ones it lists go. Writing the journal anew, or removing it, is the commit. Where neither way can
+be gone to its end, the journal stays, and the next job on the path goes it.
 """
 
 from __future__ import annotations
@@ -14,18 +15,51 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Literal
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.errors import WriteError
+from parquet_loader.errors import UnfinishedCommitError, WriteError
 from parquet_loader.filesystem import is_local, look_up
 from parquet_loader.write.staging import copy_mode, exchange, join, make_directory, move_file, sync_directory
 from parquet_loader.write.target import check_replaceable, listing, parquet_files
 
 JOURNAL = "journal.json"
 _THREADS = 16
+
+
+class Journal:
+    """What a commit file by file is about to do, for whoever has to bring it to an end.
+
+    Args:
+        filesystem: Where the job lives.
+        path: The journal's file.
+
+    Attributes:
+        is_needed: Whether files have appeared, or may have, of a commit that has not come to its end.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str) -> None:
+        self.path = path
+        self.is_needed = False
+        self._filesystem = filesystem
+
+    def write(self, step: Literal["publish", "remove"], paths: Sequence[str]) -> None:
+        """Write it so that it is the old one or the new one, whole."""
+        content = json.dumps({"step": step, "paths": list(paths)}).encode()
+        # An object appears whole when it is closed.
+        fresh = _fresh(self.path) if renames_directories(self._filesystem) else self.path
+        with self._filesystem.open_output_stream(fresh) as stream:
+            stream.write(content)
+        if fresh != self.path:
+            move_file(self._filesystem, fresh, self.path)
+
+    def remove(self) -> None:
+        """Remove it: the commit is done."""
+        self._filesystem.delete_file(self.path)
+        self.is_needed = False
 
 
 def renames_directories(filesystem: pafs.FileSystem) -> bool:
@@ -51,6 +85,7 @@ def publish_directory(
 
     Raises:
         WriteError: files have appeared in `path` since the job began.
+        UnfinishedCommitError: all is published, but the directory's name could not be forced to the disk.
     """
     if mode == "overwrite" and listing(filesystem, path):
         check_replaceable(listing(filesystem, path), path)
@@ -62,33 +97,74 @@ def publish_directory(
             raise WriteError(f"{path}: while the job ran, others wrote into the directory; nothing was published")
         path = join(path, folder)
         _rename_directory(filesystem, data, path)
-    if is_local(filesystem):
+    try:
         sync_directory(filesystem, os.path.dirname(os.path.realpath(path)))
+    except OSError as error:
+        raise UnfinishedCommitError(
+            f"{path}: the new files are published, but their directory's name could not be forced to the disk "
+            f"({error.strerror})"
+        ) from error
     return path
 
 
 def publish_files(
-    filesystem: pafs.FileSystem, moves: Sequence[tuple[str, str]], replaced: Sequence[str], journal: str
+    filesystem: pafs.FileSystem,
+    path: str,
+    moves: Sequence[tuple[str, str]],
+    replaced: Sequence[str],
+    journal: Journal,
 ) -> None:
     """Let files appear one by one, then delete those they replace.
 
     Args:
         filesystem: Any.
+        path: The data set, for errors.
         moves: Hidden path and path of each file; hidden directories may be given where these can be renamed.
         replaced: Paths of the files that go.
-        journal: Path for the journal.
+        journal: Not written yet.
+
+    Raises:
+        UnfinishedCommitError: all files are published, and not all of those they replace are deleted; or a part is
+            published that could not be taken back. The journal stays then, and has to be kept: the next job on the
+            path goes by it.
     """
     targets = [target for _, target in moves]
-    _write_journal(filesystem, journal, "publish", targets)
+    journal.write("publish", targets)
+    journal.is_needed = True
     try:
         _each(lambda move: _move(filesystem, *move), moves)
-    except BaseException:
-        _each(lambda target: _remove(filesystem, target), targets)
+        if replaced:
+            journal.write("remove", replaced)
+        else:
+            journal.remove()
+    except BaseException as error:
+        _take_back(filesystem, path, targets, journal, error)
         raise
     if replaced:
-        _write_journal(filesystem, journal, "remove", list(replaced))
-        _each(lambda old: _remove(filesystem, old), replaced)
-    filesystem.delete_file(journal)
+        try:
+            _each(lambda old: _remove(filesystem, old), replaced)
+        except (OSError, pa.ArrowException) as error:
+            raise UnfinishedCommitError(
+                f"{path}: the new files are published, but not all of the {len(replaced)} old ones could be deleted "
+                f"({error}), so that readers see both; the next job on this path deletes the others"
+            ) from error
+        with contextlib.suppress(OSError, pa.ArrowException):
+            journal.remove()
+        journal.is_needed = False
+
+
+def _take_back(
+    filesystem: pafs.FileSystem, path: str, targets: Sequence[str], journal: Journal, why: BaseException
+) -> None:
+    try:
+        journal.write("publish", targets)  # whatever has become of the write or removal that failed
+        _each(lambda target: _remove(filesystem, target), targets)
+    except (OSError, pa.ArrowException) as error:
+        raise UnfinishedCommitError(
+            f"{path}: the commit failed ({why}), and what it had published could not all be taken back ({error}): "
+            "readers may see a part of the new files until the next job on this path takes them back"
+        ) from why
+    journal.is_needed = False
 
 
 def finish_or_undo(filesystem: pafs.FileSystem, journal: str) -> None:
@@ -160,25 +236,23 @@ def _remove(filesystem: pafs.FileSystem, path: str) -> None:
             filesystem.delete_file(path)
 
 
-def _write_journal(filesystem: pafs.FileSystem, path: str, step: str, paths: list[str]) -> None:
-    """Write the journal so that it is the old one or the new one, whole."""
-    content = json.dumps({"step": step, "paths": paths}).encode()
-    fresh = _fresh(path) if renames_directories(filesystem) else path  # an object appears whole when it is closed
-    with filesystem.open_output_stream(fresh) as stream:
-        stream.write(content)
-    if fresh != path:
-        move_file(filesystem, fresh, path)
-
-
 def _fresh(path: str) -> str:
     return f"{path}.new"
 
 
 def _each(function: Callable[[Any], None], items: Sequence[Any]) -> None:
-    """Call a function for every item from several threads, all of them even if one fails, and raise the first error."""
+    """Call a function for every item from several threads, all of them even if one fails, and raise the first error.
+
+    After Ctrl-C no more calls begin, and those under way end before it is raised.
+    """
     if not items:
         return
-    with ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="parquet_loader-commit") as pool:
-        futures = [pool.submit(function, item) for item in items]
+    pool = ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="parquet_loader-commit")
+    futures: list[Future[None]] = []
+    try:
+        futures.extend(pool.submit(function, item) for item in items)
+        wait(futures)
+    finally:
+        pool.shutdown(cancel_futures=True)
     for future in futures:
         future.result()

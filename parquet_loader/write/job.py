@@ -10,8 +10,9 @@ again, or run twice at once: what no report names is never published.
         journal.json                    where there is no one rename: see `commit`
     <parent>/.<name>.job-<id>.lease     held while the driver lives
 
-A job that ends removes its directory. One that is killed leaves it; every `Job` on the same path begins by removing
-those whose lease nobody holds.
+A job that ends removes its directory. One that is killed leaves it, and so does one whose commit file by file could be
+brought neither forward nor back; every `Job` on the same path begins by finishing and removing those whose lease nobody
+holds.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from parquet_loader.filesystem import PathLike, is_local, list_below, resolve
 from parquet_loader.schema import Schema
 from parquet_loader.write.commit import (
     JOURNAL,
+    Journal,
     finish_or_undo,
     publish_directory,
     publish_files,
@@ -45,7 +47,15 @@ from parquet_loader.write.lease import NEW_SUFFIX, Lease, dead_lease, remove_unn
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.packer import Packer
 from parquet_loader.write.publish import storage_errors
-from parquet_loader.write.staging import StagedFile, join, make_directory, move_file, remove_tree, sync_directory
+from parquet_loader.write.staging import (
+    StagedFile,
+    finish_exchange,
+    join,
+    make_directory,
+    move_file,
+    remove_tree,
+    sync_directory,
+)
 from parquet_loader.write.target import (
     check_appendable,
     check_new,
@@ -153,6 +163,7 @@ class Job:
             remove_dead_jobs(self._filesystem, self.path)
             self._check_target(schema)
             self._place = self._make_place()
+        self._journal = Journal(self._filesystem, join(self._place.root, JOURNAL))
         self._finalizer = weakref.finalize(self, self._place.remove)
         sizes = options or WriteOptions()
         self.spec = JobSpec(self.path, self._place.tasks, self._filesystem, schema, sizes, self._metadata())
@@ -183,6 +194,8 @@ class Job:
         Raises:
             WriteError: a file is not there as reported, the job was taken for dead, or the file system refuses.
                 Nothing is published then.
+            UnfinishedCommitError: on object stores and mount points: all is published, and not all that it replaces is
+                deleted; or a part is published that could not be taken back. The next job on the path finishes that.
         """
         if not self._is_open:
             raise WriteError(f"{self.path}: the job is closed; nothing more can be published")
@@ -202,6 +215,9 @@ class Job:
     def abort(self) -> None:
         """Remove all that was written and is not published; idempotent, never raises."""
         self._is_open = False
+        if self._journal.is_needed:  # by the next job, which finds this one's directory as that of a dead one
+            self._finalizer.detach()
+            self._place.lease.release()
         self._finalizer()
 
     def _check_target(self, schema: Schema) -> None:
@@ -270,7 +286,7 @@ class Job:
         home = join(self.path, f"job-{id_}") if whole else self.path
         pairs = [(place.data, home)] if whole else [(source, join(home, name)) for source, name in moves]
         replaced = old if self._mode == "overwrite" else []
-        publish_files(self._filesystem, pairs, replaced, join(place.root, JOURNAL))
+        publish_files(self._filesystem, self.path, pairs, replaced, self._journal)
         return home
 
 
@@ -313,6 +329,8 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
             with dead_lease(filesystem, place.lease.path) as is_dead:
                 if is_dead:
                     finish_or_undo(filesystem, join(place.root, JOURNAL))
+                    if is_local(filesystem):
+                        finish_exchange(place.data, real)
                     place.remove_files()
                     for left in (n for n in names if n.startswith(os.path.basename(place.lease.path))):
                         with contextlib.suppress(OSError, pa.ArrowException):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.errors import ParquetLoaderError, WriteError
+from parquet_loader.errors import ParquetLoaderError, UnfinishedCommitError, WriteError
 from parquet_loader.filesystem import is_local, look_up
 from parquet_loader.write.staging import (
     StagedFile,
@@ -29,7 +29,8 @@ class Publication:
 
     Locally, ``replace=True`` stages in a hidden directory beside `path` and exchanges the two. Where that cannot be
     (object stores, mount points, a read-only parent), files are staged in `path` itself, published, and the old ones
-    deleted after: a reader that lists in between sees both.
+    deleted after: a reader that lists in between sees both. Once all new files are published nothing removes them any
+    more, whatever becomes of the old ones.
 
     Args:
         filesystem: Where the data set lives.
@@ -43,10 +44,16 @@ class Publication:
         self.replace = replace
         self._id = uuid.uuid4().hex
         self._staged: list[StagedFile] = []
+        self._is_published = False
         self._created = look_up(filesystem, path).type == pafs.FileType.NotFound
         self._beside = self._make_beside() if replace and not self._created and is_local(filesystem) else None
         if self._beside is None:
             make_directory(filesystem, path)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the new files have appeared, all of them."""
+        return self._is_published
 
     @property
     def id(self) -> str:
@@ -64,6 +71,8 @@ class Publication:
 
         Raises:
             OSError: one cannot be renamed; none is published then.
+            UnfinishedCommitError: all are published, but what they replace is not gone; or some are, and cannot be
+                taken back.
         """
         old = listing(self.filesystem, self.path) if self.replace else []
         if self.replace:
@@ -75,13 +84,14 @@ class Publication:
             self._exchange(self._beside)
         else:
             self._publish_in_place()
-            for info in old:
-                if info.type == pafs.FileType.File and not self._is_ours(info.base_name):
-                    self.filesystem.delete_file(info.path)
+            self._is_published = True
+            self._delete([i for i in old if i.type == pafs.FileType.File and not self._is_ours(i.base_name)])
         return [join(self.path, os.path.basename(file.path)) for file in self._staged]
 
     def discard(self) -> None:
-        """Remove every trace; never raises."""
+        """Remove every trace of what is not published; never raises."""
+        if self._is_published:
+            return
         for file in self._staged:
             file.discard()
         if self._beside is not None:
@@ -105,26 +115,64 @@ class Publication:
     def _exchange(self, beside: str) -> None:
         target = os.path.realpath(self.path)
         exchange(beside, target)
-        sync_directory(self.filesystem, os.path.dirname(target))
-        self._beside = None
+        self._is_published = True
+        try:
+            sync_directory(self.filesystem, os.path.dirname(target))
+        except OSError as error:
+            raise UnfinishedCommitError(
+                f"{self.path}: the new files are published, but their directory's name could not be forced to the disk "
+                f"({reason(error)}); what they replaced lies in {beside}"
+            ) from error
         remove_tree(beside)
 
     def _publish_in_place(self) -> None:
-        done: list[StagedFile] = []
         try:
             for file in self._staged:
                 file.publish()
-                done.append(file)
             sync_directory(self.filesystem, self.path)
             if self._created:
                 sync_directory(self.filesystem, os.path.dirname(self.path))
-        except BaseException:
-            for file in done:
-                file.discard()
+        except (OSError, pa.ArrowException) as error:
+            if left := self._not_taken_back():
+                raise UnfinishedCommitError(
+                    f"{self.path}: the data set could not be written ({reason(error)}), and {len(left)} of its "
+                    f"{len(self._staged)} new files could not be taken back: delete {_some(left)}"
+                ) from error
             raise
+
+    def _not_taken_back(self) -> list[str]:
+        """Remove the new files, and return those that may be there nevertheless."""
+        for file in self._staged:
+            file.discard()
+        paths = [file.path for file in self._staged]
+        with contextlib.suppress(OSError, pa.ArrowException):
+            return [path for path in paths if look_up(self.filesystem, path).type != pafs.FileType.NotFound]
+        return paths
+
+    def _delete(self, old: list[pafs.FileInfo]) -> None:
+        """Delete files that the new ones replace, every one that can be."""
+        left: list[str] = []
+        why: Exception | None = None
+        for info in old:
+            try:
+                self.filesystem.delete_file(info.path)
+            except FileNotFoundError:
+                continue
+            except (OSError, pa.ArrowException) as error:
+                left.append(info.path)
+                why = why or error
+        if why is not None:
+            raise UnfinishedCommitError(
+                f"{self.path}: the new files are published, but {len(left)} of {len(old)} old ones could not be "
+                f"deleted ({reason(why)}), so that readers see both: delete {_some(left)}"
+            ) from why
 
     def _is_ours(self, name: str) -> bool:
         return name.lstrip(".").startswith(f"part-{self._id}-")
+
+
+def _some(paths: list[str]) -> str:
+    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if paths[3:] else "")
 
 
 @contextlib.contextmanager
@@ -135,7 +183,11 @@ def storage_errors(path: str) -> Iterator[None]:
     except ParquetLoaderError:
         raise
     except (OSError, pa.ArrowException) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise WriteError(
-            f"{path}: the data set could not be written, and nothing of it was published: {reason}"
+            f"{path}: the data set could not be written, and nothing of it was published: {reason(error)}"
         ) from error
+
+
+def reason(error: BaseException) -> str:
+    """Return what an error says, without its number."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -26,6 +26,7 @@ _NO_DIRECTORIES = {"s3", "gcs", "abfs"}
 _COPY_BYTES = 8 * 2**20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_ASIDE = ".old"
 _NO_METADATA: Mapping[bytes, bytes] = MappingProxyType({})
 
 
@@ -133,14 +134,25 @@ def exchange(staged: str, path: str) -> None:
     """
     if _renameat2_exchange(staged, path):
         return
-    aside = f"{staged}.old"
-    os.rename(path, aside)
+    aside = f"{staged}{_ASIDE}"
     try:
+        os.rename(path, aside)
         os.rename(staged, path)
-    except OSError:
-        os.rename(aside, path)
+    except BaseException:
+        finish_exchange(staged, path)
         raise
     os.rename(aside, staged)
+
+
+def finish_exchange(staged: str, path: str) -> None:
+    """Give `path` back to what had it, where an `exchange` was cut short between its two renames.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    aside = f"{staged}{_ASIDE}"
+    if os.path.lexists(aside) and not os.path.lexists(path):
+        os.rename(aside, path)
 
 
 def copy_mode(source: str, target: str) -> None:

@@ -61,9 +61,10 @@ class DatasetWriter:
             first batch (see `parquet_loader.schema.encode.to_table`).
         mode: ``"error"`` refuses a directory that is not empty. ``"append"`` adds files to those there, which must
             have the same schema. ``"overwrite"`` replaces the directory by the new files when the writer is closed:
-            on Linux, on a local file system, in one atomic exchange of two directories; elsewhere by two renames; on
-            object stores and mount points the new files appear one by one and the old ones are deleted after, so that
-            a reader that lists in between sees both. It refuses directories that hold anything but Parquet files.
+            on Linux, on a local file system, in one atomic exchange of two directories; elsewhere by two renames (a
+            kill between them leaves the old one beside, as ``.<name>-*.tmp.old``); on object stores and mount points
+            the new files appear one by one and the old ones are deleted after, so that a reader that lists in between,
+            or after a delete that failed, sees both. It refuses directories that hold anything but Parquet files.
         options: Sizes and codec.
         filesystem: A `pyarrow.fs.FileSystem`; `path` is then a path within it.
 
@@ -167,6 +168,8 @@ class DatasetWriter:
 
         Raises:
             WriteError: the file system refuses; nothing was published.
+            UnfinishedCommitError: with ``mode="overwrite"``: the new files are published, but old ones could not be
+                deleted; or some are, and could not be taken back.
             SchemaError: nothing was written and there is no schema to write an empty file with.
         """
         if self._summary is not None:
@@ -213,7 +216,8 @@ class DatasetWriter:
 
     def _check_open(self) -> None:
         if self._is_aborted:
-            raise WriteError(f"{self.path}: the writer was aborted by an error or by abort(); nothing was published")
+            what = "its files are published" if self._publication.is_published else "nothing was published"
+            raise WriteError(f"{self.path}: the writer was aborted by an error or by abort(); {what}")
         if self._summary is not None:
             raise WriteError(f"{self.path}: the writer is closed; mode='append' in a new one adds rows")
 
