@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from parquet_loader.errors import ConfigurationError
+import pyarrow as pa
+
+from parquet_loader.errors import ConfigurationError, DataError, SchemaError
 from parquet_loader.frames import Kept, keep
 from parquet_loader.frames.keys import dask_key, digest, pandas_key, spark_key
 from parquet_loader.loader import BatchedDataLoader
@@ -69,12 +71,20 @@ def from_pandas(
     """
     if hasattr(frame, "__next__"):
         raise ConfigurationError("from_pandas: an iterator can be read only once; write_dataset takes it")
-    key = digest("pandas", pandas_key(frame, schema), write_options)
+    frame = _held(frame)
+    content, rows = pandas_key(frame, schema)
+    key = digest("pandas", content, write_options)
 
     def write(path: str) -> object:
         known = schema or Schema.from_arrow(next(iter_tables(frame)).schema)
         with Job(path, known, options=write_options) as job:
-            return job.commit(write_partition(job.spec, 0, frame))
+            files = write_partition(job.spec, 0, frame)
+            if (written := sum(file.rows for file in files)) != rows:
+                raise DataError(
+                    f"from_pandas: the frame had {rows} rows when it was first read and {written} when it was written; "
+                    "a frame has to stay as it is, and to be one that can be read twice"
+                )
+            return job.commit(files)
 
     return _converted(key, write, batch_size, cache_dir, keep_files, loader_options)
 
@@ -125,6 +135,17 @@ def from_spark(
         return write_spark(df, path, schema, options=write_options)
 
     return _converted(key, write, batch_size, cache_dir, keep_files, loader_options)
+
+
+def _held(frame: Any) -> Any:
+    """Return a frame that can be read twice, which an Arrow stream of somebody else's cannot always."""
+    own = isinstance(frame, pa.Table) or type(frame).__module__.partition(".")[0] in ("pandas", "polars")
+    if own or not hasattr(frame, "__arrow_c_stream__"):
+        return frame
+    try:
+        return pa.RecordBatchReader.from_stream(frame).read_all()
+    except (pa.ArrowException, ValueError) as error:
+        raise SchemaError(f"from_pandas: {type(frame).__name__} is no table: {str(error).splitlines()[0]}") from None
 
 
 def _converted(

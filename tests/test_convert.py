@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from parquet_loader import ConfigurationError, DataError, Scalar, Schema, from_dask, from_pandas
@@ -65,6 +66,39 @@ def test_what_does_not_fit_leaves_nothing(cache: Path) -> None:
     assert entries(cache) == []
     with pytest.raises(ConfigurationError, match="only once"):
         from_pandas(iter([frame()]), 10, cache_dir=cache)
+
+
+class Once:
+    """Arrow data that can be read once."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.reader = table.to_reader()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.reader.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize("schema", [None, Schema({"id": Scalar("int64"), "x": Scalar("float64")})])
+def test_a_stream_that_can_be_read_once_loses_no_row_and_shares_with_its_table(cache: Path, schema: Any) -> None:
+    table = pa.Table.from_pandas(frame(), preserve_index=False)
+    one = from_pandas(Once(table), 40, schema=schema, cache_dir=cache)
+    assert sum(len(batch["id"]) for batch in one) == 100
+    two = from_pandas(table, 40, schema=schema, cache_dir=cache)
+    assert two.path == one.path
+    assert sum(len(batch["id"]) for batch in two) == 100
+
+
+def test_a_frame_that_has_other_rows_the_second_time_is_refused(cache: Path) -> None:
+    class Fleeting(dict[str, Any]):
+        reads = 0
+
+        def items(self) -> Any:
+            self.reads += 1
+            return {"id": np.arange(100 // self.reads)}.items()
+
+    with pytest.raises(DataError, match="had 100 rows when it was first read and 50 when it was written"):
+        from_pandas(Fleeting(), 10, schema=Schema({"id": Scalar("int64")}), cache_dir=cache)
+    assert entries(cache) == []
 
 
 def test_dask_frames_with_the_same_token_are_computed_once(cache: Path) -> None:

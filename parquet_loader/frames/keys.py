@@ -35,15 +35,17 @@ def digest(*parts: object) -> str:
     return hashed.hexdigest()
 
 
-def pandas_key(frame: Any, schema: Schema | None) -> str:
-    """Return a key of the rows as they will be stored; takes about a second for a GB."""
+def pandas_key(frame: Any, schema: Schema | None) -> tuple[str, int]:
+    """Return a key of the rows as they will be stored, and how many there are; takes about a second for a GB."""
+    rows = 0
     hashed = hashlib.blake2b(digest_size=20)
     for table in iter_tables(frame, schema):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(table)
         hashed.update(memoryview(sink.getvalue()))
-    return hashed.hexdigest()
+        rows += table.num_rows
+    return hashed.hexdigest(), rows
 
 
 def dask_key(data: Any) -> str:
