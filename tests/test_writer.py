@@ -566,7 +566,7 @@ def test_what_was_exchanged_is_kept_where_the_disk_does_not_confirm_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_dataset(batch(3), tmp_path / "d", SCHEMA)
-    sync = publish.sync_directory
+    sync = staging.sync_directory
 
     def refuse(filesystem: Any, path: str) -> None:
         if path == str(tmp_path):
