@@ -1,6 +1,8 @@
 """Row groups of files that are not local, fetched ahead of their decoding, within a share of memory.
 
-They are begun in the plan's order.
+They are begun in the plan's order. What is on its way shares the line, so that at first only row groups of the window
+with which the pass begins are, and another for each that has arrived: the first batch comes as soon as the line can
+carry its window.
 
 All state belongs to the engine's lock. `step` begins what may begin; what has been fetched is told to the engine from
 the fetcher's thread, which takes the lock for it and does nothing under it but count.
@@ -20,8 +22,9 @@ from parquet_loader.chunks import Copy
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.read import Reader
-from parquet_loader.remote.fetcher import Fetcher, RemoteFigures
+from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.memory import SparseFile
+from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.sizes import Sizing
 from parquet_loader.workers import Workers
 
@@ -93,6 +96,10 @@ class Ahead:
         self._store = reader.chunks.remote
         self._fetcher: Fetcher = reader.chunks.remote.fetcher()
         self._runs: dict[Run, _Fetch] = {}
+        self._first_window = first_window
+        # Row groups of the first window on their way, and how many may be before the last of them has arrived.
+        self._first_in_flight = 0
+        self._most_at_first = 0
         self._coming = self._first_slices(plan, first_window)
         self._next: tuple[int, Slice] | None = next(self._coming, None)
         self._ratio = 1.0 if self._next is None else self._first_ratio(self._next[1].row_group)
@@ -147,6 +154,8 @@ class Ahead:
             has_room = len(self._runs) < most and self._budget.fetched_bytes + estimate <= self._limit_bytes
             if not has_room and (window > needed_window or self._in_flight):
                 return
+            if window > self._first_window and self._first_in_flight and self._in_flight >= self._most_at_first:
+                return
             self._next = next(self._coming, None)
             if piece.run not in self._runs and piece.row_group not in self._broken:
                 self._begin(window, piece, estimate)
@@ -167,12 +176,16 @@ class Ahead:
             return
         self._hold(estimate)
         self._in_flight += 1
+        if window == self._first_window:
+            self._first_in_flight += 1
+            self._most_at_first = max(self._most_at_first, self._first_in_flight)
         work = self._reader.chunks.fetched(piece.row_group, self._fetcher)
         self._fetcher.begin(work, partial(self._arrived, piece.run, fetch))
 
     def _arrived(self, run: Run, fetch: _Fetch, copy: SparseFile | str | None, error: BaseException | None) -> None:
         with self._workers.lock:
             self._in_flight -= 1
+            self._first_in_flight -= fetch.window == self._first_window
             fetch.copy, fetch.error = copy, error
             held = 0
             if isinstance(copy, SparseFile):

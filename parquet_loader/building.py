@@ -9,7 +9,7 @@ from typing import Literal
 from parquet_loader.cache import CacheStats
 from parquet_loader.cursor import Cursor
 from parquet_loader.plan import Slice
-from parquet_loader.remote.fetcher import RemoteFigures
+from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.window import Assembly, Window
 from parquet_loader.workers import STAGES
 
@@ -19,6 +19,7 @@ class Budget:
     """Bytes held and work done; belongs to the engine's lock.
 
     Attributes:
+        limit_bytes: What windows and reads may hold together.
         held_bytes, peak_bytes: What the loader holds now, and held at most.
         reading_bytes: Of these, what row groups being decoded take.
         fetched_bytes: Of these, what was fetched of files that are not local, or is on its way, and not decoded yet.
@@ -27,6 +28,7 @@ class Budget:
         skipped: Row groups left out because of an error, each with its reason.
     """
 
+    limit_bytes: int
     held_bytes: int = 0
     peak_bytes: int = 0
     reading_bytes: int = 0
@@ -39,6 +41,10 @@ class Budget:
         """Count memory taken, or with a negative number let go of."""
         self.held_bytes += change
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+
+    def fits(self, needed: int) -> bool:
+        """Whether so many bytes more have room; what is fetched ahead has a share of its own."""
+        return self.held_bytes - self.fetched_bytes + needed <= self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)

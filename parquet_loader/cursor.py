@@ -15,6 +15,7 @@ class Cursor:
         reader: Reads it.
         row_group: Which.
         batch_rows: About how many rows are decoded at a time; rows that are not decoded may come more at a time.
+        fetched: Its bytes, where they were fetched; see `Copy`.
     """
 
     def __init__(self, reader: Reader, row_group: int, batch_rows: int, fetched: Copy = None) -> None:

@@ -99,7 +99,7 @@ class Engine:
         staging: Where ragged rows wait.
         num_threads: Number of workers.
         is_first: Whether memory is touched for the first time: then windows take several times as long to make, and
-            the first batch waits until the second window is there too, so that no later batch has to.
+            the first batch of local files waits until the second window is there too, so that no later batch has to.
         skips: Whether a row group that cannot be read is left out, instead of raising.
         first_batch: Where in the epoch to begin.
     """
@@ -119,7 +119,7 @@ class Engine:
         skips: bool,
         first_batch: int = 0,
     ) -> None:
-        self.budget = Budget()
+        self.budget = Budget(int(sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)))
         self.workers = Workers(self._choose, num_threads)
         self._plan = plan
         self._reader = reader
@@ -128,7 +128,8 @@ class Engine:
         self._allocator = allocator
         self._parts = Parts.of(reader.columns, 2 * num_threads)
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
-        self._fills_first = is_first and processor is None
+        # Where files are not local, a line is slower than memory, however fresh.
+        self._fills_first = is_first and processor is None and reader.chunks.remote is None
         capacity = plan.largest_window_rows + plan.batch_size
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
         self._room = Room(capacity, ragged_bytes, staging, allocator)
@@ -147,7 +148,6 @@ class Engine:
             self.budget,
             self.workers,
             self._coming,
-            self._fits,
             first_window=self._first_window,
             skips=skips,
         )
@@ -334,21 +334,16 @@ class Engine:
     def _arena_bytes(self) -> int:
         return self._allocator.taken_bytes(int(self._room.rows * self._sizing.row.wide))
 
-    def _fits(self, needed: int) -> bool:
-        return self.budget.held_bytes - self.budget.fetched_bytes + needed <= self._sizing.limit_bytes * (
-            SHARE_WINDOWS + SHARE_READS
-        )
-
     def _window_job(self, window: Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:
             case "new" if self._parts.wide and len(self._handed) > 1 and not self._is_awaited:
                 return None  # in a moment the window before last is let go of, and its warm memory is free
-            case "new" if may_exceed or self._fits(owed + self._arena_bytes()):
+            case "new" if may_exceed or self.budget.fits(owed + self._arena_bytes()):
                 return self._prepare_job(window)
             case "read" if window.waiting:
                 return self._reads.job(window, owed, may_exceed=may_exceed)
             case "read" if not window.unread and self._carry is not None and window.index == self._next_to_order:
-                if may_exceed or self._fits(owed + window.decoded_bytes):
+                if may_exceed or self.budget.fits(owed + window.decoded_bytes):
                     return self._order_job(window, self._carry)
             case "gather" if window.jobs:
                 return self._gather_job(window, window.jobs.pop(0))

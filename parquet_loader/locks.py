@@ -57,10 +57,19 @@ def _close_registered(descriptor: int) -> None:
             os.close(descriptor)
 
 
-def _write_all(descriptor: int, content: bytes) -> None:
-    done = 0
-    while done < len(content):  # what a full disk cuts short is refused the second time
-        done += os.pwrite(descriptor, content[done:], done)
+def _write_all(descriptor: int, content: bytes | memoryview, offset: int = 0) -> None:
+    left = memoryview(content)
+    while left:  # what a full disk cuts short is refused the second time
+        done = os.pwrite(descriptor, left, offset)
+        left, offset = left[done:], offset + done
+
+
+def _leads_to(path: str, descriptor: int) -> bool:
+    """Whether a path leads to an open file; it may have been deleted, or another file have come there."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 class LockedFile:
@@ -92,12 +101,31 @@ class LockedFile:
         """Whether this process holds the lock: not after `close`, nor in a forked child."""
         return self._descriptor >= 0 and self._pid == os.getpid()
 
-    def write(self, data: bytes, offset: int) -> None:
-        """Overwrite bytes in place; nothing where the lock is not held here."""
+    @property
+    def has_its_name(self) -> bool:
+        """Whether the lock is held here and `path` leads to this very file: another may have come there meanwhile."""
+        with self._lock:
+            return self.is_here and _leads_to(self.path, self._descriptor)
+
+    @property
+    def inode(self) -> int:
+        """Number of the file, which it keeps under another name; the lock has to be held here."""
+        with self._lock:
+            return os.fstat(self._descriptor).st_ino
+
+    def write(self, data: bytes | memoryview, offset: int) -> None:
+        """Overwrite bytes in place, whatever is called by its name now; nothing where the lock is not held here."""
         if self._pid == os.getpid():
             with self._lock:
                 if self._descriptor >= 0:
-                    os.pwrite(self._descriptor, data, offset)
+                    _write_all(self._descriptor, data, offset)
+
+    def resize(self, size: int) -> None:
+        """Cut or lengthen the file to so many bytes, by a hole; nothing where the lock is not held here."""
+        if self._pid == os.getpid():
+            with self._lock:
+                if self._descriptor >= 0:
+                    os.ftruncate(self._descriptor, size)
 
     def close(self) -> None:
         """Let go of the lock; the file stays. Idempotent."""
@@ -144,12 +172,7 @@ def exclusive(path: str, patience_s: float | None = None) -> Iterator[int]:
         descriptor = _open_registered(path, os.O_RDWR | os.O_CREAT)
         try:
             _lock(descriptor, path, patience_s)
-            try:
-                here = os.stat(path)
-            except FileNotFoundError:
-                continue
-            opened = os.fstat(descriptor)
-            if (here.st_dev, here.st_ino) == (opened.st_dev, opened.st_ino):
+            if _leads_to(path, descriptor):
                 _here.holds = True
                 try:
                     yield descriptor

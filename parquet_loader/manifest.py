@@ -15,7 +15,7 @@ from parquet_loader.footers import FooterCache
 from parquet_loader.options import RemoteOptions
 from parquet_loader.remote.store import store_of
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.source import SourceFile
+from parquet_loader.source import Beside, SourceFile
 
 _ARRAYS = ("file_schema", "file_digest", "row_group_file", "row_group_number", "row_group_rows", "row_group_bytes")
 
@@ -25,6 +25,8 @@ def dump_snapshot(snapshot: Snapshot) -> bytes:
     files = [[f.path, f.size_bytes, f.mtime_ns, f.partitions, f.etag] for f in snapshot.files]
     schemas = [schema.serialize().to_pybytes() for schema in (*snapshot.schemas, snapshot.partition_schema)]
     arrays: dict[str, Any] = {name: getattr(snapshot, name) for name in _ARRAYS}
+    beside = [snapshot.beside.directories, sorted(snapshot.beside.hidden)]
+    arrays["beside"] = np.frombuffer(json.dumps(beside).encode(), np.uint8)
     arrays["files"] = np.frombuffer(zlib.compress(json.dumps(files).encode(), 1), np.uint8)
     for number, schema in enumerate(schemas):
         arrays[f"schema_{number}"] = np.frombuffer(schema, np.uint8)
@@ -37,6 +39,7 @@ def load_snapshot(data: bytes, filesystem: pafs.FileSystem, remote: RemoteOption
     """Return the snapshot whose bytes these are, of files in `filesystem`."""
     with np.load(io.BytesIO(data), allow_pickle=False) as stored:
         entries = json.loads(zlib.decompress(stored["files"].tobytes()))
+        directories, hidden = json.loads(stored["beside"].tobytes())
         arrays = {name: stored[name] for name in _ARRAYS}
         count = sum(name.startswith("schema_") for name in stored.files)
         schemas = [pa.ipc.read_schema(pa.py_buffer(stored[f"schema_{n}"].tobytes())) for n in range(count)]
@@ -52,5 +55,6 @@ def load_snapshot(data: bytes, filesystem: pafs.FileSystem, remote: RemoteOption
         partition_schema=schemas[-1],
         footers=FooterCache(filesystem, files, arrays["file_digest"], store),
         remote=store,
+        beside=Beside(tuple(directories), frozenset(hidden)),
         **arrays,
     )

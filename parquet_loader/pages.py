@@ -108,13 +108,16 @@ class RawFile:
         Raises:
             ShortFileError: the file ends before.
             IndexError: `out` has no such row.
+            ValueError: `out` is not contiguous, or not writable.
         """
         rows, width = out.shape
+        if not out.flags.carray:
+            raise ValueError("rows are read into contiguous, writable memory alone")
+        if len(places) and (int(places.min()) < 0 or int(places.max()) >= rows):
+            raise IndexError(f"rows {places.min()} to {places.max()} of {rows}")
         if _PREADV is None:
             self.read(at, [out[place] for place in places.tolist()])
             return
-        if len(places) and (int(places.min()) < 0 or int(places.max()) >= rows or not out.flags.carray):
-            raise IndexError(f"rows {places.min()} to {places.max()} of {rows}")
         address = out.__array_interface__["data"][0]
         for first in range(0, len(places), _MOST_BUFFERS):
             some = places[first : first + _MOST_BUFFERS]

@@ -99,8 +99,9 @@ class Reader:
         return self._canonical(row_group, table, 0, row_filter), self.chunks.encoded_bytes(row_group)
 
     def _table(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
-        types = self._decoder(row_group).raw_columns
-        with self.chunks.raw(row_group, self._decoder(row_group), columns, copy) as raw:
+        decoder = self._decoder(row_group)
+        types = decoder.raw_columns
+        with self.chunks.raw(row_group, decoder, columns, copy) as raw:
             table = self._read_others(row_group, [name for name in columns if name not in raw], copy)
             for name, column in raw.items():
                 table = table.append_column(name, column.array(types[name]))

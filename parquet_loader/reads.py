@@ -5,7 +5,7 @@ All state belongs to the engine's lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from parquet_loader.ahead import Ahead
 from parquet_loader.building import Budget, Building, ReadSlice
@@ -14,7 +14,7 @@ from parquet_loader.cursor import Cursor
 from parquet_loader.errors import ParquetLoaderError, RemoteError
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.read import Reader
-from parquet_loader.remote.fetcher import RemoteFigures
+from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.sizes import Sizing
 from parquet_loader.types import IntArray
 from parquet_loader.workers import Job, Workers
@@ -31,7 +31,6 @@ class Reads:
         budget: What reads are counted in.
         workers: Whose lock this belongs to.
         coming: The windows under way; the engine's own.
-        fits: Whether so many bytes more fit into the budget.
         first_window: Where the pass begins.
         skips: Whether a row group that cannot be read is left out, instead of raising.
     """
@@ -45,7 +44,6 @@ class Reads:
         budget: Budget,
         workers: Workers,
         coming: Collection[Building],
-        fits: Callable[[int], bool],
         *,
         first_window: int,
         skips: bool,
@@ -56,7 +54,6 @@ class Reads:
         self._budget = budget
         self._workers = workers
         self._coming = coming
-        self._fits = fits
         self._first_window = first_window
         self._skips = skips
         self._broken: set[int] = set()
@@ -127,7 +124,7 @@ class Reads:
             alone = may_exceed and not self._busy
             if not alone and self._budget.reading_bytes + flying > sizing.reads_bytes:
                 return None
-            if not may_exceed and not self._fits(owed + flying + int(piece.rows * sizing.row.gathered)):
+            if not may_exceed and not self._budget.fits(owed + flying + int(piece.rows * sizing.row.gathered)):
                 return None
             window.waiting.remove(number)
             return self._slice_job(window, number, flying, whole=whole)

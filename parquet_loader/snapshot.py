@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from parquet_loader.errors import SourceError
 from parquet_loader.footers import FooterCache, same_content
 from parquet_loader.options import RemoteOptions
-from parquet_loader.remote.fetcher import side_by_side
 from parquet_loader.remote.listing import in_parallel, lister_for
 from parquet_loader.remote.store import RemoteStore, store_of
-from parquet_loader.source import Lister, NativeLister, Source, SourceFile, list_files
+from parquet_loader.remote.together import side_by_side
+from parquet_loader.source import Beside, Lister, NativeLister, Source, SourceFile, list_files
 from parquet_loader.types import Digests, IntArray
 
 
@@ -39,6 +39,7 @@ class Snapshot:
         partition_schema: Columns that come from directory names: int64 where all values are integers, else string.
         footers: Parsed footers, kept within a limit and read again as needed.
         remote: What fetches from `filesystem`; None where that is local.
+        beside: What was listed beside the files.
     """
 
     filesystem: pafs.FileSystem
@@ -53,6 +54,7 @@ class Snapshot:
     partition_schema: pa.Schema
     footers: FooterCache
     remote: RemoteStore | None = None
+    beside: Beside = field(default_factory=Beside)
 
     @property
     def rows(self) -> int:
@@ -139,7 +141,7 @@ def open_snapshot(
             else lister_for(store, [] if known is None else [f.path for f in known.files])
         )
 
-    home, files = list_files(source, filesystem, lister_of)
+    home, files, beside = list_files(source, filesystem, lister_of)
     store = store_of(home, settings)
     footers = FooterCache(home, files, remote=store)
     footers.record = record
@@ -186,6 +188,7 @@ def open_snapshot(
         partition_schema=_partition_schema(files),
         footers=footers,
         remote=store,
+        beside=beside,
     )
 
 

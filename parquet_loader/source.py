@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import posixpath
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,23 @@ class SourceFile:
     mtime_ns: int | None
     partitions: tuple[tuple[str, str | None], ...] = ()
     etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a listing showed beside the files, so that a store need not be asked again.
+
+    Attributes:
+        directories: Directories that were listed with all that is below them.
+        hidden: Files there whose names begin with ``_``.
+    """
+
+    directories: tuple[str, ...] = ()
+    hidden: frozenset[str] = frozenset()
+
+    def lacks(self, path: str) -> bool:
+        """Whether there is no such file, whose name begins with ``_``; False where that is not known."""
+        return path not in self.hidden and any(path.startswith(base + "/") for base in self.directories)
 
 
 class Entry(NamedTuple):
@@ -106,8 +124,8 @@ def list_files(
     source: Source,
     filesystem: Any = None,
     lister_of: Callable[[pafs.FileSystem], Lister] = NativeLister,
-) -> tuple[pafs.FileSystem, tuple[SourceFile, ...]]:
-    """List the files that `source` names, through what `lister_of` makes for their filesystem.
+) -> tuple[pafs.FileSystem, tuple[SourceFile, ...], Beside]:
+    """List the files that `source` names, and what is beside them, through what `lister_of` makes for their filesystem.
 
     A directory is searched through all its levels; directories named ``key=value`` below it become columns. Names that
     begin with ``.`` or ``_`` are skipped. Where a directory holds files that end in ``.parquet``, ``.parq`` or
@@ -133,31 +151,34 @@ def list_files(
     assert home is not None
     lister = lister_of(home)
 
-    def expanded(entry: tuple[str, str]) -> list[SourceFile]:
+    def expanded(entry: tuple[str, str]) -> tuple[list[SourceFile], Beside]:
         try:
             return _expand(lister, *entry)
         except OSError as error:
             raise SourceError(f"{entry[1]}: cannot be listed: {without_secrets(str(error))}") from error
 
     if is_local(home) or len(named) == 1:
-        found = [file for entry in named for file in expanded(entry)]
+        found = [expanded(entry) for entry in named]
     else:
         with ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="parquet_loader-footers") as pool:
-            found = [file for files in pool.map(expanded, named) for file in files]
+            found = list(pool.map(expanded, named))
+    files = tuple(file for some, _ in found for file in some)
     seen: set[str] = set()
-    for file in found:
+    for file in files:
         if file.path in seen:
             raise SourceError(f"{file.path}: the source names this file twice; each row is delivered once")
         seen.add(file.path)
-    return home, tuple(found)
+    directories = tuple(base for _, beside in found for base in beside.directories)
+    return home, files, Beside(directories, frozenset[str]().union(*(beside.hidden for _, beside in found)))
 
 
-def _expand(lister: Lister, path: str, name: str) -> list[SourceFile]:
+def _expand(lister: Lister, path: str, name: str) -> tuple[list[SourceFile], Beside]:
     seen = lister.look(path)
     if isinstance(seen, Entry):
-        return [_source_file(seen, "")]
+        return [_source_file(seen, "")], Beside()
     if seen:
-        files = [entry for entry in lister.below(path) if _is_visible(entry.path, path)]
+        below = lister.below(path)
+        files = [entry for entry in below if _is_visible(entry.path, path)]
         what = f"{name}: the directory holds no Parquet files (names beginning with '.' or '_' are skipped)"
         base = path
     elif any(character in path for character in "*?["):
@@ -175,7 +196,8 @@ def _expand(lister: Lister, path: str, name: str) -> list[SourceFile]:
     files = sorted(named or files, key=lambda entry: entry.path)
     if not files:
         raise SourceError(what)
-    return [_source_file(entry, base) for entry in files]
+    beside = frozenset(entry.path for entry in below if posixpath.basename(entry.path).startswith("_"))
+    return [_source_file(entry, base) for entry in files], Beside((base.rstrip("/"),), beside)
 
 
 def _refuse_broken_links(base: str) -> None:

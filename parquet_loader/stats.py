@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from parquet_loader.cache import CacheStats
 from parquet_loader.live import Growth
-from parquet_loader.remote.fetcher import RemoteFigures
+from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.types import format_bytes
 
 

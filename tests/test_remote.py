@@ -29,6 +29,7 @@ from parquet_loader import (
     RemoteOptions,
     SourceError,
 )
+from parquet_loader.ahead import Ahead
 from parquet_loader.loader import BatchedDataLoader as Loader
 from tests.far import Line, Proxy, at_random, far
 
@@ -166,6 +167,35 @@ def test_a_row_group_is_one_request_and_footers_are_read_once(store: Store) -> N
             assert figures is not None
             assert figures.row_groups == figures.row_group_requests == figures.requests == 3 * ROWS // GROUP
         assert proxy.log.count("HEAD", "part-") == 0
+
+
+@pytest.mark.parametrize("begun", [0, 12])
+def test_the_window_with_which_a_pass_begins_has_the_line_for_itself(
+    store: Store, monkeypatch: pytest.MonkeyPatch, begun: int
+) -> None:
+    events: list[tuple[int, int]] = []  # one more or one fewer on the way, of which window
+    begin, arrived = Ahead._begin, Ahead._arrived
+
+    def begins(ahead: Ahead, window: int, *rest: Any) -> None:
+        events.append((1, window))
+        begin(ahead, window, *rest)
+
+    def arrives(ahead: Ahead, run: Any, fetch: Any, *rest: Any) -> None:
+        with ahead._workers.lock:
+            events.append((-1, fetch.window))
+            arrived(ahead, run, fetch, *rest)
+
+    monkeypatch.setattr(Ahead, "_begin", begins)
+    monkeypatch.setattr(Ahead, "_arrived", arrives)
+    with far(store.endpoint) as proxy, opened(proxy, remote("obstore")) as loader:
+        loader.seek(0, begun)
+        assert sum(1 for _ in loader) == len(loader) - begun
+    first = events[0][1]
+    of_first = sum(change > 0 and window == first for change, window in events)
+    assert 1 < of_first < sum(change > 0 for change, _ in events)
+    last_arrival = max(n for n, event in enumerate(events) if event == (-1, first))
+    on_the_way = np.cumsum([change for change, _ in events[: last_arrival + 1]])
+    assert on_the_way.max() == of_first
 
 
 def test_columns_far_apart_are_fetched_alone(store: Store) -> None:

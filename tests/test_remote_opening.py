@@ -109,6 +109,19 @@ def test_globs_and_lists_are_found(bucket: tuple[Path, str], source: Any) -> Non
 
 
 @needs_servers
+def test_a_start_is_a_listing_and_the_footers(bucket: tuple[Path, str], tmp_path: Path) -> None:
+    with far(bucket[1]) as proxy:
+        loader_of(proxy).close()
+        assert len(proxy.log.requests) == 1 + 12
+        pq.write_metadata(pa.schema([("id", pa.int64())]), tmp_path / "_common_metadata")
+        put(bucket[1], "odd/_common_metadata", tmp_path / "_common_metadata")
+        put(bucket[1], "odd/part.parquet", bucket[0] / "many" / "day=0" / "00 (ü%20).parquet")
+    with far(bucket[1]) as proxy:
+        loader_of(proxy, "bucket/odd").close()
+        assert proxy.log.count("GET", "odd/_common_metadata") > 0
+
+
+@needs_servers
 def test_what_is_not_there_is_named(bucket: tuple[Path, str]) -> None:
     with far(bucket[1]) as proxy:
         with pytest.raises(SourceError, match="bucket/none: no such file or directory"):

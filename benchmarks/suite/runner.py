@@ -27,7 +27,6 @@ from benchmarks.suite.workloads import DataSet, Workload
 
 Say = Callable[[str], None]
 
-
 # Allocators give memory back while the other systems take their turns; epochs in training follow one another. So a turn
 # is two epochs of which the second counts, where that is affordable.
 WARMED_BELOW_S = 10.0

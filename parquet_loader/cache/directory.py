@@ -122,6 +122,7 @@ class Directory:
         self._limit_bytes = limit_bytes - (self._places.folders + 3) * self._block_bytes  # the ledger, a probe
         with transaction(self._places, rebuild=True) as account:
             self._take_back(account)
+            _check_locks(self._places)
             _check_sparse(self._places)
             self._make_room(account, 0)  # another limit than before, perhaps
 
@@ -214,12 +215,10 @@ class Directory:
         Raises:
             OSError, TimeoutError: it cannot be published.
         """
-        index, path = filling.publish()
+        index, path, inode = filling.publish()
         name = Name.parse(os.path.basename(path))
-        with contextlib.suppress(FileNotFoundError):
-            inode = os.stat(path).st_ino
-            with self._lock:
-                self._whole[hash(name)] = inode, (1 << len(index.ranges)) - 1
+        with self._lock:
+            self._whole[hash(name)] = inode, (1 << len(index.ranges)) - 1
         return path
 
     def is_fetched_by_other(self, wanted: Wanted) -> bool:
@@ -305,6 +304,16 @@ class Directory:
 
 def _in_blocks(nbytes: int, block_bytes: int) -> int:
     return -(-nbytes // block_bytes) * block_bytes
+
+
+def _check_locks(places: Places) -> None:
+    """Check that the file system's locks do what they say; in a transaction, which holds one.
+
+    Raises:
+        OSError: they do not, and another may be given what is held.
+    """
+    if not is_locked(places.ledger):
+        raise OSError(f"{places.root}: the file system gives one lock to two holders, and a cache relies on locks")
 
 
 def _check_sparse(places: Places) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import Any
 
@@ -31,7 +32,7 @@ class Filling:
         self._ranges = tuple(ranges)
         self._sums = [Checksum() for _ in self._ranges]
         self._written = [begin for begin, _ in self._ranges]
-        self._descriptor = -1
+        self._is_sized = False
 
     def write(self, number: int, data: Any) -> None:
         """Write the next bytes of a range: all of it, or a part of whole 4 KiB blocks.
@@ -39,51 +40,52 @@ class Filling:
         Raises:
             OSError: the disk is full, or does not work.
         """
-        if self._descriptor < 0:
-            self._descriptor = os.open(self._file.path, os.O_WRONLY | os.O_CLOEXEC)
+        if not self._is_sized:
             # Some file systems take more room than is written where a file grows.
-            os.ftruncate(self._descriptor, self._size + index_bytes(len(self._ranges)))
+            self._file.resize(self._size + index_bytes(len(self._ranges)))
+            self._is_sized = True
         view = memoryview(data).cast("B")
         self._sums[number].add(view)
-        self._write(view, self._written[number])
+        self._file.write(view, self._written[number])
         self._written[number] += len(view)
 
-    def _write(self, view: memoryview, at: int) -> None:
-        while len(view):
-            done = os.pwrite(self._descriptor, view, at)
-            view, at = view[done:], at + done
-
-    def publish(self) -> tuple[Index, str]:
-        """Let the row group appear, in place of one for the same columns; return its index and path.
+    def publish(self) -> tuple[Index, str, int]:
+        """Let the row group appear, in place of one for the same columns; return its index, path and inode.
 
         Raises:
             OSError, TimeoutError: it cannot; abandon it.
         """
         assert self._written == [end for _, end in self._ranges], "a range is not whole"
         index = Index(self._size, self._ranges, tuple(total.value for total in self._sums))
-        self._write(memoryview(packed_index(str(self._name), index)), self._size)
-        self._close()
+        self._file.write(packed_index(str(self._name), index), self._size)
         with transaction(self._places) as account:
-            target = self._places.entry(self._name)
+            self._check_name()
+            target, inode = self._places.entry(self._name), self._file.inode
             for other in self._places.of_row_group(self._name.file, self._name.row_group):
                 if other.columns == self._name.columns:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(self._places.entry(other))
                         account.taken_bytes -= other.nbytes
             os.rename(self._file.path, target)
+            if os.stat(target).st_ino != inode:  # the directory was deleted and made anew in this very moment
+                raise FileNotFoundError(errno.ENOENT, "it was deleted, and another came in its place", target)
         self._file.close()
-        return index, target
+        return index, target, inode
 
     def abandon(self) -> None:
         """Remove the file and give back what was reserved; what cannot be removed now, others remove later."""
-        self._close()
         if self._file.is_here:
             with contextlib.suppress(OSError), transaction(self._places) as account:
+                self._check_name()
                 os.unlink(self._file.path)
                 account.taken_bytes -= self._name.nbytes
             self._file.close()
 
-    def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+    def _check_name(self) -> None:
+        """Check that the file is what lies at its path: names are the same whoever fetches a row group.
+
+        Raises:
+            FileNotFoundError: it was deleted, and perhaps another process has begun the same row group.
+        """
+        if not self._file.has_its_name:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._file.path)

@@ -96,7 +96,7 @@ class RowGroups:
 
     def __init__(self, source: Any, filesystem: Any = None, filters: Any = None) -> None:
         snapshot = open_snapshot(source, filesystem)
-        record = declared_unischema(snapshot.filesystem, snapshot.files)
+        record = declared_unischema(snapshot.filesystem, snapshot.files, snapshot.beside)
         self.is_petastorm = record is not None
         self.snapshot: Snapshot = snapshot if record is None else with_partition_types(snapshot, record)
         self.unischema = self._inferred() if record is None else unischema_of(record)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import pyarrow.fs as pafs
@@ -15,9 +16,10 @@ from parquet_loader import hdfs
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.redact import without_secrets
 from parquet_loader.remote.client import words_of
-from parquet_loader.remote.fetcher import Fetcher, side_by_side
+from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.obstores import ObstoreClient, client_for
 from parquet_loader.remote.store import RemoteStore, fsspec_of
+from parquet_loader.remote.together import side_by_side
 from parquet_loader.source import Entry, NativeLister, seen
 
 S = TypeVar("S")
@@ -42,6 +44,8 @@ class ObstoreLister:
         self._client = client
         self._threads = threads
         self._known = sorted(known)
+        # Listings that were begun to see whether a path is a directory: the first page, and what gives the rest.
+        self._begun: dict[str, tuple[Any, Iterator[Any]]] = {}
 
     def look(self, path: str) -> Entry | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
@@ -50,8 +54,9 @@ class ObstoreLister:
         store, key = self._client.placed(path)
         try:
             if key:
-                found = self._client.obstore.list(store, prefix=key + "/", chunk_size=1)
-                if next(iter(found), None):
+                pages = iter(self._client.obstore.list(store, prefix=key + "/", chunk_size=PAGE_KEYS))
+                if first := next(pages, None):
+                    self._begun[path] = first, pages
                     return True
                 return _entry(path, self._client.obstore.head(store, key))
             return True
@@ -73,7 +78,12 @@ class ObstoreLister:
         def some(bounds: tuple[str | None, str | None]) -> list[Entry]:
             after, last = bounds
             found: list[Entry] = []
-            pages = self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=PAGE_KEYS)
+            pages: Iterable[Any]
+            if after is None and base in self._begun:
+                first, rest = self._begun.pop(base)
+                pages = chain([first], rest)
+            else:
+                pages = self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=PAGE_KEYS)
             for page in pages:
                 found.extend(_entry(head + m["path"], m) for m in page if last is None or m["path"] <= last)
                 if last is not None and page[-1]["path"] >= last:

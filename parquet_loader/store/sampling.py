@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ParquetLoaderError, WriteError
+from parquet_loader.locks import holds_exclusive
 from parquet_loader.store.writer import StoreWriter
 from parquet_loader.types import check_int, format_bytes
 
@@ -24,6 +25,7 @@ _REPORT_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
 _STEADY_S = 60.0  # who lived so long starts again at once
 _GRACE_S = 20.0
+_LOOK_S = 0.5  # for ends of processes, where the system does not tell them
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class _Sampler:
 
     status: SamplerStatus
     process: Any = None
+    pidfd: int | None = None  # tells its end, and knows nothing of processes that it has forked
     reports: Connection | None = None
     stop: Connection | None = None
     began: float = 0.0
@@ -184,7 +187,8 @@ def _stop(shared: _Supervised, thread: threading.Thread, pid: int) -> None:
         return
     with contextlib.suppress(OSError):  # the thread has ended already
         shared.wake.send_bytes(b"stop")
-    if thread is not threading.current_thread():
+    # The collector may run this where the store's lock is held, for which the processes wait before they end.
+    if thread is not threading.current_thread() and not holds_exclusive():
         thread.join()
 
 
@@ -233,6 +237,9 @@ def _start(shared: _Supervised, sampler: _Sampler) -> None:
         report.close()
         stopped.close()
     sampler.process, sampler.reports, sampler.stop = process, reports, stop
+    assert process.pid is not None
+    with contextlib.suppress(AttributeError, OSError):  # an older or a simulated kernel
+        sampler.pidfd = os.pidfd_open(process.pid)
     sampler.began, sampler.counted = time.monotonic(), (0, 0, 0, 0.0)
     with shared.changed:
         shared.changed.notify_all()
@@ -241,26 +248,24 @@ def _start(shared: _Supervised, sampler: _Sampler) -> None:
 
 
 def _listen(shared: _Supervised, others: list[Connection], timeout_s: float | None) -> bool:
-    """Wait for a report or for the end of a process, and take note of it; return whether one of `others` spoke."""
-    by_handle: dict[Any, _Sampler] = {}
-    for sampler in shared.samplers:
-        if sampler.process is not None:
-            by_handle[sampler.process.sentinel] = sampler
-            if sampler.reports is not None:
-                by_handle[sampler.reports] = sampler
-    others_spoke = False
-    for handle in wait([*by_handle, *others], timeout_s):
-        if handle in others:
-            others_spoke = True
-            continue
-        sampler = by_handle[handle]
-        if sampler.process is None:
-            continue
-        if handle is sampler.reports:
-            _take_report(shared, sampler)
-        else:
+    """Wait for a report or for the end of a process, and take note of it; return whether one of `others` spoke.
+
+    The pipe of reports, and the one that `multiprocessing` watches, live on in what a process has forked: neither tells
+    its end.
+    """
+    running = [sampler for sampler in shared.samplers if sampler.process is not None]
+    by_report = {sampler.reports: sampler for sampler in running if sampler.reports is not None}
+    pidfds = [sampler.pidfd for sampler in running if sampler.pidfd is not None]
+    if len(pidfds) < len(running):
+        timeout_s = _LOOK_S if timeout_s is None else min(timeout_s, _LOOK_S)
+    ready = wait([*by_report, *pidfds, *others], timeout_s)
+    for handle in ready:
+        if isinstance(handle, Connection) and handle in by_report:
+            _take_report(shared, by_report[handle])
+    for sampler in running:
+        if not sampler.process.is_alive():
             _note_end(shared, sampler)
-    return others_spoke
+    return any(handle in others for handle in ready)
 
 
 def _take_report(shared: _Supervised, sampler: _Sampler) -> None:
@@ -294,13 +299,17 @@ def _take_report(shared: _Supervised, sampler: _Sampler) -> None:
 
 def _note_end(shared: _Supervised, sampler: _Sampler) -> None:
     """A process has ended: take its last words, and see when it is to start again."""
-    while sampler.reports is not None:
+    while sampler.reports is not None and sampler.reports.poll():
         _take_report(shared, sampler)
-    process, sampler.process = sampler.process, None
-    process.join()
+    if sampler.reports is not None:  # a process that it has forked keeps the other end open
+        sampler.reports.close()
+    if sampler.pidfd is not None:
+        os.close(sampler.pidfd)
     if sampler.stop is not None:
         sampler.stop.close()
-        sampler.stop = None
+    sampler.reports = sampler.pidfd = sampler.stop = None
+    process, sampler.process = sampler.process, None
+    process.join()
     before = [a + b for a, b in zip(sampler.before, sampler.counted, strict=True)]
     sampler.before = int(before[0]), int(before[1]), int(before[2]), float(before[3])
     sampler.counted = (0, 0, 0, 0.0)

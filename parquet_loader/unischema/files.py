@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from parquet_loader.errors import DataError, SchemaError, SourceError
 from parquet_loader.filesystem import look_up
-from parquet_loader.source import SourceFile
+from parquet_loader.source import Beside, SourceFile
 from parquet_loader.unischema.records import UnischemaRecord, read_unischema
 
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
@@ -55,8 +55,12 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
     return found
 
 
-def declared_unischema(filesystem: pafs.FileSystem, files: Sequence[SourceFile]) -> UnischemaRecord | None:
+def declared_unischema(
+    filesystem: pafs.FileSystem, files: Sequence[SourceFile], beside: Beside | None = None
+) -> UnischemaRecord | None:
     """Return the Unischema that a source's data sets carry, or None where there is none.
+
+    What is known to lie beside the files is not asked about again.
 
     Raises:
         DataError: the metadata are refused, because they hold what Petastorm does not write.
@@ -65,6 +69,8 @@ def declared_unischema(filesystem: pafs.FileSystem, files: Sequence[SourceFile])
     """
     first: tuple[str, UnischemaRecord] | None = None
     for root in roots_of(files):
+        if beside is not None and beside.lacks(posixpath.join(root, COMMON_METADATA)):
+            continue
         data = (metadata_of(filesystem, root) or {}).get(UNISCHEMA_KEY)
         if data is None:
             continue

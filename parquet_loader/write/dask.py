@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -22,8 +23,10 @@ from parquet_loader.write.writer import WriteMode
 
 _INFER_ROWS_BYTES = 2**20
 
-# Iterators that were begun in this process.
-_begun: weakref.WeakSet[Any] = weakref.WeakSet()
+# Iterators that were begun in this process, by identity: they need not be hashable. Those that cannot be referenced
+# weakly (of lists, `map`, `zip`) are kept alive, the last so many of them; used up, they hold next to nothing.
+_begun: weakref.WeakValueDictionary[int, Iterator[Any]] = weakref.WeakValueDictionary()
+_begun_and_kept: deque[Iterator[Any]] = deque(maxlen=1024)
 
 
 def write_dask(
@@ -209,12 +212,15 @@ def _unread(data: Any, what: str) -> Any:
         WriteError: an iterator that was read from before, by an attempt that failed, or to infer the schema.
     """
     if isinstance(data, Iterator):
-        if data in _begun:
+        if _begun.get(id(data)) is data or any(kept is data for kept in _begun_and_kept):
             raise WriteError(
                 f"{what}: its rows come from an iterator that was kept and has been read from before; let the delayed "
                 "function return a table, or an iterator that nothing else uses and that is not persisted"
             )
-        _begun.add(data)
+        try:
+            _begun[id(data)] = data
+        except TypeError:
+            _begun_and_kept.append(data)
     return data
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -134,6 +135,51 @@ def test_a_directory_that_is_deleted_while_it_is_open_is_an_error_and_no_more(tm
     Directory(str(tmp_path / "cache"), LIMIT)
     filling = fill(opened.begin(wanted()))
     opened.published(filling)
+
+
+@pytest.mark.parametrize("deleted", ["unfinished-1", "."])
+def test_one_whose_file_was_deleted_never_publishes_what_another_has_begun(tmp_path: Path, deleted: str) -> None:
+    root = tmp_path / "cache"
+    one, other = Directory(str(root), LIMIT), Directory(str(root), LIMIT)
+    first = one.begin(wanted())
+    assert first is not None
+    subprocess.run(["find", str(root / deleted), "-type", "f", "-delete"], check=True)
+    second = other.begin(wanted())  # it has the same name, and nothing in it yet
+    assert second is not None
+    with pytest.raises(OSError, match="No such file"):
+        one.published(fill(first))
+    first.abandon()
+    assert one.find(wanted()) == Found(None)
+    assert len(os.listdir(root / "unfinished-1")) == 1
+    path = other.published(fill(second))
+    assert one.find(wanted()) == Found(path, 100_000)
+    assert Path(path).read_bytes()[10_000:110_000] == bytes(range(250)) * 400
+    assert account(root) == wanted().name(4096).nbytes
+
+
+def test_one_whose_file_was_deleted_in_the_last_moment_trusts_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Directory(str(tmp_path), LIMIT)
+    filling = fill(opened.begin(wanted()))
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        os.unlink(source)
+        Path(source).write_bytes(bytes(SIZE))  # as another process would that has a new ledger
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(FileNotFoundError):
+        opened.published(filling)
+    filling.abandon()
+    assert opened.find(wanted()) == Found(None, damaged=1)
+
+
+def test_a_file_system_whose_locks_exclude_nobody_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    with pytest.raises(OSError, match="one lock to two holders"):
+        Directory(str(tmp_path), LIMIT)
 
 
 def test_names_that_are_none_of_ours_are_left_alone(tmp_path: Path) -> None:

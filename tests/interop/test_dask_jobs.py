@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,32 @@ def test_progress_counts_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "3/3" in capsys.readouterr().err
 
 
-def test_what_is_left_of_an_iterator_is_never_written_as_a_partition(tmp_path: Path) -> None:
+class Unhashable:
+    """An iterator that nobody can put into a set."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, values: Any) -> None:
+        self.values = iter(values)
+
+    def __iter__(self) -> Unhashable:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.values)
+
+
+@pytest.mark.parametrize("kind", [lambda it: (x for x in it), iter, lambda it: map(list, it), Unhashable])
+def test_what_is_left_of_an_iterator_is_never_written_as_a_partition(tmp_path: Path, kind: Any) -> None:
     import dask
 
-    kept = [dask.delayed(rows(n * 10, n * 10 + 10) for _ in range(1)) for n in range(2)]
+    def fresh(n: int) -> Any:
+        return kind([rows(n * 10, n * 10 + 10)])
+
+    write_dask([dask.delayed(fresh)(n) for n in range(2)], tmp_path / "fresh", scheduler="synchronous")
+    assert sorted(ids(tmp_path / "fresh")) == list(range(20))
+    shutil.rmtree(tmp_path / "fresh")
+    kept = [dask.delayed(fresh(n), traverse=False) for n in range(2)]
     with pytest.raises(WriteError, match="partition 0: its rows come from an iterator that was kept"):
         write_dask(kept, tmp_path / "set", scheduler="synchronous")  # inferring the schema has read from the first
     assert list(tmp_path.iterdir()) == []

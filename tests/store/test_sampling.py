@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from parquet_loader import SampleStore
 from tests.store.test_store import ONE, SCHEMA, numbers, rows
@@ -31,6 +34,17 @@ def fail_at_first(number: int, folder: str) -> Iterator[dict[str, Any]]:
         marker.touch()
         raise ValueError("the archive is away")
     yield rows(5, 5)
+
+
+def fork_and_be_killed(number: int, folder: str) -> Iterator[dict[str, Any]]:
+    yield rows(0, 5)
+    if not (Path(folder) / "forked").exists():
+        (Path(folder) / "forked").touch()
+        test_is_over = os.open(Path(folder) / "fifo", os.O_RDONLY)
+        if os.fork() == 0:
+            os.read(test_is_over, 1)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_functions_that_end_are_done_and_what_they_yield_is_there(tmp_path: Path) -> None:
@@ -60,6 +74,45 @@ def test_one_that_raises_or_is_killed_starts_again(tmp_path: Path) -> None:
         assert not samplers.wait_for(lambda status: status[0].starts == 3, timeout_s=0.01)
     assert samplers.status()[0].pid is None
     assert store.status().writers == 0
+
+
+@pytest.mark.parametrize("tells_ends", [True, False], ids=["pidfd", "older kernel"])
+def test_one_that_is_killed_while_what_it_forked_lives_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_ends: bool
+) -> None:
+    if not tells_ends:
+        monkeypatch.delattr(os, "pidfd_open")
+    os.mkfifo(tmp_path / "fifo")
+    fifo = os.open(tmp_path / "fifo", os.O_RDWR)
+    store = SampleStore(tmp_path / "store", schema=SCHEMA, options=ONE)
+    with store.sample(fork_and_be_killed, arguments=(str(tmp_path),)) as samplers:
+        try:
+            assert samplers.join(60)
+        finally:
+            os.close(fifo)
+    (status,) = samplers.status()
+    assert (status.starts, status.rows) == (2, 5)
+    assert status.last_error == "killed by SIGKILL"
+
+
+def test_samplers_collected_inside_the_stores_lock_do_not_wait_for_it(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    gc.disable()
+    try:
+        samplers = store.sample(yield_for_ever)
+        assert samplers.wait_for(lambda status: status[0].rows > 0, timeout_s=90)
+        shared, thread = samplers._shared, samplers._thread
+        ring: list[Any] = [samplers]
+        ring.append(ring)
+        del samplers, ring
+        with store._parts().ledger.transaction():
+            gc.collect()
+            assert thread.is_alive()  # the process cannot end before the lock is free
+    finally:
+        gc.enable()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert shared.samplers[0].status.last_error is None  # it ended by itself, and was not killed
 
 
 def test_a_sampler_that_waits_for_room_ends_when_told_to(tmp_path: Path) -> None:

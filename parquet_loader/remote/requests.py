@@ -1,0 +1,225 @@
+"""Requests to a store: so many at a time, each with a deadline, made again where it may help, or beside a slow one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parquet_loader.errors import RemoteError, SourceError
+from parquet_loader.options import RemoteOptions
+from parquet_loader.ranges import ByteRange
+from parquet_loader.remote.client import Bytes, Client, LastingError, PassingError, UnservedError
+from parquet_loader.remote.pace import FIRST_REQUESTS, HEDGE_LEAST_S, Hedging, Limit
+from parquet_loader.remote.together import ended
+from parquet_loader.source import SourceFile
+from parquet_loader.types import format_bytes
+
+# A request and those that were made beside it because it was slow, which may be slow as well.
+_MOST_AT_ONCE = 3
+
+
+@dataclass(slots=True)
+class RemoteFigures:
+    """What fetching took.
+
+    Attributes:
+        requests: Requests made, all attempts together.
+        fetched_bytes: Bytes that came, gaps between columns included, and what came twice.
+        retries: Requests made again because one before had failed.
+        hedged: Requests made a second time because the first was slow.
+        row_groups: Row groups fetched whole.
+        row_group_requests: Ranges that these were fetched as.
+        most_in_flight: Most requests at a time.
+    """
+
+    requests: int = 0
+    fetched_bytes: int = 0
+    retries: int = 0
+    hedged: int = 0
+    row_groups: int = 0
+    row_group_requests: int = 0
+    most_in_flight: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"fetched {format_bytes(self.fetched_bytes)} in {self.requests} requests, at most {self.most_in_flight} at "
+            f"a time; {self.row_groups} row groups as {self.row_group_requests} ranges; {self.retries} tried again, "
+            f"{self.hedged} asked for twice"
+        )
+
+
+class Requests:
+    """Asks a store; belongs to one event loop, in which everything here is called.
+
+    Args:
+        make_client: Makes what asks the store, or another where one cannot (``make_client(True)``).
+        options: Deadlines and limits.
+        name_of: How messages name a file.
+        first_requests: Requests in flight to begin with.
+    """
+
+    def __init__(
+        self,
+        make_client: Callable[[bool], Client],
+        options: RemoteOptions,
+        name_of: Callable[[str], str] = str,
+        first_requests: int = FIRST_REQUESTS,
+    ) -> None:
+        self.figures = RemoteFigures()
+        self._make_client = make_client
+        self._options = options
+        self._name_of = name_of
+        self._first_requests = first_requests
+        self._client: Client | None = None
+        self._is_plain = False
+        self._in_flight = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._limit = Limit(options.max_requests, 0.0, first_requests)
+        self._hedging = Hedging()
+
+    def begin(self) -> None:
+        """Begin to count how much arrives."""
+        self._limit = Limit(self._options.max_requests, asyncio.get_running_loop().time(), self._first_requests)
+
+    def close(self) -> None:
+        """Let go of connections, when nothing is in flight any more."""
+        if self._client is not None:
+            self._client.close()
+
+    async def read(self, file: SourceFile, span: ByteRange, into: Bytes) -> None:
+        """Fill a place with a range, however many attempts it takes.
+
+        Raises:
+            SourceError: it cannot be had; a `RemoteError` where the store did not answer. Nothing is written any more.
+        """
+        loop, options = asyncio.get_running_loop(), self._options
+        give_up_s = loop.time() + options.deadline_s
+        began_s, attempts, said = loop.time(), 0, ""
+        while True:
+            attempts += 1
+            await self._take_slot()
+            was_plain = self._is_plain
+            try:
+                await self._raced(file, span, into, give_up_s)
+                return
+            except UnservedError as error:
+                if was_plain:
+                    raise self._lasting(file, span, attempts, error) from None
+                if not self._is_plain:  # others in flight may have found out before
+                    self._client, self._is_plain = self._make_client(True), True
+                continue
+            except LastingError as error:
+                raise self._lasting(file, span, attempts, error) from None
+            except PassingError as error:
+                if error.is_busy:
+                    self._limit.busy(loop.time())
+                if not said or loop.time() < give_up_s:  # what the deadline cut short says nothing about the store
+                    said = str(error)
+            finally:
+                self._free_slot()
+            wait_s = min(options.backoff_s * 2 ** min(attempts - 1, 16), 20.0) * random.uniform(0.5, 1.0)
+            if attempts >= options.attempts or loop.time() + wait_s >= give_up_s:
+                raise RemoteError(
+                    f"{self._where(file, span)}: {_times(attempts)} in {loop.time() - began_s:.1f} s without success, "
+                    f"the last: {said}; RemoteOptions(attempts=..., deadline_s=...) says how long to go on trying"
+                )
+            self.figures.retries += 1
+            await asyncio.sleep(wait_s)
+
+    async def _raced(self, file: SourceFile, span: ByteRange, into: Bytes, give_up_s: float) -> None:
+        """Make one attempt, and where it takes long a second one beside it; the first answer counts."""
+        loop = asyncio.get_running_loop()
+        running, beside = {loop.create_task(self._attempt(file, span, into, give_up_s))}, 0
+        try:
+            while self._options.hedge and len(running) < _MOST_AT_ONCE and await self._is_slow(span, running):
+                if not self._hedging.may():
+                    await asyncio.wait(running, timeout=HEDGE_LEAST_S, return_when=asyncio.FIRST_COMPLETED)
+                    continue
+                beside += 1
+                self.figures.hedged += 1
+                running.add(loop.create_task(self._attempt(file, span, into, give_up_s)))
+            failure: BaseException | None = None
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                errors = [task.exception() for task in done]
+                if None in errors:
+                    return
+                failure = next((e for e in errors if not isinstance(e, PassingError)), errors[0])
+                assert failure is not None
+                if not isinstance(failure, PassingError):
+                    raise failure
+            assert failure is not None
+            raise failure
+        finally:
+            self._hedging.ended(beside)
+            await ended(running)  # none of them writes to the place any more
+
+    async def _is_slow(self, span: ByteRange, running: set[asyncio.Task[None]]) -> bool:
+        """Wait until a request has ended, or takes several times as long as others did; return whether it does."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while not any(task.done() for task in running):
+            after_s = self._hedging.after_s(span.size)
+            left_s = HEDGE_LEAST_S if after_s is None else began_s + after_s - loop.time()
+            if left_s <= 0:
+                return True
+            await asyncio.wait(running, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        return False
+
+    async def _attempt(self, file: SourceFile, span: ByteRange, into: Bytes, give_up_s: float) -> None:
+        loop, stall_s = asyncio.get_running_loop(), self._options.stall_s
+        if self._client is None:
+            self._client = self._make_client(False)
+        self.figures.requests += 1
+        began_s = loop.time()
+        try:
+            async with asyncio.timeout_at(min(began_s + stall_s, give_up_s)) as timer:
+                await self._client.read(
+                    file, span, into, lambda: timer.reschedule(min(loop.time() + stall_s, give_up_s))
+                )
+        except TimeoutError:
+            reason = "the deadline" if loop.time() >= give_up_s else f"no byte came for {stall_s:g} s"
+            raise PassingError(f"given up after {loop.time() - began_s:.1f} s: {reason}") from None
+        self.figures.fetched_bytes += span.size
+        self._hedging.took(span.size, loop.time() - began_s)
+        self._limit.arrived(span.size, loop.time())
+
+    # ------------------------------------------------------------------ how many at a time, first come first served
+
+    async def _take_slot(self) -> None:
+        if self._in_flight >= self._limit.requests:
+            self._limit.full()
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn  # the slot comes with it
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._free_slot()
+                raise
+        else:
+            self._in_flight += 1
+        self.figures.most_in_flight = max(self.figures.most_in_flight, self._in_flight)
+
+    def _free_slot(self) -> None:
+        self._in_flight -= 1
+        while self._waiting and self._in_flight < self._limit.requests:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._in_flight += 1
+                turn.set_result(None)
+
+    # ------------------------------------------------------------------ messages
+
+    def _where(self, file: SourceFile, span: ByteRange) -> str:
+        return f"{self._name_of(file.path)}, bytes {span.start} to {span.stop}"
+
+    def _lasting(self, file: SourceFile, span: ByteRange, attempts: int, error: Exception) -> SourceError:
+        return SourceError(f"{self._where(file, span)}: {_times(attempts)}, not to be repeated: {error}")
+
+
+def _times(attempts: int) -> str:
+    return "1 attempt" if attempts == 1 else f"{attempts} attempts"

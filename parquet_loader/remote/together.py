@@ -1,0 +1,57 @@
+"""Coroutines side by side: all end when one fails, and none outlives those who wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+
+async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[int], most: int) -> dict[int, T]:
+    """Return what `work` gives for each number, at most so many at a time; the first in order that fails is raised."""
+    left, found, errors = iter(numbers), dict[int, T](), dict[int, Exception]()
+
+    async def take() -> None:
+        for number in left:
+            if errors:
+                return
+            try:
+                found[number] = await work(number)
+            except Exception as error:
+                errors[number] = error
+
+    async with Together() as together:
+        for _ in range(min(most, len(numbers))):
+            together.add(take())
+    if errors:
+        raise errors[min(errors)]
+    return found
+
+
+class Together:
+    """Runs coroutines side by side; the first that fails ends all, and its own error is what is raised."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def add(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin one more."""
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await asyncio.gather(*self._tasks)
+        finally:
+            await ended(self._tasks)
