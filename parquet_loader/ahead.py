@@ -25,6 +25,7 @@ from parquet_loader.read import Reader
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.memory import SparseFile
 from parquet_loader.remote.requests import RemoteFigures
+from parquet_loader.remote.streamed import FromStore
 from parquet_loader.sizes import Sizing
 from parquet_loader.workers import Workers
 
@@ -36,6 +37,8 @@ _MOST_RUNS = 1024
 _MOST_CACHED_RUNS = 64
 # The first row groups say how much of their bytes the columns read are; later ones may take somewhat more.
 _MARGIN = 1.1
+# What may lie in memory of a row group that is read from the store as it is decoded.
+_MOST_STREAMED_BYTES = 32 * 2**20
 
 
 @dataclass(slots=True)
@@ -46,18 +49,23 @@ class _Fetch:
         window: The window that needs it first.
         row_group: Which.
         held_bytes: What it is counted as: an estimate at first.
-        copy: Its bytes, when they are there: in memory, or the path of a file of the local cache.
+        copy: Its bytes, when they are there: in memory, or the path of a file of the local cache; or that it is read
+            from the store by a cursor, as it is too large to lie in memory with others.
         error: What came instead.
-        is_streamed: It is read from the store by a cursor, as it is too large to lie in memory with others; or from the
-            local cache, in which it was found before.
+        is_cached: It was found in the local cache before, and is looked for there when it is read.
     """
 
     window: int
     row_group: int
     held_bytes: int
-    copy: SparseFile | str | None = None
+    copy: SparseFile | str | FromStore | None = None
     error: BaseException | None = None
-    is_streamed: bool = False
+    is_cached: bool = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can be read, or has failed."""
+        return self.is_cached or self.copy is not None or self.error is not None
 
 
 class Ahead:
@@ -90,6 +98,7 @@ class Ahead:
         self._limit_bytes = sizing.fetch_bytes
         # Where windows take slices of several row groups, so many lie there at a time, and the next ones.
         self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
+        self._streamed = FromStore(min(sizing.fetch_bytes // (sizing.open_row_groups + 1), _MOST_STREAMED_BYTES))
         self._estimates = reader.chunks.uncompressed_bytes
         self._broken = broken
         self._is_cached = reader.chunks.cache is not None
@@ -102,7 +111,8 @@ class Ahead:
         self._most_at_first = 0
         self._coming = self._first_slices(plan, first_window)
         self._next: tuple[int, Slice] | None = next(self._coming, None)
-        self._ratio = 1.0 if self._next is None else self._first_ratio(self._next[1].row_group)
+        # Which part of a row group's bytes are fetched, as far as is known.
+        self._ratio = None if self._next is None else self._ratio_of(self._next[1].row_group)
         self._in_flight = 0
 
     def _first_slices(self, plan: Plan, first_window: int) -> Iterator[tuple[int, Slice]]:
@@ -112,12 +122,13 @@ class Ahead:
                 if window == first_window or piece.start == piece.first:
                     yield window, piece
 
-    def _first_ratio(self, row_group: int) -> float:
-        """Return which part of a row group's bytes are fetched, by its footer, which is at hand as a rule."""
+    def _ratio_of(self, row_group: int) -> float | None:
+        """Return which part of a row group's bytes are fetched, by its footer; None where that is not at hand."""
         try:
-            return self._reader.chunks.fetched_bytes(row_group) / max(1, int(self._estimates[row_group]))
+            nbytes = self._reader.chunks.fetched_bytes(row_group)
         except ParquetLoaderError:  # reading it will say so again
-            return 1.0
+            return None
+        return None if nbytes is None else nbytes / max(1, int(self._estimates[row_group]))
 
     @property
     def thread(self) -> Thread:
@@ -161,36 +172,37 @@ class Ahead:
                 self._begin(window, piece, estimate)
 
     def _estimate(self, row_group: int) -> int:
-        estimate = int(_MARGIN * self._ratio * int(self._estimates[row_group]))
-        # The cache fetches a large one in parts, and keeps it on the disk.
-        return min(estimate, AT_ONCE_BYTES) if self._is_cached else estimate
+        """Return what a row group is counted as at first: larger ones do not come to lie in memory."""
+        estimate = int(_MARGIN * (1.0 if self._ratio is None else self._ratio) * int(self._estimates[row_group]))
+        # The cache fetches them in parts, and keeps them on the disk.
+        return min(estimate, max(self._largest_bytes, AT_ONCE_BYTES) if self._is_cached else self._largest_bytes)
 
     def _begin(self, window: int, piece: Slice, estimate: int) -> None:
         fetch = _Fetch(window, piece.row_group, estimate)
         self._runs[piece.run] = fetch
-        is_at_hand = self._reader.chunks.is_cached(
-            piece.row_group
-        )  # whoever reads it finds it there, sooner than by way of here
-        if is_at_hand or (estimate > self._largest_bytes and not self._is_cached):
-            fetch.held_bytes, fetch.is_streamed = 0, True
+        if self._reader.chunks.is_cached(piece.row_group):
+            # Whoever reads it finds it there, sooner than by way of here.
+            fetch.held_bytes, fetch.is_cached = 0, True
             return
         self._hold(estimate)
         self._in_flight += 1
         if window == self._first_window:
             self._first_in_flight += 1
             self._most_at_first = max(self._most_at_first, self._first_in_flight)
-        work = self._reader.chunks.fetched(piece.row_group, self._fetcher)
+        work = self._reader.chunks.fetched(piece.row_group, self._fetcher, self._largest_bytes)
         self._fetcher.begin(work, partial(self._arrived, piece.run, fetch))
 
     def _arrived(self, run: Run, fetch: _Fetch, copy: SparseFile | str | None, error: BaseException | None) -> None:
+        ratio = None if error is not None else self._ratio_of(fetch.row_group)
         with self._workers.lock:
             self._in_flight -= 1
             self._first_in_flight -= fetch.window == self._first_window
             fetch.copy, fetch.error = copy, error
-            held = 0
-            if isinstance(copy, SparseFile):
-                held = copy.held_bytes
-                self._ratio = max(self._ratio, held / max(1, int(self._estimates[fetch.row_group])))
+            if copy is None and error is None:
+                fetch.copy = self._streamed
+            held = 0 if fetch.copy is None or isinstance(fetch.copy, str) else fetch.copy.held_bytes
+            if ratio is not None:
+                self._ratio = max(self._ratio or 0.0, ratio)
             if self._runs.get(run) is not fetch:  # let go of meanwhile
                 fetch.copy, held = None, 0
             self._hold(held - fetch.held_bytes)
@@ -200,7 +212,12 @@ class Ahead:
     def is_ready(self, run: Run) -> bool:
         """Whether a row group can be read, or has failed."""
         fetch = self._runs.get(run)
-        return fetch is not None and (fetch.is_streamed or fetch.copy is not None or fetch.error is not None)
+        return fetch is not None and fetch.is_there
+
+    def is_streamed(self, run: Run) -> bool:
+        """Whether a row group is read from the store as it is decoded."""
+        fetch = self._runs.get(run)
+        return fetch is not None and isinstance(fetch.copy, FromStore)
 
     def taken(self, run: Run) -> Callable[[], Copy]:
         """Return what says where a row group's bytes are, or raises what came instead; None: where they were."""
@@ -216,7 +233,7 @@ class Ahead:
     def let_go(self, run: Run) -> None:
         """Say that a row group has been read, or will not be."""
         fetch = self._runs.pop(run, None)
-        if fetch is not None and (fetch.copy is not None or fetch.error is not None or fetch.is_streamed):
+        if fetch is not None and fetch.is_there:
             self._hold(-fetch.held_bytes)
             fetch.copy = None
 

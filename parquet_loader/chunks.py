@@ -17,10 +17,11 @@ from parquet_loader.errors import DataError, SourceError
 from parquet_loader.filesystem import is_local
 from parquet_loader.options import ReadOptions, RemoteOptions
 from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, raw_column
-from parquet_loader.ranges import ByteRange, row_group_ranges, selected
+from parquet_loader.ranges import ByteRange, chunk_ranges, row_group_ranges, selected
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.memory import SparseFile, held_bytes
 from parquet_loader.remote.store import RemoteStore
+from parquet_loader.remote.streamed import FromStore, StreamedFile
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
 from parquet_loader.types import IntArray
@@ -32,8 +33,12 @@ BUFFER_BYTES = 1 << 16
 # Smaller column chunks are left to Arrow, which takes many in one call.
 RAW_BYTES = 2**18
 
-# Where a row group's bytes lie as in their own file: in a local one, or in memory. None: in the file itself.
-Copy: TypeAlias = str | pa.Buffer | None
+# What may lie in memory of a row group that is read from the store as it is decoded, outside a pass.
+STREAMED_BYTES = 8 * 2**20
+
+# Where a row group's bytes lie as in their own file: in a local one, or in memory, or only in the store. None: in the
+# file itself.
+Copy: TypeAlias = str | pa.Buffer | FromStore | None
 
 
 class Chunks:
@@ -73,8 +78,10 @@ class Chunks:
         """What fetches row groups; None where files are local."""
         return self._snapshot.remote
 
-    async def fetched(self, row_group: int, fetcher: Fetcher) -> SparseFile | str:
+    async def fetched(self, row_group: int, fetcher: Fetcher, most_bytes: int) -> SparseFile | str | None:
         """Return a row group's columns as they lie in the file, on the event loop of a fetcher: in memory, or cached.
+
+        None: they take more than `most_bytes` of memory, and the cache does not take them.
 
         Raises:
             SourceError: see `RangeFetcher`. DataError: the footer names bytes that the file does not have.
@@ -86,17 +93,22 @@ class Chunks:
             path = await fetcher.call(partial(self.cache.local_path, row_group, self.columns_read(row_group)))
             if path is not None:
                 return path
+        if held_bytes(ranges) > most_bytes:
+            return None
         sparse = SparseFile(file.size_bytes, ranges)
         await fetcher.read_all(file, ranges, [sparse.place(span) for span in ranges])
         fetcher.figures.row_groups += 1
         fetcher.figures.row_group_requests += len(ranges)
         return sparse
 
-    def fetched_bytes(self, row_group: int) -> int:
-        """Return the memory that a row group takes when it is fetched. Raises as `ranges`, and as its footer does."""
+    def fetched_bytes(self, row_group: int) -> int | None:
+        """Return the memory that a row group takes when it is fetched; None where its footer is not at hand.
+
+        Raises as `ranges`.
+        """
         assert self.remote is not None
-        footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
-        return held_bytes(self.ranges(row_group, footer, self.remote.options))
+        footer = self._snapshot.footers.at_hand(int(self._snapshot.row_group_file[row_group]))
+        return None if footer is None else held_bytes(self.ranges(row_group, footer, self.remote.options))
 
     def ranges(
         self, row_group: int, footer: pq.FileMetaData, options: RemoteOptions, columns: Sequence[str] | None = None
@@ -138,6 +150,22 @@ class Chunks:
         cached = self.cache.local_path(row_group, columns) if self.cache is not None and columns else None
         return self.fetch(row_group, columns) if cached is None else cached
 
+    def forward(self, row_group: int, columns: Sequence[str], *, asks_cache: bool = True) -> Copy:
+        """Return from where a row group's columns are to be read forward, by a reader that need not come to their end.
+
+        What is not in the cache, and is more than one request, is not fetched before.
+        """
+        cached = (
+            self.cache.local_path(row_group, columns) if self.cache is not None and columns and asks_cache else None
+        )
+        remote = self._snapshot.remote
+        if cached is not None or remote is None or not columns:
+            return cached
+        footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
+        if len(self.ranges(row_group, footer, remote.options, columns)) == 1:
+            return self.fetch(row_group, columns)
+        return FromStore(STREAMED_BYTES)
+
     def distrust(self, copy: str) -> None:
         """Drop a copy from the local cache that could not be read, though the file itself could."""
         assert self.cache is not None
@@ -158,20 +186,32 @@ class Chunks:
             return None
         return self.cache.figures if before is None else self.cache.figures.since(before)
 
-    def open(self, row_group: int, copy: Copy = None) -> pq.ParquetFile:
-        """Return a row group's file, or the copy of it, opened; whoever asks closes it."""
+    def open(self, row_group: int, columns: Sequence[str], copy: Copy = None) -> pq.ParquetFile:
+        """Return a row group's file, or the copy of it, opened to read these columns; whoever asks closes it."""
         file = int(self._snapshot.row_group_file[row_group])
         is_fetched = isinstance(copy, pa.Buffer)
+        opened = pa.BufferReader(copy) if is_fetched else copy
+        if self._snapshot.remote is not None and (copy is None or isinstance(copy, FromStore)):
+            opened = self._streamed(row_group, columns, STREAMED_BYTES if copy is None else copy.held_bytes)
         maps = self._options.memory_map and (isinstance(copy, str) or self._snapshot.remote is None)
         return pq.ParquetFile(
-            pa.BufferReader(copy) if is_fetched else copy or self._snapshot.files[file].path,
-            filesystem=self._snapshot.filesystem if copy is None else None,
+            opened or self._snapshot.files[file].path,
+            filesystem=self._snapshot.filesystem if opened is None else None,
             metadata=self._snapshot.footers.get(file),
             pre_buffer=False,
             memory_map=maps,
             buffer_size=0 if is_fetched or maps else BUFFER_BYTES,
             page_checksum_verification=self._options.verify_checksums,
         )
+
+    def _streamed(self, row_group: int, columns: Sequence[str], most_bytes: int) -> pa.PythonFile:
+        remote, number = self._snapshot.remote, int(self._snapshot.row_group_file[row_group])
+        assert remote is not None
+        file, footer = self._snapshot.files[number], self._snapshot.footers.get(number)
+        self.ranges(row_group, footer, remote.options, columns)  # says what is wrong with them
+        chunks = chunk_ranges(footer, int(self._snapshot.row_group_number[row_group]), columns, file.size_bytes)
+        fetch_into, request_bytes = partial(remote.fetch_into, file), int(remote.options.request_bytes)
+        return pa.PythonFile(StreamedFile(fetch_into, file.size_bytes, chunks, most_bytes, request_bytes), mode="r")
 
     @contextmanager
     def raw(

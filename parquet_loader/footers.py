@@ -146,14 +146,14 @@ class FooterCache:
         Raises:
             SourceError: the file cannot be opened, has no valid footer, or another one than before.
         """
-        kept = self._at_hand(file)
+        kept = self.at_hand(file)
         if kept is not None:
             return kept
         return self._keep(file, read_footer(self._filesystem, self._files[file], fetcher or self._remote))
 
     async def fetched(self, file: int, fetcher: Fetcher) -> pq.FileMetaData:
         """Return the same on the event loop of a fetcher. Raises as `get`."""
-        kept = self._at_hand(file)
+        kept = self.at_hand(file)
         if kept is not None:
             return kept
         described = self._files[file]
@@ -167,7 +167,7 @@ class FooterCache:
         raw = tail[-rest.size :] if whole else await _fetched(fetcher, described, rest)
         return self._keep(file, _checked(raw, described))
 
-    def _at_hand(self, file: int) -> pq.FileMetaData | None:
+    def at_hand(self, file: int) -> pq.FileMetaData | None:
         """Return a footer that is kept in memory, or on the local disk as it was read before."""
         kept = self._peek(file)
         if kept is not None or self.stored is None or not self.digests[file]:

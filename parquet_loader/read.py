@@ -119,7 +119,7 @@ class Reader:
     def _read_others(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
         if not columns:
             return _rows_without_columns(int(self._snapshot.row_group_rows[row_group]))
-        with self.chunks.open(row_group, copy) as file:
+        with self.chunks.open(row_group, columns, copy) as file:
             number = int(self._snapshot.row_group_number[row_group])
             return file.read_row_group(number, columns=columns, use_threads=False)
 
@@ -132,10 +132,7 @@ class Reader:
 
         Each step decodes only the pages it needs. Raises as `read` does.
         """
-        fetched = (
-            self.chunks.fetch(row_group, self.chunks.columns_read(row_group)) if self.chunks.cache is None else None
-        )
-        for piece in self._pieces(row_group, batch_rows, (), fetched):
+        for piece in self._pieces(row_group, batch_rows, (), None):
             yield piece.table
 
     def pieces(self, row_group: int, batch_rows: int, fetched: Copy = None) -> Iterator[Piece]:
@@ -147,13 +144,13 @@ class Reader:
 
     def _pieces(self, row_group: int, batch_rows: int, placed: Collection[str], fetched: Copy) -> Iterator[Piece]:
         columns, first_row, row_filter = self.chunks.columns_read(row_group), 0, self._row_filter(row_group)
-        memory = None if isinstance(fetched, str) else fetched
+        memory: Copy = None if isinstance(fetched, str) else fetched
         explained = partial(self._explained, row_group, columns, copy=memory)
         decoder, placed = self._decoder(row_group), placed if row_filter is None else ()
         copy: Copy = fetched
         try:
-            if fetched is None and self.chunks.cache is not None:
-                copy = self.chunks.copy(row_group, columns)
+            if fetched is None:
+                copy = self.chunks.forward(row_group, columns)
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         while True:
@@ -172,7 +169,8 @@ class Reader:
                 if not isinstance(copy, str):
                     raise self._explained(row_group, columns, error, copy) from error
                 self.chunks.distrust(copy)
-                copy = self.chunks.fetch(row_group, columns)  # what is left is read from the file itself
+                # what is left is read from the file itself
+                copy = self.chunks.forward(row_group, columns, asks_cache=False)
         self._check_rows(row_group, first_row)
         self.chunks.check_unchanged(row_group)
 
@@ -189,7 +187,7 @@ class Reader:
             for first in range(0, rows, batch_rows):
                 yield _rows_without_columns(min(batch_rows, rows - first)).to_batches()[0]
             return
-        with self.chunks.open(row_group, copy) as file:
+        with self.chunks.open(row_group, columns, copy) as file:
             number = int(self._snapshot.row_group_number[row_group])
             yield from file.iter_batches(batch_rows, row_groups=[number], columns=columns, use_threads=False)
 
@@ -308,9 +306,7 @@ class Reader:
                 "the file is damaged"
             )
 
-    def _explained(
-        self, row_group: int, columns: Sequence[str], error: Exception, copy: pa.Buffer | None = None
-    ) -> Exception:
+    def _explained(self, row_group: int, columns: Sequence[str], error: Exception, copy: Copy = None) -> Exception:
         """Say which column a failed read is about, or that the file is not the one whose footer was read."""
         if isinstance(error, ParquetLoaderError):
             return error
@@ -322,7 +318,7 @@ class Reader:
         culprit = ""
         for column in columns if len(columns) > 1 else ():
             try:
-                with self.chunks.open(row_group, copy) as file:
+                with self.chunks.open(row_group, [column], copy) as file:
                     file.read_row_group(number, columns=[column], use_threads=False)
             except READ_ERRORS as narrower:
                 culprit, error = column, narrower

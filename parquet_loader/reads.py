@@ -118,6 +118,7 @@ class Reads:
             if cursor is None and self._fetching is not None and not self._fetching.is_ready(piece.run):
                 continue  # its bytes are still on their way
             whole = piece.rows == self._counts[piece.row_group] and piece.rows <= sizing.whole_rows
+            whole = whole and not (self._fetching is not None and self._fetching.is_streamed(piece.run))
             flying = sizing.row_group_bytes(piece.rows if whole else min(piece.rows, sizing.stream_rows))
             flying += 0 if whole or cursor else sizing.cursor_bytes
             # Where nothing else is being read, the window needed next goes on whatever it takes.

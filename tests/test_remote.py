@@ -75,12 +75,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     for number in range(3):
         write(folder / f"part-{number}.parquet", number)
     write(root / "bucket" / "changing" / "part-0.parquet", 0)
-    tall = root / "bucket" / "tall"
-    tall.mkdir()
-    for number in range(3):
-        rng = np.random.default_rng(number)
-        table = pa.table({"id": rng.permutation(60_000), "x": rng.normal(size=60_000)})
-        pq.write_table(table, tall / f"{number}.parquet", compression="none", use_dictionary=False)
+    for tall, files in (("tall", 3), ("many-tall", 8)):
+        (root / "bucket" / tall).mkdir()
+        for number in range(files):
+            rng = np.random.default_rng(number)
+            table = pa.table({"id": rng.permutation(60_000), "x": rng.normal(size=60_000)})
+            path = root / "bucket" / tall / f"{number}.parquet"
+            pq.write_table(table, path, compression="none", use_dictionary=False)
     with Server(root) as server:
         yield Store(folder, server.endpoint)
 
@@ -231,11 +232,109 @@ def test_row_groups_too_large_for_the_limit_are_streamed(store: Store, connectio
             figures = loader.stats().remote
             assert figures is not None
             assert figures.row_groups == 0
+            assert figures.requests < 40  # not one for each page
             assert loader.stats().peak_bytes <= 9 * 2**20
 
 
-def test_what_is_fetched_ahead_stays_within_its_share(store: Store) -> None:
+STREAMED: dict[str, Any] = {"memory_limit": "9MiB", "window_rows": 20_000}
+
+
+def test_row_groups_that_are_streamed_come_in_spite_of_faults(store: Store) -> None:
+    faults = at_random(3, status_503=0.06, drop=0.06, truncate=0.06, stall=0.03, stall_in_body=0.03)
+    options = remote("obstore", stall_s=0.5)
+    with (
+        far(store.endpoint, Line(fault_of=faults)) as proxy,
+        local(store, folder="tall", **STREAMED) as same,
+        opened(proxy, options, "bucket/tall", **STREAMED) as loader,
+    ):
+        for _ in range(2):
+            assert_same(loader, same)
+        figures = loader.stats().remote
+        assert figures is not None
+        assert figures.row_groups == 0
+        assert figures.retries > 0
+    assert not remote_threads()
+
+
+@pytest.mark.parametrize("connections", NATIVE_IS_SLOW)
+def test_a_store_that_fails_while_row_groups_are_streamed_is_no_bad_row_group(store: Store, connections: str) -> None:
+    with far(store.endpoint) as proxy:
+        options = remote(connections, attempts=2, stall_s=0.3)
+        with opened(proxy, options, "bucket/tall", on_error="skip", **STREAMED) as loader:
+            proxy.line.fault_of = lambda _, target, number: "503" if "tall/1" in target else None
+            with pytest.raises(RemoteError, match=r"tall/1.parquet, bytes \d+ to \d+: 2 attempts"):
+                list(loader)
+
+
+def test_a_server_that_dies_while_row_groups_are_streamed_is_an_error(store: Store) -> None:
+    with far(store.endpoint) as proxy:
+        options = remote("obstore", stall_s=0.3, deadline_s=1.0)
+        with opened(proxy, options, "bucket/tall", **STREAMED) as loader:
+            batches = iter(loader)
+            next(batches)
+            proxy.line.is_dead = True
+            with pytest.raises(RemoteError, match=r"tall/\d.parquet, bytes \d+ to \d+: .* no byte came"):
+                list(batches)
+    assert not remote_threads()
+
+
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_a_pass_that_is_left_ends_while_a_streamed_read_is_never_answered(store: Store, end: str) -> None:
+    local_files = pytest.importorskip("fsspec.implementations.local")
+    reads, never = threading.Event(), threading.Event()
+
+    class Far(local_files.LocalFileSystem):  # type: ignore[misc, name-defined]
+        protocol = "far"
+        is_dead = False
+
+        def wait(self) -> None:
+            if self.is_dead:
+                reads.set()
+                never.wait()
+
+        def cat_file(self, *args: Any, **options: Any) -> Any:
+            self.wait()
+            return super().cat_file(*args, **options)
+
+        def _open(self, *args: Any, **options: Any) -> Any:
+            self.wait()
+            return super()._open(*args, **options)
+
+    fs = Far()
+    home, folder = pafs.PyFileSystem(pafs.FSSpecHandler(fs)), str(store.folder.parent / "tall")
+    try:
+        loader = BatchedDataLoader(folder, 256, shuffle=True, filesystem=home, output_options=NUMPY, **STREAMED)
+        fs.is_dead = True
+        batches: Any = iter(loader)
+        assert reads.wait(60)
+        if end == "drop":
+            del batches
+        loader.close()
+    finally:
+        never.set()
+
+
+def test_a_file_that_is_written_anew_while_it_is_streamed_is_not_delivered(store: Store, tmp_path: Path) -> None:
+    need("obstore")
+    from obstore.store import S3Store
+
+    bucket: Any = S3Store("bucket", **_keys(store.endpoint))
+    for name in "ab":
+        rng = np.random.default_rng(ord(name))
+        table = pa.table({"id": rng.permutation(60_000), "x": rng.normal(size=60_000)})
+        pq.write_table(table, tmp_path / name, compression="none", use_dictionary=False)
+    bucket.put("tall-changing/0.parquet", (tmp_path / "a").read_bytes())
+    with far(store.endpoint) as proxy, opened(proxy, remote("obstore"), "bucket/tall-changing", **STREAMED) as loader:
+        bucket.put("tall-changing/0.parquet", (tmp_path / "b").read_bytes())
+        with pytest.raises(SourceError, match=r"tall-changing/0.parquet, bytes .*(changed|when it was listed)"):
+            list(loader)
+
+
+@pytest.mark.parametrize("max_bytes", [None, "64MiB", "300KiB"])
+def test_what_is_fetched_ahead_stays_within_its_share(store: Store, tmp_path: Path, max_bytes: str | None) -> None:
     limits: dict[str, Any] = {"memory_limit": "8MiB", "window_rows": 1200}
+    if max_bytes is not None:
+        limits["cache"] = LocalCache(tmp_path / "cache", max_bytes)
     with far(store.endpoint) as proxy, opened(proxy, remote("obstore"), **limits) as loader:
         batches = iter(loader)
         next(batches)
@@ -245,9 +344,39 @@ def test_what_is_fetched_ahead_stays_within_its_share(store: Store) -> None:
         for _ in batches:
             most = max(most, engine.budget.fetched_bytes)
             assert engine.budget.fetched_bytes <= share
-        assert most > 0
+        assert most > 0 or max_bytes == "64MiB"
         assert engine.budget.fetched_bytes == 0
         assert loader.stats().peak_bytes <= 8 * 2**20
+
+
+def test_a_cache_without_room_leaves_large_row_groups_to_be_streamed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("ahead", "cache.row_groups"):
+        monkeypatch.setattr(f"parquet_loader.{module}.AT_ONCE_BYTES", 2**18)
+    kept: list[int] = []
+    arrived = Ahead._arrived
+
+    def arrives(ahead: Ahead, run: Any, fetch: Any, copy: Any, error: Any) -> None:
+        arrived(ahead, run, fetch, copy, error)
+        with ahead._workers.lock:
+            held = [getattr(fetch.copy, "held_bytes", 0) for fetch in ahead._runs.values()]
+            kept.append(sum(held))
+
+    monkeypatch.setattr(Ahead, "_arrived", arrives)
+    with far(store.endpoint) as proxy:
+        cache = LocalCache(tmp_path / "cache", "1500KiB")  # there is room for one of eight
+        with opened(proxy, remote("obstore"), "bucket/many-tall", cache=cache, **STREAMED) as loader:
+            with local(store, folder="many-tall", **STREAMED) as same:
+                for _ in range(2):
+                    assert_same(loader, same)
+            share = loader._dataset.sizing.fetch_bytes
+            figures = loader.stats().cache
+            assert figures is not None
+            assert figures.hits == 1
+            assert loader.stats().peak_bytes <= 9 * 2**20
+    assert kept
+    assert max(kept) <= share
 
 
 @pytest.mark.parametrize("connections", BOTH)
