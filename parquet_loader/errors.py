@@ -68,7 +68,8 @@ class WriteError(ParquetLoaderError, OSError):
 class UnfinishedCommitError(WriteError):
     """New files are published, but old ones could not be deleted; or some are, and could not be taken back.
 
-    What readers see is both, or a part; the message says which, and who brings it to an end.
+    What readers see is both, or a part, of a sample store all or for now nothing; the message says which, and who
+    brings it to an end. To write the same again would double rows.
     """
 
 

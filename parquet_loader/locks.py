@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from itertools import count
 from threading import Event, RLock, local
@@ -57,6 +58,11 @@ def _close_registered(descriptor: int) -> None:
             os.close(descriptor)
 
 
+def _let_go(descriptor: int, pid: int) -> None:
+    if pid == os.getpid():  # a forked child has closed its copy, and the number may be another file's
+        _close_registered(descriptor)
+
+
 def _write_all(descriptor: int, content: bytes | memoryview, offset: int = 0) -> None:
     left = memoryview(content)
     while left:  # what a full disk cuts short is refused the second time
@@ -73,7 +79,7 @@ def _leads_to(path: str, descriptor: int) -> bool:
 
 
 class LockedFile:
-    """A new file that is locked for as long as this process keeps it open.
+    """A new file that is locked until `close`, the end of the object or that of this process.
 
     Made under the store's lock, so that nobody takes it for a dead one between its creation and its locking.
 
@@ -95,6 +101,8 @@ class LockedFile:
                 os.unlink(path)
             _close_registered(self._descriptor)
             raise
+        self._finalizer = weakref.finalize(self, _let_go, self._descriptor, self._pid)
+        self._finalizer.atexit = False
 
     @property
     def is_here(self) -> bool:
@@ -131,9 +139,8 @@ class LockedFile:
         """Let go of the lock; the file stays. Idempotent."""
         if self._pid == os.getpid():
             with self._lock:
-                descriptor, self._descriptor = self._descriptor, -1
-            if descriptor >= 0:
-                _close_registered(descriptor)
+                self._descriptor = -1
+            self._finalizer()
 
 
 def is_locked(path: str) -> bool:

@@ -22,7 +22,7 @@ from parquet_loader.rewrite.scratch import Scratch, remove_leftovers
 from parquet_loader.rewrite.stored import AssumptionError, Levels, Target, null_levels, with_nullability
 from parquet_loader.rewrite.target import Facts, Fields, Pack, make_target
 from parquet_loader.write import DatasetWriter, WriteOptions
-from parquet_loader.write.publish import storage_errors
+from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.writer import WriteMode, WriteSummary
 
 # Shares of the memory limit. A bucket is there as read, joined and in its new order; what waits to be scattered, too.

@@ -43,6 +43,11 @@ def record_commit(places: Places, commit: Commit, *, durable: bool) -> None:
         sync_directory(places.commits)
 
 
+def is_recorded(places: Places, name: str) -> bool:
+    """Whether a commit's record is there."""
+    return os.path.lexists(os.path.join(places.commits, name))
+
+
 def read_commits(places: Places, tag: str) -> list[Commit]:
     """Return the commits whose records are there; what is no record of this store's files is left out."""
     return [found for name in names_in(places.commits) if (found := _read(places, name, tag)) is not None]
@@ -63,7 +68,7 @@ def finish_commit(places: Places, commit: Commit) -> None:
 def undo_commit(places: Places, commit: Commit) -> None:
     """Take the names away again, the last first; called in the transaction in which some could not be given."""
     for move in reversed(commit.moves):
-        with contextlib.suppress(FileNotFoundError):
+        if os.path.lexists(places.file(move[1])):
             os.rename(places.file(move[1]), _source(places, move))
 
 
@@ -82,10 +87,11 @@ def finish_commits(places: Places, tag: str) -> list[str]:
 
 
 def forget_commits(places: Places, names: Iterable[str]) -> None:
-    """Remove the records of commits that the ledger counts."""
+    """Remove the records of commits that the ledger counts, or that were undone."""
     for name in names:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(places.commits, name))
+            if is_recorded(places, name):
+                os.unlink(os.path.join(places.commits, name))
 
 
 def names_of(commits: Iterable[Commit]) -> set[str]:

@@ -14,11 +14,12 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from parquet_loader.locks import exclusive, is_locked
 from parquet_loader.store.commits import (
+    Commit,
     finish_commits,
     forget_commits,
     is_finished,
@@ -105,13 +106,14 @@ class Ledger:
         self._tag = tag
 
     @contextlib.contextmanager
-    def transaction(self, *, rebuild: bool = False) -> Iterator[Totals]:
+    def transaction(self, *, rebuild: bool = False, then: Callable[[], None] | None = None) -> Iterator[Totals]:
         """Hold the store's lock, and keep what the body makes of the totals.
 
         A body that raises leaves the mark, so that the next one starts from the directory.
 
         Args:
             rebuild: Make the account from the directory, whatever the ledger says.
+            then: Called with the lock still held, when the account is written, or the file system has refused that.
         """
         with exclusive(self._places.ledger) as descriptor:
             # Opened anew: where machines share the directory, that is what asks the server what another has written.
@@ -124,11 +126,16 @@ class Ledger:
                 totals = self._rebuilt(totals or Totals())
                 totals.commits += len(finished)
             yield totals
-            text = _format(totals)
-            os.pwrite(descriptor, text, 1)
-            os.ftruncate(descriptor, 1 + len(text))
-            os.pwrite(descriptor, _CLEAN, 0)
-        forget_commits(self._places, finished)
+            try:
+                text = _format(totals)
+                os.pwrite(descriptor, text, 1)
+                os.ftruncate(descriptor, 1 + len(text))
+                os.pwrite(descriptor, _CLEAN, 0)
+            finally:
+                if then is not None:
+                    then()
+        with contextlib.suppress(OSError):  # whoever makes the account anew the next time finds and forgets them
+            forget_commits(self._places, finished)
 
     def look(self) -> Totals:
         """Return the totals without the lock: as they are in the ledger, or else from the directory.
@@ -156,12 +163,16 @@ class Ledger:
         for _ in range(_LOOKS):
             count = self._commits()
             before = read_commits(self._places, self._tag)
-            hidden = names_of(commit for commit in before if not is_finished(self._places, commit))
+            hidden = self._unfinished(before)
             found = self._places.published(self._tag, known)
             hidden |= names_of(set(read_commits(self._places, self._tag)) - set(before))
+            hidden |= self._unfinished(before)  # all had their names, and they are being taken back
             if self._commits() == count:
                 break
         return {name: parsed for name, parsed in found.items() if name not in hidden} if hidden else found
+
+    def _unfinished(self, commits: Iterable[Commit]) -> set[str]:
+        return names_of(commit for commit in commits if not is_finished(self._places, commit))
 
     def committed(self) -> set[str]:
         """Return the names under ``unfinished/`` of files that count as published; asked in a transaction."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event, RLock
@@ -13,7 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from parquet_loader.errors import ParquetLoaderError, StoreFullError, WriteError
+from parquet_loader.errors import StoreFullError, UnfinishedCommitError, WriteError
 from parquet_loader.schema.encode import iter_tables
 from parquet_loader.store.bounds import footer_bound, group_bound
 from parquet_loader.store.durable import sync_directory
@@ -26,8 +25,15 @@ from parquet_loader.store.unfinished import Unfinished
 from parquet_loader.types import format_bytes
 from parquet_loader.write.buffer import RowGroupBuffer
 from parquet_loader.write.layout import Layout, choose_layout
+from parquet_loader.write.refused import reason, storage_errors
 
 WhenFull = Literal["wait", "drop", "fail"]
+
+_LOST = "samples could not be written to the store: {}; what was published before is whole, rows since then are lost"
+_NOT_FORCED = (
+    "samples were published, and may not be on the disk, which refused to be forced: {}; rows that were not published "
+    "are lost"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +143,7 @@ class Output:
         """
         if self._layout is None:
             self._layout = choose_layout(table, self._settings().options.compression)
-        with _storage_errors(self._places.root):
+        with storage_errors(self._places.root, _LOST):
             if not self._make_room(table, self._layout):
                 self._count(dropped_rows=table.num_rows)
                 return
@@ -194,27 +200,40 @@ class Output:
         )
 
     def _publish(self, file: Unfinished) -> None:
-        """Let the file appear, whole, under the next name."""
+        """Let the file appear, whole, under the next name; it counts from then on, whatever is refused after that."""
         settings = self._settings()
         self._file = None
         try:
-            with _storage_errors(self._places.root):
+            with storage_errors(self._places.root, _LOST):
                 size = file.finish(durable=settings.options.durable)
-                with self._ledger.transaction() as totals:
-                    path = self._next_path(totals.sequence + 1, file.rows, settings.tag)
-                    os.rename(file.path, path)
-                    totals.sequence += 1
-                    totals.published(file.rows, size)
-                    self.reservation.set(totals, 0)
-                if settings.options.durable:
-                    sync_directory(self._places.root)
+                self._let_appear(file, size, settings.tag)
         except BaseException:
             file.discard()
             raise
-        self._count(files=1, rows=file.rows, bytes=size)
         self.deadline = None
         if self._buffer.rows:
             self._set_deadline()
+        if settings.options.durable:
+            try:
+                sync_directory(self._places.root)
+            except OSError as error:
+                raise UnfinishedCommitError(f"{self._places.root}: {_NOT_FORCED.format(reason(error))}") from error
+
+    def _let_appear(self, file: Unfinished, size: int, tag: str) -> None:
+        has_appeared = False
+        try:
+            with self._ledger.transaction() as totals:
+                path = self._next_path(totals.sequence + 1, file.rows, tag)
+                os.rename(file.path, path)
+                has_appeared = True
+                self._count(files=1, rows=file.rows, bytes=size)
+                totals.sequence += 1
+                totals.published(file.rows, size)
+                self.reservation.set(totals, 0)
+        except OSError:
+            if not has_appeared:
+                raise
+            # The account was not written: the mark is there for the next one that takes the lock.
 
     def _set_deadline(self) -> None:
         self.deadline = time.monotonic() + self.options.roll_s
@@ -235,18 +254,3 @@ class Output:
             dropped_rows=old.dropped_rows + more.get("dropped_rows", 0),
             waited_s=old.waited_s + more.get("waited_s", 0.0),
         )
-
-
-@contextlib.contextmanager
-def _storage_errors(path: str) -> Iterator[None]:
-    """Turn what a file system raises into a `WriteError` that names the store."""
-    try:
-        yield
-    except ParquetLoaderError:
-        raise
-    except (OSError, pa.ArrowException) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise WriteError(
-            f"{path}: samples could not be written to the store: {reason}; what was published before is whole, "
-            "rows since then are lost"
-        ) from error

@@ -71,13 +71,15 @@ class Reservation:
         self.bytes = count
 
     def close(self) -> None:
-        """Give all of it back; idempotent."""
+        """Give all of it back; idempotent. Where the file system refuses, others take it, as after `drop`."""
         if self.is_here:
-            with self._ledger.transaction() as totals:
-                self.set(totals, 0)
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._file.path)
-            self._file.close()
+            try:
+                with self._ledger.transaction() as totals:
+                    self.set(totals, 0)
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(self._file.path)
+            finally:
+                self._file.close()
 
     def drop(self) -> None:
         """Give it back without the store's lock: whoever lacks room next takes it."""

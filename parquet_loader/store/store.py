@@ -30,7 +30,7 @@ from parquet_loader.store.together import Together
 from parquet_loader.store.weights import Weight
 from parquet_loader.store.writer import StoreWriter
 from parquet_loader.types import check_int, parse_bytes
-from parquet_loader.write.publish import storage_errors
+from parquet_loader.write.refused import storage_errors
 
 
 class SampleStore:
@@ -296,6 +296,8 @@ class SampleStore:
         Raises:
             WriteError: a file is none of this store's, all of them exceed its limit, the file system refuses, or the
                 directory is read-only. Nothing is published.
+            UnfinishedCommitError: the file system refuses amid the commit, and to take it back: all of them appear when
+                the store is opened next.
         """
         parts = self._writable()
         together = Together(self._places, parts.ledger, parts.room, lambda: self.settings)

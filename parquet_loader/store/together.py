@@ -19,9 +19,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.errors import WriteError
+from parquet_loader.errors import UnfinishedCommitError, WriteError
 from parquet_loader.interrupts import uninterrupted
-from parquet_loader.store.commits import Commit, finish_commit, forget_commits, record_commit, undo_commit
+from parquet_loader.store.commits import (
+    Commit,
+    finish_commit,
+    forget_commits,
+    is_recorded,
+    record_commit,
+    undo_commit,
+)
 from parquet_loader.store.durable import sync_directory, sync_file
 from parquet_loader.store.ledger import Ledger, Totals
 from parquet_loader.store.names import FileName
@@ -65,6 +72,7 @@ class Together:
 
         Raises:
             WriteError: a file is none of this store's, or all of them exceed its limit. Nothing is published.
+            UnfinishedCommitError: the file system refuses amid the commit, and to take it back. All appear later.
             OSError: the file system refuses. Nothing is published.
         """
         files = [self._look_at(path) for path in paths]
@@ -76,7 +84,9 @@ class Together:
             sources = self._move_in(reservation, files)
             return self._commit(reservation, files, sources)
         finally:
-            reservation.close()
+            # Neither tells whether files were published; what cannot be given back now, others take back.
+            with contextlib.suppress(OSError):
+                reservation.close()
             with contextlib.suppress(OSError), self._ledger.transaction() as totals:
                 take_back(self._places, self._ledger, totals)  # what was moved in and not published
 
@@ -117,44 +127,64 @@ class Together:
         settings = self._settings()
         durable = settings.options.durable
         now_us = time.time_ns() // 1000
-        with self._ledger.transaction() as totals:
-            numbers = range(totals.sequence + 1, totals.sequence + 1 + len(files))
-            names = [
-                str(FileName(number, now_us, file.rows, settings.tag, reservation.writer))
-                for number, file in zip(numbers, files, strict=True)
-            ]
-            commit = Commit(reservation.writer, tuple(zip(sources, names, strict=True)))
-            failures: list[OSError] = []
-            uninterrupted(lambda: failures.extend(self._carry_out(commit, durable=durable)))
-            totals.commits += 1
-            if not failures:
-                self._count(totals, reservation, files)
-        forget_commits(self._places, [commit.name])
+        names: list[str] = []
+        failures: list[OSError] = []
+        has_appeared = False
+
+        def forget_undone() -> None:  # once it is counted, for those who look, and before anybody else may finish it
+            if failures:
+                forget_commits(self._places, [reservation.writer])
+
+        try:
+            with self._ledger.transaction(then=forget_undone) as totals:
+                numbers = range(totals.sequence + 1, totals.sequence + 1 + len(files))
+                names = [
+                    str(FileName(number, now_us, file.rows, settings.tag, reservation.writer))
+                    for number, file in zip(numbers, files, strict=True)
+                ]
+                commit = Commit(reservation.writer, tuple(zip(sources, names, strict=True)))
+                uninterrupted(lambda: failures.extend(self._carry_out(commit, durable=durable)))
+                totals.commits += 1
+                if not failures:
+                    has_appeared = True
+                    self._count(totals, reservation, files)
+        except OSError as error:
+            if not has_appeared and not failures:
+                raise
+            if failures and is_recorded(self._places, reservation.writer):
+                raise self._stuck(error) from failures[0]
+            # The account was not written: the mark is there for the next one that takes the lock, and the record.
+        else:
+            with contextlib.suppress(OSError):  # who opens the store next forgets it
+                forget_commits(self._places, [reservation.writer])
         if failures:
             raise failures[0]
-        if durable:
-            sync_directory(self._places.root)
         return [self._places.file(name) for name in names]
 
     def _carry_out(self, commit: Commit, *, durable: bool) -> list[OSError]:
         """Let the files appear; where the file system refuses, take back what had appeared, and return why.
 
         Raises:
-            WriteError: neither this way nor back is possible; who opens the store next finishes what the record says.
+            UnfinishedCommitError: neither this way nor back is possible; who opens the store next finishes the record.
         """
         try:
             record_commit(self._places, commit, durable=durable)
             finish_commit(self._places, commit)
+            if durable:
+                sync_directory(self._places.root)
         except OSError as error:
             try:
                 undo_commit(self._places, commit)
             except OSError as stuck:
-                raise WriteError(
-                    f"{self._places.root}: the file system refused names amid a commit ({stuck.strerror}); its files "
-                    "are not seen until all have theirs: whoever opens the store next finishes that"
-                ) from error
+                raise self._stuck(stuck) from error
             return [error]
         return []
+
+    def _stuck(self, error: OSError) -> UnfinishedCommitError:
+        return UnfinishedCommitError(
+            f"{self._places.root}: the file system refused names amid a commit ({error.strerror}); its files are not "
+            "seen until all have theirs: whoever opens the store next finishes that"
+        )
 
     def _count(self, totals: Totals, reservation: Reservation, files: Sequence[_Finished]) -> None:
         totals.sequence += len(files)

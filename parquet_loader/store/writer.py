@@ -62,6 +62,7 @@ class StoreWriter:
             StoreFullError: the store is full, and the writer was to fail, or has waited as long as it was to. What was
                 given stays buffered, and the next call tries again first.
             WriteError: the file system refuses (a full disk): rows not published yet are lost, the writer is aborted.
+            UnfinishedCommitError: likewise, but rows were published that may not be on the disk; `done` counts them.
         """
         self._run(lambda: self._output.write(batch))
 

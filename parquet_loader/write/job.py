@@ -46,7 +46,7 @@ from parquet_loader.write.commit import (
 from parquet_loader.write.lease import NEW_SUFFIX, Lease, dead_lease, remove_unnamed
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.packer import Packer
-from parquet_loader.write.publish import storage_errors
+from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.staging import (
     StagedFile,
     finish_exchange,

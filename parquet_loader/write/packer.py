@@ -13,7 +13,7 @@ from parquet_loader.schema.encode import iter_tables
 from parquet_loader.write.buffer import RowGroupBuffer
 from parquet_loader.write.layout import ColumnLayout, Layout, choose_layout
 from parquet_loader.write.options import WriteOptions
-from parquet_loader.write.publish import storage_errors
+from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.staging import StagedFile
 
 

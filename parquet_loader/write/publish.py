@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.errors import ParquetLoaderError, UnfinishedCommitError, WriteError
+from parquet_loader.errors import UnfinishedCommitError
 from parquet_loader.filesystem import is_local, look_up
+from parquet_loader.write.refused import reason
 from parquet_loader.write.staging import (
     StagedFile,
     copy_mode,
@@ -173,21 +173,3 @@ class Publication:
 
 def _some(paths: list[str]) -> str:
     return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if paths[3:] else "")
-
-
-@contextlib.contextmanager
-def storage_errors(path: str) -> Iterator[None]:
-    """Turn what a file system raises into a `WriteError` that names the data set."""
-    try:
-        yield
-    except ParquetLoaderError:
-        raise
-    except (OSError, pa.ArrowException) as error:
-        raise WriteError(
-            f"{path}: the data set could not be written, and nothing of it was published: {reason(error)}"
-        ) from error
-
-
-def reason(error: BaseException) -> str:
-    """Return what an error says, without its number."""
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

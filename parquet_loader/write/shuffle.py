@@ -26,7 +26,7 @@ from parquet_loader.plan import Stream, bit_generator, permutation
 from parquet_loader.schema.encode import iter_tables
 from parquet_loader.types import IntArray
 from parquet_loader.write.job import JobSpec, WrittenFile
-from parquet_loader.write.publish import storage_errors
+from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.staging import join
 from parquet_loader.write.task import check_directory, naming, packing, report
 

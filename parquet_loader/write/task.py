@@ -19,7 +19,7 @@ from parquet_loader.write.commit import renames_directories
 from parquet_loader.write.job import JobSpec, WrittenFile, new_task_file, number_of
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.packer import Packer
-from parquet_loader.write.publish import storage_errors
+from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.staging import StagedFile, join
 
 _ERRORS: dict[str, type[ParquetLoaderError]] = {

@@ -15,7 +15,8 @@ from parquet_loader.schema import Schema
 from parquet_loader.write.layout import ColumnLayout
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.packer import Packer
-from parquet_loader.write.publish import Publication, storage_errors
+from parquet_loader.write.publish import Publication
+from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.target import (
     check_appendable,
     check_new,

@@ -8,7 +8,7 @@ import json
 import os
 import random
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, SampleStore, StoreOptions, WriteError
+from parquet_loader.errors import UnfinishedCommitError
 from parquet_loader.store import ledger, room
-from parquet_loader.store.commits import Commit, finish_commit, finish_commits, read_commits, record_commit
+from parquet_loader.store.commits import Commit, finish_commits, read_commits, record_commit
 from parquet_loader.store.ledger import Ledger, Totals
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import NONE_KNOWN, Places
@@ -147,25 +148,34 @@ def test_amid_a_commit_nobody_sees_a_part(store: SampleStore, monkeypatch: pytes
     assert seen[FILES:] == [(FILES,) * 4, (FILES,) * 4, (2 * FILES,) * 4]
 
 
+@pytest.mark.parametrize("is_undone", [False, True], ids=["to its end", "undone"])
 def test_a_listing_without_the_lock_is_whole_however_it_interleaves_with_a_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_undone: bool
 ) -> None:
     """Every order of the steps of a commit and of a look: state n of the store is what n steps of the commit left."""
     names = [str(FileName(number, 0, 1, TAG, WRITER)) for number in (1, 2, 3)]
     commit = Commit(WRITER, ((f"{WRITER}-1.parquet", names[1]), (f"{WRITER}-2.parquet", names[2])))
+    # Of each state: how many files have their names, whether the record is there, and how many commits are counted.
+    steps = [(0, False, 0), (0, True, 0), (1, True, 0), (2, True, 0)]
+    if is_undone:  # the disk refused to be forced
+        steps += [(1, True, 0), (0, True, 0), (0, True, 1), (0, False, 1), (0, False, 1)]
+    else:
+        steps += [(2, True, 1), (2, False, 1)]
 
     def state(number: int) -> Places:
-        """A store with one file, in which two more appear: recorded, renamed twice, counted, forgotten."""
+        """A store with one file, in which two more appear."""
+        renamed, is_recorded, commits = steps[number]
         places = Places(str(tmp_path / str(number)))
         places.make()
         Path(places.file(names[0])).touch()
-        for source, target in commit.moves:
-            Path(places.unfinished, source).touch()
-            if number > commit.moves.index((source, target)) + 1:
-                finish_commit(places, Commit("", ((source, target),)))
-        if 1 <= number <= 4:
+        for place, (source, target) in enumerate(commit.moves):
+            if place < renamed:
+                Path(places.file(target)).touch()
+            elif not is_undone or number < len(steps) - 1:  # in the end what is left over is removed
+                Path(places.unfinished, source).touch()
+        if is_recorded:
             record_commit(places, commit, durable=False)
-        Path(places.ledger).write_bytes(b"!" + ledger._format(Totals(commits=int(number >= 4))))
+        Path(places.ledger).write_bytes(b"!" + ledger._format(Totals(commits=commits)))
         return places
 
     class Look(Ledger):
@@ -180,8 +190,7 @@ def test_a_listing_without_the_lock_is_whole_however_it_interleaves_with_a_commi
             return super().published(known)
 
         def next(self) -> Places:
-            self.at = next(self._moments, len(states) - 1)
-            return states[self.at]
+            return states[next(self._moments, len(states) - 1)]
 
         def _read(self) -> Any:
             return Ledger(self.next(), TAG)._read()
@@ -200,16 +209,17 @@ def test_a_listing_without_the_lock_is_whole_however_it_interleaves_with_a_commi
 
         @property
         def unfinished(self) -> str:
-            return states[self.look.at].unfinished
+            return self.look.next().unfinished
 
     monkeypatch.setattr(ledger, "read_commits", lambda places, tag: read_commits(places.look.next(), tag))
-    states = [state(number) for number in range(6)]
+    states = [state(number) for number in range(len(steps))]
     looks = Counter[int]()
-    for moments in itertools.combinations_with_replacement(range(len(states)), 5):
+    for moments in itertools.combinations_with_replacement(range(len(states)), 7):
         found = list(Look(moments).published())
         assert found in (names[:1], names), f"{moments}: {found}"
         if moments[0] == moments[-1]:
-            assert len(found) == (3 if moments[0] >= 3 else 1), moments
+            is_there = moments[0] == 3 if is_undone else moments[0] >= 3
+            assert len(found) == (3 if is_there else 1), moments
         looks[len(found)] += 1
     assert min(looks[1], looks[3]) > 20
 
@@ -308,6 +318,116 @@ def check_all_appeared(store: SampleStore) -> None:
     assert sorted(ids(store.path)) == [*range(FILES * ROWS), *range(900, 910)]
     assert left_behind(store.path) == []
     check_account(Path(store.path))
+
+
+JOB_IS_TOLD = {"nothing": "nothing of it was published", "later": "whoever opens the store next finishes that"}
+WRITER_IS_TOLD = {
+    "lost": "rows since then are lost",
+    "not forced": "samples were published, and may not be on the disk",
+}
+CALLS = ("rename", "replace", "unlink", "pwrite", "ftruncate", "fsync")
+
+
+class Refusing:
+    """Lets the file system refuse a call that changes it: the n-th from 1, and those after it if `for_good`."""
+
+    def __init__(self, step: int, *, for_good: bool) -> None:
+        self._step = step
+        self._for_good = for_good
+        self._steps = itertools.count(1)
+        self.refused = 0
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self._refusing(getattr(os, name)))
+
+    def _refusing(self, call: Any) -> Any:
+        def change(*arguments: Any, **more: Any) -> Any:
+            number = next(self._steps)
+            if number == self._step or (self._for_good and number > self._step):
+                self.refused += 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return call(*arguments, **more)
+
+        return change
+
+
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+def test_whatever_call_is_refused_a_job_is_told_what_became_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, for_good: bool
+) -> None:
+    """A driver that is told "nothing" runs its job again: nothing may be there then, nor when the store is opened."""
+    path = tmp_path / "store"
+    store = SampleStore(path, schema=SCHEMA)  # durable
+    there: set[int] = set()
+    told, kinds = Counter[str](), defaultdict[str, set[type]](set)
+    for step in itertools.count(1):
+        first = 1000 * step
+        with StoreJob(store, SCHEMA) as job:
+            reports = [
+                file
+                for number in range(FILES)
+                for file in write_partition(job.spec, number, rows(first + number, first + number + 1))
+            ]
+            refusing = Refusing(step, for_good=for_good)
+            with monkeypatch.context() as patch:
+                refusing.install(patch)
+                try:
+                    job.commit(reports)
+                    answer = "published"
+                except WriteError as error:
+                    (answer,) = (known for known, text in JOB_IS_TOLD.items() if text in str(error))
+                    kinds[answer].add(type(error))
+                visible = sum(file.rows for file in store.files()) - len(there)
+        assert visible in {"published": [FILES], "nothing": [0], "later": [0, FILES]}[answer], f"step {step}: {answer}"
+        there |= set(range(first, first + FILES)) if answer != "nothing" else set()
+        SampleStore(path)
+        assert sorted(ids(path)) == sorted(there), f"step {step}: {answer}"
+        left = [name for name in left_behind(path) if not name.startswith(".job-")]  # whose process lives
+        assert left == [], f"step {step}: {answer}"
+        check_account(path)
+        told[answer] += 1
+        if not refusing.refused:
+            break
+    assert told["nothing"] > 5
+    assert told["published"] > 3
+    assert (told["later"] > 0) == for_good
+    assert kinds == {"nothing": {WriteError}, **({"later": {UnfinishedCommitError}} if for_good else {})}
+
+
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+def test_whatever_call_is_refused_a_writer_is_told_what_became_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, for_good: bool
+) -> None:
+    path = tmp_path / "store"
+    store = SampleStore(path, schema=SCHEMA)
+    there: list[int] = []
+    told, kinds = Counter[str](), defaultdict[str, set[type]](set)
+    for step in itertools.count(1):
+        writer = store.writer()
+        writer.write(rows(step, step + 1))
+        refusing = Refusing(step, for_good=for_good)
+        with monkeypatch.context() as patch:
+            refusing.install(patch)
+            try:
+                writer.close()
+                answer = "published"
+            except WriteError as error:
+                (answer,) = (known for known, text in WRITER_IS_TOLD.items() if text in str(error))
+                kinds[answer].add(type(error))
+        assert writer.done.rows == (answer != "lost"), f"step {step}: {answer}"
+        there += [step] if answer != "lost" else []
+        SampleStore(path)
+        assert ids(path) == there, f"step {step}: {answer}"
+        assert left_behind(path) == [], f"step {step}: {answer}"
+        check_account(path)
+        told[answer] += 1
+        if not refusing.refused:
+            break
+    assert told["lost"] > 2
+    assert told["not forced"] > 0
+    assert kinds == {"lost": {WriteError}, "not forced": {UnfinishedCommitError}}
+    assert told["published"] > 3
 
 
 def test_files_that_are_not_the_stores_are_refused(store: SampleStore, tmp_path: Path) -> None:

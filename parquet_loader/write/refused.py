@@ -1,0 +1,33 @@
+"""What a file system refuses, as the error that callers of writers get."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from parquet_loader.errors import ParquetLoaderError, WriteError
+
+_UNPUBLISHED = "the data set could not be written, and nothing of it was published: {}"
+
+
+@contextlib.contextmanager
+def storage_errors(path: str, told: str = _UNPUBLISHED) -> Iterator[None]:
+    """Turn what a file system raises into a `WriteError` that names a place.
+
+    Args:
+        path: The data set, or the store.
+        told: What that means there, with ``{}`` for the reason.
+    """
+    try:
+        yield
+    except ParquetLoaderError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise WriteError(f"{path}: {told.format(reason(error))}") from error
+
+
+def reason(error: BaseException) -> str:
+    """Return what an error says, without its number."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
