@@ -212,6 +212,24 @@ def test_layout_follows_the_data() -> None:
     assert choose_layout(table) == layout, "the choice is a function of the data"
 
 
+def test_rows_of_bytes_are_compressed_only_where_they_shrink_to_a_third() -> None:
+    rng = np.random.default_rng(0)
+    halved = rng.integers(0, 256, (4000, 52), np.uint8)
+    halved[:, ::2] = 0
+    halved = np.ascontiguousarray(np.sort(halved, axis=1))  # half of each row is a run of zeros
+    tiny = np.zeros((4000, 52), np.uint8)
+    tiny[:, 0] = rng.integers(0, 256, 4000)
+    wide = pa.binary(52)
+    table = pa.table(
+        {
+            "halved": pa.FixedSizeBinaryArray.from_buffers(wide, 4000, [None, pa.py_buffer(halved)]),
+            "tiny": pa.FixedSizeBinaryArray.from_buffers(wide, 4000, [None, pa.py_buffer(tiny)]),
+            "text": [bytes(row) for row in halved],
+        }
+    )
+    assert choose_layout(table).compressed == {"tiny", "text"}
+
+
 def test_files_are_stored_as_the_layout_says(tmp_path: Path) -> None:
     data = {"t": np.random.default_rng(0).standard_normal((500, 64)), "few": np.arange(500) % 3, "z": np.zeros(500)}
     (file,) = write_dataset(data, tmp_path / "d", options=WriteOptions(compression="zstd")).files
