@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +26,9 @@ from parquet_loader.write.writer import WriteMode
 _INFER_ROWS_BYTES = 2**20
 
 # Iterators that were begun in this process, by identity: they need not be hashable. Those that cannot be referenced
-# weakly (of lists, `map`, `zip`) are kept alive, the last so many of them; used up, they hold next to nothing.
+# weakly (of lists, `map`, `zip`) are kept alive, the last so many of them; used up, they hold next to nothing, and one
+# that broke off keeps what it runs over until as many others have come.
+_begun_lock = threading.Lock()
 _begun: weakref.WeakValueDictionary[int, Iterator[Any]] = weakref.WeakValueDictionary()
 _begun_and_kept: deque[Iterator[Any]] = deque(maxlen=1024)
 
@@ -56,7 +60,8 @@ def write_dask(
 
     Args:
         data: A Dask DataFrame, a bag of row dicts, or a list of delayed batches, each of any form that
-            `DatasetWriter.write` takes, iterators included. A partition's index is not written.
+            `DatasetWriter.write` takes. A partition's index is not written. Iterators have to be made by the function
+            of their partition: one that is persisted, or made by a task before, is refused.
         path: Directory of the data set, local or a URL, or a `SampleStore`, to which rows are added; the driver and all
             workers need the same storage there.
         schema: What the columns mean; None infers it from the first rows of the first partition, which is computed
@@ -112,16 +117,20 @@ class _DaskRunner:
     def infer_schema(self) -> Schema:
         """Return the schema of the first partition that has rows."""
         for part in self._parts:
-            for columns in self._compute([self._dask.delayed(_first_rows)(part)], Bar()):
+            tasks = self._made_where_read([part], lambda _, rows, is_own: self._dask.delayed(_first_rows)(rows, is_own))
+            for columns in self._compute(tasks, Bar()):
                 if columns is not None:
                     return infer_schema(columns)
         raise ConfigurationError("there are no rows to infer a schema from; pass schema=")
 
     def partitions(self, spec: JobSpec, task: PartitionTask, bar: Bar) -> list[Any]:
         """See `Runner`."""
-        # The job is no task of its own: a task that depends on nothing but its partition can be made one with it.
-        call = self._dask.delayed(partial(_write_part, (spec, task)), pure=False)
-        return flatten(self._compute([call(n, part) for n, part in enumerate(self._parts)], bar))
+
+        def call(number: int, part: Any, is_own: bool) -> Any:
+            # The job is no task of its own: a task that depends on nothing but its partition can be made one with it.
+            return self._dask.delayed(partial(_write_part, (spec, task), is_own), pure=False)(number, part)
+
+        return flatten(self._compute(self._made_where_read(self._parts, call), bar))
 
     def step(self, spec: JobSpec, step: Step, bar: Bar) -> list[WrittenFile]:
         """See `Runner`."""
@@ -129,6 +138,23 @@ class _DaskRunner:
         shared = delayed((spec, step), traverse=False, name=f"parquet_loader-step-{spec.directory}")
         call = delayed(_run_step, pure=False)
         return flatten(self._compute([call(shared, index) for index in range(len(step))], bar))
+
+    def _made_where_read(self, parts: list[Any], call: Callable[[int, Any, bool], Any]) -> list[Any]:
+        """Return ``call(number, part, is_own)`` for each partition, made one task with what makes the partition.
+
+        So another attempt makes it again. Where Dask cannot do that (what is persisted, or shared with other tasks),
+        `is_own` is False: an iterator would come from a task that ran before, and may have been read from.
+        """
+        if self._client() is None:
+            return [call(number, part, True) for number, part in enumerate(parts)]
+        numbers = [n for n, part in enumerate(parts) if _is_task(part)]
+        joined: dict[int, Any] = {}
+        with contextlib.suppress(AttributeError), self._dask.config.set({"optimization.fuse.delayed": True}):
+            # Dask stumbles over literals and futures that it meets where it looks for tasks.
+            optimized = self._dask.optimize(*[call(n, parts[n], True) for n in numbers])
+            left = _keys_used(optimized[0]) if optimized else set()
+            joined = {n: task for n, task in zip(numbers, optimized, strict=True) if parts[n].key not in left}
+        return [joined[n] if n in joined else call(n, part, False) for n, part in enumerate(parts)]
 
     def _compute(self, tasks: list[Any], bar: Bar) -> list[Any]:
         bar.begin(len(tasks))
@@ -150,14 +176,11 @@ class _DaskRunner:
     def _on_cluster(self, client: Any, tasks: list[Any], bar: Bar) -> list[Any]:
         from distributed import as_completed  # noqa: PLC0415
 
-        # What makes a partition and what writes it become one task: so another attempt gets a fresh iterator.
-        with self._dask.config.set({"optimization.fuse.delayed": True}):
-            tasks = self._dask.optimize(*tasks)
         futures = client.compute(tasks, retries=self._retries)
         places = {future.key: place for place, future in enumerate(futures)}
         results: list[Any] = [None] * len(tasks)
         try:
-            for done, future in enumerate(as_completed(futures), 1):
+            for done, future in enumerate(as_completed(futures, loop=client.loop), 1):
                 results[places[future.key]] = _checked(future.result())
                 bar.show(done)
         finally:
@@ -179,11 +202,11 @@ class _DaskRunner:
             return list(self._dask.compute(*tasks, scheduler=self._scheduler, optimize_graph=False))
 
 
-def _write_part(shared: tuple[JobSpec, PartitionTask], partition: int, data: Any) -> Any:
+def _write_part(shared: tuple[JobSpec, PartitionTask], is_own: bool, partition: int, data: Any) -> Any:
     """Write one partition, on a worker."""
     spec, task = shared
     try:
-        return task(spec, partition, _unread(data, f"{spec.path}: partition {partition}"))
+        return task(spec, partition, _unread(data, f"{spec.path}: partition {partition}", is_own))
     except Exception as error:
         failure = lasting(error)
         if failure is None:
@@ -197,31 +220,57 @@ def _run_step(shared: tuple[JobSpec, Step], index: int) -> list[WrittenFile]:
     return step.run(spec, index)
 
 
-def _first_rows(data: Any) -> dict[str, Any] | None:
+def _first_rows(data: Any, is_own: bool) -> dict[str, Any] | None:
     """Return columns of the first rows of a partition, on a worker."""
-    for columns in pieces(_unread(data, "a partition"), _INFER_ROWS_BYTES):
+    for columns in pieces(_unread(data, "a partition", is_own), _INFER_ROWS_BYTES):
         if any(len(values) for values in columns.values()):
             return columns
     return None
 
 
-def _unread(data: Any, what: str) -> Any:
+def _unread(data: Any, what: str, is_own: bool) -> Any:
     """Return rows that nobody has begun to read: what is left of an iterator is not a partition's rows.
 
+    Args:
+        data: The rows.
+        what: For the error.
+        is_own: Whether the task that asks has made them itself.
+
     Raises:
-        WriteError: an iterator that was read from before, by an attempt that failed, or to infer the schema.
+        WriteError: an iterator that was read from before, by an attempt that failed, or to infer the schema; or one
+            that may have been, for a copy that came from another worker does not show it.
     """
-    if isinstance(data, Iterator):
+    if isinstance(data, Iterator) and (not is_own or not _begins(data)):
+        found = "was kept and has been read from before" if is_own else "another task made"
+        raise WriteError(
+            f"{what}: its rows come from an iterator that {found}; let the delayed function return a table, or an "
+            "iterator that nothing else uses and that is not persisted"
+        )
+    return data
+
+
+def _begins(data: Iterator[Any]) -> bool:
+    """Return whether nobody has asked about this iterator before."""
+    with _begun_lock:
         if _begun.get(id(data)) is data or any(kept is data for kept in _begun_and_kept):
-            raise WriteError(
-                f"{what}: its rows come from an iterator that was kept and has been read from before; let the delayed "
-                "function return a table, or an iterator that nothing else uses and that is not persisted"
-            )
+            return False
         try:
             _begun[id(data)] = data
         except TypeError:
             _begun_and_kept.append(data)
-    return data
+    return True
+
+
+def _is_task(part: Any) -> bool:
+    """Whether something is to be computed for a partition: it is neither there already nor a literal."""
+    graph = part.__dask_graph__() if hasattr(part, "__dask_graph__") else {}
+    return hasattr(graph.get(part.key), "block_fusion")
+
+
+def _keys_used(collection: Any) -> set[Any]:
+    """Return the keys of a graph's tasks, and of what they depend on."""
+    graph = dict(collection.__dask_graph__())
+    return set(graph).union(*(getattr(node, "dependencies", ()) for node in graph.values()))
 
 
 def _checked(result: Any) -> Any:

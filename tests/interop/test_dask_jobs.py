@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from parquet_loader import (
     WriteOptions,
     write_dataset,
 )
+from parquet_loader.write import dask as dask_jobs
 from parquet_loader.write.dask import write_dask
 from parquet_loader.write.run import package_archive
 from tests.field_kinds import KINDS, kind_rows, stored
@@ -134,7 +137,7 @@ class Unhashable:
         return next(self.values)
 
 
-@pytest.mark.parametrize("kind", [lambda it: (x for x in it), iter, lambda it: map(list, it), Unhashable])
+@pytest.mark.parametrize("kind", [lambda it: (x for x in it), iter, lambda it: map(dict, it), Unhashable])
 def test_what_is_left_of_an_iterator_is_never_written_as_a_partition(tmp_path: Path, kind: Any) -> None:
     import dask
 
@@ -150,6 +153,29 @@ def test_what_is_left_of_an_iterator_is_never_written_as_a_partition(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+def test_iterators_that_begin_at_once_are_told_apart() -> None:
+    errors: list[BaseException] = []
+
+    def begin() -> None:
+        try:
+            for _ in range(3000):
+                assert dask_jobs._begins(iter([1]))
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=begin) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+
+
 # ---- a cluster -----------------------------------------------------------------------------------------------------
 
 
@@ -161,6 +187,55 @@ def client() -> Iterator[Any]:
         distributed.Client(cluster) as client,
     ):
         yield client
+
+
+@pytest.fixture(scope="module")
+def near() -> Iterator[Any]:
+    """A cluster within this process, which is there at once."""
+    distributed = pytest.importorskip("distributed", reason="dask's distributed scheduler is not installed")
+    with (
+        distributed.LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("kind", ["persisted", "filtered", "literal", "built on a literal", "future", "one part twice"])
+def test_whatever_a_cluster_holds_already_is_written(near: Any, tmp_path: Path, kind: str) -> None:
+    import dask
+    import dask.dataframe as dd
+    import pandas as pd
+
+    table, schema = pd.DataFrame({"id": range(100)}), Schema({"id": Scalar("int64")})
+    data: Any = near.persist(dd.from_pandas(table, npartitions=3))
+    if kind == "filtered":
+        data = data[data.id >= 0]
+    elif kind == "literal":
+        data = [dask.delayed({"id": np.arange(100)}, traverse=False)]
+    elif kind == "built on a literal":
+        data = [dask.delayed(dict)(dask.delayed({"id": np.arange(100)}, traverse=False))]
+    elif kind == "future":
+        data = [near.submit(dict, id=np.arange(100))]
+    elif kind == "one part twice":
+        data = [dask.delayed(dict)(id=np.arange(50))] * 2
+    for name, given in (("given", schema), ("inferred", None)):
+        write_dask(data, tmp_path / name, given, scheduler=near)
+        expected = [*range(50)] * 2 if kind == "one part twice" else list(range(100))
+        assert ids(tmp_path / name) == expected
+
+
+def test_an_iterator_that_another_task_made_is_refused(near: Any, tmp_path: Path) -> None:
+    import dask
+
+    def make() -> Any:
+        return iter([rows(0, 10)])  # it pickles, half read as well: a copy on another worker would lack rows
+
+    for part in (near.submit(make), near.persist(dask.delayed(make)())):
+        with pytest.raises(WriteError, match="partition 0: its rows come from an iterator that another task made"):
+            write_dask([part], tmp_path / "set", SCHEMA, scheduler=near)
+    assert list(tmp_path.iterdir()) == []
+    write_dask([dask.delayed(make)()], tmp_path / "set", SCHEMA, scheduler=near)
+    assert ids(tmp_path / "set") == list(range(10))
 
 
 def fails_half_way(first: int, stop: int, marker: str) -> Iterator[Any]:
