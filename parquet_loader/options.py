@@ -20,7 +20,8 @@ class RemoteOptions:
             by side.
         gap_bytes: Columns with at most so much between them are fetched together.
         stall_s: Seconds without a byte after which a request is given up and made again.
-        deadline_s: Seconds that one range may take, with all attempts.
+        deadline_s: Seconds that one range may take, with all attempts and the waits between them; not those in which it
+            waits for other requests to make room.
         attempts: How often a range is asked for where the reason may pass: no answer, a connection that broke, a body
             that was cut short, status 408, 429 or 5xx. Waits between attempts grow from `backoff_s` by factors of two.
         backoff_s: Seconds until the second attempt, times a random factor from 0.5 to 1.

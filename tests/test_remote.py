@@ -406,6 +406,19 @@ def test_what_passes_is_tried_again_and_every_row_comes(store: Store, connection
     assert not remote_threads()
 
 
+def test_a_slow_line_is_no_line_that_stalls(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.far._CHUNK_BYTES", 2**14)
+    line = Line()
+    with far(store.endpoint, line) as proxy:
+        limits: dict[str, Any] = {"window_rows": 60_000, "memory_limit": "64MiB"}
+        with opened(proxy, remote("obstore", stall_s=1.0, hedge=False), "bucket/tall", **limits) as loader:
+            line.bytes_per_s = 500_000.0  # of 960 KB each
+            assert sum(len(batch["id"]) for batch in loader) == 180_000
+            figures = loader.stats().remote
+            assert figures is not None
+            assert figures.retries == 0
+
+
 def test_what_takes_long_is_asked_for_a_second_time(store: Store) -> None:
     stalled = threading.Event()
 

@@ -99,6 +99,8 @@ class BlockingClient:
         most: Calls at a time.
     """
 
+    tells_progress = False
+
     def __init__(self, filesystem: pafs.FileSystem, most: int) -> None:
         self._filesystem = filesystem
         self._threads = Threads(most)

@@ -41,7 +41,13 @@ class UnservedError(Exception):
 
 
 class Client(Protocol):
-    """Asks a store for bytes. Used by the thread of one event loop at a time."""
+    """Asks a store for bytes. Used by the thread of one event loop at a time.
+
+    Attributes:
+        tells_progress: Whether `read` tells of bytes as they come, not only of the last.
+    """
+
+    tells_progress: bool
 
     async def read(self, file: SourceFile, span: ByteRange, into: Bytes, progress: Callable[[], None]) -> None:
         """Fill `into` with a range of a file; `progress` is called whenever bytes have come.

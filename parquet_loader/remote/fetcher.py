@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.errors import LoaderStateError
+from parquet_loader.errors import LoaderStateError, RemoteError
 from parquet_loader.interrupts import uninterrupted
 from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import ByteRange
@@ -57,6 +57,7 @@ class Fetcher:
         self.options = options
         self._pid = os.getpid()
         self._ready = Event()
+        self._failed: BaseException | None = None
         self.thread = Thread(target=self._work, name="parquet_loader-remote", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Event | None = None
@@ -68,12 +69,18 @@ class Fetcher:
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread.
+
+        Raises:
+            RemoteError: it cannot be started.
+        """
         uninterrupted(self._start)
 
     def _start(self) -> None:
         self.thread.start()
         self._ready.wait()
+        if self._failed is not None:
+            raise RemoteError(f"the thread that fetches could not be started: {self._failed}") from self._failed
 
     def close(self, *, wait: bool = True) -> None:
         """Cancel what is in flight, and end the thread; idempotent, and safe in any thread and in a forked child."""
@@ -98,8 +105,15 @@ class Fetcher:
         self._ending.set()
 
     def _work(self) -> None:
-        with asyncio.Runner() as runner:
-            runner.run(self._serve())
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            if self._ready.is_set():
+                raise
+            self._failed = error  # there are no more open files to be had, say
+        finally:
+            self._ready.set()
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()

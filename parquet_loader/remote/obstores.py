@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -20,8 +21,10 @@ from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.client import Bytes, LastingError, PassingError, UnservedError, judged, view, words_of
 from parquet_loader.source import SourceFile
 
-# Bytes handed over at a time: each time Python's lock is needed once.
-_CHUNK_BYTES = 2**20
+# Bytes handed over at a time. Each time Python's lock is needed once, which may take 5 ms beside a loop that spins in
+# Python; but on a slow line they have to come within `stall_s`. So it is what comes in this time.
+_CHUNK_S = 0.05
+_LEAST_CHUNK_BYTES, _MOST_CHUNK_BYTES = 2**16, 2**20
 _NO_RETRIES = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
 _LASTING = ("NotFoundError", "PermissionDeniedError", "UnauthenticatedError", "PreconditionError", "NotModifiedError")
 
@@ -52,6 +55,8 @@ class ObstoreClient:
         split: Divides a path into the bucket and the key.
     """
 
+    tells_progress = True
+
     def __init__(
         self,
         make_store: Callable[[str, Mapping[str, Any]], Any],
@@ -71,6 +76,7 @@ class ObstoreClient:
         client = {"timeout": timedelta(seconds=patience_s), "connect_timeout": connect}
         self._shared = {"client_options": client, "retry_config": _retries(options) if lists else _NO_RETRIES}
         self._stores: dict[str, Any] = {}
+        self._bytes_per_s = 0.0  # of the request that ended last
 
     def placed(self, path: str) -> tuple[Any, str]:
         """Return the store in which a path lies, and its key there."""
@@ -85,13 +91,14 @@ class ObstoreClient:
         # A weak tag never matches (RFC 9110, 8.8.3.2); quotes are lost in some servers' listings.
         if file.etag is not None and not file.etag.startswith("W/"):
             options["if_match"] = file.etag if file.etag.startswith('"') else f'"{file.etag}"'
-        at = 0
+        at, began_s = 0, time.monotonic()
+        chunk_bytes = min(max(_LEAST_CHUNK_BYTES, int(_CHUNK_S * self._bytes_per_s)), _MOST_CHUNK_BYTES, span.size)
         try:
             store, key = self.placed(file.path)
             result = await self.obstore.get_async(store, key, options=options)
             progress()
             _check_same(result.meta, file)
-            async for chunk in result.stream(min_chunk_size=min(_CHUNK_BYTES, span.size)):
+            async for chunk in result.stream(min_chunk_size=chunk_bytes):
                 arrived = view(chunk)
                 into[at : at + len(arrived)] = arrived[: span.size - at]
                 at += len(arrived)
@@ -100,6 +107,8 @@ class ObstoreClient:
             raise
         except Exception as error:
             raise self._judged(error) from None
+        finally:
+            self._bytes_per_s = at / max(1e-6, time.monotonic() - began_s)
         if at != span.size:
             raise PassingError(f"{at} of {span.size} bytes came")
 

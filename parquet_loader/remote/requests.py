@@ -19,6 +19,8 @@ from parquet_loader.types import format_bytes
 
 # A request and those that were made beside it because it was slow, which may be slow as well.
 _MOST_AT_ONCE = 3
+# A client that tells only of a whole answer is given as long as that takes on a slow line.
+_LEAST_BYTES_PER_S = 2**18
 
 
 @dataclass(slots=True)
@@ -96,11 +98,16 @@ class Requests:
             SourceError: it cannot be had; a `RemoteError` where the store did not answer. Nothing is written any more.
         """
         loop, options = asyncio.get_running_loop(), self._options
-        give_up_s = loop.time() + options.deadline_s
-        began_s, attempts, said = loop.time(), 0, ""
+        began_s, give_up_s, attempts, said = 0.0, 0.0, 0, ""
         while True:
+            asked_s = loop.time()
+            await self._take_slot(again=attempts > 0)
+            # What counts is what the store takes, and waits after failures; not for other requests' end.
+            if attempts:
+                give_up_s += loop.time() - asked_s
+            else:
+                began_s, give_up_s = loop.time(), loop.time() + options.deadline_s
             attempts += 1
-            await self._take_slot()
             was_plain = self._is_plain
             try:
                 await self._raced(file, span, into, give_up_s)
@@ -175,25 +182,34 @@ class Requests:
             self._client = self._make_client(False)
         self.figures.requests += 1
         began_s = loop.time()
+        if not self._client.tells_progress:
+            stall_s += span.size / _LEAST_BYTES_PER_S
         try:
             async with asyncio.timeout_at(min(began_s + stall_s, give_up_s)) as timer:
                 await self._client.read(
                     file, span, into, lambda: timer.reschedule(min(loop.time() + stall_s, give_up_s))
                 )
         except TimeoutError:
-            reason = "the deadline" if loop.time() >= give_up_s else f"no byte came for {stall_s:g} s"
+            reason = "the deadline"
+            if loop.time() < give_up_s:
+                reason = f"no byte came for {stall_s:.3g} s"
+                self._limit.busy(loop.time())  # too many on a thin line wait for each other as for a busy store
             raise PassingError(f"given up after {loop.time() - began_s:.1f} s: {reason}") from None
         self.figures.fetched_bytes += span.size
         self._hedging.took(span.size, loop.time() - began_s)
         self._limit.arrived(span.size, loop.time())
 
-    # ------------------------------------------------------------------ how many at a time, first come first served
+    # ------------------------------------------------------------------ how many at a time, what failed before first
 
-    async def _take_slot(self) -> None:
+    async def _take_slot(self, *, again: bool) -> None:
+        """Wait until a request may be made; before all that were not tried yet, where it was."""
         if self._in_flight >= self._limit.requests:
             self._limit.full()
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
+            if again:
+                self._waiting.appendleft(turn)
+            else:
+                self._waiting.append(turn)
             try:
                 await turn  # the slot comes with it
             except asyncio.CancelledError:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
+from parquet_loader.errors import RemoteError
+
 T = TypeVar("T")
 
 
@@ -17,7 +19,10 @@ async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[int], most: int) -> dict[int, T]:
-    """Return what `work` gives for each number, at most so many at a time; the first in order that fails is raised."""
+    """Return what `work` gives for each number, at most so many at a time; the first in order that fails is raised.
+
+    Where a store does not answer, nothing else is waited for.
+    """
     left, found, errors = iter(numbers), dict[int, T](), dict[int, Exception]()
 
     async def take() -> None:
@@ -26,6 +31,8 @@ async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[in
                 return
             try:
                 found[number] = await work(number)
+            except RemoteError:
+                raise
             except Exception as error:
                 errors[number] = error
 

@@ -1,0 +1,132 @@
+"""Requests to a store that is made up: what their deadlines count, and what becomes of a thread that cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+from parquet_loader import BatchedDataLoader, OutputOptions, RemoteError, RemoteOptions
+from parquet_loader.ranges import ByteRange
+from parquet_loader.remote.client import Bytes, PassingError
+from parquet_loader.remote.fetcher import Fetcher
+from parquet_loader.source import SourceFile
+
+pytestmark = pytest.mark.timeout(60)
+
+FILE = SourceFile("bucket/a", 10**9, None)
+NUMPY = OutputOptions(format="numpy")
+
+Answer = Callable[[ByteRange, Callable[[], None]], Awaitable[None]]
+
+
+class Scripted:
+    """A store that answers as a function says; `tells_progress` as in `Client`."""
+
+    def __init__(self, answer: Answer, *, tells_progress: bool = True) -> None:
+        self.answer = answer
+        self.tells_progress = tells_progress
+        self.asked: list[ByteRange] = []
+        self.now = self.most = 0
+
+    async def read(self, file: SourceFile, span: ByteRange, into: Bytes, progress: Callable[[], None]) -> None:
+        self.asked.append(span)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await self.answer(span, progress)
+        finally:
+            self.now -= 1
+        into[:] = span.start % 251
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def fetching(client: Scripted, **options: Any) -> Iterator[Fetcher]:
+    settings = {"backoff_s": 0.001, "hedge": False, **options}
+    with Fetcher(lambda plain: client, RemoteOptions(**settings)) as fetcher:
+        yield fetcher
+
+
+def spans(count: int, nbytes: int = 10) -> list[ByteRange]:
+    return [ByteRange(n * nbytes, (n + 1) * nbytes) for n in range(count)]
+
+
+def test_waiting_for_others_is_not_counted_by_the_deadline() -> None:
+    async def answer(span: ByteRange, progress: Callable[[], None]) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            progress()
+
+    with fetching(Scripted(answer), deadline_s=1.0, stall_s=0.9, max_requests=4) as fetcher:
+        assert len(fetcher.fetch(FILE, spans(24))) == 24  # 1.8 s of work for a deadline of 1 s
+        assert fetcher.figures.retries == 0
+
+
+def test_what_failed_is_tried_again_before_what_was_not_tried() -> None:
+    failed: list[int] = []
+
+    async def answer(span: ByteRange, progress: Callable[[], None]) -> None:
+        await asyncio.sleep(0.01)
+        if span.start == 0 and not failed:
+            failed.append(0)
+            raise PassingError("not yet")
+
+    client = Scripted(answer)
+    with fetching(client, max_requests=1) as fetcher:
+        fetcher.fetch(FILE, spans(12))
+    assert client.asked.index(spans(1)[0]) == 0
+    assert client.asked[1:].index(spans(1)[0]) <= 2
+    assert len(client.asked) == 13
+
+
+@pytest.mark.parametrize("tells_progress", [True, False])
+def test_a_client_that_tells_nothing_underway_has_time_for_the_whole(tells_progress: bool) -> None:
+    async def answer(span: ByteRange, progress: Callable[[], None]) -> None:
+        await asyncio.sleep(0.5)
+
+    client = Scripted(answer, tells_progress=tells_progress)
+    with fetching(client, stall_s=0.2, attempts=2) as fetcher:
+        if tells_progress:
+            with pytest.raises(RemoteError, match=r"2 attempts .* no byte came for 0.2 s"):
+                fetcher.fetch(FILE, spans(1, 2**20))
+        else:
+            fetcher.fetch(FILE, spans(1, 2**20))  # 4 s at 256 KiB a second
+    assert len(client.asked) == (2 if tells_progress else 1)
+
+
+def test_fewer_are_asked_for_where_bytes_stop_coming() -> None:
+    async def answer(span: ByteRange, progress: Callable[[], None]) -> None:
+        if len(client.asked) <= 8:
+            await asyncio.sleep(60)
+
+    client = Scripted(answer)
+    with fetching(client, stall_s=0.05, max_requests=8) as fetcher:
+        fetcher.fetch(FILE, spans(8))
+        assert fetcher._requests._limit.requests < 8
+
+
+def test_a_fetching_thread_that_cannot_start_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"x": np.arange(100)}), tmp_path / "a.parquet")
+    home = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    with BatchedDataLoader("a.parquet", 10, filesystem=home, output_options=NUMPY) as loader:
+
+        def no_more_files(*_: object) -> None:
+            raise OSError(24, "Too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "new_event_loop", no_more_files)
+            patch.setattr(asyncio.events, "new_event_loop", no_more_files)
+            with pytest.raises(RemoteError, match=r"could not be started: .*Too many open files"):
+                next(iter(loader))
+        assert sum(len(batch["x"]) for batch in loader) == 100
