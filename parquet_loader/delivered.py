@@ -65,7 +65,7 @@ def _fields_of(snapshot: Snapshot, number: int, columns: Sequence[str] | None) -
 
 
 def _file_of(snapshot: Snapshot, number: int) -> str:
-    return snapshot.files[int(np.argmax(snapshot.file_schema == number))].path
+    return snapshot.files[int(np.argmax(snapshot.file_schema == number))].name
 
 
 def _known_fields(schema: pa.Schema, columns: Sequence[str] | None) -> dict[str, Field]:
@@ -141,7 +141,7 @@ def decoders_of(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
     with_rows = snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]]
     decoders: list[Decoder | None] = []
     for number, file_schema in enumerate(snapshot.schemas):
-        name = snapshot.files[int(np.argmax(snapshot.file_schema == number))].path
+        name = snapshot.files[int(np.argmax(snapshot.file_schema == number))].name
         is_read = number in with_rows or not len(with_rows)
         decoders.append(Decoder(schema, file_schema, snapshot.partition_schema, name) if is_read else None)
     usable = next(d for d in decoders if d is not None)

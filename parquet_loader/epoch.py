@@ -255,7 +255,7 @@ class EpochFigures:
         left_out = (*self._skipped, *account.skipped)
         skipped = (
             SkippedRowGroup(
-                snapshot.files[int(snapshot.row_group_file[group])].path, int(snapshot.row_group_number[group]), reason
+                snapshot.files[int(snapshot.row_group_file[group])].name, int(snapshot.row_group_number[group]), reason
             )
             for group, reason in left_out
         )

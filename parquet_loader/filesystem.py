@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader import hdfs
 from parquet_loader.errors import ConfigurationError, SourceError
-from parquet_loader.redact import without_secrets
+from parquet_loader.redact import shown, without_secrets
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -73,7 +73,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         found, inner = pafs.FileSystem.from_uri(head + (question + options if has_options else ""))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
         if scheme in hdfs.SCHEMES and isinstance(error, OSError):
-            raise hdfs.refusal(without_secrets(text), error) from None
+            raise hdfs.refusal(shown(text), error) from None
         raise _unserved(text, error) from None
     hdfs.note(found)
     return found, inner + tail if glob else inner
@@ -88,7 +88,7 @@ def _through_fsspec(url: str, scheme: str) -> tuple[pafs.FileSystem, str]:
         raise _unserved(url, f"{error}; {needs}") from None
     except Exception as error:  # of any package that fsspec took for the scheme: a host that is not there, say
         reason = f"{type(error).__name__}: {error}"
-        raise SourceError(f"{without_secrets(url)}: cannot be opened: {without_secrets(reason)}") from None
+        raise SourceError(f"{shown(url)}: cannot be opened: {without_secrets(reason)}") from None
     if scheme not in ("http", "https"):  # whose directories end with a slash
         inner = inner.rstrip("/") or "/"
     return pafs.PyFileSystem(pafs.FSSpecHandler(found)), inner
@@ -96,7 +96,7 @@ def _through_fsspec(url: str, scheme: str) -> tuple[pafs.FileSystem, str]:
 
 def _unserved(url: str, reason: object) -> SourceError:
     return SourceError(
-        f"{without_secrets(url)}: no filesystem for this URL ({without_secrets(str(reason))}); expected a local path, "
+        f"{shown(url)}: no filesystem for this URL ({without_secrets(str(reason))}); expected a local path, "
         "file://, s3://, gs://, abfs://, hdfs://, http(s):// or a URL that fsspec knows, or pass filesystem="
     )
 

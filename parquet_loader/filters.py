@@ -61,7 +61,7 @@ class RowFilter:
         self.columns: tuple[str, ...] = ()
         self.virtual: tuple[str, ...] = ()
         for number, schema in enumerate(snapshot.schemas):
-            file = snapshot.files[int((snapshot.file_schema == number).argmax())].path
+            file = snapshot.files[int((snapshot.file_schema == number).argmax())].name
             known = with_partitions(schema, snapshot.partition_schema)
             more = virtual_columns(str(expression), known.names)
             check_number_keys(expression, known, file)

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from parquet_loader.errors import SourceError
 from parquet_loader.ranges import ByteRange, RangeFetcher
+from parquet_loader.redact import without_secrets
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.store import RemoteStore
 from parquet_loader.source import SourceFile, changed_since
@@ -189,7 +190,7 @@ class FooterCache:
 
     def _keep(self, file: int, read: Footer, *, is_new: bool = True) -> pq.FileMetaData:
         if self.digests[file] not in (0, read.digest):
-            raise SourceError(f"{self._files[file].path}: the file has changed since its footer was read first")
+            raise SourceError(f"{self._files[file].name}: the file has changed since its footer was read first")
         self.digests[file] = read.digest
         if is_new and self.record is not None:
             self.record(file, read.raw)
@@ -237,13 +238,13 @@ def read_footer(filesystem: pafs.FileSystem, file: SourceFile, fetcher: RangeFet
         if raw is None:
             pq.read_metadata(file.path, filesystem=filesystem)
     except FileNotFoundError as error:
-        raise SourceError(f"{file.path}: the file has vanished since it was listed") from error
+        raise SourceError(f"{file.name}: the file has vanished since it was listed") from error
     except _PARSE_ERRORS as error:
         raise _unreadable(file, error) from error
     footer = _checked(raw or b"", file)
     changed = changed_since(filesystem, file)
     if changed:
-        raise SourceError(f"{file.path}: the file {changed.replace('its footer was read', 'it was listed')}")
+        raise SourceError(f"{file.name}: the file {changed.replace('its footer was read', 'it was listed')}")
     return footer
 
 
@@ -256,7 +257,7 @@ def _checked(raw: bytes, file: SourceFile) -> Footer:
         raise _unreadable(file, error) from error
     if sum(counts) != footer.num_rows:
         raise SourceError(
-            f"{file.path}: the footer contradicts itself: {footer.num_rows} rows in all, {sum(counts)} in row groups"
+            f"{file.name}: the footer contradicts itself: {footer.num_rows} rows in all, {sum(counts)} in row groups"
         )
     return Footer(footer, _digest(raw), raw)
 
@@ -275,12 +276,12 @@ def same_content(one: SourceFile, other: SourceFile) -> bool:
 
 
 def _empty(file: SourceFile) -> SourceError:
-    return SourceError(f"{file.path}: the file is empty (0 bytes); a Parquet file has at least a footer")
+    return SourceError(f"{file.name}: the file is empty (0 bytes); a Parquet file has at least a footer")
 
 
 def _unreadable(file: SourceFile, error: Exception) -> SourceError:
-    reason = str(error).split("\n")[0].removesuffix(".")
-    return SourceError(f"{file.path}: not a readable Parquet file of {file.size_bytes} bytes: {reason}")
+    reason = without_secrets(str(error).split("\n")[0].removesuffix("."))
+    return SourceError(f"{file.name}: not a readable Parquet file of {file.size_bytes} bytes: {reason}")
 
 
 def _footer_bytes(filesystem: pafs.FileSystem, path: str) -> bytes | None:

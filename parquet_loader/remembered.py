@@ -34,6 +34,8 @@ from parquet_loader.types import IntArray
 def open_remembered(source: Source, filesystem: Any, remote: RemoteOptions) -> Snapshot:
     """Return the snapshot of a source, and keep it in `remote.snapshot_cache` where the source is not local.
 
+    Signed URLs are secrets, and others the next time: what has such names is not kept.
+
     Raises:
         SourceError, ConfigurationError: as `open_snapshot`.
     """
@@ -46,6 +48,8 @@ def open_remembered(source: Source, filesystem: Any, remote: RemoteOptions) -> S
     known = _loaded(path, home, remote)
     read: dict[int, bytes] = {}
     snapshot = open_snapshot(source, filesystem, remote=remote, known=known, record=read.__setitem__)
+    if any(file.path != file.name for file in snapshot.files):
+        return snapshot
     if known is None or read or len(known.files) != len(snapshot.files):
         with contextlib.suppress(OSError):  # a full disk: the next start is as slow as this one
             _keep(path, snapshot, read, known)

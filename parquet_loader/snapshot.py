@@ -92,7 +92,7 @@ class Snapshot:
 
     def describe(self, row_group: int) -> str:
         """Name a row group for a message: its file and its number there."""
-        return f"{self.files[int(self.row_group_file[row_group])].path}, row group {self.row_group_number[row_group]}"
+        return f"{self.files[int(self.row_group_file[row_group])].name}, row group {self.row_group_number[row_group]}"
 
     def partition_values(self, file: int) -> dict[str, pa.Scalar]:
         """Return one file's values of the partition columns."""
@@ -158,7 +158,7 @@ def open_snapshot(
         try:
             schema = footer.schema.to_arrow_schema()
         except (pa.ArrowException, ValueError) as error:
-            raise SourceError(f"{files[number].path}: the footer's schema cannot be read: {error}") from error
+            raise SourceError(f"{files[number].name}: the footer's schema cannot be read: {error}") from error
         return _Footers(rows, sizes, schema)
 
     if store is None:

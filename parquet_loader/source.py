@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.errors import ConfigurationError, SourceError
 from parquet_loader.filesystem import PathLike, is_local, resolve
-from parquet_loader.redact import without_secrets
+from parquet_loader.redact import shown, without_secrets
 
 Source: TypeAlias = PathLike | Sequence[PathLike]
 
@@ -43,6 +43,11 @@ class SourceFile:
     mtime_ns: int | None
     partitions: tuple[tuple[str, str | None], ...] = ()
     etag: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How messages name it: its path, which may be a URL, without secrets."""
+        return shown(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +149,10 @@ def list_files(
     for entry in entries:
         here, path = resolve(entry, filesystem)
         if home is not None and not home.equals(here):
-            names = without_secrets(str(entry)), without_secrets(str(entries[0]))
+            names = shown(str(entry)), shown(str(entries[0]))
             raise ConfigurationError(f"{names[0]}: all paths of one source lie on one filesystem; {names[1]} does not")
         home = here if home is None else home
-        named.append((path, without_secrets(str(entry))))
+        named.append((path, shown(str(entry))))
     assert home is not None
     lister = lister_of(home)
 
@@ -166,7 +171,7 @@ def list_files(
     seen: set[str] = set()
     for file in files:
         if file.path in seen:
-            raise SourceError(f"{file.path}: the source names this file twice; each row is delivered once")
+            raise SourceError(f"{file.name}: the source names this file twice; each row is delivered once")
         seen.add(file.path)
     directories = tuple(base for _, beside in found for base in beside.directories)
     return home, files, Beside(directories, frozenset[str]().union(*(beside.hidden for _, beside in found)))
@@ -184,7 +189,7 @@ def _expand(lister: Lister, path: str, name: str) -> tuple[list[SourceFile], Bes
     elif any(character in path for character in "*?["):
         base = _glob_base(path)
         if lister.look(base) is not True:
-            raise SourceError(f"{name}: matches nothing: the directory {base!r} does not exist")
+            raise SourceError(f"{name}: matches nothing: the directory {shown(base)!r} does not exist")
         matches = re.compile(_glob_regex(path)).match
         hidden = re.compile(r"/[._]").search(path[len(base) :]) is not None
         below = lister.below(base)

@@ -53,6 +53,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
         part.mkdir(parents=True, exist_ok=True)
         write(part / f"{number:02} (ü%20).parquet", number)
     (folder / "many" / "_SUCCESS").touch()
+    (folder / "odd.txt").write_text("no Parquet")
     with Server(root) as server:
         yield folder, server.endpoint
 
@@ -212,10 +213,42 @@ def test_no_secret_is_shown() -> None:
         without_secrets("GET https://h/x.parquet?X-Amz-Signature=abc&y=1 (404)") == "GET https://h/x.parquet?... (404)"
     )
     assert without_secrets("s3://bucket/a?.parquet and user@host") == "s3://bucket/a?.parquet and user@host"
+    for secret, shown in {
+        "s3://AKIAKEY:abc/DEF+x@bucket/x": "s3://...@bucket/x",
+        "s3://AKIAKEY:12/DEF@bucket/a?y=1": "s3://...@bucket/a?...",
+        "ftp://user:p@ss@host/x": "ftp://...@host/x",
+        "https://h/x?sv=1&sig=a)b'c is": "https://h/x?... is",
+        "https://h/x.parquet?TOKEN: no": "https://h/x.parquet?... no",
+        "url='https://h/x?sig=a'), and": "url='https://h/x?...'), and",
+        "http://h:9000/a@b.parquet": "http://h:9000/a@b.parquet",
+        "s3://bucket/day=1/a@b:c": "s3://bucket/day=1/a@b:c",
+    }.items():
+        assert without_secrets(secret) == shown
     xml = (
         "503 Slow Down: <Error><Code>SlowDown</Code><AWSAccessKeyId>AK</AWSAccessKeyId><Message>less</Message></Error>"
     )
     assert words_of(RuntimeError(f"server: {xml}")) == "server: 503 Slow Down: SlowDown: less"
+
+
+@needs_servers
+def test_a_signature_is_in_no_message_and_no_file(bucket: tuple[Path, str], tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    pytest.importorskip("aiohttp")
+    remote = RemoteOptions(hedge=False, snapshot_cache=tmp_path / "kept")
+    with HttpServer(bucket[0]) as server:
+        url = f"http://{server.endpoint}/many/day=0/00 (ü%2520).parquet?X-Amz-Signature=SECRET"
+        with BatchedDataLoader(url, 64, output_options=NUMPY, read_options=ReadOptions(remote=remote)) as loader:
+            assert len(ids(loader)) == 50
+            snapshot = loader._dataset.snapshot
+            assert "SECRET" in snapshot.files[0].path
+            assert "SECRET" not in snapshot.describe(0)
+        with pytest.raises(SourceError, match="names this file twice") as caught:
+            BatchedDataLoader([url, url], 64)
+        assert "SECRET" not in str(caught.value)
+        with pytest.raises(SourceError, match="not a readable Parquet file") as caught:
+            BatchedDataLoader(url.replace("many/day=0/00 (ü%2520).parquet", "odd.txt"), 64)
+        assert "SECRET" not in str(caught.value)
+    assert not (tmp_path / "kept").exists()
 
 
 def test_more_requests_are_made_as_long_as_they_bring_more() -> None:

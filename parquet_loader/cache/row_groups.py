@@ -278,7 +278,7 @@ class DiskFetcher:
         with pa.OSFile(file.path) as opened:
             buffers = [opened.read_at(span.size, span.start) for span in ranges]
         if any(len(buffer) != span.size for buffer, span in zip(buffers, ranges, strict=True)):
-            raise SourceError(f"{file.path}: the file ends before byte {ranges[-1].stop}; it has changed")
+            raise SourceError(f"{file.name}: the file ends before byte {ranges[-1].stop}; it has changed")
         return [pa.py_buffer(buffer) for buffer in buffers]
 
 

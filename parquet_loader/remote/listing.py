@@ -14,7 +14,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader import hdfs
 from parquet_loader.errors import RemoteError, SourceError
-from parquet_loader.redact import without_secrets
+from parquet_loader.redact import shown
 from parquet_loader.remote.client import words_of
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.obstores import ObstoreClient, client_for
@@ -65,7 +65,7 @@ class ObstoreLister:
         except Exception as error:
             if type(error).__name__ == "NotFoundError":
                 return None
-            raise SourceError(f"{without_secrets(path)}: cannot be listed: {words_of(error)}") from None
+            raise SourceError(f"{shown(path)}: cannot be listed: {words_of(error)}") from None
 
     def below(self, base: str) -> list[Entry]:
         """Return all files below a directory."""
@@ -93,7 +93,7 @@ class ObstoreLister:
         try:
             parts = in_parallel(some, list(zip(cuts, ends, strict=True)), self._threads)
         except Exception as error:
-            raise SourceError(f"{base}: cannot be listed: {words_of(error)}") from None
+            raise SourceError(f"{shown(base)}: cannot be listed: {words_of(error)}") from None
         return [entry for part in parts for entry in part]
 
 
@@ -114,17 +114,17 @@ class FsspecLister:
         is_http = path.startswith(("http://", "https://"))
         if is_http and (path.endswith("/") or "*" in path or "[" in path):
             raise SourceError(
-                f"{without_secrets(path)}: a directory or pattern on an HTTP server, which has no listings; pass the "
+                f"{shown(path)}: a directory or pattern on an HTTP server, which has no listings; pass the "
                 "URLs of the files as a list"
             )
         try:
             info = self._fs.info(path)
         except FileNotFoundError:
             if is_http:  # where a question mark is no pattern
-                raise SourceError(f"{without_secrets(path)}: no such file") from None
+                raise SourceError(f"{shown(path)}: no such file") from None
             return None
         except Exception as error:
-            raise SourceError(f"{without_secrets(path)}: cannot be listed: {words_of(error)}") from None
+            raise SourceError(f"{shown(path)}: cannot be listed: {words_of(error)}") from None
         return True if info.get("type") == "directory" else self._described(path, info)
 
     def below(self, base: str) -> list[Entry]:
@@ -134,12 +134,12 @@ class FsspecLister:
             unknown = [path for path, info in found.items() if info.get("size") is None]
             found |= dict(zip(unknown, in_parallel(self._fs.info, unknown, self._threads), strict=True))
         except Exception as error:
-            raise SourceError(f"{base}: cannot be listed: {words_of(error)}") from None
+            raise SourceError(f"{shown(base)}: cannot be listed: {words_of(error)}") from None
         return [self._described(path, info) for path, info in found.items()]
 
     def _described(self, path: str, info: dict[str, Any]) -> Entry:
         if info.get("size") is None:
-            raise SourceError(f"{without_secrets(path)}: the server does not say how long this file is, and has to")
+            raise SourceError(f"{shown(path)}: the server does not say how long this file is, and has to")
         modified = next((info[name] for name in ("mtime", "LastModified", "last_modified") if name in info), None)
         mtime = _ns(modified) if isinstance(modified, datetime) else None
         etag = info.get("ETag") or info.get("etag")

@@ -15,7 +15,7 @@ from parquet_loader.errors import ConfigurationError
 from parquet_loader.filesystem import is_local
 from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import ByteRange
-from parquet_loader.redact import without_secrets
+from parquet_loader.redact import shown
 from parquet_loader.remote.blocking import BlockingClient, forked
 from parquet_loader.remote.client import Bytes, Client
 from parquet_loader.remote.fetcher import Fetcher
@@ -61,7 +61,7 @@ class RemoteStore:
     def name_of(self, path: str) -> str:
         """Return the URL of a file, as messages name it."""
         scheme = _SCHEMES.get(self.filesystem.type_name)
-        return without_secrets(path) if scheme is None or "://" in path else f"{scheme}://{path}"
+        return shown(path) if scheme is None or "://" in path else f"{scheme}://{path}"
 
     def fetcher(self, first_requests: int = FIRST_REQUESTS) -> Fetcher:
         """Return what fetches, not yet started; whoever starts it closes it."""

@@ -56,6 +56,6 @@ def with_partition_types(snapshot: Snapshot, record: UnischemaRecord) -> Snapsho
                 typed.partition_values(file)
             except pa.ArrowInvalid as error:
                 raise SourceError(
-                    f"{snapshot.files[file].path}: the name of a directory is no value of its column: {error}"
+                    f"{snapshot.files[file].name}: the name of a directory is no value of its column: {error}"
                 ) from None
     return typed
