@@ -73,7 +73,7 @@ def from_pandas(
         raise ConfigurationError("from_pandas: an iterator can be read only once; write_dataset takes it")
     frame = _held(frame)
     content, rows = pandas_key(frame, schema)
-    key = digest("pandas", content, write_options)
+    key = digest("pandas", content, schema and schema.to_json(), write_options)
 
     def write(path: str) -> object:
         known = schema or Schema.from_arrow(next(iter_tables(frame)).schema)

@@ -60,6 +60,13 @@ def test_equal_frames_are_written_once_and_others_beside(cache: Path) -> None:
     assert list(cache.iterdir()) == []
 
 
+def test_no_rows_of_another_schema_are_another_frame(cache: Path) -> None:
+    one, two = Schema({"x": Scalar("float64")}), Schema({"y": Scalar("int32")})
+    loaders = [from_pandas([], 3, schema=schema, cache_dir=cache) for schema in (one, two, one)]
+    assert [loader.schema for loader in loaders] == [one, two, one]
+    assert len(entries(cache)) == 2
+
+
 def test_what_does_not_fit_leaves_nothing(cache: Path) -> None:
     with pytest.raises(DataError, match="field 'x'"):
         from_pandas(frame(), 10, schema=Schema({"id": Scalar("int64"), "x": Scalar("int8")}), cache_dir=cache)
