@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass
 
 from parquet_loader.cache.leases import live_leases
 from parquet_loader.cache.ledger import transaction
-from parquet_loader.cache.places import Name, Places, names_in
+from parquet_loader.cache.places import Places, names_in
 from parquet_loader.errors import SourceError
 
 
@@ -62,16 +61,11 @@ def clear(path: str) -> tuple[int, int]:
         SourceError: there is no cache.
     """
     places = _places(path)
-    removed = nbytes = 0
     with transaction(places, rebuild=True) as account:
-        for entry in places.kept():
-            name = Name.parse(entry.name)
-            assert name is not None
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(places.entry(name))
-                removed, nbytes = removed + 1, nbytes + entry.nbytes
+        removed = places.remove(places.kept())
+        nbytes = sum(entry.nbytes for entry in removed)
         account.taken_bytes -= nbytes
-    return removed, nbytes
+    return len(removed), nbytes
 
 
 def _places(path: str) -> Places:

@@ -63,13 +63,6 @@ class Index:
         return sorted(set(found))
 
 
-def checksum(data: Any) -> int:
-    """Return the checksum of a range whose bytes are all here."""
-    adding = Checksum()
-    adding.add(data)
-    return adding.value
-
-
 class Checksum:
     """The checksum of a range that comes in parts, each but the last of whole blocks of 4 KiB."""
 

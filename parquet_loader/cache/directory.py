@@ -29,11 +29,13 @@ from parquet_loader.cache.ledger import Account, transaction
 from parquet_loader.cache.places import Name, Places, names_in
 from parquet_loader.cache.policy import Entry, enough, in_order_of_leaving
 from parquet_loader.locks import LockedFile, is_locked
-from parquet_loader.types import Digests
+from parquet_loader.types import Digests, format_bytes
 
 # How long one waits for a row group that somebody else is fetching, before one fetches it oneself.
 _PATIENCE_S = 5.0
 _LOOK_AGAIN_S = 0.01
+# What is deleted by hand is missing from no account: who finds a cache full counts what is there, as often as this.
+_COUNT_AGAIN_S = 60.0
 _PROBE_BYTES = 2**20
 
 
@@ -117,9 +119,16 @@ class Directory:
         self._whole: dict[int, tuple[int, int]] = {}
         self._ranked_for: frozenset[str] | None = None
         self._leaving: list[Entry] = []
+        self._counted_at = time.monotonic()
         self._places.make()
         self._block_bytes = max(4096, os.statvfs(root).f_frsize)
-        self._limit_bytes = limit_bytes - (self._places.folders + 3) * self._block_bytes  # the ledger, a probe
+        directories = (self._places.folders + 3) * self._block_bytes  # the ledger, a probe
+        self._limit_bytes = limit_bytes - directories
+        if self._limit_bytes <= 0:  # and nothing that others keep there leaves for it
+            raise OSError(
+                f"{root}: max_bytes={format_bytes(limit_bytes)} is less than the directories of a cache take, "
+                f"{format_bytes(directories)}"
+            )
         with transaction(self._places, rebuild=True) as account:
             self._take_back(account)
             _check_locks(self._places)
@@ -191,7 +200,7 @@ class Directory:
         name = wanted.name(self._block_bytes)
         path = os.path.join(self._places.unfinished, str(name))
         for is_ranked in (False, True):
-            with transaction(self._places) as account:
+            with transaction(self._places, rebuild=is_ranked and self._counts_again()) as account:
                 if os.path.exists(path) and is_locked(path):
                     return None
                 missing = self._missing(account, name.nbytes)
@@ -208,6 +217,15 @@ class Directory:
             if not is_ranked:
                 self._rank()
         raise NoRoomError
+
+    def _counts_again(self) -> bool:
+        """Whether it is time to count what is there; asked before a row group finds no room."""
+        now = time.monotonic()
+        with self._lock:
+            is_due = now - self._counted_at >= _COUNT_AGAIN_S
+            if is_due:
+                self._counted_at = now
+        return is_due
 
     def published(self, filling: Filling) -> str:
         """Publish a row group, and return its path; what this process wrote it need not check.
@@ -270,13 +288,7 @@ class Directory:
 
     def _evict(self, account: Account, chosen: list[Entry]) -> int:
         """Remove row groups, in a transaction, and return how many bytes that freed."""
-        freed = 0
-        for entry in chosen:
-            name = Name.parse(entry.name)
-            assert name is not None
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._places.entry(name))
-                freed += entry.nbytes
+        freed = sum(entry.nbytes for entry in self._places.remove(chosen))
         gone = {entry.name for entry in chosen}
         with self._lock:
             self._leaving = [entry for entry in self._leaving if entry.name not in gone]
@@ -285,10 +297,8 @@ class Directory:
 
     def _is_unused(self, entry: Entry) -> bool:
         """Whether nobody has used a row group since it was ranked."""
-        name = Name.parse(entry.name)
-        assert name is not None
         with contextlib.suppress(FileNotFoundError):
-            return os.stat(self._places.entry(name)).st_mtime_ns == entry.used_ns
+            return os.stat(self._places.path_of(entry)).st_mtime_ns == entry.used_ns
         return False
 
     def _take_back(self, account: Account) -> None:

@@ -13,8 +13,8 @@ class CacheStats:
 
     Attributes:
         hits, misses: Row groups read from the cache, and not.
-        bytes_from_cache: Bytes of column chunks read from the cache.
-        bytes_fetched: Bytes of column chunks that had to come from the files.
+        bytes_from_cache: Bytes of the ranges read from the cache: column chunks, and small gaps fetched with them.
+        bytes_fetched: Bytes of the ranges that had to come from the files.
         bytes_stored: Of these, bytes that are in the cache now.
         damaged: Row groups found damaged in the cache, dropped, and fetched again.
         problem: Why nothing is stored any more, or was for a while: a full disk, say; None: there was no problem.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import struct
 import time
@@ -16,6 +17,7 @@ from parquet_loader.cache.policy import Lease
 from parquet_loader.locks import LockedFile, is_locked
 from parquet_loader.types import Digests
 
+_NAME = re.compile(r"[0-9a-f]{16}")
 _HEAD = struct.Struct("<QII")
 
 
@@ -64,9 +66,14 @@ def lease_sizes(places: Places) -> list[int]:
 
 def live_leases(places: Places) -> frozenset[str]:
     """Return the names of the leases whose processes live. A lease never changes."""
+    return frozenset(name for name in _names(places) if is_locked(os.path.join(places.readers, name)))
+
+
+def _names(places: Places) -> list[str]:
+    """Return what leases are called; whatever else lies beside them is none of ours."""
     with contextlib.suppress(FileNotFoundError):
-        return frozenset(name for name in os.listdir(places.readers) if is_locked(os.path.join(places.readers, name)))
-    return frozenset()
+        return [name for name in os.listdir(places.readers) if _NAME.fullmatch(name)]
+    return []
 
 
 def read_lease(places: Places, name: str) -> Lease | None:
@@ -85,7 +92,7 @@ def read_lease(places: Places, name: str) -> Lease | None:
 
 def remove_dead_leases(places: Places) -> None:
     """Remove the leases of processes that died; called with the cache's lock held."""
-    for name in os.listdir(places.readers):
+    for name in _names(places):
         path = os.path.join(places.readers, name)
         if not is_locked(path):
             with contextlib.suppress(FileNotFoundError):

@@ -88,6 +88,21 @@ class Places:
         """Return the path of a row group's file."""
         return name.path_in(self.root)
 
+    def path_of(self, entry: Entry) -> str:
+        """Return the path of the file of a row group that is kept."""
+        name = Name.parse(entry.name)
+        assert name is not None
+        return self.entry(name)
+
+    def remove(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Remove row groups, in a transaction; return those that were there."""
+        removed: list[Entry] = []
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path_of(entry))
+                removed.append(entry)
+        return removed
+
     def of_row_group(self, file: str, row_group: int) -> list[Name]:
         """Return the names of a row group's files, one for each set of columns."""
         prefix = f"{file}-{row_group}-"
@@ -158,7 +173,7 @@ def row_group_id(file: str, row_group: int) -> int:
 
 
 def row_group_ids(files: list[str], row_group_file: IntArray, row_group_number: IntArray) -> Digests:
-    """Return `row_group_id` of many, uint64 ``[n]``, in order.
+    """Return `row_group_id` of many, uint64 ``[n]``.
 
     Args:
         files: Their `file_id`.
@@ -166,4 +181,4 @@ def row_group_ids(files: list[str], row_group_file: IntArray, row_group_number: 
         row_group_number: Number of each there, int ``[n]``.
     """
     begins = np.array([int(file[:16], 16) for file in files], np.uint64)
-    return np.sort(begins[row_group_file] + (row_group_number.astype(np.uint64) + np.uint64(1)) * np.uint64(_MIX))
+    return begins[row_group_file] + (row_group_number.astype(np.uint64) + np.uint64(1)) * np.uint64(_MIX)

@@ -58,7 +58,7 @@ class RowGroupCache:
         self._read_columns = frozenset(columns_id(names) for names in columns)
         self._fetcher: RangeFetcher = snapshot.remote or DiskFetcher()
         options = snapshot.remote.options if snapshot.remote else RemoteOptions()
-        self._gap_bytes, self._request_bytes = int(options.gap_bytes), int(options.request_bytes)
+        self._gap_bytes, self._request_bytes = int(options.gap_bytes), min(int(options.request_bytes), AT_ONCE_BYTES)
         self._is_read: BoolArray = snapshot.row_group_rows > 0
         self._reset()
 
@@ -141,8 +141,8 @@ class RowGroupCache:
         if path is not None:
             return path
         filling = self._begun(directory, wanted)
-        if filling is None and directory is not None and directory.is_fetched_by_other(wanted):
-            directory.wait_for_other(wanted)
+        if filling is None and directory is not None:
+            directory.wait_for_other(wanted)  # who may have just come to its end, too
             path = self._found(directory, wanted)
             if path is not None:
                 return path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 
 import click
 
@@ -47,7 +46,7 @@ def info(path: str, *, as_json: bool) -> None:
 @click.argument("path", type=click.Path(file_okay=False))
 def clear_command(path: str) -> None:
     """Remove the row groups in the local cache in PATH; loaders that are running fetch them again."""
-    row_groups, nbytes = clear(os.path.abspath(path))
+    row_groups, nbytes = clear(path)
     show_lines(f"removed {row_groups:,} row groups, {format_bytes(nbytes)}")
 
 

@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,20 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pytest
 
-from parquet_loader import BatchedDataLoader, CacheStats, ConfigurationError, LocalCache, Shard
+from parquet_loader import (
+    BatchedDataLoader,
+    CacheStats,
+    ConfigurationError,
+    LocalCache,
+    ReadOptions,
+    RemoteOptions,
+    Shard,
+)
+from parquet_loader.cache import row_groups
 from parquet_loader.cache.copy import index_bytes
-from parquet_loader.cache.row_groups import identity_of
+from parquet_loader.cache.directory import Directory, Wanted
+from parquet_loader.cache.filling import Filling
+from parquet_loader.cache.row_groups import RowGroupCache, identity_of
 from tests.cache.remote import (
     GROUP_ROWS,
     ROWS,
@@ -317,6 +328,53 @@ def test_a_full_disk_costs_no_epoch_and_leaves_nothing(
     with open_loader(root, LocalCache(tmp_path / "cache", ROOMY)) as loader:
         read_epoch(loader)
         assert len(copies(tmp_path / "cache")) == GROUPS
+
+
+def test_what_has_come_by_the_time_it_is_to_be_fetched_is_found(
+    data: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = LocalCache(tmp_path / "cache", ROOMY)
+    with open_loader(root, cache) as loader:
+        read_epoch(loader)
+    aside = {path: tmp_path / path.name for path in copies(tmp_path / "cache")}
+    for path, elsewhere in aside.items():
+        path.rename(elsewhere)
+
+    def begin(_: Directory, wanted: Wanted) -> None:
+        """Another process has just ended its fetch when this one looks for its lock."""
+        for path, elsewhere in aside.items():
+            if elsewhere.exists() and path.name.startswith(f"{wanted.file}-{wanted.row_group}-"):
+                elsewhere.rename(path)
+
+    monkeypatch.setattr(Directory, "begin", begin)
+    with open_loader(root, cache) as loader:
+        assert [read_epoch(loader)] == expected(data, 1)
+        figures = loader.stats().cache
+    assert figures is not None
+    assert (figures.hits, figures.misses) == (GROUPS, 0)
+
+
+def test_no_more_is_fetched_at_once_than_is_counted_however_large_requests_are(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_groups, "AT_ONCE_BYTES", 2**18)
+    held: list[int] = []
+    filled = RowGroupCache._filled
+
+    def counted(self: RowGroupCache, directory: Directory, filling: Filling, parts: Any) -> str | None:
+        def seen() -> Iterator[Any]:
+            for first, buffers in parts:
+                held.append(sum(map(len, buffers)))
+                yield first, buffers
+
+        return filled(self, directory, filling, seen())
+
+    monkeypatch.setattr(RowGroupCache, "_filled", counted)
+    options = ReadOptions(remote=RemoteOptions(request_bytes="64MiB"))
+    with open_loader(root, LocalCache(tmp_path / "cache", ROOMY), read_options=options) as loader:
+        read_epoch(loader)
+    assert sum(held) >= GROUPS * ONE_GROUP
+    assert max(held) <= 2**18
 
 
 def test_local_files_on_the_disk_of_the_cache_are_not_kept_twice(data: Path, tmp_path: Path) -> None:

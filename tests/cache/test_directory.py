@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 import pytest
 
 import parquet_loader.cache.directory as directory_module
-from parquet_loader.cache.copy import Checksum, Index, checksum, occupied_bytes
+from parquet_loader.cache.copy import Checksum, Index, occupied_bytes
 from parquet_loader.cache.directory import Directory, Found, NoRoomError, Wanted
 from parquet_loader.cache.filling import Filling
 from parquet_loader.cache.ledger import transaction
@@ -36,18 +37,33 @@ def fill(filling: Filling | None, nbytes: int = 100_000) -> Filling:
     return filling
 
 
-def test_who_comes_second_waits_for_the_first_and_reads_what_it_fetched(tmp_path: Path) -> None:
+def test_who_comes_second_waits_for_the_first_and_reads_what_it_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_module, "_PATIENCE_S", 600.0)
     one, other = Directory(str(tmp_path), LIMIT), Directory(str(tmp_path), LIMIT)
     filling = fill(one.begin(wanted()))
     assert other.begin(wanted()) is None
     second = other.begin(wanted(1))
     assert second is not None
     second.abandon()
+    looks, is_fetched_by_other = Event(), other.is_fetched_by_other
+    seen: list[bool] = []
+
+    def look(wanted: Wanted) -> bool:
+        seen.append(is_fetched_by_other(wanted))
+        looks.set()
+        return seen[-1]
+
+    monkeypatch.setattr(other, "is_fetched_by_other", look)
     waiting = Thread(target=other.wait_for_other, args=(wanted(),))
     waiting.start()
+    assert looks.wait(60)  # it is under way
     path = one.published(filling)
-    waiting.join(30)
+    waiting.join(60)
     assert not waiting.is_alive()
+    assert seen[0]
+    assert not seen[-1]
     assert other.find(wanted()).path == path
 
 
@@ -122,6 +138,34 @@ def test_a_row_group_that_can_never_fit_is_refused(tmp_path: Path) -> None:
     assert os.path.exists(kept)  # and nothing leaves for it
 
 
+def test_row_groups_deleted_by_hand_make_room_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = wanted().name(4096).nbytes
+    opened = Directory(str(tmp_path), 72 * 4096 + 3 * kept)
+    ids = [row_group_id(wanted().file, number) for number in range(9)]
+    lease = opened.lease(np.array(ids, np.uint64), frozenset({1}))
+    for number in range(3):
+        opened.published(fill(opened.begin(wanted(number))))
+    for path in copies(tmp_path)[:2]:
+        path.unlink()
+    with pytest.raises(NoRoomError):
+        opened.begin(wanted(3))  # the account was made a moment ago
+    monkeypatch.setattr(directory_module, "_COUNT_AGAIN_S", 0.0)
+    for number in range(3, 5):
+        opened.published(fill(opened.begin(wanted(number))))
+    with pytest.raises(NoRoomError):
+        opened.begin(wanted(5))
+    assert account(tmp_path) == 3 * kept
+    lease.end()
+
+
+def test_a_limit_below_what_the_directories_take_is_refused_and_nothing_leaves(tmp_path: Path) -> None:
+    opened = Directory(str(tmp_path), LIMIT)
+    path = opened.published(fill(opened.begin(wanted())))
+    with pytest.raises(OSError, match=r"max_bytes=64\.0 KiB is less than the directories of a cache take, 284\.0 KiB"):
+        Directory(str(tmp_path), 2**16)
+    assert opened.find(wanted()) == Found(path, 100_000)
+
+
 def test_a_directory_that_is_deleted_while_it_is_open_is_an_error_and_no_more(tmp_path: Path) -> None:
     opened = Directory(str(tmp_path / "cache"), LIMIT)
     filling = fill(opened.begin(wanted()))
@@ -185,22 +229,31 @@ def test_a_file_system_whose_locks_exclude_nobody_is_refused(tmp_path: Path, mon
 def test_names_that_are_none_of_ours_are_left_alone(tmp_path: Path) -> None:
     opened = Directory(str(tmp_path), LIMIT)
     bucket = Path(Places(str(tmp_path)).entry(wanted().name(4096))).parent
-    strange = [bucket / "notes.txt", tmp_path / "unfinished-1" / "mine", tmp_path / "README"]
+    strange = [bucket / "notes.txt", tmp_path / "README"]
+    strange += [tmp_path / folder / "mine" for folder in ("unfinished-1", "readers")]
     for path in strange:
         path.write_text("mine")
+    (tmp_path / "readers" / "lost+found").mkdir()
     opened.published(fill(opened.begin(wanted())))
     Directory(str(tmp_path), LIMIT // 8)
     assert all(path.read_text() == "mine" for path in strange)
+    assert (tmp_path / "readers" / "lost+found").is_dir()
 
 
 def test_ids_of_many_row_groups_are_those_of_each() -> None:
     files = [file_id("one"), file_id("other")]
     place, number = np.array([0, 1, 1, 0]), np.array([0, 0, 7, 2**31 - 1])
     one_by_one = [row_group_id(files[f], n) for f, n in zip(place.tolist(), number.tolist(), strict=True)]
-    assert row_group_ids(files, place, number).tolist() == sorted(one_by_one)
+    assert row_group_ids(files, place, number).tolist() == one_by_one
     assert len(set(one_by_one)) == 4
     assert Name.parse(str(Name(files[0], 7, 2**64 - 1, 5))) == Name(files[0], 7, 2**64 - 1, 5)
     assert Name.parse("notes.txt") is None
+
+
+def checksum(data: Any) -> int:
+    adding = Checksum()
+    adding.add(data)
+    return adding.value
 
 
 @pytest.mark.parametrize("nbytes", [1, 7, 4095, 4096, 4097, 50_001])
