@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import multiprocessing
 import os
 import random
-import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +17,7 @@ import pyarrow.parquet as pq
 from parquet_loader.cache.places import Places
 from parquet_loader.locks import exclusive
 from tests.cache.remote import account, far
+from tests.doomed import Doomed, context, doomed, said, say
 
 ROWS, GROUP_ROWS, WORDS = 3000, 100, 128
 DATA_SETS = ("one", "other")
@@ -91,16 +89,11 @@ def read(root: str, cache: str, number: int, log: str) -> None:
                 assert figures is not None
                 if figures.problem is not None:
                     say(log, error=figures.problem)
-                said = {"rows": len(seen), "hits": figures.hits, "damaged": figures.damaged}
-                say(log, **said, stored=figures.bytes_stored)
+                counts = {"rows": len(seen), "hits": figures.hits, "damaged": figures.damaged}
+                say(log, **counts, stored=figures.bytes_stored)
     except BaseException:
         say(log, error=traceback.format_exc())
         raise
-
-
-def say(log: str, **what: Any) -> None:
-    with open(log, "a", encoding="utf-8") as file:
-        file.write(json.dumps(what) + "\n")
 
 
 def kill_at_random(folder: Path, *, kills: int, seed: int) -> Outcome:
@@ -108,62 +101,44 @@ def kill_at_random(folder: Path, *, kills: int, seed: int) -> Outcome:
     draw = random.Random(seed)
     root, cache = folder / "far", folder / "cache"
     write(root)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "parquet_loader.loader", "parquet_loader.cache.directory"])
+    start = context(__name__, "parquet_loader.loader", "parquet_loader.cache.directory").Process
     outcome = Outcome()
-    running: list[_Running] = []
     began = 0
-    while began < kills or running:
-        while began < kills and len(running) < AT_ONCE:
-            log = folder / f"{began}.log"
-            log.touch()
-            process = context.Process(target=read, args=(str(root), str(cache), began, str(log)))
-            process.start()
-            running.append(_Running(process, log, draw.choice(("reading", "rows"))))
-            began += 1
-        for one in list(running):
-            one.process.join(0.002)
-            if one.process.exitcode is not None:
-                outcome.errors.append(f"ended by itself: {one.log.read_text()[-2000:]}")
+    with doomed() as running:
+        while began < kills or running:
+            while began < kills and len(running) < AT_ONCE:
+                log = folder / f"{began}.log"
+                log.touch()
+                process = start(target=read, args=(str(root), str(cache), began, str(log)))
+                process.start()
+                running.append(Doomed(process, log, draw.choice(("reading", "rows"))))
+                began += 1
+            for one in list(running):
+                state = one.step(draw, LIFE_S)
+                if state == "lives":
+                    continue
                 running.remove(one)
-            elif one.dies_at is None:
-                if one.sign in one.log.read_text():  # it is at work: from here on any moment will do
-                    one.dies_at = time.monotonic() + draw.uniform(0.0, LIFE_S)
-            elif time.monotonic() >= one.dies_at:
-                one.process.kill()
-                one.process.join()
-                one.process.close()
-                outcome.kills += 1
-                hear(one.log, outcome)
-                running.remove(one)
-        if (cache / "readers").exists() and draw.random() < 0.2:
-            look(cache, outcome)
-        if draw.random() < 0.02:  # so that there is always something to be written
-            forget_some(cache, draw)
+                if state == "killed":
+                    outcome.kills += 1
+                    hear(one.log, outcome)
+                else:
+                    outcome.errors.append(f"ended by itself: {one.log.read_text()[-2000:]}")
+            if (cache / "readers").exists() and draw.random() < 0.2:
+                look(cache, outcome)
+            if draw.random() < 0.02:  # so that there is always something to be written
+                forget_some(cache, draw)
     finish(root, cache, outcome)
     return outcome
 
 
-@dataclass(slots=True)
-class _Running:
-    """A process that is to be killed."""
-
-    process: Any
-    log: Path
-    sign: str
-    dies_at: float | None = None
-
-
 def hear(log: Path, outcome: Outcome) -> None:
-    for line in log.read_text().splitlines():
-        with contextlib.suppress(ValueError):  # what a kill has cut
-            said = json.loads(line)
-            outcome.rows += said.get("rows", 0)
-            outcome.hits += said.get("hits", 0)
-            outcome.damaged += said.get("damaged", 0)
-            outcome.stored_bytes += said.get("stored", 0)
-            if "error" in said:
-                outcome.errors.append(f"{log.name}: {said['error']}")
+    for line in said(log):
+        outcome.rows += line.get("rows", 0)
+        outcome.hits += line.get("hits", 0)
+        outcome.damaged += line.get("damaged", 0)
+        outcome.stored_bytes += line.get("stored", 0)
+        if "error" in line:
+            outcome.errors.append(f"{log.name}: {line['error']}")
     log.unlink()
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import multiprocessing
 import os
 import random
-import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,6 +21,7 @@ from parquet_loader.store import SampleStore, StoreOptions
 from parquet_loader.store.names import FileName
 from parquet_loader.write.into_store import StoreJob
 from parquet_loader.write.task import write_partition
+from tests.doomed import Doomed, context, doomed, said, say
 
 SCHEMA = Schema({"x": Tensor("uint8", (512,)), "writer": Scalar("int64"), "i": Scalar("int64")})
 OPTIONS = StoreOptions(file_bytes=24_000, row_group_bytes=12_000, roll_s=0.2)
@@ -56,18 +53,6 @@ def batch(writer: int, first: int, rows: int = ROWS) -> dict[str, Any]:
     i = np.arange(first, first + rows)
     x = np.random.default_rng((writer, first)).integers(0, 256, (rows, 512), dtype=np.uint8)
     return {"x": x, "writer": np.full(rows, writer), "i": i}
-
-
-def say(log: str, **what: Any) -> None:
-    with open(log, "a", encoding="utf-8") as file:
-        file.write(json.dumps(what) + "\n")
-
-
-def lines(log: str) -> Iterator[dict[str, Any]]:
-    """What was said, but for what a kill has cut."""
-    for line in Path(log).read_text().splitlines():
-        with contextlib.suppress(ValueError):
-            yield json.loads(line)
 
 
 def evictions(path: Path) -> str:
@@ -150,11 +135,9 @@ def evict(path: str, number: int, log: str) -> None:
         store.status()
 
 
-def context() -> Any:
-    """Return what starts processes, quickly: they have imported everything."""
-    found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload([__name__, "parquet_loader.loader", "parquet_loader.store", "tests.store.machines"])
-    return found
+def starting() -> Any:
+    """Return what starts processes."""
+    return context(__name__, "parquet_loader.loader", "parquet_loader.store", "tests.store.machines")
 
 
 def start_on_mounts(paths: Sequence[str]) -> Start:
@@ -162,7 +145,7 @@ def start_on_mounts(paths: Sequence[str]) -> Start:
 
     def start_on_mount(kind: str, path: str, number: int, log: str) -> Any:
         arguments = (kind, paths[number % len(paths)], number, log, evictions(Path(path)))
-        process = context().Process(target=work, args=arguments)
+        process = starting().Process(target=work, args=arguments)
         process.start()
         return process
 
@@ -186,62 +169,45 @@ def kill_at_random(
     Path(evictions(path)).touch()
     outcome = Outcome()
     left = {"write": writers, "job": jobs, "read": readers, "evict": evictors}
-    running: list[_Running] = []
     acknowledged: dict[str, int] = {}
     began = 0
-    while any(left.values()) or running:
-        for kind, live in LIVE.items():
-            while left[kind] and sum(r.kind == kind for r in running) < live:
-                left[kind] -= 1
-                began += 1
-                log = path.parent / f"{kind}-{began}.log"
-                log.touch()
-                process = start(kind, str(path), began, str(log))
-                sign = "epochs" if kind == "read" and draw.random() < 0.5 else SIGNS[kind]
-                running.append(_Running(kind, began, process, log, sign))
-        for one in list(running):
-            one.process.join(0.002)
-            if one.process.exitcode is not None:
-                outcome.errors.append(f"{one.kind} {one.number} ended by itself: {one.log.read_text()[-2000:]}")
+    with doomed() as running:
+        while any(left.values()) or running:
+            for kind, live in LIVE.items():
+                while left[kind] and sum(r.kind == kind for r in running) < live:
+                    left[kind] -= 1
+                    began += 1
+                    log = path.parent / f"{kind}-{began}.log"
+                    log.touch()
+                    process = start(kind, str(path), began, str(log))
+                    sign = "epochs" if kind == "read" and draw.random() < 0.5 else SIGNS[kind]
+                    running.append(Doomed(process, log, sign, kind))
+            for one in list(running):
+                state = one.step(draw, LIFE_S)
+                if state == "lives":
+                    continue
                 running.remove(one)
-            elif one.dies_at is None:
-                if one.sign in one.log.read_text():  # it is at work: from here on any moment will do
-                    one.dies_at = time.monotonic() + draw.uniform(0.0, LIFE_S)
-            elif time.monotonic() >= one.dies_at:
-                one.process.kill()
-                one.process.join()
-                one.process.close()
-                outcome.kills += 1
-                hear(one, outcome, acknowledged)
-                running.remove(one)
-        look(path, outcome)
+                if state == "killed":
+                    outcome.kills += 1
+                    hear(one.log, outcome, acknowledged)
+                else:
+                    outcome.errors.append(f"{one.log.stem} ended by itself: {one.log.read_text()[-2000:]}")
+            look(path, outcome)
     finish(path, outcome, acknowledged)
     return outcome
 
 
-@dataclass(slots=True)
-class _Running:
-    """A process that is to be killed."""
-
-    kind: str
-    number: int
-    process: Any
-    log: Path
-    sign: str
-    dies_at: float | None = None
-
-
-def hear(one: _Running, outcome: Outcome, acknowledged: dict[str, int]) -> None:
-    for said in lines(str(one.log)):
-        outcome.epochs += said.get("epochs", 0)
-        outcome.committed_jobs += said.get("jobs", 0)
-        if "host" in said:
-            outcome.hosts.append((said["host"], said["pid"]))
-        if "error" in said:
-            outcome.errors.append(f"{one.kind} {one.number}: {said['error']}")
-        if "acknowledged" in said:
-            acknowledged[said["identity"]] = said["acknowledged"]
-    one.log.unlink()
+def hear(log: Path, outcome: Outcome, acknowledged: dict[str, int]) -> None:
+    for line in said(log):
+        outcome.epochs += line.get("epochs", 0)
+        outcome.committed_jobs += line.get("jobs", 0)
+        if "host" in line:
+            outcome.hosts.append((line["host"], line["pid"]))
+        if "error" in line:
+            outcome.errors.append(f"{log.stem}: {line['error']}")
+        if "acknowledged" in line:
+            acknowledged[line["identity"]] = line["acknowledged"]
+    log.unlink()
 
 
 def look(path: Path, outcome: Outcome) -> None:
@@ -287,7 +253,7 @@ def finish(path: Path, outcome: Outcome, acknowledged: dict[str, int]) -> None:
         outcome.errors.append(f"the account is wrong: {status}")
     for name in files:
         check_table(pq.read_table(path / name), name, outcome)
-    evicted = {line["evicted"] for line in lines(evictions(path))}
+    evicted = {line["evicted"] for line in said(evictions(path))}
     rows, of_jobs = Counter[str](), Counter[str]()
     for parsed in map(FileName.parse, {*files, *evicted}):
         assert parsed is not None

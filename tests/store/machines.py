@@ -14,6 +14,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from tests.doomed import say
 from tests.store import kills
 
 _NEW_MOUNTS, _NEW_HOST_NAME, _NEW_PROCESSES = 0x20000, 0x4000000, 0x20000000
@@ -66,7 +67,7 @@ def _on_machine(kind: str, path: str, number: int, log: str, inner: Any) -> None
         _call("prctl", _PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         socket.sethostname(f"machine-{number}")
         _mount(Path(path), here / "store")
-        kills.say(log, host=socket.gethostname(), pid=os.getpid())
+        say(log, host=socket.gethostname(), pid=os.getpid())
         kills.work(kind, str(here / "store"), number, log, kills.evictions(Path(path)))
         os._exit(0)
     inner.value = child
@@ -77,7 +78,7 @@ class Machine:
     """A process in namespaces of its own, used as `multiprocessing.Process`."""
 
     def __init__(self, kind: str, path: str, number: int, log: str) -> None:
-        context = kills.context()
+        context = kills.starting()
         self._inner = context.Value("i", 0)
         self._outer = context.Process(target=_on_machine, args=(kind, path, number, log, self._inner))
         self._outer.start()
@@ -91,7 +92,10 @@ class Machine:
         self._outer.join(timeout_s)
 
     def kill(self) -> None:
-        os.kill(self._inner.value, signal.SIGKILL)
+        if self._inner.value:
+            os.kill(self._inner.value, signal.SIGKILL)
+        else:  # it has not come so far
+            self._outer.kill()
 
     def close(self) -> None:
         self._outer.close()
