@@ -28,7 +28,7 @@ $(VENV)/made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/demo $(VENV)/dev $(VENV)/frameworks $(VENV)/all: $(VENV)/made pyproject.toml constraints.txt
+$(VENV)/demo $(VENV)/dev $(VENV)/frameworks $(VENV)/spark $(VENV)/all: $(VENV)/made pyproject.toml constraints.txt
 
 $(VENV)/demo:
 	$(INSTALL) --editable '.[demo]'
@@ -44,7 +44,7 @@ $(VENV)/frameworks: $(VENV)/dev
 
 $(VENV)/all:
 	$(INSTALL) --editable '.[dev,spark,frameworks]'
-	@touch $@ $(VENV)/frameworks $(VENV)/dev $(VENV)/demo $(VENV)/store-demo
+	@touch $@ $(VENV)/frameworks $(VENV)/spark $(VENV)/dev $(VENV)/demo $(VENV)/store-demo
 
 demo: $(VENV)/demo
 ifdef DATA
@@ -67,7 +67,11 @@ test: $(VENV)/dev
 test-frameworks: $(VENV)/frameworks
 	$(PY) -m pytest -m frameworks -o faulthandler_timeout=1200 $(TESTS)
 
-test-hdfs: $(VENV)/all
+$(VENV)/spark: $(VENV)/dev
+	$(INSTALL) --editable '.[dev,spark]'
+	@touch $@
+
+test-hdfs: $(VENV)/spark
 	tests/hdfs_environment.sh $(VENV)/hadoop
 	HADOOP_FOLDER=$(VENV)/hadoop $(PY) -m pytest -m '' -o faulthandler_timeout=1200 tests/test_hdfs.py tests/interop/test_hdfs_jobs.py
 

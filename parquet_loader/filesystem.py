@@ -45,6 +45,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
             )
         if is_local(filesystem):
             return filesystem, os.path.abspath(text)
+        filesystem = hdfs.unwrapped(filesystem)
         hdfs.note(filesystem)
         return filesystem, text if text == "/" else text.rstrip("/")
     scheme, separator, rest = text.partition("://")
@@ -70,7 +71,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     if scheme in hdfs.SCHEMES:
         hdfs.check_process()
     try:
-        found, inner = pafs.FileSystem.from_uri(head + (question + options if has_options else ""))
+        found, inner = pafs.FileSystem.from_uri(hdfs.connectable(head + (question + options if has_options else "")))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
         if scheme in hdfs.SCHEMES and isinstance(error, OSError):
             raise hdfs.refusal(shown(text), error) from None

@@ -39,6 +39,29 @@ def is_hdfs(filesystem: pafs.FileSystem) -> bool:
     return bool(filesystem.type_name == "hdfs")
 
 
+def unwrapped(filesystem: pafs.FileSystem) -> pafs.FileSystem:
+    """Return pyarrow's filesystem for HDFS where fsspec's, which wraps it, was wrapped again; else the same."""
+    wrapped = getattr(getattr(filesystem, "handler", None), "fs", None)
+    inner = getattr(wrapped, "fs", None)
+    return inner if isinstance(inner, pafs.FileSystem) and is_hdfs(inner) else filesystem
+
+
+def url_of(filesystem: pafs.FileSystem, path: str) -> str:
+    """Return the URL of a path."""
+    while isinstance(filesystem, pafs.SubTreeFileSystem):
+        path, filesystem = f"{filesystem.base_path}{path}", filesystem.base_fs
+    made = filesystem.__reduce__()[1][0]
+    scheme, _, host = made["host"].rpartition("://")
+    host = "" if host == "default" else host
+    port = f":{made['port']}" if host and made["port"] else ""
+    return f"{scheme or 'hdfs'}://{host}{port}/{path.lstrip('/')}"
+
+
+def connectable(url: str) -> str:
+    """Return a URL as pyarrow wants it: a missing host, which stands for the one in Hadoop's settings, has a name."""
+    return f"hdfs://default{url.removeprefix('hdfs://')}" if url.startswith("hdfs:///") else url
+
+
 def check_process(made_in: int | None = None) -> None:
     """Refuse a process that was forked from one that had a JVM.
 

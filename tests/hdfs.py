@@ -153,6 +153,7 @@ class Cluster:
 
     Attributes:
         url: Of the root of its files, without a slash at the end.
+        conf: The directory of its settings.
         namenode, datanode: The processes.
     """
 
@@ -160,7 +161,7 @@ class Cluster:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         self.url = f"hdfs://localhost:{port}"
-        conf = root / "conf"
+        self.conf = conf = root / "conf"
         for name in ("hdfs", "datanode"):
             (conf / "webapps" / name).mkdir(parents=True)
         self._write(conf / "core-site.xml", {"fs.defaultFS": self.url})

@@ -39,7 +39,7 @@ from parquet_loader import (
     WriteOptions,
     write_dataset,
 )
-from parquet_loader.filesystem import list_below, look_up
+from parquet_loader.filesystem import list_below, look_up, resolve
 from parquet_loader.rewrite import rewrite_dataset
 from tests import hdfs
 from tests.field_kinds import KINDS, kind_rows
@@ -113,10 +113,12 @@ def names(url: str) -> list[str]:
     return sorted(info.base_name for info in filesystem.get_file_info(pafs.FileSelector(path, recursive=True)))
 
 
-def in_a_process(code: str, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+def in_a_process(code: str, *arguments: str, conf: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    if conf is not None:
+        environment["CLASSPATH"] = f"{conf}{os.pathsep}{environment['CLASSPATH']}"
     command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False, **more)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -166,6 +168,29 @@ def test_partitions_globs_and_lists_name_files_and_hidden_ones_are_passed_over(u
     assert ids("key=a b", filesystem=pafs.SubTreeFileSystem(path, filesystem)) == [3, 3]
     with BatchedDataLoader(url, 6, filters=pa.compute.field("key") == "a b", output_options=NUMPY) as loader:
         assert next(iter(loader))["id"].tolist() == [3, 3]
+
+
+def test_the_namenode_of_hadoop_s_settings_needs_no_name(cluster: hdfs.Cluster, url: str) -> None:
+    write_dataset(rows(0, 100), url, SCHEMA)
+    code = """
+        import sys
+        from parquet_loader import BatchedDataLoader
+        print(len(BatchedDataLoader(sys.argv[1], 10)), len(BatchedDataLoader(sys.argv[1] + "?replication=1", 10)))
+    """
+    done = in_a_process(code, f"hdfs://{url.removeprefix(cluster.url)}", conf=cluster.conf)
+    assert (done.returncode, done.stdout) == (0, "10 10\n"), done.stderr
+
+
+def test_fsspec_s_filesystem_for_hdfs_is_pyarrow_s_again(url: str) -> None:
+    from fsspec.implementations.arrow import HadoopFileSystem
+
+    write_dataset(rows(0, 100), url, SCHEMA)
+    host, port, path = url.removeprefix("hdfs://").replace("/", ":", 1).split(":")
+    wrapped = pafs.PyFileSystem(pafs.FSSpecHandler(HadoopFileSystem(host=host, port=int(port))))
+    assert ids(f"/{path}", filesystem=wrapped) == list(range(100))
+    assert resolve(f"/{path}", wrapped)[0].type_name == "hdfs"
+    write_dataset(rows(100, 200), f"/{path}", SCHEMA, mode="append", filesystem=wrapped)
+    assert ids(url) == list(range(200))
 
 
 def test_what_is_not_there_is_said_to_be_not_there(url: str) -> None:
@@ -308,7 +333,8 @@ def test_a_silent_datanode_is_an_error_within_the_deadline(cluster: hdfs.Cluster
     with BatchedDataLoader(large, 10, memory_limit=LITTLE, read_options=IMPATIENT) as loader:
         batches = iter(loader)
         next(batches)
-        with cluster.datanode.frozen(), pytest.raises(RemoteError, match=r"hdfs://.*parquet, bytes .* no byte came"):
+        words = rf"{cluster.url}/large/part-.*parquet, bytes .* no byte came"
+        with cluster.datanode.frozen(), pytest.raises(RemoteError, match=words):
             list(batches)
     with BatchedDataLoader(large, 10, memory_limit=LITTLE) as loader:  # and afterwards all is well
         assert sum(len(batch["id"]) for batch in loader) == 4000

@@ -23,7 +23,7 @@ from parquet_loader.remote.obstores import ObstoreClient, client_for, is_usable
 from parquet_loader.remote.pace import FIRST_REQUESTS
 from parquet_loader.source import SourceFile
 
-_SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs", "hdfs": "hdfs"}
+_SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
 
 
 def store_of(filesystem: pafs.FileSystem, options: RemoteOptions) -> RemoteStore | None:
@@ -60,6 +60,8 @@ class RemoteStore:
 
     def name_of(self, path: str) -> str:
         """Return the URL of a file, as messages name it."""
+        if hdfs.is_hdfs(self.filesystem):
+            return hdfs.url_of(self.filesystem, path)
         scheme = _SCHEMES.get(self.filesystem.type_name)
         return shown(path) if scheme is None or "://" in path else f"{scheme}://{path}"
 

@@ -198,27 +198,26 @@ NUMBERS = Schema({"id": Scalar("int64")})
 
 
 class Hurt:
-    """Rows as they are; the first attempt that has come to row 1500 ends its Python worker hard."""
+    """Rows as they are; the first attempt that has come to row 1500 kills a process: its own worker, or another."""
 
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
+    def __init__(self, marker: Path, pid: int | None = None) -> None:
+        self.marker, self.pid = marker, pid
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             yield batch
             if 1500 in batch.column(0).to_pylist() and not self.marker.exists():
                 self.marker.touch()
-                os._exit(1)
+                os.kill(self.pid or os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.spark
-def test_spark_executors_write_to_hdfs(cluster: hdfs.Cluster, url: str, tmp_path: Path) -> None:
-    sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
-    from parquet_loader.write.spark import write_spark
+def connect() -> Any:
+    """A Spark of two executors, each a JVM of its own, whose workers find Hadoop's client."""
+    from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
-        sql.SparkSession.builder.master("local-cluster[2,1,1024]")  # each executor a JVM of its own
+        SparkSession.builder.master("local-cluster[2,1,1024]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -228,7 +227,15 @@ def test_spark_executors_write_to_hdfs(cluster: hdfs.Cluster, url: str, tmp_path
     )
     for name, value in hdfs.client_environment().items():
         session = session.config(f"spark.executorEnv.{name}", value)
-    spark = session.getOrCreate()
+    return session.getOrCreate()
+
+
+@pytest.mark.spark
+def test_spark_executors_write_to_hdfs(cluster: hdfs.Cluster, url: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    from parquet_loader.write.spark import write_spark
+
+    spark = connect()
     try:
         frame = spark.range(0, 4000, 1, 4)
         hurt = frame.mapInArrow(Hurt(tmp_path / "hurt"), frame.schema)
@@ -250,3 +257,45 @@ def test_spark_executors_write_to_hdfs(cluster: hdfs.Cluster, url: str, tmp_path
         assert ids(f"{url}-of-spark") == list(range(500))
     finally:
         spark.stop()
+
+
+DRIVER = """
+    import os, sys
+    from pathlib import Path
+    from tests.interop.test_hdfs_jobs import Hurt, NUMBERS, SMALL, connect
+    from parquet_loader.write import job
+    from parquet_loader.write.spark import write_spark
+
+    url, moment, marker = sys.argv[1:]
+    hurt = Hurt(Path(marker), os.getpid())
+    if moment == "before the commit":
+        job.Job.commit = lambda *_: os.kill(os.getpid(), 9)
+        hurt = lambda batches: batches
+    frame = connect().range(0, 4000, 1, 4)
+    write_spark(frame.mapInArrow(hurt, frame.schema), url, NUMBERS, mode="append", options=SMALL)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("moment", ["amid the tasks", "before the commit"])
+def test_a_killed_driver_of_spark_leaves_nothing_that_is_seen(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    with Job(url, NUMBERS, options=SMALL) as job:
+        job.commit(write_partition(job.spec, 0, {"id": range(10)}))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", textwrap.dedent(DRIVER), url, moment, str(tmp_path / "marker")]
+    with (
+        open(tmp_path / "log", "wb") as log,
+        subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True) as driver,
+    ):
+        ended = driver.wait(300)
+        os.killpg(driver.pid, signal.SIGKILL)  # with its machine: its JVM and the executors below it
+    assert ended == -signal.SIGKILL, (tmp_path / "log").read_text()
+    assert (tmp_path / "marker").exists() == (moment == "amid the tasks")
+    assert ids(url) == list(range(10))
+    assert leftovers(url) != []  # so that the next lines show something
+    with expired_at_once(monkeypatch), Job(url, NUMBERS, mode="append", options=SMALL) as job:
+        job.commit(write_partition(job.spec, 0, {"id": range(10, 20)}))
+    assert ids(url) == list(range(20))
