@@ -30,7 +30,7 @@ from parquet_loader.write.job import Job, JobSpec, WrittenFile, remove_dead_jobs
 from parquet_loader.write.shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.task import merge_files, plan_merges, write_partition
 from parquet_loader.write.vectors import with_plain_vectors
-from tests.job_places import SCHEMA, SMALL, Hdfs, Place, rows
+from tests.job_places import SCHEMA, SMALL, Hdfs, ObjectStore, Place, rows
 
 
 @pytest.fixture(params=["local", "subtree", "objects", "hdfs"])
@@ -299,6 +299,29 @@ def test_a_driver_whose_lease_was_taken_publishes_nothing(tmp_path: Path, monkey
             job.commit(reports)
     assert place.ids() == list(range(10, 20))
     assert place.leftovers() == []
+
+
+def test_a_lease_is_renewed_although_the_store_did_not_answer_once(tmp_path: Path) -> None:
+    handler = ObjectStore(str(tmp_path))
+    read, write, failed, renewed = handler.open_input_stream, handler.open_output_stream, [False], threading.Event()
+
+    def reading(path: str) -> Any:
+        if not failed[0]:
+            failed[0] = True
+            raise OSError("no answer")
+        return read(path)
+
+    def writing(path: str, metadata: Any) -> Any:
+        if failed[0]:
+            renewed.set()
+        return write(path, metadata)
+
+    handler.open_input_stream, handler.open_output_stream = reading, writing  # type: ignore[method-assign]
+    held = lease.Lease(pafs.PyFileSystem(handler), "lease", renew_s=0.01)
+    held.acquire()
+    assert renewed.wait(60)
+    held.release()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_tasks_of_a_job_that_is_over_can_write_no_more(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -28,7 +29,7 @@ if (reason := hdfs.missing()) is not None:
     pytest.skip(reason, allow_module_level=True)
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # Dask's own sockets at its end
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -290,8 +291,11 @@ def test_a_killed_driver_of_spark_leaves_nothing_that_is_seen(
         open(tmp_path / "log", "wb") as log,
         subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True) as driver,
     ):
-        ended = driver.wait(300)
-        os.killpg(driver.pid, signal.SIGKILL)  # with its machine: its JVM and the executors below it
+        try:
+            ended = driver.wait(600)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)  # with its machine: its JVM and the executors below it
     assert ended == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert (tmp_path / "marker").exists() == (moment == "amid the tasks")
     assert ids(url) == list(range(10))
