@@ -30,7 +30,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
 
     Raises:
         ConfigurationError: `filesystem` is no pyarrow filesystem, or `path` no path.
-        SourceError: no filesystem serves the URL.
+        SourceError: no filesystem serves the URL; or it is HDFS, and this a forked process (see `hdfs`).
     """
     if not isinstance(path, str | os.PathLike):
         raise ConfigurationError(f"a path is a str or os.PathLike, not {type(path).__name__}: {path!r}")
@@ -46,7 +46,9 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         if is_local(filesystem):
             return filesystem, os.path.abspath(text)
         filesystem = hdfs.unwrapped(filesystem)
-        hdfs.note(filesystem)
+        if hdfs.is_hdfs(filesystem):
+            hdfs.check_process()
+            hdfs.note(filesystem)
         return filesystem, text if text == "/" else text.rstrip("/")
     scheme, separator, rest = text.partition("://")
     if not separator or "/" in scheme:
