@@ -264,29 +264,24 @@ DRIVER = """
     import os, sys
     from pathlib import Path
     from tests.interop.test_hdfs_jobs import Hurt, NUMBERS, SMALL, connect
-    from parquet_loader.write import job
     from parquet_loader.write.spark import write_spark
 
-    url, moment, marker = sys.argv[1:]
+    url, marker = sys.argv[1:]
     hurt = Hurt(Path(marker), os.getpid())
-    if moment == "before the commit":
-        job.Job.commit = lambda *_: os.kill(os.getpid(), 9)
-        hurt = lambda batches: batches
     frame = connect().range(0, 4000, 1, 4)
     write_spark(frame.mapInArrow(hurt, frame.schema), url, NUMBERS, mode="append", options=SMALL)
 """
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("moment", ["amid the tasks", "before the commit"])
-def test_a_killed_driver_of_spark_leaves_nothing_that_is_seen(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+def test_a_driver_of_spark_that_is_killed_amid_the_tasks_leaves_nothing_that_is_seen(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     with Job(url, NUMBERS, options=SMALL) as job:
         job.commit(write_partition(job.spec, 0, {"id": range(10)}))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", textwrap.dedent(DRIVER), url, moment, str(tmp_path / "marker")]
+    command = [sys.executable, "-c", textwrap.dedent(DRIVER), url, str(tmp_path / "marker")]
     with (
         open(tmp_path / "log", "wb") as log,
         subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True) as driver,
@@ -297,7 +292,7 @@ def test_a_killed_driver_of_spark_leaves_nothing_that_is_seen(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(driver.pid, signal.SIGKILL)  # with its machine: its JVM and the executors below it
     assert ended == -signal.SIGKILL, (tmp_path / "log").read_text()
-    assert (tmp_path / "marker").exists() == (moment == "amid the tasks")
+    assert (tmp_path / "marker").exists()
     assert ids(url) == list(range(10))
     assert leftovers(url) != []  # so that the next lines show something
     with expired_at_once(monkeypatch), Job(url, NUMBERS, mode="append", options=SMALL) as job:
