@@ -126,8 +126,8 @@ class Directory:
         self._limit_bytes = limit_bytes - directories
         if self._limit_bytes <= 0:  # and nothing that others keep there leaves for it
             raise OSError(
-                f"{root}: max_bytes={format_bytes(limit_bytes)} is less than the directories of a cache take, "
-                f"{format_bytes(directories)}"
+                f"{root}: max_bytes={format_bytes(limit_bytes)} leaves no room beside the directories of a cache, "
+                f"which take {format_bytes(directories)}"
             )
         with transaction(self._places, rebuild=True) as account:
             self._take_back(account)
