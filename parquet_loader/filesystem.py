@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import os
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -15,6 +17,9 @@ from parquet_loader.errors import ConfigurationError, SourceError
 from parquet_loader.redact import shown, without_secrets
 
 PathLike: TypeAlias = str | os.PathLike[str]
+
+# Of what Python's and pyarrow's filesystems are made of, what tells one store from another; never a credential.
+_NOT_SECRET = ("region", "endpoint_override", "scheme", "host", "port", "account_name", "blob_storage_authority")
 
 # What pyarrow serves itself; all else goes through fsspec.
 _NATIVE_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "mock")
@@ -133,3 +138,26 @@ def list_below(filesystem: pafs.FileSystem, path: str, *, recursive: bool) -> li
         found += inside
         folders += [info.path for info in inside if recursive and info.type == pafs.FileType.Directory]
     return found
+
+
+def identity_of(filesystem: pafs.FileSystem) -> str:
+    """Return what tells a store from others; without its credentials, which may change."""
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        return json.dumps([identity_of(filesystem.base_fs), filesystem.base_path])
+    told: dict[str, Any] = {}
+    if isinstance(filesystem, pafs.PyFileSystem):
+        remote = getattr(filesystem.handler, "fs", None)
+        if remote is not None:
+            options = getattr(remote, "storage_options", {})
+            protocol = remote.protocol
+            told = {"protocol": protocol if isinstance(protocol, str) else list(protocol)}
+            told |= {name: str(options[name]) for name in _NOT_SECRET if name in options}
+            for place in (options, options.get("client_kwargs")):
+                if isinstance(place, dict) and "endpoint_url" in place:
+                    told["endpoint_url"] = str(place["endpoint_url"])
+    else:
+        with contextlib.suppress(Exception):
+            (options, *_) = filesystem.__reduce__()[1]
+            if isinstance(options, dict):
+                told = {name: str(options[name]) for name in _NOT_SECRET if options.get(name)}
+    return json.dumps([filesystem.type_name, told], sort_keys=True)

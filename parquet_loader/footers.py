@@ -6,7 +6,9 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -74,6 +76,11 @@ class StoredFooters:
             return None
         return raw if raw and len(raw) == length else None
 
+    def discard(self) -> None:
+        """Remove the file, which is damaged; the next start makes it anew."""
+        with suppress(OSError):
+            os.unlink(self.path)
+
     def of_others(self, numbers: IntArray) -> StoredFooters:
         """Return the same for other files: the number of each among these, or -1."""
         places = np.where(numbers[:, None] < 0, 0, self._places[numbers])
@@ -101,7 +108,7 @@ class FooterCache:
         remote: RemoteStore | None = None,
     ) -> None:
         self._filesystem = filesystem
-        self._remote = remote
+        self.remote = remote
         self.stored: StoredFooters | None = None
         self.record: Callable[[int, bytes], None] | None = None
         self._files = files
@@ -119,7 +126,7 @@ class FooterCache:
             self._filesystem,
             self._files,
             self.digests,
-            self._remote,
+            self.remote,
             self._limit_bytes,
             self.stored,
         )
@@ -150,20 +157,19 @@ class FooterCache:
         kept = self.at_hand(file)
         if kept is not None:
             return kept
-        return self._keep(file, read_footer(self._filesystem, self._files[file], fetcher or self._remote))
+        return self._keep(file, read_footer(self._filesystem, self._files[file], fetcher or self.remote))
 
     async def fetched(self, file: int, fetcher: Fetcher) -> pq.FileMetaData:
-        """Return the same on the event loop of a fetcher. Raises as `get`."""
+        """Return the same on the event loop of a fetcher, asked for once by all who want it. Raises as `get`."""
         kept = self.at_hand(file)
-        if kept is not None:
-            return kept
+        return kept if kept is not None else await fetcher.once((self, file), partial(self._fetched, file, fetcher))
+
+    async def _fetched(self, file: int, fetcher: Fetcher) -> pq.FileMetaData:
         described = self._files[file]
         if described.size_bytes == 0:
             raise _empty(described)
         tail = await _fetched(fetcher, described, _tail_of(described))
         rest = _footer_range(tail, described)
-        if rest is None:  # what is no footer Arrow finds out itself, when it is read
-            return self._keep(file, read_footer(self._filesystem, described, None))
         whole = rest.size <= len(tail)
         raw = tail[-rest.size :] if whole else await _fetched(fetcher, described, rest)
         return self._keep(file, _checked(raw, described))
@@ -174,7 +180,10 @@ class FooterCache:
         if kept is not None or self.stored is None or not self.digests[file]:
             return kept
         raw = self.stored.read(file)
-        if raw is None or _digest(raw) != self.digests[file]:
+        if raw is None:
+            return None
+        if _digest(raw) != self.digests[file]:
+            self.stored.discard()
             return None
         return self._keep(file, _checked(raw, self._files[file]), is_new=False)
 
@@ -234,8 +243,7 @@ def read_footer(filesystem: pafs.FileSystem, file: SourceFile, fetcher: RangeFet
         raise _empty(file)
     try:
         raw = _footer_bytes(filesystem, file.path) if fetcher is None else _fetched_footer(fetcher, file)
-        # What is no footer Arrow finds out itself, with the whole file before it.
-        if raw is None:
+        if raw is None:  # what is no footer Arrow finds out itself, with the whole file before it
             pq.read_metadata(file.path, filesystem=filesystem)
     except FileNotFoundError as error:
         raise SourceError(f"{file.name}: the file has vanished since it was listed") from error
@@ -306,19 +314,25 @@ def _tail_of(file: SourceFile) -> ByteRange:
     return ByteRange(max(0, file.size_bytes - _TAIL_BYTES), file.size_bytes)
 
 
-def _footer_range(tail: bytes, file: SourceFile) -> ByteRange | None:
+def _footer_range(tail: bytes, file: SourceFile) -> ByteRange:
+    """Return where a footer lies with its length and mark. Raises SourceError: the file's end is not that of one."""
     whole = _footer_length(tail)
+    if whole is None:
+        try:
+            _parsed(tail)
+        except _PARSE_ERRORS as error:
+            raise _unreadable(file, error) from error
     if whole is None or whole > file.size_bytes:
-        return None
+        raise _unreadable(file, ValueError(f"its footer is said to take {whole} bytes"))
     return ByteRange(file.size_bytes - whole, file.size_bytes)
 
 
-def _fetched_footer(fetcher: RangeFetcher, file: SourceFile) -> bytes | None:
-    """Return what `_footer_bytes` does, in one request where the footer is not longer than what that asks for."""
+def _fetched_footer(fetcher: RangeFetcher, file: SourceFile) -> bytes:
+    """Return a footer with its length and mark, in one request where it is not longer than what that asks for."""
     tail: bytes = fetcher.fetch(file, [_tail_of(file)])[0].to_pybytes()
     rest = _footer_range(tail, file)
-    if rest is None or rest.size <= len(tail):
-        return None if rest is None else tail[-rest.size :]
+    if rest.size <= len(tail):
+        return tail[-rest.size :]
     found: bytes = fetcher.fetch(file, [rest])[0].to_pybytes()
     return found
 

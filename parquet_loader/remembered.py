@@ -4,7 +4,8 @@ A start lists the source again, several pages at a time, since it is known where
 those files alone whose size or ETag (or, where there is none, time) is another. The footers of all lie beside it.
 
 `NAME.snapshot` is a manifest and the places of footers, `NAME-RANDOM.footers` the footers as they are in the files. A
-file appears whole or not at all; what is damaged or missing is found out again.
+file appears whole or not at all; what is damaged or missing is found out again. Footers that another process may still
+read from stay for an hour after they were replaced.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import hashlib
 import io
 import os
 import secrets
-import zipfile
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import pyarrow.fs as pafs
 
-from parquet_loader.filesystem import is_local, resolve
+from parquet_loader.filesystem import identity_of, is_local, resolve
 from parquet_loader.footers import StoredFooters
 from parquet_loader.manifest import dump_snapshot, load_snapshot
 from parquet_loader.options import RemoteOptions
@@ -29,6 +30,8 @@ from parquet_loader.redact import without_secrets
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Source
 from parquet_loader.types import IntArray
+
+_KEPT_S = 3600.0
 
 
 def open_remembered(source: Source, filesystem: Any, remote: RemoteOptions) -> Snapshot:
@@ -46,67 +49,113 @@ def open_remembered(source: Source, filesystem: Any, remote: RemoteOptions) -> S
         return open_snapshot(source, filesystem, remote=remote)
     path = os.path.join(folder, _name(source, home) + ".snapshot")
     known = _loaded(path, home, remote)
-    read: dict[int, bytes] = {}
-    snapshot = open_snapshot(source, filesystem, remote=remote, known=known, record=read.__setitem__)
-    if any(file.path != file.name for file in snapshot.files):
-        return snapshot
-    if known is None or read or len(known.files) != len(snapshot.files):
-        with contextlib.suppress(OSError):  # a full disk: the next start is as slow as this one
-            _keep(path, snapshot, read, known)
+    with _Footers(folder, os.path.basename(path).removesuffix(".snapshot")) as read:
+        snapshot = open_snapshot(source, filesystem, remote=remote, known=known, record=read.add)
+        if any(file.path != file.name for file in snapshot.files):
+            return snapshot
+        if known is None or read.places or len(known.files) != len(snapshot.files):
+            with contextlib.suppress(OSError):  # a full disk: the next start is as slow as this one
+                _keep(path, snapshot, read, known)
     return snapshot
+
+
+class _Footers:
+    """Footers as they are read, written down at once: those of a hundred thousand files are gigabytes.
+
+    Args:
+        folder: Where.
+        key: What the names of its files begin with.
+    """
+
+    def __init__(self, folder: str, key: str) -> None:
+        self._folder = folder
+        self._key = key
+        self._token = secrets.token_hex(4)
+        self.temporary = os.path.join(folder, f".{key}-{self._token}")
+        self.places: dict[int, tuple[int, int]] = {}
+        self._out: BinaryIO | None = None
+        self._failed: OSError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._out is not None:
+            self._out.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.temporary)
+
+    def add(self, file: int, raw: bytes) -> None:
+        """Write down the footer of a file; an error is raised by `publish`."""
+        try:
+            if self._out is None:
+                os.makedirs(self._folder, exist_ok=True)
+                self._out = open(self.temporary, "wb")  # noqa: SIM115 (closed at the end)
+            self.places[file] = self._out.tell(), len(raw)
+            if self._failed is None:
+                self._out.write(raw)
+        except OSError as error:
+            self._failed = error
+
+    def publish(self) -> str:
+        """Let the file appear, and return its name. Raises OSError where it could not be written."""
+        self.add(-1, b"")
+        if self._out is not None:
+            self._out.close()
+        if self._failed is not None:
+            raise self._failed
+        name = f"{self._key}-{self._token}.footers"
+        os.replace(self.temporary, os.path.join(self._folder, name))
+        return name
 
 
 def _name(source: Source, home: pafs.FileSystem) -> str:
     entries = [source] if isinstance(source, str | os.PathLike) else list(source)
-    told = [home.type_name, *(without_secrets(str(entry)) for entry in entries)]
-    with contextlib.suppress(Exception):
-        told.append(str(home.__reduce__()[1][0].get("endpoint_override", "")))
+    told = [identity_of(home), *(without_secrets(str(entry)) for entry in entries)]
     return hashlib.blake2b("\n".join(told).encode(), digest_size=16).hexdigest()
 
 
 def _loaded(path: str, home: pafs.FileSystem, remote: RemoteOptions) -> Snapshot | None:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as stored:
             snapshot = load_snapshot(stored["manifest"].tobytes(), home, remote)
             footers, places = str(stored["footers"]), stored["places"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            stored_at = os.path.join(os.path.dirname(path), footers)
+            is_whole = places.shape == (len(snapshot.files), 2)
+            if not is_whole or os.path.getsize(stored_at) != places.sum(axis=1).max(initial=0):
+                return None
+            os.utime(stored_at)  # it is read from
+    except Exception:  # of whatever a damaged archive, array or schema ends in
         return None
-    if places.shape != (len(snapshot.files), 2):
-        return None
-    snapshot.footers.stored = StoredFooters(os.path.join(os.path.dirname(path), footers), places)
+    snapshot.footers.stored = StoredFooters(stored_at, places)
     return snapshot
 
 
-def _keep(path: str, snapshot: Snapshot, read: dict[int, bytes], known: Snapshot | None) -> None:
-    folder, name = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
-    token = secrets.token_hex(4)
-    key = name.removesuffix(".snapshot")
-    footers = f"{key}-{token}.footers"
-    places: IntArray = np.zeros((len(snapshot.files), 2), np.int64)
+def _keep(path: str, snapshot: Snapshot, read: _Footers, known: Snapshot | None) -> None:
+    folder = os.path.dirname(path)
     before = None if known is None else known.footers.stored
     numbers = {} if known is None else {file.path: number for number, file in enumerate(known.files)}
-    temporary = os.path.join(folder, f".{token}")
-    try:
-        with open(temporary, "wb") as out:
-            for number, file in enumerate(snapshot.files):
-                raw = read.get(number)
-                if raw is None and before is not None and file.path in numbers:
-                    raw = before.read(numbers[file.path])
-                places[number] = out.tell(), len(raw or b"")
-                out.write(raw or b"")
-        os.replace(temporary, os.path.join(folder, footers))
-        stream = io.BytesIO()
-        manifest = np.frombuffer(dump_snapshot(snapshot), np.uint8)
-        np.savez(stream, manifest=manifest, footers=np.array(footers), places=places)
-        with open(temporary, "wb") as out:
-            out.write(stream.getvalue())
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+    for number, file in enumerate(snapshot.files):
+        if number not in read.places and before is not None and file.path in numbers:
+            read.add(number, before.read(numbers[file.path]) or b"")
+    footers = read.publish()
+    places: IntArray = np.array([read.places.get(n, (0, 0)) for n in range(len(snapshot.files))], np.int64)
+    stream = io.BytesIO()
+    manifest = np.frombuffer(dump_snapshot(snapshot), np.uint8)
+    np.savez(stream, manifest=manifest, footers=np.array(footers), places=places)
+    with open(read.temporary, "wb") as out:
+        out.write(stream.getvalue())
+    os.replace(read.temporary, path)
     snapshot.footers.stored = StoredFooters(os.path.join(folder, footers), places)
+    _clean(folder, os.path.basename(path).removesuffix(".snapshot"), footers)
+
+
+def _clean(folder: str, key: str, footers: str) -> None:
+    """Remove what nobody reads from any more, and what a process that was killed had begun."""
+    oldest_s = time.time() - _KEPT_S
     for other in os.listdir(folder):
-        if other.startswith(key) and other.endswith(".footers") and other != footers:
+        is_ours = other.startswith((f"{key}-", f".{key}-"))
+        if is_ours and other != footers:
             with contextlib.suppress(OSError):
-                os.unlink(os.path.join(folder, other))
+                if os.stat(os.path.join(folder, other)).st_mtime < oldest_s:
+                    os.unlink(os.path.join(folder, other))

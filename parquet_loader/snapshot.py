@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +17,8 @@ import pyarrow.parquet as pq
 from parquet_loader.errors import SourceError
 from parquet_loader.footers import FooterCache, same_content
 from parquet_loader.options import RemoteOptions
-from parquet_loader.remote.listing import in_parallel, lister_for
+from parquet_loader.remote.fetcher import Fetcher
+from parquet_loader.remote.listing import lister_for
 from parquet_loader.remote.store import RemoteStore, store_of
 from parquet_loader.remote.together import side_by_side
 from parquet_loader.source import Beside, Lister, NativeLister, Source, SourceFile, list_files
@@ -132,47 +135,21 @@ def open_snapshot(
         SourceError: see `list_files` and `read_footer`; the first file in order that fails is the one named.
     """
     settings = remote or RemoteOptions()
+    threads = num_threads or settings.max_requests
+    with ExitStack() as stack:
+        fetchers: list[Fetcher] = []
 
-    def lister_of(home: pafs.FileSystem) -> Lister:
-        store = store_of(home, settings)
-        return (
-            NativeLister(home)
-            if store is None
-            else lister_for(store, [] if known is None else [f.path for f in known.files])
-        )
+        def lister_of(home: pafs.FileSystem) -> Lister:
+            store = store_of(home, settings)
+            if store is None:
+                return NativeLister(home)
+            # Listings and footers are small: it is latency that they wait for.
+            fetchers.append(stack.enter_context(store.fetcher(threads)))
+            return lister_for(store, fetchers[0], [] if known is None else [f.path for f in known.files])
 
-    home, files, beside = list_files(source, filesystem, lister_of)
-    store = store_of(home, settings)
-    footers = FooterCache(home, files, remote=store)
-    footers.record = record
-    earlier = np.full(len(files), -1, np.int64) if known is None else _take_over(known, files, footers)
-
-    def examine(number: int) -> _Footers:
-        if known is not None and earlier[number] >= 0:
-            return _examined(known, int(earlier[number]))
-        return described(number, footers.get(number))
-
-    def described(number: int, footer: pq.FileMetaData) -> _Footers:
-        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-        rows, sizes = [g.num_rows for g in groups], [g.total_byte_size for g in groups]
-        try:
-            schema = footer.schema.to_arrow_schema()
-        except (pa.ArrowException, ValueError) as error:
-            raise SourceError(f"{files[number].name}: the footer's schema cannot be read: {error}") from error
-        return _Footers(rows, sizes, schema)
-
-    if store is None:
-        examined = in_parallel(examine, range(len(files)), num_threads or os.cpu_count() or 1)
-    else:
-        threads = num_threads or store.options.max_requests
-        with store.fetcher(threads) as fetcher:  # footers are small: it is latency that they wait for
-
-            async def fetched(number: int) -> _Footers:
-                return described(number, await footers.fetched(number, fetcher))
-
-            found = fetcher.run(side_by_side(fetched, np.flatnonzero(earlier < 0).tolist(), threads))
-            examined = [found[number] if number in found else examine(number) for number in range(len(files))]
-    footers.record = None
+        home, files, beside = list_files(source, filesystem, lister_of)
+        fetcher = fetchers[0] if fetchers else None
+        footers, examined = _all_examined(home, files, fetcher, store_of(home, settings), num_threads, known, record)
     schemas, file_schema = _distinct([e.schema for e in examined])
     counts = [len(e.rows) for e in examined]
     return Snapshot(
@@ -187,9 +164,66 @@ def open_snapshot(
         row_group_bytes=np.array([n for e in examined for n in e.sizes], dtype=np.int64),
         partition_schema=_partition_schema(files),
         footers=footers,
-        remote=store,
+        remote=footers.remote,
         beside=beside,
     )
+
+
+def _all_examined(
+    home: pafs.FileSystem,
+    files: tuple[SourceFile, ...],
+    fetcher: Fetcher | None,
+    store: RemoteStore | None,
+    num_threads: int | None,
+    known: Snapshot | None,
+    record: Callable[[int, bytes], None] | None,
+) -> tuple[FooterCache, list[_Footers]]:
+    """Return a cache of the files' footers, and what each file adds to a snapshot; arguments as in `open_snapshot`."""
+    footers = FooterCache(home, files, remote=store)
+    footers.record = record
+    earlier = np.full(len(files), -1, np.int64) if known is None else _take_over(known, files, footers)
+
+    schemas: dict[bytes, pa.Schema] = {}  # one of each: a parsed one of 40 columns takes 13 KB
+
+    def examine(number: int) -> _Footers:
+        if known is not None and earlier[number] >= 0:
+            return _examined(known, int(earlier[number]))
+        return described(number, footers.get(number))
+
+    def described(number: int, footer: pq.FileMetaData) -> _Footers:
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        rows, sizes = [g.num_rows for g in groups], [g.total_byte_size for g in groups]
+        try:
+            schema = footer.schema.to_arrow_schema()
+            schema = schemas.setdefault(schema.serialize().to_pybytes(), schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise SourceError(f"{files[number].name}: the footer's schema cannot be read: {error}") from error
+        return _Footers(rows, sizes, schema)
+
+    if fetcher is None:
+        examined = _in_parallel(examine, len(files), num_threads or os.cpu_count() or 1)
+    else:
+
+        async def fetched(number: int) -> _Footers:
+            return described(number, await footers.fetched(number, fetcher))
+
+        most = num_threads or fetcher.options.max_requests
+        found = fetcher.run(side_by_side(fetched, np.flatnonzero(earlier < 0).tolist(), most))
+        examined = [found[number] if number in found else examine(number) for number in range(len(files))]
+    footers.record = None
+    return footers, examined
+
+
+def _in_parallel(work: Callable[[int], _Footers], count: int, threads: int) -> list[_Footers]:
+    """Return what `work` gives for each number, several at a time."""
+    if count < 2 or threads == 1:
+        return [work(number) for number in range(count)]
+    with ThreadPoolExecutor(min(threads, count), thread_name_prefix="parquet_loader-footers") as pool:
+        try:
+            return list(pool.map(work, range(count)))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
 
 
 def _take_over(known: Snapshot, files: tuple[SourceFile, ...], footers: FooterCache) -> IntArray:

@@ -7,9 +7,8 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
@@ -19,10 +18,10 @@ from parquet_loader.filesystem import PathLike, is_local, resolve
 from parquet_loader.redact import shown, without_secrets
 
 Source: TypeAlias = PathLike | Sequence[PathLike]
+S = TypeVar("S")
+T = TypeVar("T")
 
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
-# Of the entries of a list that are not local, so many are looked at side by side.
-_LOOKS_AT_ONCE = 32
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -95,6 +94,14 @@ class Lister(Protocol):
         """Return all files below a directory, through all its levels. Raises as `look`."""
         ...
 
+    def each(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:
+        """Return what `work`, which looks and lists, gives for each of the things; several at a time where that pays.
+
+        Raises:
+            What `work` raises for the first of them for which it does.
+        """
+        ...
+
 
 class NativeLister:
     """Lists through pyarrow's own functions.
@@ -116,6 +123,10 @@ class NativeLister:
         if is_local(self._filesystem):
             _refuse_broken_links(base)
         return [entry for info in listing if isinstance(entry := seen(info), Entry)]
+
+    def each(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:
+        """Return what `work` gives for each of the things."""
+        return [work(thing) for thing in things]
 
 
 def seen(info: pafs.FileInfo) -> Entry | bool | None:
@@ -162,11 +173,7 @@ def list_files(
         except OSError as error:
             raise SourceError(f"{entry[1]}: cannot be listed: {without_secrets(str(error))}") from error
 
-    if is_local(home) or len(named) == 1:
-        found = [expanded(entry) for entry in named]
-    else:
-        with ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="parquet_loader-footers") as pool:
-            found = list(pool.map(expanded, named))
+    found = lister.each(expanded, named)
     files = tuple(file for some, _ in found for file in some)
     seen: set[str] = set()
     for file in files:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,11 @@ import pytest
 from demo.archive import ACCESS_KEY, SECRET_KEY, Server, find_rclone
 from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions, SourceError
 from parquet_loader.redact import without_secrets
+from parquet_loader.remembered import _loaded, open_remembered
 from parquet_loader.remote import listing
 from parquet_loader.remote.client import words_of
 from parquet_loader.remote.pace import GAIN, PATIENCE, Hedging, Limit
+from parquet_loader.snapshot import Snapshot
 from tests.far import Proxy, far
 
 NUMPY = OutputOptions(format="numpy")
@@ -142,8 +148,9 @@ def test_a_listing_is_divided_where_its_pages_ended(bucket: tuple[Path, str], mo
             store = loader._dataset.snapshot.remote
             assert store is not None
         for known in ([], found, found[::2], [*found, "bucket/many/day=9/behind"], ["bucket/many/before"] * 11):
-            lister = listing.lister_for(store, known)
-            paths = [entry.path for entry in lister.below("bucket/many")]
+            with store.fetcher() as fetcher:
+                lister = listing.lister_for(store, fetcher, known)
+                paths = [entry.path for entry in lister.below("bucket/many")]
             assert sorted(paths) == sorted([*found, "bucket/many/_SUCCESS"])
             assert len(paths) == len(set(paths))
 
@@ -185,8 +192,154 @@ def test_files_that_changed_or_came_are_read_and_what_is_damaged_too(bucket: tup
                 path.write_bytes(bytes(reversed(data)) if damage is None else damage)
             with loader_of(proxy, "bucket/changing", snapshot_cache=kept) as loader:
                 assert len(ids(loader)) == 150
-        assert len(list(kept.iterdir())) <= 4
+        for path in kept.iterdir():
+            os.utime(path, (0, 0))
+        (kept / "other.footers").touch()
+        killed = kept / f".{next(kept.glob('*.snapshot')).stem}-killed"
+        killed.touch()
+        os.utime(killed, (0, 0))
+        put(bucket[1], "changing/z.parquet", tmp_path / "a")
+        loader_of(proxy, "bucket/changing", snapshot_cache=kept).close()
+        left = sorted(path.suffix for path in kept.iterdir())
+        assert left == [".footers", ".footers", ".footers", ".snapshot"]  # another's, the one read from, and the newest
     shutil.rmtree(other)
+
+
+def remembered(tmp_path: Path) -> tuple[Path, Callable[[], Snapshot]]:
+    """Write a source that is not local, and return its snapshot cache, and what starts with it."""
+    (tmp_path / "data").mkdir()
+    for number in range(3):
+        write(tmp_path / "data" / f"{number}.parquet", number)
+    home = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    return tmp_path / "kept", lambda: open_remembered("data", home, RemoteOptions(snapshot_cache=tmp_path / "kept"))
+
+
+def footers_asked_of_the_store(snapshot: Snapshot) -> int:
+    asked: list[str] = []
+    assert snapshot.remote is not None
+    fetch = snapshot.remote.fetch
+
+    def fetches(file: Any, ranges: Any) -> Any:
+        asked.append(file.path)
+        return fetch(file, ranges)
+
+    snapshot.footers.clear()
+    snapshot.remote.fetch = fetches  # type: ignore[method-assign]
+    assert [snapshot.footers.get(number).num_rows for number in range(3)] == [50] * 3
+    return len(asked)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
+def test_kept_footers_that_are_lost_are_made_again(tmp_path: Path, damage: str) -> None:
+    kept, start = remembered(tmp_path)
+    start()
+    assert footers_asked_of_the_store(start()) == 0
+    (footers,) = kept.glob("*.footers")
+    raw = footers.read_bytes()
+    if damage == "gone":
+        footers.unlink()
+    else:
+        footers.write_bytes(raw[:-1] if damage == "cut" else bytes(255 - b for b in raw))
+    if damage == "flipped":
+        assert footers_asked_of_the_store(start()) == 3  # and found out
+    start()
+    assert footers_asked_of_the_store(start()) == 0
+
+
+def test_two_starts_at_once_leave_each_other_their_footers(tmp_path: Path) -> None:
+    kept, start = remembered(tmp_path)
+    start()
+    write(tmp_path / "data" / "1.parquet", 9)
+    one = start()
+    write(tmp_path / "data" / "1.parquet", 8)
+    start()
+    assert len(list(kept.glob("*.footers"))) == 3
+    assert one.footers.stored is not None
+    assert all(one.footers.stored.read(number) for number in range(3))
+
+
+def test_a_damaged_listing_is_made_again_whatever_it_ends_in(tmp_path: Path) -> None:
+    kept, start = remembered(tmp_path)
+    home = start().filesystem
+    (path,) = kept.glob("*.snapshot")
+    raw, rng = path.read_bytes(), np.random.default_rng(1)
+    for at in range(0, len(raw), 7):
+        damaged = bytearray(raw)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        snapshot = _loaded(str(path), home, RemoteOptions())
+        assert snapshot is None or snapshot.rows == 150
+
+
+INTERRUPTED = """
+import sys
+import pyarrow.fs as pafs
+from parquet_loader import BatchedDataLoader, ReadOptions, RemoteOptions
+endpoint, connections = sys.argv[1:]
+fs = pafs.S3FileSystem(endpoint_override=endpoint, scheme="http", access_key="a", secret_key="b", region="other")
+options = ReadOptions(remote=RemoteOptions(stall_s=500.0, deadline_s=1000.0, connections=connections))
+BatchedDataLoader("bucket/many", 10, filesystem=fs, read_options=options)
+"""
+
+
+@needs_servers
+@pytest.mark.parametrize("connections", ["obstore", pytest.param("native", marks=pytest.mark.slow)])
+def test_a_listing_that_is_never_answered_is_left_by_ctrl_c(bucket: tuple[Path, str], connections: str) -> None:
+    with far(bucket[1]) as proxy:
+        proxy.line.is_dead = True
+        command = [sys.executable, "-c", INTERRUPTED, proxy.endpoint, connections]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            proxy.wait_for(lambda: len(proxy.log.requests) > 0)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT, said
+    assert "KeyboardInterrupt" in said
+    assert "panicked" not in said
+
+
+@needs_servers
+def test_files_that_are_named_need_no_listing(bucket: tuple[Path, str]) -> None:
+    files = [f"bucket/many/day={n}/{n:02} (ü%20).parquet" for n in range(3)]
+    with far(bucket[1]) as proxy:
+        proxy.line.fault_of = lambda method, target, number: "403" if "list-type" in target else None
+        with loader_of(proxy, files) as loader:
+            assert len(ids(loader)) == 150
+        assert proxy.log.count("HEAD", ".parquet") == 3
+
+
+@needs_servers
+def test_what_is_no_parquet_is_found_out_by_its_end_alone(bucket: tuple[Path, str]) -> None:
+    with far(bucket[1]) as proxy:
+        with pytest.raises(SourceError, match=r"odd.txt: not a readable Parquet file of 10 bytes: .*magic bytes"):
+            loader_of(proxy, "bucket/odd.txt")
+        assert len(proxy.log.requests) == 3  # a listing, which finds nothing below it, its size, and its end
+
+
+HTTP_FORK = """
+import os, sys
+from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions
+url, connections = sys.argv[1:]
+options = ReadOptions(remote=RemoteOptions(connections=connections, attempts=2))
+loader = BatchedDataLoader(url, 64, output_options=OutputOptions(format="numpy"), read_options=options)
+rows = sum(len(batch["id"]) for batch in loader)
+child = os.fork()
+again = sum(len(batch["id"]) for batch in loader)
+if not child:
+    os._exit(0 if again == rows else 1)
+sys.exit(os.waitpid(child, 0)[1] or again != rows)
+"""
+
+
+@needs_servers
+@pytest.mark.parametrize("connections", ["obstore", "native"])
+def test_a_fork_reads_http_through_connections_of_its_own(bucket: tuple[Path, str], connections: str) -> None:
+    pytest.importorskip("fsspec")
+    pytest.importorskip("aiohttp")
+    with HttpServer(bucket[0]) as server:
+        url = f"http://{server.endpoint}/many/day=0/00 (ü%2520).parquet"
+        command = [sys.executable, "-W", "ignore", "-c", HTTP_FORK, url, connections]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @needs_servers
@@ -248,7 +401,7 @@ def test_a_signature_is_in_no_message_and_no_file(bucket: tuple[Path, str], tmp_
         with pytest.raises(SourceError, match="not a readable Parquet file") as caught:
             BatchedDataLoader(url.replace("many/day=0/00 (ü%2520).parquet", "odd.txt"), 64)
         assert "SECRET" not in str(caught.value)
-    assert not (tmp_path / "kept").exists()
+    assert not list((tmp_path / "kept").iterdir())
 
 
 def test_more_requests_are_made_as_long_as_they_bring_more() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,6 +115,42 @@ def test_fewer_are_asked_for_where_bytes_stop_coming() -> None:
     with fetching(client, stall_s=0.05, max_requests=8) as fetcher:
         fetcher.fetch(FILE, spans(8))
         assert fetcher._requests._limit.requests < 8
+
+
+def test_a_pass_begins_without_waiting_for_a_footer(tmp_path: Path) -> None:
+    local_files = pytest.importorskip("fsspec.implementations.local")
+    answers = threading.Event()
+    answers.set()
+
+    class Far(local_files.LocalFileSystem):  # type: ignore[misc, name-defined]
+        protocol = "far"
+
+        def cat_file(self, *args: Any, **options: Any) -> Any:
+            answers.wait()
+            return super().cat_file(*args, **options)
+
+    pq.write_table(pa.table({"x": np.arange(100)}), tmp_path / "a.parquet")
+    home = pafs.PyFileSystem(pafs.FSSpecHandler(Far()))
+    with BatchedDataLoader(str(tmp_path / "a.parquet"), 10, filesystem=home, output_options=NUMPY) as loader:
+        loader._dataset.snapshot.footers.clear()
+        answers.clear()
+        try:
+            batches = iter(loader)
+        finally:
+            answers.set()
+        assert sum(len(batch["x"]) for batch in batches) == 100
+
+
+def test_a_footer_that_several_want_is_asked_for_once(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.arange(1000)}), tmp_path / "a.parquet", row_group_size=100)
+    home = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    with BatchedDataLoader("a.parquet", 10, filesystem=home, output_options=NUMPY) as loader:
+        for _ in range(3):
+            loader._dataset.snapshot.footers.clear()
+            assert sum(len(batch["x"]) for batch in loader) == 1000
+            figures = loader.stats().remote
+            assert figures is not None
+            assert figures.requests == 11
 
 
 def test_a_fetching_thread_that_cannot_start_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ nothing for a while: `local_path` then says that the row group is to be read fro
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 import warnings
@@ -18,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from parquet_loader.cache.figures import CacheStats
 from parquet_loader.cache.places import Name, columns_id, file_id, row_group_ids
 from parquet_loader.cache.settings import LocalCache
 from parquet_loader.errors import SourceError
-from parquet_loader.filesystem import is_local
+from parquet_loader.filesystem import identity_of, is_local
 from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import ByteRange, RangeFetcher, chunk_ranges, merge
 from parquet_loader.snapshot import Snapshot
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
 _PAUSE_S = 60.0
 # So much of a row group is fetched at once, and then written.
 AT_ONCE_BYTES = 16 * 2**20
-# Of what Python's and pyarrow's filesystems are made of, what tells one store from another; never a credential.
-_NOT_SECRET = ("region", "endpoint_override", "scheme", "host", "port", "account_name", "blob_storage_authority")
 
 
 class RowGroupCache:
@@ -292,29 +288,6 @@ def is_worth_it(settings: LocalCache, snapshot: Snapshot) -> bool:
     with contextlib.suppress(OSError, IndexError):
         return os.stat(snapshot.files[0].path).st_dev != os.stat(folder).st_dev
     return False
-
-
-def identity_of(filesystem: pafs.FileSystem) -> str:
-    """Return what tells a store from others; without its credentials, which may change."""
-    if isinstance(filesystem, pafs.SubTreeFileSystem):
-        return json.dumps([identity_of(filesystem.base_fs), filesystem.base_path])
-    told: dict[str, Any] = {}
-    if isinstance(filesystem, pafs.PyFileSystem):
-        remote = getattr(filesystem.handler, "fs", None)
-        if remote is not None:
-            options = getattr(remote, "storage_options", {})
-            protocol = remote.protocol
-            told = {"protocol": protocol if isinstance(protocol, str) else list(protocol)}
-            told |= {name: str(options[name]) for name in _NOT_SECRET if name in options}
-            for place in (options, options.get("client_kwargs")):
-                if isinstance(place, dict) and "endpoint_url" in place:
-                    told["endpoint_url"] = str(place["endpoint_url"])
-    else:
-        with contextlib.suppress(Exception):
-            (options, *_) = filesystem.__reduce__()[1]
-            if isinstance(options, dict):
-                told = {name: str(options[name]) for name in _NOT_SECRET if options.get(name)}
-    return json.dumps([filesystem.type_name, told], sort_keys=True)
 
 
 def _in_parts(ranges: Ranges) -> list[tuple[int, list[ByteRange]]]:

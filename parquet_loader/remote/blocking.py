@@ -172,5 +172,11 @@ def forked(filesystem: pafs.FileSystem, made_in: int) -> pafs.FileSystem:
         return filesystem
     if hdfs.is_hdfs(filesystem):
         hdfs.check_process(made_in)
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        return pafs.SubTreeFileSystem(filesystem.base_path, forked(filesystem.base_fs, made_in))
+    handler = getattr(filesystem, "handler", None)
+    if isinstance(handler, pafs.FSSpecHandler):  # whose pickled form names the instance, not what it is made of
+        make, arguments = handler.fs.__reduce__()[:2]
+        return pafs.PyFileSystem(pafs.FSSpecHandler(make(*arguments)))
     make, arguments = filesystem.__reduce__()[:2]
     return make(*arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Future
 from threading import Event, RLock, Thread, current_thread, local
 from typing import Any, Self, TypeVar
@@ -65,6 +65,7 @@ class Fetcher:
         self._lock = RLock()
         self._threads: Threads | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._shared: dict[Hashable, asyncio.Task[Any]] = {}
 
     # ------------------------------------------------------------------ life
 
@@ -210,6 +211,22 @@ class Fetcher:
     def current() -> Fetcher | None:
         """Return the fetcher on whose behalf this thread calls, or None."""
         return getattr(_calling, "fetcher", None)
+
+    async def once(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what a coroutine returns that is begun only where none of this name is on its way."""
+        task = self._shared.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(work())
+
+            def ended(task: asyncio.Task[T]) -> None:
+                self._tasks.discard(task)
+                del self._shared[key]
+
+            self._shared[key] = task
+            self._tasks.add(task)
+            task.add_done_callback(ended)
+        result: T = await asyncio.shield(task)
+        return result
 
     async def read_all(self, file: SourceFile, ranges: Sequence[ByteRange], places: Sequence[Bytes]) -> None:
         """Fill each place with its range, side by side. Raises as `fetch`; then none is written to any more."""

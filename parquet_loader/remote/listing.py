@@ -3,111 +3,168 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import chain
 from typing import Any, TypeVar
 
 import pyarrow.fs as pafs
 
 from parquet_loader import hdfs
-from parquet_loader.errors import RemoteError, SourceError
+from parquet_loader.errors import LoaderStateError, RemoteError, SourceError
 from parquet_loader.redact import shown
 from parquet_loader.remote.client import words_of
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.obstores import ObstoreClient, client_for
 from parquet_loader.remote.store import RemoteStore, fsspec_of
 from parquet_loader.remote.together import side_by_side
-from parquet_loader.source import Entry, NativeLister, seen
+from parquet_loader.source import PARQUET_SUFFIXES, Entry, NativeLister, seen
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 # What S3, Google Cloud Storage and Azure put on a page (Azure up to five times as much).
 PAGE_KEYS = 1000
+# Paths of a list that are looked at side by side; fewer than a fetcher has threads, on which they may ask for more.
+_LOOKS_AT_ONCE = 16
 # Directories of HDFS that are listed side by side.
 _FOLDERS_AT_ONCE = 16
 
 
-class ObstoreLister:
+class RemoteLister:
+    """Lists a store on threads that nobody has to wait for, so that Ctrl-C and the interpreter's end come at once.
+
+    Args:
+        fetcher: Whose threads and event loop those are; started, and closed by whoever made it.
+    """
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self.fetcher = fetcher
+
+    def each(self, work: Callable[[S], T], things: Sequence[S], most: int = _LOOKS_AT_ONCE) -> list[T]:
+        """Return what `work` gives for each of the things, several at a time; see `source.Lister`."""
+
+        async def one(number: int) -> T:
+            return await self.fetcher.call(partial(work, things[number]))
+
+        done = self.fetcher.run(side_by_side(one, range(len(things)), most))
+        return [done[number] for number in range(len(things))]
+
+
+class PyarrowLister(RemoteLister):
+    """Lists through pyarrow's own functions.
+
+    Args:
+        fetcher: See `RemoteLister`.
+        filesystem: The filesystem.
+    """
+
+    def __init__(self, fetcher: Fetcher, filesystem: pafs.FileSystem) -> None:
+        super().__init__(fetcher)
+        self._native = NativeLister(filesystem)
+
+    def look(self, path: str) -> Entry | bool | None:
+        """Return a file, True for a directory, or None; see `source.Lister`."""
+        return self._native.look(path)
+
+    def below(self, base: str) -> list[Entry]:
+        """Return all files below a directory."""
+        return self._native.below(base)
+
+
+class ObstoreLister(RemoteLister):
     """Lists through obstore.
 
     Args:
+        fetcher: See `RemoteLister`.
         client: The client.
-        threads: Pages asked for at a time.
+        pages: Pages asked for at a time.
         known: Paths of a listing made before, in their order: where its pages ended, the new one is divided.
     """
 
-    def __init__(self, client: ObstoreClient, threads: int, known: Sequence[str] = ()) -> None:
+    def __init__(self, fetcher: Fetcher, client: ObstoreClient, pages: int, known: Sequence[str] = ()) -> None:
+        super().__init__(fetcher)
         self._client = client
-        self._threads = threads
+        self._pages = pages
         self._known = sorted(known)
         # Listings that were begun to see whether a path is a directory: the first page, and what gives the rest.
-        self._begun: dict[str, tuple[Any, Iterator[Any]]] = {}
+        self._begun: dict[str, tuple[Any, AsyncIterator[Any]]] = {}
 
     def look(self, path: str) -> Entry | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
         if any(known.startswith(path + "/") for known in self._known[:1]):
             return True  # as before; if it is so no longer, nothing will be found in it
+        return self.fetcher.run(self._look(path))
+
+    async def _look(self, path: str) -> Entry | bool | None:
         store, key = self._client.placed(path)
-        try:
-            if key:
-                pages = iter(self._client.obstore.list(store, prefix=key + "/", chunk_size=PAGE_KEYS))
-                if first := next(pages, None):
-                    self._begun[path] = first, pages
-                    return True
-                return _entry(path, self._client.obstore.head(store, key))
+        if not key:
             return True
-        except FileNotFoundError:
-            return None
+        try:
+            # What is named as a file is one, as a rule; and whoever may read it need not be one who may list.
+            if path.lower().endswith(PARQUET_SUFFIXES) and (file := await self._head(store, key, path)) is not None:
+                return file
+            pages = aiter(self._client.obstore.list(store, prefix=key + "/", chunk_size=PAGE_KEYS))
+            if first := await anext(pages, None):
+                self._begun[path] = first, pages
+                return True
+            return None if path.lower().endswith(PARQUET_SUFFIXES) else await self._head(store, key, path)
         except Exception as error:
-            if type(error).__name__ == "NotFoundError":
-                return None
             raise SourceError(f"{shown(path)}: cannot be listed: {words_of(error)}") from None
+
+    async def _head(self, store: Any, key: str, path: str) -> Entry | None:
+        try:
+            return _entry(path, await self._client.obstore.head_async(store, key))
+        except Exception as error:
+            if isinstance(error, FileNotFoundError) or type(error).__name__ == "NotFoundError":
+                return None
+            raise
 
     def below(self, base: str) -> list[Entry]:
         """Return all files below a directory."""
-        store, prefix = self._client.placed(base)
-        head = base.partition("/")[0] + "/"
-        keys = [path.removeprefix(head) for path in self._known if path.startswith(base + "/")]
+        keys = [path[len(_bucket_of(base)) :] for path in self._known if path.startswith(base + "/")]
         cuts: list[str | None] = [None, *keys[PAGE_KEYS - 1 :: PAGE_KEYS]]
         ends = [*cuts[1:], None]
 
-        def some(bounds: tuple[str | None, str | None]) -> list[Entry]:
-            after, last = bounds
-            found: list[Entry] = []
-            pages: Iterable[Any]
-            if after is None and base in self._begun:
-                first, rest = self._begun.pop(base)
-                pages = chain([first], rest)
-            else:
-                pages = self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=PAGE_KEYS)
-            for page in pages:
-                found.extend(_entry(head + m["path"], m) for m in page if last is None or m["path"] <= last)
-                if last is not None and page[-1]["path"] >= last:
-                    break
-            return found
+        async def some(number: int) -> list[Entry]:
+            return await self._between(base, cuts[number], ends[number])
 
         try:
-            parts = in_parallel(some, list(zip(cuts, ends, strict=True)), self._threads)
+            parts = self.fetcher.run(side_by_side(some, range(len(cuts)), self._pages))
+        except LoaderStateError:
+            raise
         except Exception as error:
             raise SourceError(f"{shown(base)}: cannot be listed: {words_of(error)}") from None
-        return [entry for part in parts for entry in part]
+        return [entry for number in range(len(cuts)) for entry in parts[number]]
+
+    async def _between(self, base: str, after: str | None, last: str | None) -> list[Entry]:
+        """Return the files below a directory whose keys come behind one, and not behind another."""
+        store, prefix = self._client.placed(base)
+        found: list[Entry] = []
+        first, pages = self._begun.pop(base, (None, None)) if after is None else (None, None)
+        if pages is None:
+            listing = self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=PAGE_KEYS)
+            pages = aiter(listing)
+        page = first if first is not None else await anext(pages, None)
+        while page:
+            found.extend(_entry(_bucket_of(base) + m["path"], m) for m in page if last is None or m["path"] <= last)
+            if last is not None and page[-1]["path"] >= last:
+                break
+            page = await anext(pages, None)
+        return found
 
 
-class FsspecLister:
+class FsspecLister(RemoteLister):
     """Lists through fsspec's own functions. HTTP has no listings: pages of links lead anywhere, and files are named.
 
     Args:
+        fetcher: See `RemoteLister`.
         fs: The fsspec filesystem.
-        threads: Files asked about at a time.
     """
 
-    def __init__(self, fs: Any, threads: int) -> None:
+    def __init__(self, fetcher: Fetcher, fs: Any) -> None:
+        super().__init__(fetcher)
         self._fs = fs
-        self._threads = threads
 
     def look(self, path: str) -> Entry | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
@@ -132,7 +189,7 @@ class FsspecLister:
         try:
             found = self._fs.find(base, withdirs=False, detail=True)
             unknown = [path for path, info in found.items() if info.get("size") is None]
-            found |= dict(zip(unknown, in_parallel(self._fs.info, unknown, self._threads), strict=True))
+            found |= dict(zip(unknown, self.each(self._fs.info, unknown), strict=True))
         except Exception as error:
             raise SourceError(f"{shown(base)}: cannot be listed: {words_of(error)}") from None
         return [self._described(path, info) for path, info in found.items()]
@@ -146,37 +203,36 @@ class FsspecLister:
         return Entry(path, int(info["size"]), mtime, etag if isinstance(etag, str) else None)
 
 
-class HdfsLister:
+class HdfsLister(RemoteLister):
     """Lists through pyarrow, several directories at a time, and waits no longer than the deadline for each.
 
     Hadoop's client waits for ever for a namenode that is there and does not answer.
 
     Args:
+        fetcher: See `RemoteLister`.
         store: The store.
     """
 
-    def __init__(self, store: RemoteStore) -> None:
+    def __init__(self, fetcher: Fetcher, store: RemoteStore) -> None:
+        super().__init__(fetcher)
         self._store = store
 
     def look(self, path: str) -> Entry | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
-        with self._store.fetcher() as fetcher:
-            info = fetcher.run(self._asked(fetcher, hdfs.look_up, path))
-        return seen(info)
+        return seen(self.fetcher.run(self._asked(hdfs.look_up, path)))
 
     def below(self, base: str) -> list[Entry]:
         """Return all files below a directory."""
-        with self._store.fetcher() as fetcher:
-            return fetcher.run(self._walked(fetcher, base))
+        return self.fetcher.run(self._walked(base))
 
-    async def _walked(self, fetcher: Fetcher, base: str) -> list[Entry]:
+    async def _walked(self, base: str) -> list[Entry]:
         found: list[Entry] = []
         folders = [base]
         while folders:
             level = folders
 
             async def asked(number: int, level: list[str] = level) -> list[pafs.FileInfo]:
-                return await self._asked(fetcher, hdfs.list_directory, level[number])
+                return await self._asked(hdfs.list_directory, level[number])
 
             inside = await side_by_side(asked, range(len(level)), _FOLDERS_AT_ONCE)
             infos = [info for number in range(len(level)) for info in inside[number]]
@@ -184,11 +240,11 @@ class HdfsLister:
             folders = [info.path for info in infos if info.type == pafs.FileType.Directory]
         return found
 
-    async def _asked(self, fetcher: Fetcher, ask: Callable[[pafs.FileSystem, str], T], path: str) -> T:
+    async def _asked(self, ask: Callable[[pafs.FileSystem, str], T], path: str) -> T:
         deadline_s = self._store.options.deadline_s
         try:
             async with asyncio.timeout(deadline_s):
-                return await fetcher.call(partial(ask, self._store.filesystem, path))
+                return await self.fetcher.call(partial(ask, self._store.filesystem, path))
         except TimeoutError:
             raise RemoteError(
                 f"{self._store.name_of(path)}: cannot be listed: the namenode did not answer for {deadline_s:g} s, "
@@ -197,29 +253,22 @@ class HdfsLister:
 
 
 def lister_for(
-    store: RemoteStore, known: Sequence[str] = ()
-) -> NativeLister | ObstoreLister | FsspecLister | HdfsLister:
-    """Return what lists a store; `known` as in `ObstoreLister`."""
+    store: RemoteStore, fetcher: Fetcher, known: Sequence[str] = ()
+) -> PyarrowLister | ObstoreLister | FsspecLister | HdfsLister:
+    """Return what lists a store, on the threads and the event loop of a fetcher; `known` as in `ObstoreLister`."""
     if hdfs.is_hdfs(store.filesystem):
-        return HdfsLister(store)
-    threads = store.options.max_requests
+        return HdfsLister(fetcher, store)
     fs = fsspec_of(store.filesystem)
     if fs is not None:
-        return FsspecLister(fs, threads)
+        return FsspecLister(fetcher, fs)
     client = None if store.options.connections == "native" else client_for(store.filesystem, store.options, lists=True)
-    return NativeLister(store.filesystem) if client is None else ObstoreLister(client, threads, known)
+    if client is None:
+        return PyarrowLister(fetcher, store.filesystem)
+    return ObstoreLister(fetcher, client, store.options.max_requests, known)
 
 
-def in_parallel(work: Callable[[S], T], things: Sequence[S], threads: int) -> list[T]:
-    """Return what `work` gives for each of the things, several at a time."""
-    if len(things) < 2 or threads == 1:
-        return [work(thing) for thing in things]
-    with ThreadPoolExecutor(min(threads, len(things)), thread_name_prefix="parquet_loader-footers") as pool:
-        try:
-            return list(pool.map(work, things))
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+def _bucket_of(path: str) -> str:
+    return path.partition("/")[0] + "/"
 
 
 def _entry(path: str, meta: Any) -> Entry:

@@ -10,7 +10,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader.errors import DataError, SchemaError, SourceError
-from parquet_loader.filesystem import look_up
+from parquet_loader.filesystem import is_local, look_up
 from parquet_loader.source import Beside, SourceFile
 from parquet_loader.unischema.records import UnischemaRecord, read_unischema
 
@@ -50,6 +50,8 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
             return None
         found: dict[bytes, bytes] = pq.read_metadata(path, filesystem=filesystem).metadata or {}
     except (pa.ArrowException, OSError, ValueError) as error:
+        if "ACCESS_DENIED" in str(error) and not is_local(filesystem):
+            return None  # what S3 says of what is not there, to who may read and not list
         reason = str(error).split("\n")[0]
         raise SourceError(f"{path}: the metadata of the data set cannot be read: {reason}") from error
     return found
