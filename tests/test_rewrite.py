@@ -553,10 +553,24 @@ KILLED = """
 import os, signal, sys
 import parquet_loader
 from parquet_loader.rewrite import attempt, scatter
-where, name = (scatter.Buckets, "_in_order") if sys.argv[3] == "sorting" else (attempt.DatasetWriter, "close")
+from parquet_loader.write import publish, staging
+where, name = {
+    "sorting": (scatter.Buckets, "_in_order"),
+    "closing": (attempt.DatasetWriter, "close"),
+    "before removing the old": (publish.os, "listdir"),
+    "amid removing the old": (publish, "remove_tree"),
+    "between two renames": (staging.os, "rename"),
+}[sys.argv[3]]
+if sys.argv[3] == "between two renames":
+    staging._renameat2_exchange = lambda *_: False
 original, calls = getattr(where, name), []
 def kill(self, *args):
-    calls.append(None)
+    if name == "remove_tree":
+        os.unlink(next(entry.path for entry in os.scandir(self) if entry.name.endswith(".parquet")))
+    if name == "rename":
+        original(self, *args)
+    if str(self).endswith({"listdir": ".tmp", "rename": "/t"}.get(name, "")):
+        calls.append(None)
     if len(calls) == (3 if sys.argv[3] == "sorting" else 1):
         os.kill(os.getpid(), signal.SIGKILL)
     return original(self, *args)
@@ -567,8 +581,18 @@ parquet_loader.rewrite_dataset(
 """
 
 
-@pytest.mark.parametrize("mode", ["error", "overwrite"])
-@pytest.mark.parametrize("moment", ["sorting", "closing"])
+@pytest.mark.parametrize(
+    ("moment", "mode"),
+    [
+        ("sorting", "error"),
+        ("sorting", "overwrite"),
+        ("closing", "error"),
+        ("closing", "overwrite"),
+        ("before removing the old", "overwrite"),
+        ("amid removing the old", "overwrite"),
+        ("between two renames", "overwrite"),
+    ],
+)
 def test_what_a_killed_run_left_is_hidden_and_removed_by_the_next(tmp_path: Path, moment: str, mode: str) -> None:
     write_layout(Layout(((4000,) * 3,), ("wide",)), str(tmp_path / "s"))
     if mode == "overwrite":
@@ -578,8 +602,13 @@ def test_what_a_killed_run_left_is_hidden_and_removed_by_the_next(tmp_path: Path
     assert done.returncode == -signal.SIGKILL
     left = [name for name in below(tmp_path) if "/." in name or name.startswith(".")]
     assert any(name.endswith(".tmp") for name in left), "it was killed in the middle"
+    remove_leftovers(str(tmp_path / "t"))
+    is_new = moment.endswith("removing the old")
+    assert [n for n in below(tmp_path) if "/." in n or n.startswith(".")] == []
     visible = sorted((tmp_path / "t").glob("[!.]*"))
-    assert len(visible) == (1 if mode == "overwrite" else 0)
+    assert [pq.read_metadata(file).num_rows for file in visible] == (
+        [12_000] if is_new else [7] * (mode == "overwrite")
+    )
     with Scratch(str(tmp_path / "t"), "") as alive:
         remove_leftovers(str(tmp_path / "t"))
         assert os.listdir(tmp_path / "t"), "a run that lives keeps its lock"

@@ -10,11 +10,11 @@ import os
 import re
 import tempfile
 import uuid
+from collections.abc import Iterator
 from typing import Self
 
-from parquet_loader.write.staging import remove_tree
-
-_LOCK = re.compile(r"\.rewrite-(?P<id>[0-9a-f]{32})\.lock")
+from parquet_loader.write.staging import finish_exchange, remove_tree
+from parquet_loader.write.target import RUN_LOCK
 
 
 class Scratch:
@@ -69,38 +69,66 @@ class Scratch:
 def remove_leftovers(target: str) -> None:
     """Remove what runs that were killed left in a local directory and beside it; those that live are left alone."""
     folder = os.path.realpath(target)
+    parent, name = os.path.split(folder)
+    # The directory that was replaced takes the lock with it, until its writer puts it back.
+    pattern = re.compile(rf"\.{re.escape(name)}-(?P<id>[0-9a-f]{{32}})\.tmp(\.old)?")
+    for match in filter(None, map(pattern.fullmatch, _names(parent))):
+        for lock in filter(RUN_LOCK.fullmatch, _names(os.path.join(parent, match[0]))):
+            _remove_replaced(os.path.join(parent, match[0]), lock, match["id"], folder)
+    for match in filter(None, map(RUN_LOCK.fullmatch, _names(folder))):
+        _remove_dead(folder, match[0], match["id"])
+
+
+def _names(folder: str) -> list[str]:
     try:
-        names = os.listdir(folder)
+        return os.listdir(folder)
     except OSError:
-        return
-    for name in names:
-        match = _LOCK.fullmatch(name)
-        if match is not None:
-            _remove_dead(folder, name, match["id"])
+        return []
+
+
+def _remove_replaced(folder: str, lock: str, staging_id: str, target: str) -> None:
+    with _locked(os.path.join(folder, lock)) as named:
+        if named == staging_id:
+            with contextlib.suppress(OSError):
+                finish_exchange(
+                    os.path.join(os.path.dirname(folder), f".{os.path.basename(target)}-{named}.tmp"), target
+                )
+            remove_tree(folder)
 
 
 def _remove_dead(folder: str, lock: str, run_id: str) -> None:
     path = os.path.join(folder, lock)
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        text = os.read(descriptor, 4096)
+    with _locked(path) as staging_id, contextlib.suppress(OSError):
+        if staging_id is None:
+            return
         _remove_files(folder, run_id)
-        try:
-            staging_id = json.loads(text)["staging_id"]
-        except (ValueError, KeyError, TypeError):
-            staging_id = ""  # killed before it wrote anything
-        if isinstance(staging_id, str) and re.fullmatch(r"[0-9a-f]{32}", staging_id):
+        if staging_id:
             for hidden in glob.glob(os.path.join(glob.escape(folder), f".part-{staging_id}-*.parquet.tmp")):
                 os.unlink(hidden)
             parent, name = os.path.split(folder)
             remove_tree(os.path.join(parent, f".{name}-{staging_id}.tmp"))
         os.unlink(path)
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[str | None]:
+    """Yield the identity of a dead run's writer, empty if it was killed before it said it; None if the run lives."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        pass  # alive, or not ours to remove
+        yield None
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            staging_id = json.loads(os.read(descriptor, 4096))["staging_id"]
+        except OSError:  # alive, or not ours to remove
+            staging_id = None
+        except (ValueError, KeyError, TypeError):
+            staging_id = ""
+        if staging_id is not None and not re.fullmatch(r"[0-9a-f]{32}", str(staging_id)):
+            staging_id = ""
+        yield staging_id
     finally:
         os.close(descriptor)
 

@@ -21,7 +21,7 @@ from parquet_loader.write.staging import (
     remove_tree,
     sync_directory,
 )
-from parquet_loader.write.target import check_replaceable, listing
+from parquet_loader.write.target import RUN_LOCK, check_replaceable, listing
 
 
 class Publication:
@@ -123,6 +123,11 @@ class Publication:
                 f"{self.path}: the new files are published, but their directory's name could not be forced to the disk "
                 f"({reason(error)}); what they replaced lies in {beside}"
             ) from error
+        for name in filter(
+            RUN_LOCK.fullmatch, os.listdir(beside)
+        ):  # what says of whom the old directory is, if killed now
+            with contextlib.suppress(OSError):
+                os.rename(os.path.join(beside, name), os.path.join(target, name))
         remove_tree(beside)
 
     def _publish_in_place(self) -> None:

@@ -13,6 +13,9 @@ from parquet_loader.filesystem import list_below, look_up
 from parquet_loader.schema import METADATA_KEY, Schema
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
 
+RUN_LOCK = re.compile(r"\.rewrite-(?P<id>[0-9a-f]{32})\.lock")
+"""Name of the file that a run of `rewrite_dataset` holds locked in the directory it writes."""
+
 _OURS = re.compile(
     r".*\.(parquet|parq|pq)|_metadata|_common_metadata|_SUCCESS|_committed_\d+|_started_\d+|"
     r"\.part-[0-9a-f-]{32,}\.parquet\.tmp|\.rewrite-[0-9a-f]{32}[-.][a-z0-9.-]*|\.job-[0-9a-f]{32}\.lease.*|\..*\.crc"
