@@ -200,15 +200,21 @@ def _all_have_width(snapshot: Snapshot, reader: Reader, name: str, width: int) -
 def _constant_length(snapshot: Snapshot, name: str) -> int | None:
     """Return how many values each row of a list column has, if footers admit that all have as many."""
     lengths: set[int] = set()
+    file_before, leaves = -1, list[int]()
     for group in np.flatnonzero(snapshot.row_group_rows):
         file = int(snapshot.row_group_file[group])
-        prefix = read_name(snapshot.schema_of(file), name) + "."
         footer = snapshot.footers.get(file)
-        chunks = [footer.row_group(int(snapshot.row_group_number[group])).column(i) for i in range(footer.num_columns)]
-        leaves = [c for c in chunks if c.path_in_schema.startswith(prefix)]
-        if len(leaves) != 1 or leaves[0].num_values % snapshot.row_group_rows[group]:
+        if file != file_before:
+            prefix = read_name(snapshot.schema_of(file), name) + "."
+            columns = footer.schema
+            paths = [columns.column(number).path for number in range(footer.num_columns)]
+            file_before, leaves = file, [number for number, path in enumerate(paths) if path.startswith(prefix)]
+        if len(leaves) != 1:
             return None
-        lengths.add(int(leaves[0].num_values // snapshot.row_group_rows[group]))
+        values = footer.row_group(int(snapshot.row_group_number[group])).column(leaves[0]).num_values
+        if values % snapshot.row_group_rows[group]:
+            return None
+        lengths.add(int(values // snapshot.row_group_rows[group]))
         if len(lengths) > 1:
             return None
     return lengths.pop() if lengths else None

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from parquet_loader import DataError, SchemaError, WriteError, WriteOptions
 from parquet_loader.errors import UnfinishedCommitError
-from parquet_loader.write import commit, lease
+from parquet_loader.write import commit, lease, spark
 from parquet_loader.write.commit import Journal, publish_files, renames_directories
 from parquet_loader.write.job import Job, JobSpec, WrittenFile, remove_dead_jobs
 from parquet_loader.write.shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
@@ -251,6 +251,44 @@ def test_a_job_that_is_alive_is_left_alone(place: Place) -> None:
         place.write(10, 20, "append")
         job.commit(reports)
     assert place.ids() == list(range(20))
+
+
+def test_a_store_that_does_not_answer_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, hangs, go = Place("objects", tmp_path), threading.Event(), threading.Event()
+    monkeypatch.setattr(lease, "_JOIN_S", 0.01)
+    held = lease.Lease(place.filesystem, "lease", renew_s=0.001)
+    held.acquire()
+
+    def hang(operation: str, path: str) -> None:
+        if operation == "write":
+            hangs.set()
+            assert go.wait(60)
+
+    place.handler.before = hang
+    assert hangs.wait(60)
+    held.release()
+    assert not (tmp_path / "lease").exists()
+    go.set()
+
+
+def test_a_lease_may_be_released_by_the_thread_that_renews_it(tmp_path: Path) -> None:
+    place, errors = Place("objects", tmp_path), list[BaseException | None]()
+    held = lease.Lease(place.filesystem, "lease", renew_s=0.001)
+    done = threading.Event()
+
+    def collect(operation: str, path: str) -> None:  # as the collector may
+        if threading.current_thread().name == "parquet_loader-lease" and operation == "write" and not done.is_set():
+            try:
+                held.release()
+                errors.append(None)
+            except BaseException as error:
+                errors.append(error)
+            done.set()
+
+    place.handler.before = collect
+    held.acquire()
+    assert done.wait(60)
+    assert errors == [None]
 
 
 def test_a_job_that_is_swept_while_it_makes_its_lease_makes_another(
@@ -653,3 +691,41 @@ def test_errors_name_partition_field_and_row_within_the_partition(tmp_path: Path
     with pytest.raises(DataError, match="partition 5: field 'id', row 31: the value is null"):
         write_partition(spec, 5, batches())
     assert list((tmp_path / "job").iterdir()) == []
+
+
+# ---- Spark's settings ----------------------------------------------------------------------------------------------
+
+
+class Session:
+    """As much of a Spark session as has settings."""
+
+    def __init__(self, **settings: str) -> None:
+        self.settings = settings
+        self.conf = self
+
+    def get(self, name: str, default: str | None) -> str | None:
+        return self.settings.get("rows", default)
+
+    def set(self, name: str, value: str) -> None:
+        self.settings["rows"] = value
+
+    def unset(self, name: str) -> None:
+        self.settings.pop("rows", None)
+
+
+@pytest.mark.parametrize(
+    ("before", "seen"), [(None, "50 50 200"), ("100", "50 50 100"), ("0", "50 50 200"), ("7", "7 7 7")]
+)
+def test_jobs_of_one_session_put_back_what_was_there(before: str | None, seen: str) -> None:
+    session = Session(**({} if before is None else {"rows": before}))
+    one, two = spark._batch_rows(session, 50), spark._batch_rows(session, 200)
+    found = []
+    one.__enter__()
+    found.append(session.settings["rows"])
+    two.__enter__()
+    found.append(session.settings["rows"])
+    one.__exit__(None, None, None)
+    found.append(session.settings["rows"])
+    two.__exit__(None, None, None)
+    assert " ".join(found) == seen
+    assert session.settings.get("rows") == before

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import io
 import threading
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from parquet_loader import (
     SchemaError,
     Tensor,
     TransformError,
+    delivered,
     write_dataset,
 )
 from parquet_loader import device as device_module
@@ -139,6 +141,26 @@ def test_a_ragged_list_in_a_carried_schema_stays_ragged_whatever_the_lengths(tmp
     batch = first_batch(tmp_path / "even")
     assert isinstance(batch["r"], Ragged)
     assert batch["r"].offsets.tolist() == [0, 2, 4]
+
+
+def test_whether_a_list_has_one_length_is_asked_of_its_own_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists = {f"c{i}": pa.array([[1.0, 2.0]] * 6) for i in range(5)}
+    pq.write_table(pa.table(lists), tmp_path / "a.parquet", row_group_size=2)
+    snapshot, asked = open_snapshot(tmp_path), list[int]()
+    footer = snapshot.footers.get(0)
+
+    class Footer:
+        num_columns, schema = footer.num_columns, footer.schema
+
+        def row_group(self, number: int) -> Any:
+            group = footer.row_group(number)
+            return types.SimpleNamespace(column=lambda i: (asked.append(i), group.column(i))[1])
+
+    monkeypatch.setattr(type(snapshot.footers), "get", lambda *_: Footer())
+    assert delivered._constant_length(snapshot, "c3") == 2
+    assert asked == [3, 3, 3]
 
 
 def test_the_empty_word_of_a_vocabulary_fills_nulls_among_codes(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from parquet_loader import (
 )
 from parquet_loader.plan import Stream, bit_generator
 from parquet_loader.rewrite import scatter
+from parquet_loader.rewrite.passes import Rows
 from parquet_loader.rewrite.scatter import Buckets, RowKeys
 from parquet_loader.rewrite.scratch import Scratch, remove_leftovers
 from tests.datasets import KINDS, Layout, layouts, write_layout
@@ -616,6 +617,20 @@ def test_what_a_killed_run_left_is_hidden_and_removed_by_the_next(tmp_path: Path
     rewrite_dataset(tmp_path / "s", tmp_path / "t", shuffle=True, mode=mode, **QUICK)  # type: ignore[arg-type]
     assert tables(tmp_path / "t").num_rows == 12_000
     assert not [name for name in below(tmp_path) if "/." in name or name.startswith(".")]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_source_that_loses_rows_meanwhile_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool
+) -> None:
+    write_layout(Layout(((4000,) * 3,), ("wide",)), str(tmp_path / "s"))
+    write_layout(Layout(((7,),), ("wide",)), str(tmp_path / "t"))
+    before, pieces = below(tmp_path), Rows.pieces
+    monkeypatch.setattr(Rows, "pieces", lambda self, group: [t.slice(1) for t in pieces(self, group)])
+    with pytest.raises(DataError, match=r"rows were read, but the source has 12000.*nothing was published"):
+        rewrite_dataset(tmp_path / "s", tmp_path / "t", mode="overwrite", shuffle=shuffle, **QUICK)
+    assert below(tmp_path) == before
+    assert tables(tmp_path / "t").num_rows == 7
 
 
 def test_a_damaged_source_is_named_and_leaves_nothing(tmp_path: Path) -> None:

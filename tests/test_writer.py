@@ -407,6 +407,37 @@ def test_a_writer_that_is_forgotten_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+FORKED = """
+import os, sys
+import numpy as np
+from parquet_loader.schema import Scalar, Schema, Tensor
+from parquet_loader.write import DatasetWriter, WriteOptions
+from parquet_loader.write.job import Job
+from parquet_loader.write.task import write_partition
+schema = Schema({"x": Scalar("int64"), "t": Tensor("float32", (256,))})
+rows = {"x": np.arange(100), "t": np.zeros((100, 256))}
+writer = DatasetWriter(sys.argv[1] + "/d", schema, options=WriteOptions("16KiB", "64MiB"))
+writer.write(rows)
+job = Job(sys.argv[1] + "/j", schema)
+files = write_partition(job.spec, 0, rows)
+child = os.fork()
+if child == 0:
+    job.abort()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+writer.write(rows)
+assert writer.close().rows == 200
+assert job.commit(files).rows == 100
+"""
+
+
+def test_a_forked_child_leaves_the_files_of_its_parent_alone(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path)], check=True, timeout=60)
+    assert sorted(pq.read_table(tmp_path / "d")["x"].to_pylist()) == sorted([*range(100)] * 2)
+    assert numbers_in(tmp_path / "j") == list(range(100))
+    assert visible(tmp_path) == sorted(os.listdir(tmp_path))
+
+
 def test_a_full_disk_is_an_error_with_the_path_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "d"
     write_dataset(batch(3), path, SCHEMA)

@@ -123,6 +123,7 @@ def _attempt(job: Job, facts: Facts, path: PathLike, mode: WriteMode, filesystem
         else:
             levels, spilled = assumed, 0
             _write_in_order(job, rows, writer, assumed, sample.schema, ways)
+        _check_rows(writer, job, target_path)
         summary = writer.close()
     except BaseException:
         if scratch is not None:
@@ -133,9 +134,15 @@ def _attempt(job: Job, facts: Facts, path: PathLike, mode: WriteMode, filesystem
                 os.rmdir(target_path)  # the writer found the lock in it, if it was the first to give up
         raise
     scratch.close()
-    if summary.rows != job.dataset.rows:
-        raise DataError(f"{target_path}: {summary.rows} rows were written, but the source has {job.dataset.rows}")
     return Written(target, summary, choices, levels, group_bytes, group_ns, spilled)
+
+
+def _check_rows(writer: DatasetWriter, job: Job, path: str) -> None:
+    if writer.rows != job.dataset.rows:
+        raise DataError(
+            f"{path}: {writer.rows} rows were read, but the source has {job.dataset.rows}: it is changing; nothing was "
+            "published"
+        )
 
 
 def _sampled(job: Job, facts: Facts) -> tuple[Rows, Target, pa.Table]:

@@ -217,7 +217,7 @@ class Job:
         self._is_open = False
         if self._journal.is_needed:  # by the next job, which finds this one's directory as that of a dead one
             self._finalizer.detach()
-            self._place.lease.release()
+            self._place.leave()
         self._finalizer()
 
     def _check_target(self, schema: Schema) -> None:
@@ -348,6 +348,7 @@ class Place:
         self.data = join(root, "data")
         self.lease = Lease(filesystem, f"{root}.lease")
         self.is_beside = is_beside
+        self._process = os.getpid()
 
     @classmethod
     def make(cls, filesystem: pafs.FileSystem, path: str) -> Place:
@@ -375,9 +376,15 @@ class Place:
         return inside
 
     def remove(self) -> None:
-        """Remove all of it; never raises."""
-        self.remove_files()
-        self.lease.release()
+        """Remove all of it; never raises. In a forked child it does nothing."""
+        if self._process == os.getpid():
+            self.remove_files()
+            self.lease.release()
+
+    def leave(self) -> None:
+        """Leave all as it is, for the next job; never raises. In a forked child it does nothing."""
+        if self._process == os.getpid():
+            self.lease.release()
 
     def remove_files(self) -> None:
         """Remove the directory; tasks that still run find that it is gone, and can write no more."""

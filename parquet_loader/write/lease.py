@@ -27,6 +27,7 @@ from parquet_loader.filesystem import is_local, look_up
 
 RENEW_S = 30.0
 EXPIRE_S = 600.0
+_JOIN_S = 10.0
 
 # What follows a lease's name until it is locked.
 NEW_SUFFIX = ".new"
@@ -78,11 +79,15 @@ class Lease:
         return False
 
     def release(self) -> None:
-        """Remove the lease's file and let go; never raises, and does nothing the second time."""
+        """Remove the lease's file and let go; never raises, and does nothing the second time.
+
+        A renewal under way is waited for a while, no longer than the store may take for it: one that comes to its end
+        later leaves a lease that expires. The collector may have this called in the renewing thread itself.
+        """
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+        self._thread = None
         with contextlib.suppress(OSError, pa.ArrowException):
             if self.is_held():
                 self.filesystem.delete_file(self.path)
@@ -97,7 +102,7 @@ class Lease:
     def _renew(self) -> None:
         while not self._stop.wait(self._renew_s):
             try:
-                if not self._is_written():
+                if not self._is_written() or self._stop.is_set():
                     return
                 _write(self.filesystem, self.path, self._owner)
             except FileNotFoundError:

@@ -49,6 +49,7 @@ class Packer:
     Attributes:
         schema: What the columns mean, once known.
         rows: Rows in files so far.
+        added_rows: Rows that it was given.
         bytes: Size of the finished files as stored.
         files: The finished files.
     """
@@ -58,6 +59,7 @@ class Packer:
     ) -> None:
         self.schema = schema
         self.rows = 0
+        self.added_rows = 0
         self.bytes = 0
         self.files: list[PackedFile] = []
         self._path = path
@@ -93,6 +95,7 @@ class Packer:
         if not self._buffer.rows:
             self._buffer = RowGroupBuffer(self._options.group_bytes(table.num_columns))
         self._buffer.add(table)
+        self.added_rows += table.num_rows
         self._write_row_groups(last=False)
 
     def finish(self) -> None:

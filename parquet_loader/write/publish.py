@@ -42,6 +42,7 @@ class Publication:
         self.filesystem = filesystem
         self.path = path
         self.replace = replace
+        self._process = os.getpid()
         self._id = uuid.uuid4().hex
         self._staged: list[StagedFile] = []
         self._is_published = False
@@ -89,7 +90,11 @@ class Publication:
         return [join(self.path, os.path.basename(file.path)) for file in self._staged]
 
     def discard(self) -> None:
-        """Remove every trace of what is not published; never raises."""
+        """Remove every trace of what is not published; never raises. In a forked child it does nothing."""
+        if self._process != os.getpid():
+            for file in self._staged:
+                file.let_go()
+            return
         if self._is_published:
             return
         for file in self._staged:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -198,18 +199,51 @@ def _rows_of_a_batch(schema: Schema) -> int:
     return max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, row_bytes)))
 
 
+class _Wishes:
+    """How many rows an Arrow batch may have, of the jobs that plan in one session: the lowest of them is set."""
+
+    def __init__(self, before: str | None) -> None:
+        self.before = before
+        self.rows: list[int] = []
+
+    def apply(self, conf: Any) -> None:
+        """Set what is wished, or what was there before, if that is lower or there are no wishes."""
+        lowest = min([*self.rows, int(self.before)] if _limits(self.before) else self.rows, default=None)
+        if self.rows and lowest is not None:
+            conf.set(_BATCH_ROWS, str(lowest))
+        elif self.before is None:
+            conf.unset(_BATCH_ROWS)
+        else:
+            conf.set(_BATCH_ROWS, self.before)
+
+
+_wishes_lock = threading.Lock()
+_wishes: weakref.WeakKeyDictionary[Any, _Wishes] = weakref.WeakKeyDictionary()  # by session
+
+
 @contextlib.contextmanager
 def _batch_rows(spark: Any, rows: int) -> Iterator[None]:
-    """Lower the rows of Arrow batches for the plans made in the body; a lower setting of the user's stays."""
-    before = spark.conf.get(_BATCH_ROWS, None)
-    if before is not None and 0 < int(before) <= rows:
-        yield
-        return
-    spark.conf.set(_BATCH_ROWS, str(rows))
+    """Lower the rows of Arrow batches for the plans made in the body; a lower setting of the user's stays.
+
+    Jobs of several threads share a session: the last one to leave puts back what was there.
+    """
+    with _wishes_lock:
+        wishes = _wishes.get(spark) or _Wishes(spark.conf.get(_BATCH_ROWS, None))
+        _wishes[spark] = wishes
+        wishes.rows.append(rows)
+        wishes.apply(spark.conf)
     try:
         yield
     finally:
-        spark.conf.unset(_BATCH_ROWS) if before is None else spark.conf.set(_BATCH_ROWS, before)
+        with _wishes_lock:
+            wishes.rows.remove(rows)
+            wishes.apply(spark.conf)
+            if not wishes.rows:
+                del _wishes[spark]
+
+
+def _limits(rows: str | None) -> bool:
+    return rows is not None and int(rows) > 0
 
 
 @contextlib.contextmanager

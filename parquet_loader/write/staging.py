@@ -77,15 +77,19 @@ class StagedFile:
 
     def discard(self) -> None:
         """Remove the file, published or not; never raises."""
-        if self._parquet is not None:
-            self._parquet.is_open = False  # else its destructor writes a footer
-            self._parquet = None
-        if self._stream is not None:
-            with contextlib.suppress(OSError, pa.ArrowException):
-                self._stream.close()
+        self.let_go()
         for path in (self.hidden_path, self.path):
             with contextlib.suppress(OSError, pa.ArrowException):
                 self.filesystem.delete_file(path)
+
+    def let_go(self) -> None:
+        """Write no more to the file, and leave it as it is; never raises."""
+        if self._stream is not None:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._stream.close()
+        if self._parquet is not None:
+            self._parquet.is_open = False  # else its destructor writes a footer
+            self._parquet = None
 
 
 def move_file(filesystem: pafs.FileSystem, source: str, target: str) -> None:

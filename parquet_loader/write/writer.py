@@ -160,6 +160,11 @@ class DatasetWriter:
             raise
 
     @property
+    def rows(self) -> int:
+        """How many rows it was given so far."""
+        return self._packer.added_rows
+
+    @property
     def staging_id(self) -> str:
         """A hexadecimal name that all hidden files of this writer hold, by which they are found if it is killed."""
         return self._publication.id
