@@ -22,11 +22,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquet_loader import DataError, SchemaError, WriteError, WriteOptions
+from parquet_loader import (
+    Bytes,
+    ConfigurationError,
+    DataError,
+    Image,
+    RaggedList,
+    Scalar,
+    Schema,
+    SchemaError,
+    Tensor,
+    Text,
+    WriteError,
+    WriteOptions,
+)
 from parquet_loader.errors import UnfinishedCommitError
 from parquet_loader.write import commit, lease, spark
 from parquet_loader.write.commit import Journal, publish_files, renames_directories
 from parquet_loader.write.job import Job, JobSpec, WrittenFile, remove_dead_jobs
+from parquet_loader.write.run import check_bucket_bytes
 from parquet_loader.write.shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.task import merge_files, plan_merges, write_partition
 from parquet_loader.write.vectors import with_plain_vectors
@@ -623,6 +637,15 @@ def test_every_part_of_a_shuffled_job_is_like_all_of_it(tmp_path: Path) -> None:
         assert abs(window.mean() - 5000) < 4 * 10_000 / np.sqrt(12 * 500)
     neighbours = np.corrcoef(ids[:-1], ids[1:])[0, 1]
     assert abs(neighbours) < 0.05
+
+
+@pytest.mark.parametrize("kind", [Text(), Bytes(), Image(), RaggedList("int32")], ids=repr)
+def test_buckets_that_arrow_cannot_order_are_refused(kind: Any) -> None:
+    fixed, varying = Schema({"id": Scalar("int64"), "v": Tensor("float32", (4,))}), Schema({"a": kind})
+    check_bucket_bytes(4 * 2**30, fixed)
+    check_bucket_bytes(2**30, varying)
+    with pytest.raises(ConfigurationError, match=r"bucket_bytes=1.5 GiB: at most 1.0 GiB with columns .* \('a'\)"):
+        check_bucket_bytes(3 * 2**29, varying)
 
 
 # ---- vectors -------------------------------------------------------------------------------------------------------

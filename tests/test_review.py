@@ -156,7 +156,12 @@ def test_whether_a_list_has_one_length_is_asked_of_its_own_column(
 
         def row_group(self, number: int) -> Any:
             group = footer.row_group(number)
-            return types.SimpleNamespace(column=lambda i: (asked.append(i), group.column(i))[1])
+
+            def column(place: int) -> Any:
+                asked.append(place)
+                return group.column(place)
+
+            return types.SimpleNamespace(column=column)
 
     monkeypatch.setattr(type(snapshot.footers), "get", lambda *_: Footer())
     assert delivered._constant_length(snapshot, "c3") == 2

@@ -45,7 +45,7 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.plan import Stream, bit_generator
-from parquet_loader.rewrite import scatter
+from parquet_loader.rewrite import attempt, scatter
 from parquet_loader.rewrite.passes import Rows
 from parquet_loader.rewrite.scatter import Buckets, RowKeys
 from parquet_loader.rewrite.scratch import Scratch, remove_leftovers
@@ -381,6 +381,29 @@ def test_buckets_sort_by_key_whatever_their_number_and_size(
         assert len(os.listdir(folder)) == 1, "only the lock is left"
 
 
+@pytest.mark.parametrize("limit", ["20MiB", "100GiB"])
+def test_sizes_follow_the_memory_within_what_arrow_can_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    write_dataset({"x": np.zeros((30_000, 256), "f4")}, tmp_path / "s")
+    asked = dict[str, Any]()
+
+    class Recorded(Buckets):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            asked.update(kwargs)
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr(attempt, "Buckets", Recorded)
+    monkeypatch.setattr(attempt, "choose_row_group_bytes", lambda *_: (16 * 2**20, {}))
+    report = rewrite_dataset(tmp_path / "s", tmp_path / "t", shuffle=True, memory_limit=limit, **QUICK)
+    assert report.row_group_bytes == (5 * 2**20 if limit == "20MiB" else 16 * 2**20)
+    assert max(asked["bucket_bytes"], asked["buffer_bytes"]) <= 2**30
+    rewrite_dataset(tmp_path / "s", tmp_path / "u", memory_limit="20MiB", row_group_bytes="5MiB", **QUICK)
+    with pytest.raises(MemoryLimitError, match=r"a quarter of memory_limit \(20.0 MiB\).*memory_limit=25165824"):
+        rewrite_dataset(tmp_path / "s", tmp_path / "v", memory_limit="20MiB", row_group_bytes="6MiB", **QUICK)
+    assert not (tmp_path / "v").exists()
+
+
 def test_each_order_is_as_likely_as_any_other() -> None:
     counts: dict[tuple[int, ...], int] = {}
     for seed in range(6000):
@@ -504,6 +527,7 @@ def test_arguments_of_the_wrong_kind_are_refused(tmp_path: Path) -> None:
         ({"filters": pc.field("nope") > 1}, SchemaError),
         ({"mode": "w"}, ConfigurationError),
         ({"memory_limit": 1000}, MemoryLimitError),
+        ({"memory_limit": "32MiB", "row_group_bytes": "64MiB"}, MemoryLimitError),
     ):
         with pytest.raises(error):
             rewrite_dataset(tmp_path / "s", tmp_path / "t", **arguments)

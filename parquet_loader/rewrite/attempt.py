@@ -22,6 +22,7 @@ from parquet_loader.rewrite.scratch import Scratch, remove_leftovers
 from parquet_loader.rewrite.stored import AssumptionError, Levels, Target, null_levels, with_nullability
 from parquet_loader.rewrite.target import Facts, Fields, Pack, make_target
 from parquet_loader.write import DatasetWriter, WriteOptions
+from parquet_loader.write.options import TAKE_BYTES
 from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.writer import WriteMode, WriteSummary
 
@@ -32,6 +33,11 @@ _SHARE_PIECE = 1 / 32
 _SHARE_SAMPLE = 1 / 16
 _MOST_PIECE_BYTES = 16 * 2**20
 _MOST_SAMPLE_BYTES = 20 * 2**20
+
+
+def most_row_group_bytes(memory_limit_bytes: int) -> int:
+    """Return how large a row group may be: the writer holds it as it came, as one, and encoded."""
+    return max(1, memory_limit_bytes // 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +110,10 @@ def _attempt(job: Job, facts: Facts, path: PathLike, mode: WriteMode, filesystem
         choices = {}
     ways = {name: choice.way for name, choice in choices.items()}
     group_bytes, group_ns = job.row_group_bytes or 8 * 2**20, dict[int, float]()
-    if job.row_group_bytes is None and len(sample):
-        group_bytes, group_ns = choose_row_group_bytes(sample.cast(with_nullability(sample.schema, guessed)), ways)
+    if job.row_group_bytes is None:
+        if len(sample):
+            group_bytes, group_ns = choose_row_group_bytes(sample.cast(with_nullability(sample.schema, guessed)), ways)
+        group_bytes = min(group_bytes, most_row_group_bytes(job.memory_limit_bytes))
     home, target_path = resolve(path, filesystem)
     local = is_local(home)
     was_there = local and os.path.lexists(target_path)
@@ -199,8 +207,8 @@ def _write_shuffled(
         scratch,
         "bucket",
         total_bytes=int(job.dataset.rows * (job.dataset.sizing.row.decoded + 8)),
-        bucket_bytes=int(limit * _SHARE_BUCKET),
-        buffer_bytes=int(limit * _SHARE_BUFFER),
+        bucket_bytes=min(TAKE_BYTES, int(limit * _SHARE_BUCKET)),
+        buffer_bytes=min(TAKE_BYTES, int(limit * _SHARE_BUFFER)),
     )
     levels: dict[str, Levels] = {}
     for group in rows.row_groups:

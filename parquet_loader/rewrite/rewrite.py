@@ -16,12 +16,12 @@ import pyarrow.fs as pafs
 from parquet_loader.arguments import check_bool, check_choice, check_columns
 from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
 from parquet_loader.delivered import found_schema, is_carrying, select, with_constant_lists
-from parquet_loader.errors import ConfigurationError, ParquetLoaderError, WriteError
+from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetLoaderError, WriteError
 from parquet_loader.filesystem import PathLike, is_local, resolve
 from parquet_loader.filters import RowFilter
 from parquet_loader.memory import use_returning_pool
 from parquet_loader.options import ReadOptions
-from parquet_loader.rewrite.attempt import Job, Written, write_rows
+from parquet_loader.rewrite.attempt import Job, Written, most_row_group_bytes, write_rows
 from parquet_loader.rewrite.measure import Objective
 from parquet_loader.rewrite.passes import bytes_by_column
 from parquet_loader.rewrite.rates import LoadRate, load_rates
@@ -32,7 +32,7 @@ from parquet_loader.rewrite.target import Fields, Pack
 from parquet_loader.schema import Schema
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Source
-from parquet_loader.types import check_int, parse_bytes
+from parquet_loader.types import check_int, format_bytes, parse_bytes
 from parquet_loader.unischema.hook import with_unischema
 from parquet_loader.write.writer import WriteMode
 
@@ -92,7 +92,8 @@ def rewrite_dataset(
         storage_bytes_per_s: What a reading thread gets from the storage that the data will be loaded from; on slow
             storage compression pays sooner. A number or text such as ``"200MB"``.
         memory_limit: Bytes that the run holds, as an int or as text.
-        row_group_bytes: Size of a row group once decoded; default: chosen by measuring.
+        row_group_bytes: Size of a row group once decoded, at most a quarter of `memory_limit`; default: chosen by
+            measuring, and within that.
         file_bytes: A file is closed once it holds as many bytes.
         mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`.
         measure_gain: Load a part of both data sets at the end and report the rates.
@@ -120,6 +121,11 @@ def rewrite_dataset(
     threads = default_num_threads() if num_threads is None else check_int("num_threads", num_threads, 1, 256)
     options = read_options or ReadOptions()
     group_bytes = None if row_group_bytes is None else parse_bytes(row_group_bytes, "row_group_bytes")
+    if group_bytes is not None and group_bytes > most_row_group_bytes(limit):
+        raise MemoryLimitError(
+            f"row_group_bytes={format_bytes(group_bytes)}: at most a quarter of memory_limit ({format_bytes(limit)}), "
+            f"for the writer holds a row group several times; memory_limit={4 * group_bytes} would do"
+        )
     make_bar = _progress_bar() if check_bool("progress", progress) else None
     use_returning_pool()
     home, target_path = resolve(path, target_filesystem)

@@ -71,7 +71,8 @@ def write_dask(
         filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
         shuffle: Put all rows of the job into a seeded order, by way of files in the job's directory.
         seed: From 0 to 2**64 - 1. The order depends on it and on the partitions, not on scheduler or workers.
-        bucket_bytes: With `shuffle`, how many bytes of rows a task permutes at a time.
+        bucket_bytes: With `shuffle`, how many bytes of rows a task permutes at a time; at most 1 GiB with columns of
+            text, bytes, images or lists.
         retries: How often a task that fails is tried again, on the distributed scheduler. Rows that do not fit the
             schema are never tried again.
         scheduler: As in `dask.compute`: ``"threads"``, ``"processes"``, ``"synchronous"``, a client, or None for the

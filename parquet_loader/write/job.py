@@ -293,7 +293,8 @@ class Job:
 def new_task_file(spec: JobSpec, partition: int, number: int) -> StagedFile:
     """Return a file in the job's directory with a name that no other attempt has; tasks report its `hidden_path`.
 
-    Names sort by partition, and by the file's number in it: so rows are read in the order in which they were given.
+    Names sort by partition, and by the file's number in it: so rows are read in the order in which they were given, but
+    for those of small files that are written again together, which come where the first of them was.
     """
     name = f"part-{partition:06}-{number:04}-{uuid.uuid4().hex}.parquet"
     return StagedFile(spec.filesystem, spec.directory, name, spec.metadata)

@@ -12,6 +12,9 @@ _GROUP_BYTES = 8 * 2**20
 _COLUMN_BYTES = 32 * 2**10
 _MOST_GROUP_BYTES = 64 * 2**20
 
+# How much may be put into another order at once: Arrow joins no more than 2 GiB of text, bytes or a list's values.
+TAKE_BYTES = 2**30
+
 CODECS = ("lz4", "snappy", "zstd", "none")
 
 

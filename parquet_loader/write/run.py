@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.filesystem import PathLike
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import to_table
-from parquet_loader.types import check_int, parse_bytes
+from parquet_loader.types import check_int, format_bytes, parse_bytes
 from parquet_loader.write.into_store import Store, open_job
 from parquet_loader.write.job import JobSpec, JobSummary, WrittenFile
-from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.options import TAKE_BYTES, WriteOptions
 from parquet_loader.write.shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.task import merge_files, plan_merges, write_partition
 from parquet_loader.write.writer import WriteMode
@@ -93,6 +95,8 @@ def run_job(
     """Write what `runner` has, and commit it; arguments as in `write_dask`."""
     seed = check_int("seed", seed, 0, 2**64 - 1)
     size = parse_bytes(bucket_bytes, "bucket_bytes")
+    if shuffle:
+        check_bucket_bytes(size, schema)
     new_bar = _bars() if progress else None
     with open_job(path, schema, mode=mode, options=options, filesystem=filesystem) as job:
         spec = job.spec
@@ -110,6 +114,24 @@ def run_job(
             with _bar(new_bar, "gather" if shuffle else "merge") as bar:
                 files += runner.step(spec, step, bar)
         return job.commit(files)
+
+
+def check_bucket_bytes(size: int, schema: Schema) -> None:
+    """Refuse buckets whose rows Arrow could not put into another order.
+
+    Raises:
+        ConfigurationError: more than 1 GiB, with a column whose values vary in width.
+    """
+    varying = [field.name for field in schema.arrow_schema() if _varies(field.type)]
+    if varying and size > TAKE_BYTES:
+        raise ConfigurationError(
+            f"bucket_bytes={format_bytes(size)}: at most {format_bytes(TAKE_BYTES)} with columns of text, bytes, "
+            f"images or lists ({varying[0]!r}), of which Arrow joins no more than 2 GiB"
+        )
+
+
+def _varies(type_: pa.DataType) -> bool:
+    return pa.types.is_binary(type_) or pa.types.is_string(type_) or pa.types.is_list(type_)
 
 
 def check_columns(empty: Any, schema: Schema) -> None:

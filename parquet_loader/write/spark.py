@@ -74,7 +74,8 @@ def write_spark(
         filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
         shuffle: Put all rows of the job into a seeded order, by way of files in the job's directory.
         seed: From 0 to 2**64 - 1. The order depends on it, on the partitions and on the order within them.
-        bucket_bytes: With `shuffle`, how many bytes of rows a task permutes at a time.
+        bucket_bytes: With `shuffle`, how many bytes of rows a task permutes at a time; at most 1 GiB with columns of
+            text, bytes, images or lists.
         progress: Show a progress bar (needs tqdm) beside Spark's own.
 
     Raises:
@@ -203,18 +204,18 @@ class _Wishes:
     """How many rows an Arrow batch may have, of the jobs that plan in one session: the lowest of them is set."""
 
     def __init__(self, before: str | None) -> None:
-        self.before = before
+        self._before = before
+        self._users = [int(before)] if before is not None and int(before) > 0 else []
         self.rows: list[int] = []
 
     def apply(self, conf: Any) -> None:
         """Set what is wished, or what was there before, if that is lower or there are no wishes."""
-        lowest = min([*self.rows, int(self.before)] if _limits(self.before) else self.rows, default=None)
-        if self.rows and lowest is not None:
-            conf.set(_BATCH_ROWS, str(lowest))
-        elif self.before is None:
+        if self.rows:
+            conf.set(_BATCH_ROWS, str(min(self.rows + self._users)))
+        elif self._before is None:
             conf.unset(_BATCH_ROWS)
         else:
-            conf.set(_BATCH_ROWS, self.before)
+            conf.set(_BATCH_ROWS, self._before)
 
 
 _wishes_lock = threading.Lock()
@@ -240,10 +241,6 @@ def _batch_rows(spark: Any, rows: int) -> Iterator[None]:
             wishes.apply(spark.conf)
             if not wishes.rows:
                 del _wishes[spark]
-
-
-def _limits(rows: str | None) -> bool:
-    return rows is not None and int(rows) > 0
 
 
 @contextlib.contextmanager
