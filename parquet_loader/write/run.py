@@ -131,7 +131,7 @@ def check_bucket_bytes(size: int, schema: Schema) -> None:
 
 
 def _varies(type_: pa.DataType) -> bool:
-    return pa.types.is_binary(type_) or pa.types.is_string(type_) or pa.types.is_list(type_)
+    return any(is_kind(type_) for is_kind in (pa.types.is_binary, pa.types.is_string, pa.types.is_list))
 
 
 def check_columns(empty: Any, schema: Schema) -> None:
