@@ -423,16 +423,3 @@ def accepts(type_: pa.DataType, field: Field) -> bool:
             return is_bytes(type_) or bool(t.is_fixed_size_binary(type_))
         case _:
             return False
-
-
-def matrix(arrays: list[pa.ChunkedArray], dtype: np.dtype[Any]) -> pa.ChunkedArray:
-    """Return columns of numbers as one column of raw rows, ``[rows, columns]`` in C order."""
-    rows = len(arrays[0])
-    out = np.empty((rows, len(arrays)), dtype=np.uint8 if dtype == np.bool_ else dtype)
-    for number, array in enumerate(arrays):
-        start = 0
-        for chunk in array.chunks:
-            out[start : start + len(chunk), number] = chunk.to_numpy(zero_copy_only=False)
-            start += len(chunk)
-    raw = pa.binary(out.itemsize * len(arrays))
-    return pa.chunked_array([pa.Array.from_buffers(raw, rows, [None, pa.py_buffer(out)])], raw)

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.arrays import ValueProblem, accepts, convert, matrix, plain, validity
+from parquet_loader.arrays import ValueProblem, accepts, convert, plain, validity
 from parquet_loader.columns import Column, column_of, columns_of
 from parquet_loader.errors import DataError, SchemaError, nearest
+from parquet_loader.matrix import matrix
 from parquet_loader.pages import byte_width, is_raw_type
 from parquet_loader.schema import Category, Field, Group, Scalar, Schema, Tensor, policy_of
 from parquet_loader.schema.infer import is_list_like, plain_type

@@ -98,6 +98,10 @@ class Reader:
         row_filter = self._row_filter(row_group)
         return self._canonical(row_group, table, 0, row_filter), self.chunks.encoded_bytes(row_group)
 
+    def placed_columns(self, row_group: int) -> tuple[str, ...]:
+        """Return the columns whose rows are delivered as a row group's file holds them."""
+        return self._decoder(row_group).placed_columns
+
     def _table(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
         decoder = self._decoder(row_group)
         types = decoder.raw_columns

@@ -49,6 +49,7 @@ ROOMS = [
     "blobs",
     "unpack",
     "arrays",
+    "matrix",
     "pages",
     "pieces",
     "decode",

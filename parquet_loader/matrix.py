@@ -1,0 +1,41 @@
+"""Columns of numbers side by side: one contiguous matrix of what was stored as several columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+# Rows are written by blocks of so many bytes, which stay in the cache: a whole column of a large matrix takes each of
+# its cache lines anew. Measured on 50,000 rows: 26 columns at once 3.8 ns a value, by blocks 1.4; 13 columns 1.7, 1.2.
+# Smaller blocks are no faster, and numpy lets go of Python's lock for each of their columns.
+_BLOCK_BYTES = 2**20
+
+
+def matrix(arrays: list[pa.ChunkedArray], dtype: np.dtype[Any]) -> pa.ChunkedArray:
+    """Return columns of numbers as one column of raw rows, ``[rows, columns]`` in C order."""
+    rows = len(arrays[0])
+    out = np.empty((rows, len(arrays)), dtype=np.uint8 if dtype == np.bool_ else dtype)
+    columns = [_values(array, out.dtype) for array in arrays]
+    at_once = max(1, _BLOCK_BYTES // out.strides[0])
+    for start in range(0, rows, at_once):
+        block = out[start : start + at_once]
+        for number, column in enumerate(columns):
+            block[:, number] = column[start : start + at_once]
+    raw = pa.binary(out.itemsize * len(arrays))
+    return pa.chunked_array([pa.Array.from_buffers(raw, rows, [None, pa.py_buffer(out)])], raw)
+
+
+def _values(array: pa.ChunkedArray, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return numbers without nulls as numpy; without a copy where they are one chunk, and no bits."""
+    chunks = [_chunk_values(chunk, dtype) for chunk in array.chunks if len(chunk)]
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks or [np.empty(0, dtype)])
+
+
+def _chunk_values(chunk: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    if pa.types.is_boolean(chunk.type):
+        bits: npt.NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
+        return bits
+    return np.frombuffer(chunk.buffers()[1], dtype, len(chunk), chunk.offset * dtype.itemsize)
