@@ -128,10 +128,8 @@ class Publication:
                 f"{self.path}: the new files are published, but their directory's name could not be forced to the disk "
                 f"({reason(error)}); what they replaced lies in {beside}"
             ) from error
-        for name in filter(
-            RUN_LOCK.fullmatch, os.listdir(beside)
-        ):  # what says of whom the old directory is, if killed now
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the lock says whose the old directory is, if this process is killed now
+            for name in filter(RUN_LOCK.fullmatch, os.listdir(beside)):
                 os.rename(os.path.join(beside, name), os.path.join(target, name))
         remove_tree(beside)
 
