@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -77,28 +78,36 @@ class BatchProcessor:
             DataError: an image cannot be decoded, or has another size than its field says.
             TransformError: `transform` returned what cannot be a batch. What `transform` itself raises passes through.
         """
-        arrays = self._made(window.arrays, start, stop, batch)
-        owners: dict[str, Any] = {}
+        images = _ImageMemory(None if self._transform is not None and allocator.is_required else allocator)
+        arrays = self._made(window.arrays, start, stop, batch, images)
+        owners: dict[str, Any] = images.owners
         if allocator.is_required:
             for name, array in arrays.items():
-                if isinstance(array, np.ndarray):
+                if isinstance(array, np.ndarray) and name not in owners:
                     arrays[name], owners[name] = copied(array, allocator)
         return ProcessedBatch(stop - start, arrays, owners, sum(map(_nbytes, arrays.values())))
 
-    def _made(self, arrays: Mapping[str, Array], start: int, stop: int, batch: int) -> BatchArrays:
+    def _made(
+        self, arrays: Mapping[str, Array], start: int, stop: int, batch: int, memory: _ImageMemory
+    ) -> BatchArrays:
         done: BatchArrays = {}
         for name, array in arrays.items():
             done[name] = array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
         for column in self._images:
-            assert column.image is not None
-            valid = done[f"{column.name}_valid"] if column.image.null == "mask" else None
-            decoded = _decoded_arrays if isinstance(column.image, Encoded) else self._decoded
-            done[column.name] = decoded(column.name, column.image, done[column.name], valid, batch)  # type: ignore[arg-type]
+            field, name = column.image, column.name
+            assert field is not None
+            valid = done[f"{name}_valid"] if field.null == "mask" else None
+            if isinstance(field, Encoded):
+                done[name] = _decoded_arrays(name, field, done[name], valid, batch)
+            else:
+                done[name] = self._decoded(name, field, done[name], valid, batch, memory)
+        own = {column.name for column in self._images}
+        done = {name: array if name in own else _owned(array) for name, array in done.items()}
         if self._transform is None:
-            return {name: _owned(array) for name, array in done.items()}
+            return done
         stream = bit_generator(self._seed, Stream.TRANSFORM, self._epoch, self._part << 40 | batch)
         rng = np.random.Generator(stream)
-        given = {name: _for_transform(_owned(array)) for name, array in done.items()}
+        given = {name: _for_transform(array) for name, array in done.items()}
         try:
             returned = self._transform(given, rng)
         except Exception as error:
@@ -106,13 +115,17 @@ class BatchProcessor:
             raise
         return _checked(returned, stop - start, f"transform in batch {batch} of epoch {self._epoch}")
 
-    def _decoded(self, name: str, field: Image, encoded: Any, valid: Any, batch: int) -> npt.NDArray[np.uint8] | Images:
+    def _decoded(
+        self, name: str, field: Image, encoded: Any, valid: Any, batch: int, memory: _ImageMemory
+    ) -> npt.NDArray[np.uint8] | Images:
         height, width, channels = field.shape
-        images: Images = []
+        images: Images | npt.NDArray[np.uint8] = [np.empty(0, np.uint8)] * len(encoded)
+        if height is not None and width is not None:
+            images = memory.allocate(name, (len(encoded), height, width, channels))
         for row, data in enumerate(encoded.to_list()):
             where = f"column {name!r}, row {row} of batch {batch}"
             if not data and valid is not None and not valid[row] and height is not None and width is not None:
-                images.append(np.zeros((height, width, channels), np.uint8))
+                images[row] = np.zeros((height, width, channels), np.uint8)
                 continue
             image = self._image(data, channels, where)
             if height is not None and image.shape != (height, width, channels):
@@ -120,8 +133,8 @@ class BatchProcessor:
                     f"{where}: the image is {image.shape[0]} x {image.shape[1]}, not the {height} x {width} of its "
                     "field; Image() without a shape takes images of any size"
                 )
-            images.append(image)
-        return np.stack(images) if height is not None and images else images
+            images[row] = image
+        return images
 
     def _image(self, data: bytes, channels: int, where: str) -> npt.NDArray[np.uint8]:
         assert self._pillow is not None
@@ -134,6 +147,26 @@ class BatchProcessor:
         except (OSError, ValueError, SyntaxError, self._pillow.DecompressionBombError) as error:
             raise DataError(f"{where}: {len(data)} bytes that are no readable JPEG or PNG: {error}") from error
         return array.reshape(*array.shape[:2], channels)
+
+
+class _ImageMemory:
+    """Where the images of one batch are decoded to: warm memory, or that in which they have to lie.
+
+    Attributes:
+        owners: As in `ProcessedBatch`.
+    """
+
+    def __init__(self, allocator: Allocator | None) -> None:
+        self._allocator = allocator
+        self.owners: dict[str, Any] = {}
+
+    def allocate(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+        """Return memory for a column's images."""
+        nbytes = math.prod(shape)
+        if self._allocator is None or not nbytes:
+            return np.empty(shape, np.uint8)
+        array, self.owners[name] = self._allocator.allocate(nbytes)
+        return array[:nbytes].reshape(shape)
 
 
 def _decoded_arrays(name: str, field: Encoded, encoded: Any, valid: Any, batch: int) -> npt.NDArray[Any] | Images:
