@@ -16,6 +16,7 @@ class RemoteOptions:
 
     Attributes:
         max_requests: Most requests in flight. A pass begins with a few, and has more as long as that makes it faster.
+            Those made a second time (`hedge`) come on top.
         request_bytes: Largest request. A row group's columns are fetched as one range, or as several of this size side
             by side.
         gap_bytes: Columns with at most so much between them are fetched together.

@@ -46,12 +46,14 @@ class Log:
     Attributes:
         requests: Method and target of each request, in their order.
         ranges: The `Range` of each GET that had one.
+        asked_ranges: The same, each with the target.
         faults: How often each fault befell a request.
         most_open: Most requests between their beginning and the end of their answer.
     """
 
     requests: list[tuple[str, str]] = field(default_factory=list)
     ranges: list[str] = field(default_factory=list)
+    asked_ranges: list[tuple[str, str]] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     most_open: int = 0
 
@@ -154,6 +156,7 @@ class Proxy:
                     self._changed.notify_all()
                 if method == "GET" and "range" in headers:
                     self.log.ranges.append(headers["range"])
+                    self.log.asked_ranges.append((headers["range"], target))
                 fault = self.line.fault_of(method, target, number)
                 if fault is not None:
                     self.log.faults[fault] += 1

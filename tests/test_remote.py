@@ -467,7 +467,7 @@ def test_a_store_that_does_not_answer_is_no_bad_row_group(store: Store, on_error
 def test_what_is_forbidden_is_asked_for_once(store: Store, connections: str) -> None:
     with far(store.endpoint) as proxy:
         with opened(proxy, remote(connections)) as loader:
-            asked = len(proxy.log.requests)
+            asked, ranges = len(proxy.log.requests), len(proxy.log.asked_ranges)
             proxy.line.fault_of = lambda method, target, number: "403" if "part-1" in target else None
             with pytest.raises(SourceError, match=r"part-1.parquet, bytes .*1 attempt, not to be repeated") as caught:
                 list(loader)
@@ -475,6 +475,9 @@ def test_what_is_forbidden_is_asked_for_once(store: Store, connections: str) -> 
             assert SECRET_KEY not in str(caught.value)
         again = [target for _, target in proxy.log.requests[asked:] if "part-1" in target]
         assert len(again) <= ROWS // GROUP
+        if connections == "obstore":
+            refused = [span for span, target in proxy.log.asked_ranges[ranges:] if "part-1" in target]
+            assert len(refused) == len(set(refused)) > 0
 
 
 def test_a_file_that_was_written_anew_is_not_delivered(store: Store, tmp_path: Path) -> None:
@@ -494,9 +497,10 @@ def test_a_file_that_was_written_anew_is_not_delivered(store: Store, tmp_path: P
 def test_a_pass_that_is_left_ends_with_requests_in_flight(store: Store, connections: str, end: str) -> None:
     with far(store.endpoint) as proxy:
         loader = opened(proxy, remote(connections, stall_s=60.0, deadline_s=100.0, request_bytes=20_000))
-        batches: Any = iter(loader)
-        next(batches)
         proxy.line.is_dead = True
+        asked = proxy.asked("part-")
+        batches: Any = iter(loader)
+        proxy.wait_for(lambda: proxy.asked("part-") > asked)
         if end == "drop":
             del batches
         elif end == "reset":

@@ -15,10 +15,11 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, OutputOptions, RemoteError, RemoteOptions
+from parquet_loader import BatchedDataLoader, OutputOptions, RemoteError, RemoteOptions, SourceError
 from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.client import Bytes, PassingError
 from parquet_loader.remote.fetcher import Fetcher
+from parquet_loader.remote.store import store_of
 from parquet_loader.source import SourceFile
 
 pytestmark = pytest.mark.timeout(60)
@@ -115,6 +116,44 @@ def test_fewer_are_asked_for_where_bytes_stop_coming() -> None:
     with fetching(client, stall_s=0.05, max_requests=8) as fetcher:
         fetcher.fetch(FILE, spans(8))
         assert fetcher._requests._limit.requests < 8
+
+
+def test_second_requests_are_counted_among_those_in_flight() -> None:
+    async def answer(span: ByteRange, progress: Callable[[], None]) -> None:
+        if len(client.asked) == 11:  # the first time
+            await asyncio.sleep(60)
+
+    client = Scripted(answer)
+    with fetching(client, hedge=True, max_requests=1) as fetcher:
+        fetcher.fetch(FILE, spans(11))
+        assert fetcher.figures.hedged == 1
+        assert fetcher.figures.most_in_flight == client.most == 2
+
+
+def test_a_file_of_fsspec_that_was_replaced_is_found_out_by_its_etag() -> None:
+    memory = pytest.importorskip("fsspec.implementations.memory")
+    asked: list[str] = []
+
+    class Tagged(memory.MemoryFileSystem):  # type: ignore[misc, name-defined]
+        protocol = "tagged"
+        store: dict[str, Any] = {}  # noqa: RUF012 (as fsspec has it)
+
+        def info(self, path: str, **options: Any) -> Any:
+            asked.append(path)
+            return {**super().info(path, **options), "ETag": str(sum(self.store[path].getvalue()))}
+
+    fs = Tagged()
+    fs.pipe_file("/a", bytes(range(100)))
+    store = store_of(pafs.PyFileSystem(pafs.FSSpecHandler(fs)), RemoteOptions(hedge=False))
+    assert store is not None
+    file = SourceFile("/a", 100, None, etag=str(sum(range(100))))
+    with store.fetcher() as fetcher:
+        assert fetcher.fetch(file, [ByteRange(0, 10), ByteRange(20, 30)])[1].to_pybytes() == bytes(range(20, 30))
+        fetcher.fetch(file, [ByteRange(0, 10)])
+        assert 1 <= len(asked) <= 2  # those that begin at the same time
+    fs.pipe_file("/a", bytes(100))
+    with store.fetcher() as fetcher, pytest.raises(SourceError, match="its ETag was 4950, and is 0"):
+        fetcher.fetch(file, [ByteRange(0, 10)])
 
 
 def test_a_pass_begins_without_waiting_for_a_footer(tmp_path: Path) -> None:

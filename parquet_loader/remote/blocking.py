@@ -106,6 +106,7 @@ class BlockingClient:
         self._threads = Threads(most)
         self._lock = Lock()
         self._open: OrderedDict[str, Any] = OrderedDict()
+        self._checked: set[str] = set()
         handler = getattr(filesystem, "handler", None)
         self._fsspec = handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
 
@@ -131,6 +132,8 @@ class BlockingClient:
 
     def _read(self, file: SourceFile, span: ByteRange) -> Any:
         if self._fsspec is not None:
+            if file.etag is not None and file.path not in self._checked:
+                self._check_same(file)
             return self._fsspec.cat_file(file.path, start=span.start, end=span.stop)
         with self._lock:
             opened = self._open.get(file.path)
@@ -143,6 +146,17 @@ class BlockingClient:
                 if len(self._open) > _MOST_OPEN:
                     self._open.popitem(last=False)
         return opened.read_at(span.size, span.start)
+
+    def _check_same(self, file: SourceFile) -> None:
+        """Compare a file of fsspec's with its listing, once a pass."""
+        self._fsspec.invalidate_cache(self._fsspec._parent(file.path))
+        info = self._fsspec.info(file.path)
+        etag = info.get("ETag") or info.get("etag") or file.etag
+        if info.get("size") not in (None, file.size_bytes):
+            raise LastingError(f"it has {info['size']} bytes, and had {file.size_bytes} when it was listed")
+        if etag != file.etag:
+            raise LastingError(f"the file has changed since it was listed: its ETag was {file.etag}, and is {etag}")
+        self._checked.add(file.path)
 
     def close(self) -> None:
         """End the threads, and let go of open files."""

@@ -11,7 +11,7 @@ FIRST_REQUESTS = 16
 ROUND_S = 0.25
 # More requests are worth it where a round with them was so much faster than the best before.
 GAIN = 1.05
-# Rounds without a gain, after which more are tried all the same: the line may have become better.
+# Rounds without a gain, after which more are tried all the same, for a round: the line may have become better.
 PATIENCE = 16
 BUSY_FACTOR = 0.7
 BUSY_PAUSE_S = 1.0
@@ -42,6 +42,7 @@ class Limit:
         self._was_full = False
         self._best = 0.0
         self._rounds_without_gain = 0
+        self._tried_from: int | None = None
         self._reduced_s = float("-inf")
 
     def full(self) -> None:
@@ -60,8 +61,12 @@ class Limit:
         if not was_full:
             return
         self._rounds_without_gain += 1
-        if rate > GAIN * self._best or self._rounds_without_gain > PATIENCE:
+        has_gained = rate > GAIN * self._best
+        if self._tried_from is not None and not has_gained:
+            self.requests, self._tried_from = self._tried_from, None
+        elif has_gained or self._rounds_without_gain > PATIENCE:
             self._rounds_without_gain = 0
+            self._tried_from = None if has_gained else self.requests
             self.requests = min(self._most, self.requests + max(2, self.requests // 4))
         self._best = max(rate, 0.98 * self._best)
 
@@ -70,7 +75,7 @@ class Limit:
         if now_s - self._reduced_s >= BUSY_PAUSE_S:
             self._reduced_s = now_s
             self.requests = max(1, int(self.requests * BUSY_FACTOR))
-            self._best = 0.0
+            self._best, self._tried_from = 0.0, None
 
 
 class Hedging:

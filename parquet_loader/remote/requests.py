@@ -78,6 +78,7 @@ class Requests:
         self._client: Client | None = None
         self._is_plain = False
         self._in_flight = 0
+        self._asking = 0  # with those that are made beside slow ones, for which nothing has to wait
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._limit = Limit(options.max_requests, 0.0, first_requests)
         self._hedging = Hedging()
@@ -181,6 +182,8 @@ class Requests:
         if self._client is None:
             self._client = self._make_client(False)
         self.figures.requests += 1
+        self._asking += 1
+        self.figures.most_in_flight = max(self.figures.most_in_flight, self._asking)
         began_s = loop.time()
         if not self._client.tells_progress:
             stall_s += span.size / _LEAST_BYTES_PER_S
@@ -195,6 +198,8 @@ class Requests:
                 reason = f"no byte came for {stall_s:.3g} s"
                 self._limit.busy(loop.time())  # too many on a thin line wait for each other as for a busy store
             raise PassingError(f"given up after {loop.time() - began_s:.1f} s: {reason}") from None
+        finally:
+            self._asking -= 1
         self.figures.fetched_bytes += span.size
         self._hedging.took(span.size, loop.time() - began_s)
         self._limit.arrived(span.size, loop.time())
@@ -218,7 +223,6 @@ class Requests:
                 raise
         else:
             self._in_flight += 1
-        self.figures.most_in_flight = max(self.figures.most_in_flight, self._in_flight)
 
     def _free_slot(self) -> None:
         self._in_flight -= 1
