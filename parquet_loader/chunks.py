@@ -244,11 +244,15 @@ class Chunks:
                 self.check_unchanged(row_group)
             yield found
 
-    def encoded_bytes(self, row_group: int) -> int:
-        """Return the bytes that the columns of a row group take in the file."""
+    def encoded_bytes(self, row_group: int, columns: Sequence[str] | None = None) -> int:
+        """Return the bytes in the file of the columns that are read of a row group, or of these."""
         file = int(self._snapshot.row_group_file[row_group])
-        group = self._snapshot.footers.get(file).row_group(int(self._snapshot.row_group_number[row_group]))
-        return sum(group.column(leaf).total_compressed_size for leaf in self._leaves(file))
+        footer = self._snapshot.footers.get(file)
+        group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
+        leaves = self._leaves(file)
+        if columns is not None:
+            leaves = selected([footer.schema.column(number).path for number in range(footer.num_columns)], columns)
+        return sum(group.column(leaf).total_compressed_size for leaf in leaves)
 
     def column_chunks(self, row_groups: Iterable[int]) -> int:
         """Return how many column chunks reading these row groups touches."""

@@ -15,6 +15,9 @@ from parquet_loader.sizes import RowSizes
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import IntArray
 
+# What lies in memory of row groups that are fetched to be counted, where more threads do so than decode.
+_FETCHED_BYTES = 64 * 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class Counted:
@@ -108,7 +111,8 @@ def _count_some(
             skipped.append((group, str(error)))
             return 0
 
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="parquet_loader-count") as pool:
+    threads = _threads_for(snapshot, reader, wanted, num_threads)
+    with ThreadPoolExecutor(threads, thread_name_prefix="parquet_loader-count") as pool:
         files = np.unique(snapshot.row_group_file[wanted]).tolist()
         admitted = pool.map(lambda file: row_filter.surviving(snapshot, file, reader.positions), files)
         surviving = dict(zip(files, admitted, strict=True))
@@ -120,6 +124,17 @@ def _count_some(
         try:
             counts[places] = list(pool.map(count, wanted[places].tolist()))
         except BaseException:
+            if snapshot.remote is not None:
+                snapshot.remote.cancel()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return counts, tuple(sorted(skipped))
+
+
+def _threads_for(snapshot: Snapshot, reader: Reader, wanted: IntArray, num_threads: int) -> int:
+    """Return how many row groups are counted at a time: where they are fetched first, as many as fit into memory."""
+    if snapshot.remote is None:
+        return num_threads
+    largest = int(wanted[np.argmax(snapshot.row_group_bytes[wanted])])
+    fitting = _FETCHED_BYTES // max(1, reader.counted_bytes(largest))
+    return max(num_threads, min(snapshot.remote.options.max_requests, fitting))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -141,16 +142,17 @@ def open_dataset(
         if row_numbers in (column.name for column in reader.columns[:-1]):
             raise SchemaError(f"row_numbers={row_numbers!r}: there is a column of this name already; choose another")
         chosen = Schema({**chosen, row_numbers: Scalar(pa.int64())})
-    counted = Counted(snapshot.row_group_rows)
-    if row_filter is not None:
-        counted = count_rows(snapshot, reader, row_filter, num_threads, ranks, known, skips=skips)
-    counts = counted.counts
-    if reader.chunks.cache is not None:
-        reader.chunks.cache.expect(counts > 0)
-    processes = transform or any(c.image is not None for c in reader.columns)
-    row = None if known is None else known.row
-    if row is None:
-        row = measure_rows(snapshot, reader, reader.columns, counts, processes=processes, skips=skips)
+    with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
+        counted = Counted(snapshot.row_group_rows)
+        if row_filter is not None:
+            counted = count_rows(snapshot, reader, row_filter, num_threads, ranks, known, skips=skips)
+        counts = counted.counts
+        if reader.chunks.cache is not None:
+            reader.chunks.cache.expect(counts > 0)
+        processes = transform or any(c.image is not None for c in reader.columns)
+        row = None if known is None else known.row
+        if row is None:
+            row = measure_rows(snapshot, reader, reader.columns, counts, processes=processes, skips=skips)
     sizing = divide(
         memory_limit_bytes,
         row,

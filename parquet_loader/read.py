@@ -220,6 +220,11 @@ class Reader:
         self.chunks.distrust(copy)
         return passing
 
+    def counted_bytes(self, row_group: int) -> int:
+        """Return the bytes in the file of what `count` reads of a row group. Raises as its footer does."""
+        schema = int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])
+        return self.chunks.encoded_bytes(row_group, self._filter_columns_of[schema])
+
     def _count(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy) -> int:
         assert self._filter is not None
         passing, read = 0, 0

@@ -624,7 +624,7 @@ child = os.fork()
 again = sum(len(batch["id"]) for batch in loader)
 if not child:
     os._exit(0 if again == rows else 1)
-sys.exit(os.waitpid(child, 0)[1] or again != rows)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or again != rows)
 """
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
@@ -24,9 +25,10 @@ from parquet_loader.redact import without_secrets
 from parquet_loader.remembered import _loaded, open_remembered
 from parquet_loader.remote import listing
 from parquet_loader.remote.client import words_of
+from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.pace import PATIENCE, Hedging, Limit
 from parquet_loader.snapshot import Snapshot
-from tests.far import Proxy, far
+from tests.far import Line, Proxy, far
 
 NUMPY = OutputOptions(format="numpy")
 
@@ -69,11 +71,19 @@ def write(path: Path, seed: int) -> None:
     pq.write_table(pa.table({"id": np.arange(50) + 100 * seed, "x": rng.normal(size=50)}), path, row_group_size=20)
 
 
-def loader_of(proxy: Proxy, source: Any = "bucket/many", **options: Any) -> BatchedDataLoader:
+def loader_of(
+    proxy: Proxy,
+    source: Any = "bucket/many",
+    *,
+    filters: pc.Expression | None = None,
+    num_threads: int | None = None,
+    **options: Any,
+) -> BatchedDataLoader:
     keys = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "region": "other"}
     home = pafs.S3FileSystem(endpoint_override=proxy.endpoint, scheme="http", **keys)
     reading = ReadOptions(remote=RemoteOptions(hedge=False, backoff_s=0.01, **options))
-    return BatchedDataLoader(source, 64, filesystem=home, output_options=NUMPY, read_options=reading)
+    more: dict[str, Any] = {"filters": filters, "num_threads": num_threads}
+    return BatchedDataLoader(source, 64, filesystem=home, output_options=NUMPY, read_options=reading, **more)
 
 
 def put(endpoint: str, key: str, path: Path) -> None:
@@ -273,25 +283,33 @@ def test_a_damaged_listing_is_made_again_whatever_it_ends_in(tmp_path: Path) -> 
 
 INTERRUPTED = """
 import sys
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from parquet_loader import BatchedDataLoader, ReadOptions, RemoteOptions
-endpoint, connections = sys.argv[1:]
-fs = pafs.S3FileSystem(endpoint_override=endpoint, scheme="http", access_key="a", secret_key="b", region="other")
+endpoint, key, secret, connections = sys.argv[1:]
+fs = pafs.S3FileSystem(endpoint_override=endpoint, scheme="http", access_key=key, secret_key=secret, region="other")
 options = ReadOptions(remote=RemoteOptions(stall_s=500.0, deadline_s=1000.0, connections=connections))
-BatchedDataLoader("bucket/many", 10, filesystem=fs, read_options=options)
+BatchedDataLoader("bucket/many", 10, filesystem=fs, read_options=options, filters=pc.field("x") > 0)
 """
 
 
 @needs_servers
+@pytest.mark.parametrize("answered", [0, 1, 13], ids=["listing", "footers", "counting"])
 @pytest.mark.parametrize("connections", ["obstore", pytest.param("native", marks=pytest.mark.slow)])
-def test_a_listing_that_is_never_answered_is_left_by_ctrl_c(bucket: tuple[Path, str], connections: str) -> None:
+@pytest.mark.timeout(60)
+def test_an_opening_that_is_never_answered_is_left_by_ctrl_c(
+    bucket: tuple[Path, str], connections: str, answered: int
+) -> None:
     with far(bucket[1]) as proxy:
-        proxy.line.is_dead = True
-        command = [sys.executable, "-c", INTERRUPTED, proxy.endpoint, connections]
+        proxy.line.fault_of = lambda method, target, number: "stall" if number > answered else None
+        command = [sys.executable, "-c", INTERRUPTED, proxy.endpoint, ACCESS_KEY, SECRET_KEY, connections]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            proxy.wait_for(lambda: len(proxy.log.requests) > 0)
+            proxy.wait_for(lambda: len(proxy.log.requests) > answered)
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=30)
+            try:
+                _, said = process.communicate(timeout=30)
+            finally:
+                process.kill()
     assert process.returncode == -signal.SIGINT, said
     assert "KeyboardInterrupt" in said
     assert "panicked" not in said
@@ -319,19 +337,37 @@ HTTP_FORK = """
 import os, sys
 from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions
 url, connections = sys.argv[1:]
-options = ReadOptions(remote=RemoteOptions(connections=connections, attempts=2))
+options = ReadOptions(remote=RemoteOptions(connections=connections or None, attempts=2))
 loader = BatchedDataLoader(url, 64, output_options=OutputOptions(format="numpy"), read_options=options)
 rows = sum(len(batch["id"]) for batch in loader)
 child = os.fork()
 again = sum(len(batch["id"]) for batch in loader)
 if not child:
     os._exit(0 if again == rows else 1)
-sys.exit(os.waitpid(child, 0)[1] or again != rows)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or again != rows)
 """
 
 
 @needs_servers
-@pytest.mark.parametrize("connections", ["obstore", "native"])
+def test_rows_that_pass_are_counted_by_one_fetcher_many_at_a_time(
+    bucket: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Fetcher] = []
+    start = Fetcher.start
+
+    def starts(fetcher: Fetcher) -> None:
+        started.append(fetcher)
+        start(fetcher)
+
+    monkeypatch.setattr(Fetcher, "start", starts)
+    with far(bucket[1], Line(latency_s=0.05)) as proxy, loader_of(proxy, filters=pc.field("x") > 0, num_threads=2):
+        assert len(started) == 2  # one to list and read footers, one to count
+        assert started[1].figures.requests == 36
+        assert started[1].figures.most_in_flight > 4
+
+
+@needs_servers
+@pytest.mark.parametrize("connections", ["", "native"])  # by itself obstore before the fork, and fsspec behind it
 def test_a_fork_reads_http_through_connections_of_its_own(bucket: tuple[Path, str], connections: str) -> None:
     pytest.importorskip("fsspec")
     pytest.importorskip("aiohttp")

@@ -133,7 +133,7 @@ class BlockingClient:
     def _read(self, file: SourceFile, span: ByteRange) -> Any:
         if self._fsspec is not None:
             if file.etag is not None and file.path not in self._checked:
-                self._check_same(file)
+                self._check_same(self._fsspec, file)
             return self._fsspec.cat_file(file.path, start=span.start, end=span.stop)
         with self._lock:
             opened = self._open.get(file.path)
@@ -147,10 +147,10 @@ class BlockingClient:
                     self._open.popitem(last=False)
         return opened.read_at(span.size, span.start)
 
-    def _check_same(self, file: SourceFile) -> None:
+    def _check_same(self, fs: Any, file: SourceFile) -> None:
         """Compare a file of fsspec's with its listing, once a pass."""
-        self._fsspec.invalidate_cache(self._fsspec._parent(file.path))
-        info = self._fsspec.info(file.path)
+        fs.invalidate_cache(fs._parent(file.path))
+        info = fs.info(file.path)
         etag = info.get("ETag") or info.get("etag") or file.etag
         if info.get("size") not in (None, file.size_bytes):
             raise LastingError(f"it has {info['size']} bytes, and had {file.size_bytes} when it was listed")

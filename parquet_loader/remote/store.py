@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,21 @@ class RemoteStore:
     def fetcher(self, first_requests: int = FIRST_REQUESTS) -> Fetcher:
         """Return what fetches, not yet started; whoever starts it closes it."""
         return Fetcher(self._client, self.options, self.name_of, first_requests)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Let what is fetched go through one fetcher, for what comes before the first pass."""
+        with self.fetcher() as fetcher:
+            self.share(fetcher)
+            try:
+                yield
+            finally:
+                self.unshare(fetcher)
+
+    def cancel(self) -> None:
+        """Let nobody wait any more for what is fetched besides; it raises `LoaderStateError`."""
+        if self._shared is not None:
+            self._shared.close(wait=False)
 
     def share(self, fetcher: Fetcher) -> None:
         """Let what is fetched besides go through a pass's own fetcher, until `unshare`."""
