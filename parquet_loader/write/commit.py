@@ -156,6 +156,7 @@ def publish_files(
 def _take_back(
     filesystem: pafs.FileSystem, path: str, targets: Sequence[str], journal: Journal, why: BaseException
 ) -> None:
+    journal.is_needed = True
     try:
         journal.write("publish", targets)  # whatever has become of the write or removal that failed
         _each(lambda target: _remove(filesystem, target), targets)

@@ -265,7 +265,7 @@ def _begins(data: Iterator[Any]) -> bool:
 def _is_task(part: Any) -> bool:
     """Whether something is to be computed for a partition: it is neither there already nor a literal."""
     graph = part.__dask_graph__() if hasattr(part, "__dask_graph__") else {}
-    return hasattr(graph.get(part.key), "block_fusion")
+    return hasattr(graph.get(part.key), "dependencies")
 
 
 def _keys_used(collection: Any) -> set[Any]:

@@ -232,8 +232,9 @@ def _batch_rows(spark: Any, rows: int) -> Iterator[None]:
         wishes = _wishes.get(spark) or _Wishes(spark.conf.get(_BATCH_ROWS, None))
         _wishes[spark] = wishes
         wishes.rows.append(rows)
-        wishes.apply(spark.conf)
     try:
+        with _wishes_lock:
+            wishes.apply(spark.conf)
         yield
     finally:
         with _wishes_lock:
