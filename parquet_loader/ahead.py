@@ -193,7 +193,11 @@ class Ahead:
         self._fetcher.begin(work, partial(self._arrived, piece.run, fetch))
 
     def _arrived(self, run: Run, fetch: _Fetch, copy: SparseFile | str | None, error: BaseException | None) -> None:
-        ratio = None if error is not None else self._ratio_of(fetch.row_group)
+        ratio = None
+        if isinstance(copy, SparseFile):
+            ratio = copy.held_bytes / max(1, int(self._estimates[fetch.row_group]))
+        elif error is None and self._ratio is None:
+            ratio = self._ratio_of(fetch.row_group)
         with self._workers.lock:
             self._in_flight -= 1
             self._first_in_flight -= fetch.window == self._first_window
