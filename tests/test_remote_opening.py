@@ -27,7 +27,7 @@ from parquet_loader.remote import listing
 from parquet_loader.remote.client import words_of
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.pace import PATIENCE, Hedging, Limit
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.snapshot import Snapshot, _distinct
 from tests.far import Line, Proxy, far
 
 NUMPY = OutputOptions(format="numpy")
@@ -254,6 +254,32 @@ def test_kept_footers_that_are_lost_are_made_again(tmp_path: Path, damage: str) 
         assert footers_asked_of_the_store(start()) == 3  # and found out
     start()
     assert footers_asked_of_the_store(start()) == 0
+
+
+def test_sources_of_the_same_name_in_different_stores_are_kept_apart(tmp_path: Path) -> None:
+    homes = [pafs.SubTreeFileSystem(str(tmp_path / name), pafs.LocalFileSystem()) for name in "ab"]
+    for number, name in enumerate("ab"):
+        (tmp_path / name / "data").mkdir(parents=True)
+        for part in range(3):
+            write(tmp_path / name / "data" / f"{part}.parquet", 10 * number + part)
+    options = RemoteOptions(snapshot_cache=tmp_path / "kept")
+    for home in homes:
+        open_remembered("data", home, options)
+    assert [footers_asked_of_the_store(open_remembered("data", home, options)) for home in homes] == [0, 0]
+    assert len(list((tmp_path / "kept").glob("*.snapshot"))) == 2
+
+
+def test_files_of_one_schema_share_it_while_they_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+
+    def distinct(schemas: list[pa.Schema]) -> Any:
+        held.append(len({id(schema) for schema in schemas}))
+        return _distinct(schemas)
+
+    monkeypatch.setattr("parquet_loader.snapshot._distinct", distinct)
+    _, start = remembered(tmp_path)
+    assert start().rows == 150
+    assert held == [1]
 
 
 def test_two_starts_at_once_leave_each_other_their_footers(tmp_path: Path) -> None:
