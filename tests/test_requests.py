@@ -19,6 +19,7 @@ from parquet_loader import BatchedDataLoader, OutputOptions, RemoteError, Remote
 from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.client import Bytes, PassingError
 from parquet_loader.remote.fetcher import Fetcher
+from parquet_loader.remote.requests import Requests
 from parquet_loader.remote.store import store_of
 from parquet_loader.source import SourceFile
 
@@ -56,7 +57,7 @@ class Scripted:
 @contextmanager
 def fetching(client: Scripted, **options: Any) -> Iterator[Fetcher]:
     settings = {"backoff_s": 0.001, "hedge": False, **options}
-    with Fetcher(lambda plain: client, RemoteOptions(**settings)) as fetcher:
+    with Fetcher(Requests(lambda plain: client, RemoteOptions(**settings))) as fetcher:
         yield fetcher
 
 
@@ -128,6 +129,27 @@ def test_second_requests_are_counted_among_those_in_flight() -> None:
         fetcher.fetch(FILE, spans(11))
         assert fetcher.figures.hedged == 1
         assert fetcher.figures.most_in_flight == client.most == 2
+
+
+def test_a_second_request_that_fails_makes_room_for_another() -> None:
+    asked = 0
+
+    async def answer(span: ByteRange, progress: Callable[[], None]) -> None:
+        nonlocal asked
+        if span.start:
+            return
+        asked += 1
+        if asked == 1:
+            await asyncio.Event().wait()  # never answered
+        if asked == 2:
+            raise PassingError("503")
+
+    client = Scripted(answer)
+    with fetching(client, hedge=True, attempts=1, stall_s=1000.0, deadline_s=1000.0) as fetcher:
+        fetcher.fetch(FILE, spans(12)[1:])  # so that it is known how long one takes
+        fetcher.fetch(FILE, spans(1))
+        assert asked == 3
+        assert fetcher.figures.hedged == 2
 
 
 def test_a_file_of_fsspec_that_was_replaced_is_found_out_by_its_etag() -> None:

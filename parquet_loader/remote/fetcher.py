@@ -18,11 +18,9 @@ import pyarrow as pa
 
 from parquet_loader.errors import LoaderStateError, RemoteError
 from parquet_loader.interrupts import uninterrupted
-from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.blocking import Threads
-from parquet_loader.remote.client import Bytes, Client
-from parquet_loader.remote.pace import FIRST_REQUESTS
+from parquet_loader.remote.client import Bytes
 from parquet_loader.remote.requests import Requests
 from parquet_loader.remote.together import Together, ended
 from parquet_loader.source import SourceFile
@@ -39,22 +37,13 @@ class Fetcher:
     """Fetches ranges; see above. Any thread may call it, and the event loop's own thread its coroutines.
 
     Args:
-        make_client: Makes what asks the store, or another where one cannot (``make_client(True)``).
-        options: Deadlines and limits.
-        name_of: How messages name a file.
-        first_requests: Requests in flight to begin with.
+        requests: What asks the store; this fetcher's alone from now on.
     """
 
-    def __init__(
-        self,
-        make_client: Callable[[bool], Client],
-        options: RemoteOptions,
-        name_of: Callable[[str], str] = str,
-        first_requests: int = FIRST_REQUESTS,
-    ) -> None:
-        self._requests = Requests(make_client, options, name_of, first_requests)
-        self.figures = self._requests.figures
-        self.options = options
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self.figures = requests.figures
+        self.options = requests.options
         self._pid = os.getpid()
         self._ready = Event()
         self._failed: BaseException | None = None

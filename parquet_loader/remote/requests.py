@@ -72,7 +72,7 @@ class Requests:
     ) -> None:
         self.figures = RemoteFigures()
         self._make_client = make_client
-        self._options = options
+        self.options = options
         self._name_of = name_of
         self._first_requests = first_requests
         self._client: Client | None = None
@@ -85,7 +85,7 @@ class Requests:
 
     def begin(self) -> None:
         """Begin to count how much arrives."""
-        self._limit = Limit(self._options.max_requests, asyncio.get_running_loop().time(), self._first_requests)
+        self._limit = Limit(self.options.max_requests, asyncio.get_running_loop().time(), self._first_requests)
 
     def close(self) -> None:
         """Let go of connections, when nothing is in flight any more."""
@@ -98,7 +98,7 @@ class Requests:
         Raises:
             SourceError: it cannot be had; a `RemoteError` where the store did not answer. Nothing is written any more.
         """
-        loop, options = asyncio.get_running_loop(), self._options
+        loop, options = asyncio.get_running_loop(), self.options
         began_s, give_up_s, attempts, said = 0.0, 0.0, 0, ""
         while True:
             asked_s = loop.time()
@@ -141,16 +141,17 @@ class Requests:
         """Make one attempt, and where it takes long a second one beside it; the first answer counts."""
         loop = asyncio.get_running_loop()
         running, beside = {loop.create_task(self._attempt(file, span, into, give_up_s))}, 0
+        failure: BaseException | None = None
         try:
-            while self._options.hedge and len(running) < _MOST_AT_ONCE and await self._is_slow(span, running):
-                if not self._hedging.may():
-                    await asyncio.wait(running, timeout=HEDGE_LEAST_S, return_when=asyncio.FIRST_COMPLETED)
-                    continue
-                beside += 1
-                self.figures.hedged += 1
-                running.add(loop.create_task(self._attempt(file, span, into, give_up_s)))
-            failure: BaseException | None = None
             while running:
+                if self.options.hedge and len(running) < _MOST_AT_ONCE and await self._is_slow(span, running):
+                    if self._hedging.may():
+                        beside += 1
+                        self.figures.hedged += 1
+                        running.add(loop.create_task(self._attempt(file, span, into, give_up_s)))
+                    else:
+                        await asyncio.wait(running, timeout=HEDGE_LEAST_S, return_when=asyncio.FIRST_COMPLETED)
+                    continue
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 errors = [task.exception() for task in done]
                 if None in errors:
@@ -178,7 +179,7 @@ class Requests:
         return False
 
     async def _attempt(self, file: SourceFile, span: ByteRange, into: Bytes, give_up_s: float) -> None:
-        loop, stall_s = asyncio.get_running_loop(), self._options.stall_s
+        loop, stall_s = asyncio.get_running_loop(), self.options.stall_s
         if self._client is None:
             self._client = self._make_client(False)
         self.figures.requests += 1

@@ -22,6 +22,7 @@ from parquet_loader.remote.client import Bytes, Client
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.obstores import ObstoreClient, client_for, is_usable
 from parquet_loader.remote.pace import FIRST_REQUESTS
+from parquet_loader.remote.requests import Requests
 from parquet_loader.source import SourceFile
 
 _SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
@@ -68,7 +69,7 @@ class RemoteStore:
 
     def fetcher(self, first_requests: int = FIRST_REQUESTS) -> Fetcher:
         """Return what fetches, not yet started; whoever starts it closes it."""
-        return Fetcher(self._client, self.options, self.name_of, first_requests)
+        return Fetcher(Requests(self._client, self.options, self.name_of, first_requests))
 
     @contextmanager
     def opened(self) -> Iterator[None]:
