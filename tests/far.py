@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 Fault = Literal["503", "500", "429", "403", "drop", "stall", "truncate", "stall_in_body"]
 
@@ -62,6 +62,31 @@ class Log:
         return sum(m == method and part in target for m, target in self.requests)
 
 
+class _Tracked(asyncio.StreamReaderProtocol):
+    """A connection that is known from its first moment to its last, whoever is cancelled meanwhile.
+
+    Args:
+        transports: Where it is kept.
+        reader, connected: As in `asyncio.StreamReaderProtocol`.
+    """
+
+    def __init__(self, transports: set[asyncio.Transport], reader: asyncio.StreamReader, connected: Any = None) -> None:
+        super().__init__(reader, connected)
+        self._known = transports
+        self._own: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._own = transport
+        self._known.add(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._own is not None:
+            self._known.discard(self._own)
+        super().connection_lost(exc)
+
+
 class Proxy:
     """The proxy, on a thread of its own, for the length of a ``with`` block.
 
@@ -77,6 +102,7 @@ class Proxy:
         self.log = Log()
         self.endpoint = ""
         self._open = 0
+        self._transports: set[asyncio.Transport] = set()
         self._link_free_s = 0.0
         self._ready = threading.Event()
         self._changed = threading.Condition(threading.RLock())
@@ -103,49 +129,40 @@ class Proxy:
 
     async def _serve(self) -> None:
         self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
-        tasks: set[asyncio.Task[None]] = set()
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            tasks.add(task)
             try:
                 await self._connection(reader, writer)
             except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 pass
             finally:
-                tasks.discard(task)
                 writer.transport.abort()
 
-        transports: set[asyncio.Transport] = set()
-
-        class Tracked(asyncio.StreamReaderProtocol):
-            """Known from its first moment, before `connected` has begun."""
-
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                assert isinstance(transport, asyncio.Transport)
-                transports.add(transport)
-                super().connection_made(transport)
-
         server = await self._loop.create_server(
-            lambda: Tracked(asyncio.StreamReader(limit=2**20), connected), "127.0.0.1", 0
+            lambda: _Tracked(self._transports, asyncio.StreamReader(limit=2**20), connected), "127.0.0.1", 0
         )
         self.endpoint = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self._ready.set()
         await self._ending.wait()
         server.close()
-        for _ in range(8):  # what was accepted begins, and is then among the tasks
-            await asyncio.sleep(0)
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for transport in transports:
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # what is being accepted among them
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+        for transport in list(self._transports):
             transport.abort()
         for _ in range(8):  # what was aborted or closed lets go of its socket
             await asyncio.sleep(0)
 
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection to the server."""
+        reader = asyncio.StreamReader(limit=2**20)
+        protocol = _Tracked(self._transports, reader)
+        transport, _ = await self._loop.create_connection(lambda: protocol, *self._upstream)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
+
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_connection(*self._upstream, limit=2**20)
+        up_reader, up_writer = await self._connect()
         try:
             while True:
                 first, headers = await _head(reader)
@@ -167,7 +184,7 @@ class Proxy:
                 try:
                     if up_reader.at_eof():  # the server ends connections on which nothing happens
                         up_writer.transport.abort()
-                        up_reader, up_writer = await asyncio.open_connection(*self._upstream, limit=2**20)
+                        up_reader, up_writer = await self._connect()
                     if not await self._exchange(reader, writer, up_reader, up_writer, first, headers, fault):
                         return
                 finally:
