@@ -332,10 +332,10 @@ class BatchedDataLoader:
         pinned = self._allocator if self._reading is not None and self._allocator.is_required else None
         deliveries = None if files is None else Deliveries(files, plan, first_batch)
         epoch = Epoch(engine, self.batch_size, self._output, pinned, bar, figures, deliveries)
+        self._running, self._figures = weakref.ref(epoch), figures
         delivering = epoch.deliver()
+        # Ctrl-C comes at calls, and its traceback would keep the iterator: so from here on nothing is called.
         self._next_epoch, self._next_batch, self._is_placed = plan.epoch + 1, 0, False
-        self._running = weakref.ref(epoch)
-        self._figures = figures
         return delivering
 
     def reset(self) -> None:
@@ -343,11 +343,10 @@ class BatchedDataLoader:
 
         A pass of which no batch was asked for counts for nothing: the next one begins where it began.
         """
+        self._take_back_unused()
         running = self._running() if self._running is not None else None
         if running is None:
             return
-        if running.is_here and not running.figures.was_asked and not self._is_placed:
-            self._place(running.figures.epoch, running.figures.first_batch)
         running.close(was_cut_short=not running.figures.was_asked or running.figures.next_batch < len(self))
 
     def stats(self) -> LoaderStats:
@@ -535,6 +534,12 @@ class BatchedDataLoader:
         arguments = {**self._arguments, "shard": self.shard}
         return _restored, (Opened(self._dataset), arguments, self._next_epoch, self._next_batch)
 
+    def _take_back_unused(self) -> None:
+        """Let the next pass begin where the last one did, if no batch was asked of that."""
+        last = self._figures
+        if last is not None and not last.was_asked and not self._is_placed:
+            self._place(last.epoch, last.first_batch)
+
     def _check_ready(self) -> None:
         self._check_open()
         self._check_idle()
@@ -544,6 +549,7 @@ class BatchedDataLoader:
             raise LoaderStateError("the loader is closed; make a new one")
 
     def _check_idle(self) -> None:
+        self._take_back_unused()
         running = self._running() if self._running is not None else None
         if running is None or not running.is_here:
             return

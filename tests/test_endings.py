@@ -497,38 +497,3 @@ def test_200_loaders_hold_memory_threads_and_open_files_flat(tmp_path: Path) -> 
     assert rss_after - rss < 16 * 2**20
     assert fds_after <= fds
     assert threads_after <= threads
-
-
-AT_RANDOM_MOMENTS = """
-    import random, signal, threading, traceback
-    from parquet_loader import BatchedDataLoader
-
-    def workers():
-        return [t.name for t in threading.enumerate() if t.name.startswith("parquet_loader")]
-
-    loader = BatchedDataLoader({root!r}, 10, shuffle=True, window_rows=40, num_threads=2, transform={transform})
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    drawn = random.Random({seed})
-    interrupted = 0
-    for attempt in range(60):
-        held = None  # the exception, and with its traceback all frames that it went through
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 1e-6 + drawn.random() * drawn.choice([0.002, 0.01, 0.04]))
-            for batch in loader:
-                pass
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt as error:
-            held = error
-            interrupted += 1
-        if workers():
-            print("left", attempt, workers(), traceback.format_tb(held.__traceback__)[-3:] if held else "")
-            loader.reset()
-    print("done", interrupted > 10)
-"""
-
-
-@pytest.mark.parametrize("transform", ["None", "lambda columns, rng: columns"])
-def test_ctrl_c_at_random_moments_ends_the_pass_while_the_exception_is_still_held(root: str, transform: str) -> None:
-    script = textwrap.dedent(AT_RANDOM_MOMENTS).format(root=root, transform=transform, seed=3)
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=False)
-    assert ended.stdout.splitlines() == ["done True"], ended.stdout + ended.stderr
