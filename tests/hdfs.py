@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 START_S = 240
 _JAVA_TYPES = ("lang", "net", "nio", "util")
 _JAVA_OPTIONS = (
@@ -202,6 +204,19 @@ def cluster_in(root: Path) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster for the tests of a module that says ``cluster = hdfs.cluster``, amid the environment of a client."""
+    before = dict(os.environ)
+    os.environ.update(client_environment())
+    try:
+        with cluster_in(tmp_path_factory.mktemp("hdfs")) as running:
+            yield running
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _java_home() -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 
 import psutil
 
@@ -19,3 +21,25 @@ def children() -> set[psutil.Process]:
             if not lasts and child.status() != psutil.STATUS_ZOMBIE:
                 found.add(child)
     return found
+
+
+_PASSES = """
+rows = sum(len(batch["id"]) for batch in loader)
+child = os.fork()
+again = sum(len(batch["id"]) for batch in loader)
+if not child:
+    os._exit(0 if again == rows else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or again != rows)
+"""
+
+
+def passes_on_both_sides_of_a_fork(opening: str, *arguments: str) -> None:
+    """Read all rows in a new process, and then as many in it and in its fork at the same time.
+
+    Args:
+        opening: Code that makes ``loader`` of the arguments, which are in ``sys.argv[1:]``.
+        arguments: Of the process.
+    """
+    command = [sys.executable, "-W", "ignore", "-c", f"import os, sys\n{opening}{_PASSES}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,19 +60,7 @@ def rows(first: int, stop: int) -> dict[str, Any]:
     return {"id": ids, "v": vectors, "text": [f"row {i} é" for i in ids]}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def client_of_hadoop() -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(hdfs.client_environment())
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
-@pytest.fixture(scope="module")
-def cluster(client_of_hadoop: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs.Cluster]:
-    with hdfs.cluster_in(tmp_path_factory.mktemp("hdfs")) as cluster:
-        yield cluster
+cluster = hdfs.cluster
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from parquet_loader import (
 from parquet_loader.ahead import Ahead
 from parquet_loader.loader import BatchedDataLoader as Loader
 from tests.far import Line, Proxy, at_random, far
+from tests.processes import passes_on_both_sides_of_a_fork
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -612,24 +613,15 @@ def test_a_pass_with_a_cache_ends_with_requests_in_flight(store: Store, tmp_path
     assert not remote_threads()
 
 
-FORK = """
-import os, sys
+IN_S3 = """
 import pyarrow.fs as pafs
 from parquet_loader import BatchedDataLoader, OutputOptions
 endpoint, key, secret = sys.argv[1:]
 fs = pafs.S3FileSystem(endpoint_override=endpoint, scheme="http", access_key=key, secret_key=secret, region="other")
 loader = BatchedDataLoader("bucket/data", 256, filesystem=fs, output_options=OutputOptions(format="numpy"))
-rows = sum(len(batch["id"]) for batch in loader)
-child = os.fork()
-again = sum(len(batch["id"]) for batch in loader)
-if not child:
-    os._exit(0 if again == rows else 1)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or again != rows)
 """
 
 
 def test_a_fork_reads_through_connections_of_its_own(store: Store) -> None:
     with far(store.endpoint) as proxy:
-        command = [sys.executable, "-W", "ignore", "-c", FORK, proxy.endpoint, ACCESS_KEY, SECRET_KEY]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+        passes_on_both_sides_of_a_fork(IN_S3, proxy.endpoint, ACCESS_KEY, SECRET_KEY)

@@ -29,6 +29,7 @@ from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.pace import PATIENCE, Hedging, Limit
 from parquet_loader.snapshot import Snapshot, _distinct
 from tests.far import Line, Proxy, far
+from tests.processes import passes_on_both_sides_of_a_fork
 
 NUMPY = OutputOptions(format="numpy")
 
@@ -359,21 +360,6 @@ def test_what_is_no_parquet_is_found_out_by_its_end_alone(bucket: tuple[Path, st
         assert len(proxy.log.requests) == 3  # a listing, which finds nothing below it, its size, and its end
 
 
-HTTP_FORK = """
-import os, sys
-from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions
-url, connections = sys.argv[1:]
-options = ReadOptions(remote=RemoteOptions(connections=connections or None, attempts=2))
-loader = BatchedDataLoader(url, 64, output_options=OutputOptions(format="numpy"), read_options=options)
-rows = sum(len(batch["id"]) for batch in loader)
-child = os.fork()
-again = sum(len(batch["id"]) for batch in loader)
-if not child:
-    os._exit(0 if again == rows else 1)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or again != rows)
-"""
-
-
 @needs_servers
 def test_rows_that_pass_are_counted_by_one_fetcher_many_at_a_time(
     bucket: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
@@ -392,6 +378,14 @@ def test_rows_that_pass_are_counted_by_one_fetcher_many_at_a_time(
         assert started[1].figures.most_in_flight > 4
 
 
+BY_HTTP = """
+from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions
+url, connections = sys.argv[1:]
+options = ReadOptions(remote=RemoteOptions(connections=connections or None, attempts=2))
+loader = BatchedDataLoader(url, 64, output_options=OutputOptions(format="numpy"), read_options=options)
+"""
+
+
 @needs_servers
 @pytest.mark.parametrize("connections", ["", "native"])  # by itself obstore before the fork, and fsspec behind it
 def test_a_fork_reads_http_through_connections_of_its_own(bucket: tuple[Path, str], connections: str) -> None:
@@ -399,9 +393,7 @@ def test_a_fork_reads_http_through_connections_of_its_own(bucket: tuple[Path, st
     pytest.importorskip("aiohttp")
     with HttpServer(bucket[0]) as server:
         url = f"http://{server.endpoint}/many/day=0/00 (ü%2520).parquet"
-        command = [sys.executable, "-W", "ignore", "-c", HTTP_FORK, url, connections]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+        passes_on_both_sides_of_a_fork(BY_HTTP, url, connections)
 
 
 @needs_servers

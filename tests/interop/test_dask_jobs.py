@@ -180,21 +180,11 @@ def test_iterators_that_begin_at_once_are_told_apart() -> None:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    distributed = pytest.importorskip("distributed", reason="dask's distributed scheduler is not installed")
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(scope="module")
 def near() -> Iterator[Any]:
     """A cluster within this process, which is there at once."""
     distributed = pytest.importorskip("distributed", reason="dask's distributed scheduler is not installed")
     with (
-        distributed.LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         yield client

@@ -36,19 +36,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def client_of_hadoop() -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(hdfs.client_environment())
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
-@pytest.fixture(scope="module")
-def cluster(client_of_hadoop: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs.Cluster]:
-    with hdfs.cluster_in(tmp_path_factory.mktemp("hdfs")) as cluster:
-        yield cluster
+cluster = hdfs.cluster
 
 
 @pytest.fixture
@@ -181,7 +169,7 @@ def test_dask_workers_write_to_hdfs(cluster: hdfs.Cluster, url: str) -> None:
         return [dask.delayed(rows)(n, n + 500) for n in range(first, first + 2000, 500)]
 
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as local,
         distributed.Client(local) as client,
     ):
         assert write_dask(parts(0), url, SCHEMA, scheduler=client, options=SMALL).rows == 2000

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,32 +65,6 @@ def bucket() -> Iterator[Bucket]:
             yield Bucket(running.get_host_and_port()[1])
         finally:
             running.stop()
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    distributed = pytest.importorskip("distributed", reason="dask's distributed scheduler is not installed")
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        sql.SparkSession.builder.master("local[2,3]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(sys.path))
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 def batches(first: int, stop: int, bad: int | None = None) -> Iterator[Any]:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +27,6 @@ pytestmark = [
 ]
 
 SCHEMA = Schema({"id": Scalar("int64")})
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        sql.SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(sys.path))
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,24 +28,6 @@ TYPES = (
     "text string, blob binary, kind string, image binary, x float, y float, p float, q float"
 )
 SMALL = WriteOptions(row_group_bytes="1KiB", file_bytes="8KiB")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        sql.SparkSession.builder.master("local[2,3]")  # a task may fail twice
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(sys.path))
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 def ids(directory: Path) -> list[int]:

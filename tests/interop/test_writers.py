@@ -277,22 +277,6 @@ def test_dask_data_sets_load(tmp_path: Path) -> None:
 # ---- Spark ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def spark() -> Any:
-    sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
-    session = (
-        sql.SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
-
-
 def spark_frame(spark: Any) -> Any:
     from pyspark.sql import functions as sql
 

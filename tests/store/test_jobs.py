@@ -181,7 +181,7 @@ def test_tasks_of_a_cluster_that_are_tried_again_double_nothing(store: SampleSto
     distributed = pytest.importorskip("distributed", reason="dask's distributed scheduler is not installed")
     unlucky = dask.delayed(Broken)(0, 100, KillOnce(tmp_path / "marker"))
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         distributed.Client(cluster),
     ):
         write_dask([unlucky, *parts(5)[1:]], store)

@@ -74,7 +74,11 @@ def test_dask_workers_write_with_nothing_but_the_path_or_with_the_store(tmp_path
     store = SampleStore(tmp_path / "store", schema=SCHEMA, options=ONE)
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=str(tmp_path)
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            local_directory=str(tmp_path),
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import json
 import os
 import random
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +333,7 @@ class Refusing:
     """Lets the file system refuse a call that changes it: the n-th from 1, and those after it if `for_good`."""
 
     def __init__(self, step: int, *, for_good: bool) -> None:
-        self._step = step
+        self.step = step
         self._for_good = for_good
         self._steps = itertools.count(1)
         self.refused = 0
@@ -344,12 +345,49 @@ class Refusing:
     def _refusing(self, call: Any) -> Any:
         def change(*arguments: Any, **more: Any) -> Any:
             number = next(self._steps)
-            if number == self._step or (self._for_good and number > self._step):
+            if number == self.step or (self._for_good and number > self.step):
                 self.refused += 1
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return call(*arguments, **more)
 
         return change
+
+
+def each_refused(*, for_good: bool) -> Iterator[Refusing]:
+    """Yield one for each call that is made, and at last one for a call that is not."""
+    for step in itertools.count(1):
+        refusing = Refusing(step, for_good=for_good)
+        yield refusing
+        if not refusing.refused:
+            return
+
+
+class Told:
+    """What callers were told: "published", or what the text of an error means.
+
+    Args:
+        texts: Each answer but "published", and a text that only its error has.
+
+    Attributes:
+        answers: How often each was given.
+        kinds: The types of the errors that gave it.
+    """
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self._texts = texts
+        self.answers = Counter[str]()
+        self.kinds = defaultdict[str, set[type]](set)
+
+    def by(self, call: Callable[[], object]) -> str:
+        """Return the answer of a call."""
+        answer = "published"
+        try:
+            call()
+        except WriteError as error:
+            (answer,) = (known for known, text in self._texts.items() if text in str(error))
+            self.kinds[answer].add(type(error))
+        self.answers[answer] += 1
+        return answer
 
 
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
@@ -360,8 +398,9 @@ def test_whatever_call_is_refused_a_job_is_told_what_became_of_it(
     path = tmp_path / "store"
     store = SampleStore(path, schema=SCHEMA)  # durable
     there: set[int] = set()
-    told, kinds = Counter[str](), defaultdict[str, set[type]](set)
-    for step in itertools.count(1):
+    told = Told(JOB_IS_TOLD)
+    for refusing in each_refused(for_good=for_good):
+        step = refusing.step
         first = 1000 * step
         with StoreJob(store, SCHEMA) as job:
             reports = [
@@ -369,15 +408,9 @@ def test_whatever_call_is_refused_a_job_is_told_what_became_of_it(
                 for number in range(FILES)
                 for file in write_partition(job.spec, number, rows(first + number, first + number + 1))
             ]
-            refusing = Refusing(step, for_good=for_good)
             with monkeypatch.context() as patch:
                 refusing.install(patch)
-                try:
-                    job.commit(reports)
-                    answer = "published"
-                except WriteError as error:
-                    (answer,) = (known for known, text in JOB_IS_TOLD.items() if text in str(error))
-                    kinds[answer].add(type(error))
+                answer = told.by(functools.partial(job.commit, reports))
                 visible = sum(file.rows for file in store.files()) - len(there)
         assert visible in {"published": [FILES], "nothing": [0], "later": [0, FILES]}[answer], f"step {step}: {answer}"
         there |= set(range(first, first + FILES)) if answer != "nothing" else set()
@@ -386,13 +419,10 @@ def test_whatever_call_is_refused_a_job_is_told_what_became_of_it(
         left = [name for name in left_behind(path) if not name.startswith(".job-")]  # whose process lives
         assert left == [], f"step {step}: {answer}"
         check_account(path)
-        told[answer] += 1
-        if not refusing.refused:
-            break
-    assert told["nothing"] > 5
-    assert told["published"] > 3
-    assert (told["later"] > 0) == for_good
-    assert kinds == {"nothing": {WriteError}, **({"later": {UnfinishedCommitError}} if for_good else {})}
+    assert told.answers["nothing"] > 5
+    assert told.answers["published"] > 3
+    assert (told.answers["later"] > 0) == for_good
+    assert told.kinds == {"nothing": {WriteError}, **({"later": {UnfinishedCommitError}} if for_good else {})}
 
 
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
@@ -402,32 +432,24 @@ def test_whatever_call_is_refused_a_writer_is_told_what_became_of_its_rows(
     path = tmp_path / "store"
     store = SampleStore(path, schema=SCHEMA)
     there: list[int] = []
-    told, kinds = Counter[str](), defaultdict[str, set[type]](set)
-    for step in itertools.count(1):
+    told = Told(WRITER_IS_TOLD)
+    for refusing in each_refused(for_good=for_good):
+        step = refusing.step
         writer = store.writer()
         writer.write(rows(step, step + 1))
-        refusing = Refusing(step, for_good=for_good)
         with monkeypatch.context() as patch:
             refusing.install(patch)
-            try:
-                writer.close()
-                answer = "published"
-            except WriteError as error:
-                (answer,) = (known for known, text in WRITER_IS_TOLD.items() if text in str(error))
-                kinds[answer].add(type(error))
+            answer = told.by(writer.close)
         assert writer.done.rows == (answer != "lost"), f"step {step}: {answer}"
         there += [step] if answer != "lost" else []
         SampleStore(path)
         assert ids(path) == there, f"step {step}: {answer}"
         assert left_behind(path) == [], f"step {step}: {answer}"
         check_account(path)
-        told[answer] += 1
-        if not refusing.refused:
-            break
-    assert told["lost"] > 2
-    assert told["not forced"] > 0
-    assert kinds == {"lost": {WriteError}, "not forced": {UnfinishedCommitError}}
-    assert told["published"] > 3
+    assert told.answers["lost"] > 2
+    assert told.answers["not forced"] > 0
+    assert told.kinds == {"lost": {WriteError}, "not forced": {UnfinishedCommitError}}
+    assert told.answers["published"] > 3
 
 
 def test_files_that_are_not_the_stores_are_refused(store: SampleStore, tmp_path: Path) -> None:
