@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Self
 
 Fault = Literal["503", "500", "429", "403", "drop", "stall", "truncate", "stall_in_body"]
@@ -67,11 +69,11 @@ class _Tracked(asyncio.StreamReaderProtocol):
 
     Args:
         transports: Where it is kept.
-        reader, connected: As in `asyncio.StreamReaderProtocol`.
+        reader: Of its stream.
     """
 
-    def __init__(self, transports: set[asyncio.Transport], reader: asyncio.StreamReader, connected: Any = None) -> None:
-        super().__init__(reader, connected)
+    def __init__(self, transports: set[asyncio.Transport], reader: asyncio.StreamReader) -> None:
+        super().__init__(reader)
         self._known = transports
         self._own: asyncio.Transport | None = None
 
@@ -129,36 +131,52 @@ class Proxy:
 
     async def _serve(self) -> None:
         self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        serving: set[asyncio.Task[None]] = set()
 
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                await self._connection(reader, writer)
-            except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                pass
-            finally:
-                writer.transport.abort()
+        def accept() -> None:
+            with suppress(BlockingIOError, ConnectionAbortedError):
+                accepted, _ = listener.accept()
+                accepted.setblocking(False)
+                task = self._loop.create_task(self._serve_one(accepted))
+                serving.add(task)
+                task.add_done_callback(serving.discard)
 
-        server = await self._loop.create_server(
-            lambda: _Tracked(self._transports, asyncio.StreamReader(limit=2**20), connected), "127.0.0.1", 0
-        )
-        self.endpoint = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        self._ready.set()
-        await self._ending.wait()
-        server.close()
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # what is being accepted among them
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+        # Not asyncio's own server: closed as it accepts, it drops what it has accepted (python/cpython#109564).
+        with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
+            listener.setblocking(False)
+            self._loop.add_reader(listener, accept)
+            self.endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+            self._ready.set()
+            await self._ending.wait()
+            self._loop.remove_reader(listener)
+        await asyncio.sleep(0)  # every task has begun, and so closes its connection when it is cancelled
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
         for transport in list(self._transports):
             transport.abort()
         for _ in range(8):  # what was aborted or closed lets go of its socket
             await asyncio.sleep(0)
 
+    async def _serve_one(self, accepted: socket.socket) -> None:
+        """Pass on the requests of one connection, and end it."""
+        reader, writer = await self._streams(partial(self._loop.connect_accepted_socket, sock=accepted))
+        try:
+            await self._connection(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection to the server."""
+        host, port = self._upstream
+        return await self._streams(partial(self._loop.create_connection, host=host, port=port))
+
+    async def _streams(self, connect: Callable[..., Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader = asyncio.StreamReader(limit=2**20)
         protocol = _Tracked(self._transports, reader)
-        transport, _ = await self._loop.create_connection(lambda: protocol, *self._upstream)
+        transport, _ = await connect(lambda: protocol)
         return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
