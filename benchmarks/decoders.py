@@ -1,10 +1,11 @@
-"""Row groups decoded by pyarrow and by Polars: would another decoder behind the same interface be worth its place?
+"""Row groups decoded by pyarrow, by Polars and by the package's own kernels: what another decoder is worth.
 
     python benchmarks/decoders.py FOLDER [--rounds 5] [--threads 2] [--out benchmarks/results/decoders.json]
 
 FOLDER holds Parquet files. In turns, in one process: each row group into an Arrow table by pyarrow, `threads` at a
-time; each by Polars (`scan_parquet(...).slice(...)`, to Arrow), `threads` at a time with a pool of as many threads of
-its own; whole files by Polars, one after another. Medians of wall and of processor seconds; the page cache is warm
+time; each by the kernels of `parquet_loader.native`, likewise, where they were compiled and know all columns; each by
+Polars (`scan_parquet(...).slice(...)`, to Arrow), `threads` at a time with a pool of as many threads of its own; whole
+files by Polars, one after another. Medians of wall and of processor seconds; the page cache is warm
 after a first round that does not count. Needs polars.
 """
 
@@ -24,6 +25,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from parquet_loader import native
 
 
 def measure(folder: Path, rounds: int, threads: int) -> dict[str, Any]:
@@ -46,6 +49,17 @@ def measure(folder: Path, rounds: int, threads: int) -> dict[str, Any]:
         with pq.ParquetFile(group[0], metadata=footers[group[0]], pre_buffer=False) as file:
             return int(file.read_row_group(group[1], use_threads=False).num_rows)
 
+    known = {
+        group[:2]: native.known_chunks(footers[group[0]], group[1], schema.names, schema)
+        for group in groups
+        for schema in [footers[group[0]].schema.to_arrow_schema()]
+    }
+
+    def kernels(group: tuple[Path, int, int, int]) -> int:
+        chunks = known[group[:2]]
+        with native.NativeChunks(str(group[0]), chunks) as opened:
+            return len(pa.Table.from_arrays(opened.read(group[3]), names=opened.names))
+
     def polars(group: tuple[Path, int, int, int]) -> int:
         frame = pl.scan_parquet(group[0], cache=False).slice(group[2], group[3]).collect()
         return int(frame.to_arrow().num_rows)
@@ -55,9 +69,12 @@ def measure(folder: Path, rounds: int, threads: int) -> dict[str, Any]:
 
     ways: dict[str, tuple[Callable[[Any], int], Sequence[Any], int]] = {
         "pyarrow, row groups": (arrow, groups, threads),
+        "kernels, row groups": (kernels, groups, threads),
         "Polars, row groups": (polars, groups, threads),
         "Polars, whole files": (polars_file, paths, 1),
     }
+    if not native.IS_BUILT or any(len(chunks.names) < footers[path].num_columns for (path, _), chunks in known.items()):
+        del ways["kernels, row groups"]
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, (decode, items, at_once) in ways.items():

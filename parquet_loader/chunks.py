@@ -15,6 +15,7 @@ from parquet_loader.cache import CacheStats, LocalCache, RowGroupCache, is_worth
 from parquet_loader.decode import Decoder
 from parquet_loader.errors import DataError, SourceError
 from parquet_loader.filesystem import is_local
+from parquet_loader.native import IS_BUILT, Known, NativeChunks, known_chunks
 from parquet_loader.options import ReadOptions, RemoteOptions
 from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, raw_column
 from parquet_loader.ranges import ByteRange, chunk_ranges, row_group_ranges, selected
@@ -32,6 +33,9 @@ BUFFER_BYTES = 1 << 16
 
 # Smaller column chunks are left to Arrow, which takes many in one call.
 RAW_BYTES = 2**18
+
+# Column chunks whose places in their files are kept, so that they are not looked up in the footer at every epoch.
+KNOWN_CHUNKS_KEPT = 2**16
 
 # What may lie in memory of a row group that is read from the store as it is decoded, outside a pass.
 STREAMED_BYTES = 8 * 2**20
@@ -58,6 +62,8 @@ class Chunks:
         self._options = options
         self._columns_of = columns_of
         self._leaves_of: dict[int, Sequence[int]] = {}
+        self._known: dict[tuple[int, tuple[str, ...]], Known] = {}
+        self._kept_chunks = 0
         self.cache: RowGroupCache | None = None
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
@@ -243,6 +249,40 @@ class Chunks:
                 # Values are taken as they lie: make sure of the file that was opened before one is delivered.
                 self.check_unchanged(row_group)
             yield found
+
+    @contextmanager
+    def native(self, row_group: int, columns: Sequence[str], copy: Copy) -> Iterator[NativeChunks | None]:
+        """Open those of the columns that need not be decoded by Arrow; None where there are none.
+
+        Raises:
+            SourceError: the file has vanished or changed since its footer was read.
+        """
+        options, own = self._options, None
+        if is_local(self._snapshot.filesystem):
+            own = self._snapshot.files[int(self._snapshot.row_group_file[row_group])].path
+        source = copy if isinstance(copy, str | pa.Buffer) else own
+        is_possible = IS_BUILT and columns and not options.memory_map and not options.verify_checksums
+        known = self._known_chunks(row_group, columns) if is_possible and source is not None else None
+        if source is None or known is None or not known.names:
+            yield None
+            return
+        with NativeChunks(source, known) as chunks:
+            if not isinstance(source, pa.Buffer):
+                self.check_unchanged(row_group)  # what lies in the file is taken for what the footer says
+            yield chunks
+
+    def _known_chunks(self, row_group: int, columns: Sequence[str]) -> Known:
+        key = (row_group, tuple(columns))
+        known = self._known.get(key)
+        if known is None:
+            file = int(self._snapshot.row_group_file[row_group])
+            footer, number = self._snapshot.footers.get(file), int(self._snapshot.row_group_number[row_group])
+            known = known_chunks(footer, number, columns, self._snapshot.schema_of(file))
+            if self._kept_chunks >= KNOWN_CHUNKS_KEPT:  # threads may count a few too many or too few
+                self._known, self._kept_chunks = {}, 0
+            self._known[key] = known
+            self._kept_chunks += len(columns)
+        return known
 
     def encoded_bytes(self, row_group: int, columns: Sequence[str] | None = None) -> int:
         """Return the bytes in the file of the columns that are read of a row group, or of these."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -14,6 +15,7 @@ from parquet_loader.columns import Column
 from parquet_loader.decode import Decoder, Place
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filters import RowFilter
+from parquet_loader.native import NativeChunks, NotDecodedError
 from parquet_loader.options import ReadOptions
 from parquet_loader.pages import RawColumn
 from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
@@ -123,9 +125,19 @@ class Reader:
     def _read_others(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
         if not columns:
             return _rows_without_columns(int(self._snapshot.row_group_rows[row_group]))
-        with self.chunks.open(row_group, columns, copy) as file:
+        found: dict[str, pa.Array] = {}
+        with self.chunks.native(row_group, columns, copy) as native, suppress(NotDecodedError):
+            if native is not None:
+                found = dict(zip(native.names, native.read(int(self._snapshot.row_group_rows[row_group])), strict=True))
+        others = [name for name in columns if name not in found]
+        if not others:
+            return pa.Table.from_arrays(list(found.values()), names=list(found))
+        with self.chunks.open(row_group, others, copy) as file:
             number = int(self._snapshot.row_group_number[row_group])
-            return file.read_row_group(number, columns=columns, use_threads=False)
+            table = file.read_row_group(number, columns=others, use_threads=False)
+        for name, array in found.items():
+            table = table.append_column(name, array)
+        return table
 
     def empty_table(self) -> pa.Table:
         """Return a canonical table without rows."""
@@ -191,6 +203,37 @@ class Reader:
             for first in range(0, rows, batch_rows):
                 yield _rows_without_columns(min(batch_rows, rows - first)).to_batches()[0]
             return
+        done = 0
+        with self.chunks.native(row_group, columns, copy) as native, suppress(NotDecodedError):
+            if native is not None:
+                for batch in self._native_batches(row_group, batch_rows, columns, copy, native):
+                    done += len(batch)
+                    yield batch
+                return
+        yield from _behind(done, self._decoded_batches(row_group, batch_rows, columns, copy))
+
+    def _native_batches(
+        self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy, native: NativeChunks
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches some of whose columns Arrow decodes, or none."""
+        rows, done = int(self._snapshot.row_group_rows[row_group]), 0
+        others = [name for name in columns if name not in native.names]
+        decoded = self._decoded_batches(row_group, batch_rows, others, copy) if others else iter(())
+        while done < rows:
+            batch = next(decoded, None)
+            if batch is None and others:
+                return
+            some = min(batch_rows, rows - done) if batch is None else len(batch)
+            arrays, names = native.read(some), native.names
+            if batch is not None:
+                arrays, names = arrays + batch.columns, names + batch.schema.names
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
+            done += some
+
+    def _decoded_batches(
+        self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what Arrow decodes."""
         with self.chunks.open(row_group, columns, copy) as file:
             number = int(self._snapshot.row_group_number[row_group])
             yield from file.iter_batches(batch_rows, row_groups=[number], columns=columns, use_threads=False)

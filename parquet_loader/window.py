@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.columns import Column
 from parquet_loader.errors import DataError
+from parquet_loader.native import IS_BUILT, take_rows
 from parquet_loader.pieces import RawRows
 from parquet_loader.ragged import RaggedRows, ragged_rows
 from parquet_loader.rows import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows
@@ -162,7 +163,7 @@ class Assembly:
         self._pieces: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
         self._missing: set[int] = set()
         self._carry = Carry()
-        self._indices: IntArray | None = None
+        self._indices: npt.NDArray[Any] | None = None
         self._delivered: dict[str, tuple[Array, Any]] = {}
         self._left: list[pa.Table | None] = [None] * len(parts.gathered)
         self._left_ragged: dict[str, pa.Array] = {}
@@ -232,7 +233,8 @@ class Assembly:
                 lost = np.isin(np.arange(len(self._pieces)), list(self._missing))
                 shift = np.concatenate([[0], np.cumsum(np.diff(self._ends) * lost)])
                 order = order - shift[self._slice_of(order)]
-            self._indices = np.concatenate([np.arange(carry.rows), order + carry.rows])
+            indices = np.concatenate([np.arange(carry.rows), order + carry.rows])
+            self._indices = indices.astype(np.uint32 if self._total_rows < 2**32 else np.uint64)
 
     def _counted(self) -> IntArray:
         """Return the order of the rows that are delivered or carried, those of missing slices among them."""
@@ -266,16 +268,19 @@ class Assembly:
                 pieces[part] = []
         if not tables:
             tables = [pa.schema([(c.name, c.arrow_type) for c in columns]).empty_table()]
+        self._check_rows(sum(map(len, tables)))
+        indices = self._indices
+        if indices is not None and IS_BUILT and indices.dtype == np.uint32 and self._parts.row_bytes[part] is not None:
+            self._take_part(part, tables, indices)
+            return
         together = pa.concat_tables(tables)
         del tables
-        self._check_rows(len(together))
-        if self._indices is None:
+        if indices is None:
             together = together.slice(0, self._total_rows)
         else:
-            indices = self._indices.astype(np.uint32 if len(together) < 2**32 else np.uint64)
             together = pc.take(together, pa.array(indices), boundscheck=False)
         # What Arrow has put into order may be delivered as it is, where memory need not be the allocator's.
-        moves = self._indices is None or self._room.allocator.is_required
+        moves = indices is None or self._room.allocator.is_required
         rows, total = self._delivered_rows, self._total_rows
         if rows < total:
             self._left[part] = together.slice(rows).take(pa.array(np.arange(total - rows)))
@@ -292,6 +297,30 @@ class Assembly:
             else:
                 out, owner = fixed_rows(_one_array(array), column.row_bytes), None
             self._delivered[column.name] = as_delivered(column, out[:rows]), owner
+
+    def _take_part(self, part: int, tables: list[pa.Table], indices: npt.NDArray[np.uint32]) -> None:
+        """Put columns of fixed width into order, straight to where they are delivered."""
+        columns, names = self._parts.gathered[part], self._parts.names[part]
+        batches = [batch for table in tables for batch in table.select(names).to_batches()]
+        rows, total = self._delivered_rows, self._total_rows
+        space, outs, owners = self._room.allocator.allocate(self._bytes_of(columns)), [], []
+        for column in columns:
+            assert column.row_bytes is not None
+            mine, space = space.cut(_padded(self._room.rows * column.row_bytes))
+            outs.append(mine.array[: total * column.row_bytes].reshape(-1, column.row_bytes))
+            owners.append(mine.owner)
+        take_rows(batches, indices, outs)
+        for column, out, owner in zip(columns, outs, owners, strict=True):
+            self._delivered[column.name] = as_delivered(column, out[:rows]), owner
+        if rows < total:
+            left = [pa.py_buffer(out[rows:].copy()) for out in outs]
+            self._left[part] = pa.Table.from_arrays(
+                [
+                    pa.Array.from_buffers(column.arrow_type, total - rows, [None, buffer], null_count=0)
+                    for column, buffer in zip(columns, left, strict=True)
+                ],
+                names=names,
+            )
 
     def _bytes_of(self, columns: Sequence[Column]) -> int:
         return sum(_padded(self._room.rows * c.row_bytes) for c in columns if c.row_bytes is not None)

@@ -48,6 +48,7 @@ ROOMS = [
     "columns",
     "blobs",
     "unpack",
+    "native",
     "arrays",
     "matrix",
     "pages",

@@ -1,0 +1,643 @@
+/* Column chunks of flat numbers and fixed-width bytes, decoded from their pages to contiguous values.
+ *
+ * One call decodes some rows of many column chunks, and needs nothing of Python's, so that a thread gives up its lock
+ * once for all of them. What is not exactly as expected (nulls, other encodings, damage) ends in an error code: then
+ * Arrow reads the row group instead, or says what is wrong with it. So nothing here has to explain anything, and
+ * everything here has to look before it reads: every length in a file may be a lie.
+ *
+ * Values are little-endian in files and here; `native/__init__.py` loads this on such machines only.
+ */
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define INLINE static inline __attribute__((always_inline))
+/* The same code for several generations of processors; the system's loader chooses. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONE_TARGET)
+#define FOR_EACH_TARGET __attribute__((target_clones("arch=skylake-avx512", "avx2", "default")))
+#else
+#define FOR_EACH_TARGET
+#endif
+
+enum { OK = 0, NO_MEMORY = 1, ENDED = 2, SYSTEM = 3, OTHER = 4 };  /* OTHER: leave it to Arrow */
+enum { PLAIN_CODEC = 0, SNAPPY = 1, LZ4_RAW = 2 };
+enum { DATA_PAGE = 0, DICTIONARY_PAGE = 2, DATA_PAGE_V2 = 3 };
+enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
+enum { IN_MEMORY, IN_FILE, CODED };  /* where a page's values are: plain, still in the file, or behind the dictionary */
+
+#define SLACK 64  /* bytes behind a buffer of ours that may be read, or written, in vain */
+#define BLOCK 1024  /* codes unpacked at a time */
+#define LONGEST_HEADER (1 << 16)
+#define MOST_PAGE_BYTES ((int64_t)1 << 31)
+
+typedef struct {
+  uint8_t *bytes;
+  int64_t capacity;
+} Buffer;
+
+static int reserve(Buffer *buffer, int64_t nbytes) {
+  if (buffer->bytes && nbytes <= buffer->capacity) return OK;
+  free(buffer->bytes);
+  buffer->bytes = malloc((size_t)nbytes + SLACK);
+  buffer->capacity = buffer->bytes ? nbytes : 0;
+  return buffer->bytes ? OK : NO_MEMORY;
+}
+
+typedef struct {
+  int64_t at, end;      /* the next page in the file, and the end of the chunk */
+  int64_t rows;         /* rows behind the current page */
+  int64_t width, out;   /* bytes of a value in the file, and of it the low ones that are delivered */
+  int codec, optional;
+  int64_t left;         /* values of the current page that are still to come */
+  int kind;             /* where they are */
+  int64_t place;        /* IN_FILE: of the next value */
+  const uint8_t *next, *stop;
+  Buffer page, dictionary;
+  int64_t entries;      /* -1: no dictionary was read */
+  int bits;             /* CODED: of a code; then the run under way: */
+  int64_t run_left, run_done;
+  int is_literal;
+  uint32_t repeated;
+  const uint8_t *run;
+} Column;
+
+typedef struct {
+  int file;
+  const uint8_t *base;  /* the file's bytes in memory, or NULL */
+  int64_t size;
+  Buffer raw;           /* pages as they are compressed */
+  int64_t count;
+  Column columns[];
+} Group;
+
+/* ---- bytes of the file ---- */
+
+static int fetch(const Group *group, int64_t at, int64_t nbytes, uint8_t *out) {
+  if (at < 0 || nbytes < 0 || at > group->size - nbytes) return ENDED;
+  if (group->base) {
+    memcpy(out, group->base + at, (size_t)nbytes);
+    return OK;
+  }
+  while (nbytes > 0) {
+    ssize_t got = pread(group->file, out, (size_t)nbytes, (off_t)at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return SYSTEM;
+    if (got == 0) return ENDED;
+    out += got, at += got, nbytes -= got;
+  }
+  return OK;
+}
+
+/* ---- page headers, in Thrift's compact protocol ---- */
+
+typedef struct {
+  const uint8_t *next, *stop;
+  int is_short, is_wrong;
+} Thrift;
+
+typedef struct {
+  int64_t kind, plain_bytes, page_bytes, values, encoding, levels_encoding, nulls, levels_bytes, repetition_bytes;
+  int is_compressed;
+  int64_t nbytes;
+} Header;
+
+static uint8_t thrift_byte(Thrift *t) {
+  if (t->next >= t->stop) {
+    t->is_short = 1;
+    return 0;
+  }
+  return *t->next++;
+}
+
+static uint64_t thrift_varint(Thrift *t) {
+  uint64_t value = 0;
+  for (int shift = 0; shift < 64; shift += 7) {
+    uint8_t byte = thrift_byte(t);
+    value |= (uint64_t)(byte & 0x7F) << shift;
+    if (byte < 0x80) return value;
+  }
+  t->is_wrong = 1;
+  return 0;
+}
+
+static int64_t thrift_int(Thrift *t) {
+  uint64_t value = thrift_varint(t);
+  return (int64_t)(value >> 1) ^ -(int64_t)(value & 1);
+}
+
+static void thrift_skip_bytes(Thrift *t, uint64_t nbytes) {
+  if (nbytes > LONGEST_HEADER) t->is_wrong = 1;
+  else if (nbytes > (uint64_t)(t->stop - t->next)) t->is_short = 1;
+  else t->next += nbytes;
+}
+
+/* Reads the structs of a page header: depth 0 the header, 1 what it says of its kind, deeper ones are passed over. */
+static void thrift_struct(Thrift *t, Header *header, int depth, int body) {
+  int64_t field = 0;
+  while (!t->is_short && !t->is_wrong) {
+    uint8_t head = thrift_byte(t);
+    int type = head & 0x0F;
+    if (head == 0) return;
+    field = head >> 4 ? field + (head >> 4) : thrift_int(t);
+    if (type == 1 || type == 2) {
+      if (depth == 1 && body == 8 && field == 7) header->is_compressed = type == 1;
+    } else if (type == 3) {
+      thrift_byte(t);
+    } else if (type >= 4 && type <= 6) {
+      int64_t value = thrift_int(t);
+      if (depth == 0) {
+        if (field == 1) header->kind = value;
+        if (field == 2) header->plain_bytes = value;
+        if (field == 3) header->page_bytes = value;
+      } else if (depth == 1 && body == 5) {
+        if (field == 1) header->values = value;
+        if (field == 2) header->encoding = value;
+        if (field == 3) header->levels_encoding = value;
+      } else if (depth == 1 && body == 7) {
+        if (field == 1) header->values = value;
+        if (field == 2) header->encoding = value;
+      } else if (depth == 1 && body == 8) {
+        if (field == 1) header->values = value;
+        if (field == 2) header->nulls = value;
+        if (field == 4) header->encoding = value;
+        if (field == 5) header->levels_bytes = value;
+        if (field == 6) header->repetition_bytes = value;
+      }
+    } else if (type == 7) {
+      thrift_skip_bytes(t, 8);
+    } else if (type == 8) {
+      thrift_skip_bytes(t, thrift_varint(t));
+    } else if (type == 12 && depth < 8) {
+      thrift_struct(t, header, depth + 1, depth == 0 ? (int)field : 0);
+    } else {
+      t->is_wrong = 1;
+    }
+  }
+}
+
+static int read_header(Group *group, const Column *column, Header *header) {
+  uint8_t first[128], *more = NULL;
+  int code = OTHER;
+  for (int64_t nbytes = sizeof first; nbytes <= LONGEST_HEADER; nbytes *= 8) {
+    int64_t there = column->end - column->at < nbytes ? column->end - column->at : nbytes;
+    if (nbytes > (int64_t)sizeof first) {
+      free(more);
+      if (!(more = malloc((size_t)nbytes))) return NO_MEMORY;
+    }
+    uint8_t *bytes = more ? more : first;
+    if ((code = fetch(group, column->at, there, bytes)) != OK) break;
+    Thrift t = {bytes, bytes + there, 0, 0};
+    *header = (Header){.kind = -1, .plain_bytes = -1, .page_bytes = -1, .values = -1, .encoding = -1,
+                       .levels_encoding = -1, .is_compressed = 1};
+    thrift_struct(&t, header, 0, 0);
+    header->nbytes = t.next - bytes;
+    code = t.is_wrong || (t.is_short && there < nbytes) ? OTHER : OK;
+    if (t.is_wrong || !t.is_short) break;
+    code = OTHER;
+  }
+  free(more);
+  return code;
+}
+
+/* ---- decompression: from `in` to exactly `out_bytes` at `out`, behind which there is SLACK ---- */
+
+INLINE int copy_match(uint8_t **at, const uint8_t *begin, const uint8_t *end, uint64_t offset, uint64_t length) {
+  uint8_t *out = *at;
+  if (offset == 0 || offset > (uint64_t)(out - begin) || length > (uint64_t)(end - out)) return OTHER;
+  const uint8_t *from = out - offset;
+  *at = out + length;
+  if (offset >= 16) {
+    for (uint64_t done = 0; done < length; done += 16) memcpy(out + done, from + done, 16);
+  } else if (offset >= 8) {
+    for (uint64_t done = 0; done < length; done += 8) memcpy(out + done, from + done, 8);
+  } else {
+    for (uint64_t done = 0; done < length; done++) out[done] = from[done];
+  }
+  return OK;
+}
+
+INLINE int copy_literal(const uint8_t **in, const uint8_t *stop, uint8_t **at, const uint8_t *end, uint64_t length) {
+  if (length > (uint64_t)(stop - *in) || length > (uint64_t)(end - *at)) return OTHER;
+  if (length <= 16 && stop - *in >= 16) memcpy(*at, *in, 16);
+  else memcpy(*at, *in, (size_t)length);
+  *in += length, *at += length;
+  return OK;
+}
+
+static int snappy(const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out_bytes) {
+  const uint8_t *stop = in + in_bytes, *end = out + out_bytes;
+  uint8_t *at = out;
+  Thrift length_of = {in, stop, 0, 0};
+  uint64_t total = thrift_varint(&length_of);
+  if (length_of.is_short || length_of.is_wrong || total != (uint64_t)out_bytes) return OTHER;
+  in = length_of.next;
+  while (in < stop) {
+    uint8_t tag = *in++;
+    uint64_t length = (uint64_t)(tag >> 2) + 1, offset;
+    uint32_t extra = 0;
+    switch (tag & 3) {
+      case 0:
+        if (length > 60) {
+          int64_t nbytes = (int64_t)length - 60;
+          if (stop - in < nbytes) return OTHER;
+          memcpy(&extra, in, (size_t)nbytes);
+          length = (uint64_t)extra + 1, in += nbytes;
+        }
+        if (copy_literal(&in, stop, &at, end, length)) return OTHER;
+        continue;
+      case 1:
+        if (stop - in < 1) return OTHER;
+        length = (uint64_t)((tag >> 2) & 7) + 4;
+        offset = (uint64_t)(tag >> 5) << 8 | *in++;
+        break;
+      case 2:
+        if (stop - in < 2) return OTHER;
+        memcpy(&extra, in, 2);
+        offset = extra, in += 2;
+        break;
+      default:
+        if (stop - in < 4) return OTHER;
+        memcpy(&extra, in, 4);
+        offset = extra, in += 4;
+    }
+    if (copy_match(&at, out, end, offset, length)) return OTHER;
+  }
+  return at == end ? OK : OTHER;
+}
+
+static int lz4_length(const uint8_t **in, const uint8_t *stop, uint64_t *length) {
+  uint8_t byte = 255;
+  while (byte == 255) {
+    if (*in >= stop) return OTHER;
+    byte = *(*in)++;
+    *length += byte;
+  }
+  return OK;
+}
+
+static int lz4(const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out_bytes) {
+  const uint8_t *stop = in + in_bytes, *end = out + out_bytes;
+  uint8_t *at = out;
+  while (in < stop) {
+    uint8_t token = *in++;
+    uint64_t length = token >> 4;
+    if (length == 15 && lz4_length(&in, stop, &length)) return OTHER;
+    if (copy_literal(&in, stop, &at, end, length)) return OTHER;
+    if (in == stop) break;  /* the last sequence has no match */
+    if (stop - in < 2) return OTHER;
+    uint64_t offset = (uint64_t)in[0] | (uint64_t)in[1] << 8;
+    in += 2;
+    length = token & 15;
+    if (length == 15 && lz4_length(&in, stop, &length)) return OTHER;
+    if (copy_match(&at, out, end, offset, length + 4)) return OTHER;
+  }
+  return at == end ? OK : OTHER;
+}
+
+/* Puts `out_bytes` of a page that takes `nbytes` in the file at `out`. */
+static int unpacked(Group *group, int codec, int64_t at, int64_t nbytes, uint8_t *out, int64_t out_bytes) {
+  int code;
+  if (codec == PLAIN_CODEC) return nbytes == out_bytes ? fetch(group, at, nbytes, out) : OTHER;
+  const uint8_t *in;
+  if (group->base) {
+    if (at < 0 || nbytes < 0 || at > group->size - nbytes) return ENDED;
+    in = group->base + at;
+  } else {
+    if ((code = reserve(&group->raw, nbytes)) || (code = fetch(group, at, nbytes, group->raw.bytes))) return code;
+    in = group->raw.bytes;
+  }
+  return codec == SNAPPY ? snappy(in, nbytes, out, out_bytes) : lz4(in, nbytes, out, out_bytes);
+}
+
+/* ---- levels and codes: runs of one value, and of values packed by bits ---- */
+
+static int run_header(const uint8_t **next, const uint8_t *stop, uint64_t *header) {
+  Thrift t = {*next, stop, 0, 0};
+  *header = thrift_varint(&t);
+  *next = t.next;
+  return t.is_short || t.is_wrong ? OTHER : OK;
+}
+
+/* Whether the definition levels of a page say that no value is null. */
+static int all_defined(const uint8_t *next, const uint8_t *stop, int64_t values) {
+  while (values > 0) {
+    uint64_t header, count;
+    if (run_header(&next, stop, &header)) return 0;
+    count = header >> 1;
+    if (header & 1) {
+      if (count > (uint64_t)(stop - next)) return 0;
+      for (uint64_t byte = 0; byte < count && values > 0; byte++, values -= 8) {
+        uint8_t mask = values >= 8 ? 0xFF : (uint8_t)((1 << values) - 1);
+        if ((next[byte] & mask) != mask) return 0;
+      }
+      next += count;
+    } else {
+      if (next >= stop || *next++ != 1 || count == 0) return 0;
+      values = count > (uint64_t)values ? 0 : values - (int64_t)count;
+    }
+    if (count == 0) return 0;
+  }
+  return 1;
+}
+
+INLINE void unpack_bits(const uint8_t *in, uint32_t *out, int64_t count, const int bits) {
+  for (int64_t i = 0; i < count; i += 8, in += bits)
+    for (int j = 0; j < 8; j++) {
+      uint64_t word;
+      memcpy(&word, in + (j * bits >> 3), 8);
+      out[i + j] = (uint32_t)((word >> (j * bits & 7)) & ((UINT64_C(1) << bits) - 1));
+    }
+}
+
+/* Unpacks codes, a multiple of 8; up to 8 bytes behind the last one are read in vain. */
+FOR_EACH_TARGET static void unpack(const uint8_t *in, uint32_t *out, int64_t count, int bits) {
+  switch (bits) {
+#define BITS(n) case n: unpack_bits(in, out, count, n); break;
+    BITS(1) BITS(2) BITS(3) BITS(4) BITS(5) BITS(6) BITS(7) BITS(8) BITS(9) BITS(10) BITS(11) BITS(12) BITS(13)
+    BITS(14) BITS(15) BITS(16) BITS(17) BITS(18) BITS(19) BITS(20) BITS(21) BITS(22) BITS(23) BITS(24) BITS(25)
+    BITS(26) BITS(27) BITS(28) BITS(29) BITS(30) BITS(31) BITS(32)
+    default: memset(out, 0, (size_t)count * sizeof *out);
+  }
+}
+
+FOR_EACH_TARGET static uint32_t largest(const uint32_t *codes, int64_t count) {
+  uint32_t most = 0;
+  for (int64_t i = 0; i < count; i++) most = codes[i] > most ? codes[i] : most;
+  return most;
+}
+
+/* A function of a width that is known where it is compiled, for each of those that numbers have. */
+#define FOR_WIDTH(width, does) \
+  switch (width) { \
+    case 1: does(1); break; \
+    case 2: does(2); break; \
+    case 4: does(4); break; \
+    case 8: does(8); break; \
+    default: does(width); \
+  }
+
+static void fill(const uint8_t *value, int64_t width, int64_t count, uint8_t *out) {
+#define FILL(w) for (int64_t i = 0; i < count; i++) memcpy(out + (w) * i, value, (size_t)(w))
+  FOR_WIDTH(width, FILL)
+}
+
+/* Keeps the low bytes of each value; `out` may be `in`. */
+static void narrow(const uint8_t *in, int64_t width, int64_t count, int64_t kept, uint8_t *out) {
+  if (width == 4 && kept == 1) for (int64_t i = 0; i < count; i++) out[i] = in[4 * i];
+  else for (int64_t i = 0; i < count; i++) memmove(out + kept * i, in + width * i, (size_t)kept);
+}
+
+FOR_EACH_TARGET static void look_up(
+    const uint32_t *codes, int64_t count, const uint8_t *entries, int64_t width, uint8_t *out) {
+#define LOOK_UP(w) for (int64_t i = 0; i < count; i++) memcpy(out + (w) * i, entries + (w) * (int64_t)codes[i], (size_t)(w))
+  FOR_WIDTH(width, LOOK_UP)
+}
+
+static int begin_run(Column *column) {
+  uint64_t header;
+  if (run_header(&column->next, column->stop, &header) || header >> 1 == 0) return OTHER;
+  uint64_t count = header >> 1, there = (uint64_t)(column->stop - column->next);
+  column->is_literal = (int)(header & 1);
+  column->run_done = 0;
+  if (column->is_literal) {
+    /* The last group may lack the bytes behind the last value. */
+    uint64_t nbytes = column->bits && count > there ? there : count * (uint64_t)column->bits;
+    column->run_left = count > MOST_PAGE_BYTES ? MOST_PAGE_BYTES : (int64_t)count * 8;
+    column->run = column->next;
+    column->next += nbytes > there ? there : nbytes;
+    return OK;
+  }
+  int nbytes = (column->bits + 7) / 8;
+  if (there < (uint64_t)nbytes) return OTHER;
+  column->repeated = 0;
+  memcpy(&column->repeated, column->next, (size_t)nbytes);
+  column->next += nbytes;
+  column->run_left = count > INT64_MAX ? INT64_MAX : (int64_t)count;
+  return (int64_t)column->repeated < column->entries ? OK : OTHER;
+}
+
+static int look_up_rows(Column *column, int64_t rows, uint8_t *out) {
+  uint32_t codes[BLOCK + 8];
+  while (rows > 0) {
+    if (column->run_left == 0 && begin_run(column)) return OTHER;
+    int64_t some = rows < column->run_left ? rows : column->run_left;
+    if (column->is_literal) {
+      if (some > BLOCK) some = BLOCK;
+      int64_t skipped = column->run_done % 8, whole = (skipped + some + 7) / 8 * 8;
+      const uint8_t *from = column->run + column->run_done / 8 * column->bits;
+      /* What is read beyond these bytes is less than a group of 8 codes and 8 bytes, and so within SLACK. */
+      if (column->next - from < ((skipped + some) * column->bits + 7) / 8) return OTHER;
+      unpack(from, codes, whole, column->bits);
+      if ((int64_t)largest(codes + skipped, some) >= column->entries) return OTHER;
+      look_up(codes + skipped, some, column->dictionary.bytes, column->out, out);
+    } else {
+      fill(column->dictionary.bytes + column->repeated * column->out, column->out, some, out);
+    }
+    column->run_done += some, column->run_left -= some, rows -= some, out += some * column->out;
+  }
+  return OK;
+}
+
+/* ---- pages ---- */
+
+static int read_dictionary(Group *group, Column *column, const Header *header) {
+  int is_plain = header->encoding == PLAIN || header->encoding == PLAIN_DICTIONARY;
+  int64_t nbytes = header->values * column->width;
+  int code;
+  if (column->entries >= 0 || !is_plain || header->plain_bytes != nbytes) return OTHER;
+  if ((code = reserve(&column->dictionary, nbytes))) return code;
+  int64_t at = column->at + header->nbytes;
+  if ((code = unpacked(group, column->codec, at, header->page_bytes, column->dictionary.bytes, nbytes))) return code;
+  if (column->out < column->width)
+    narrow(column->dictionary.bytes, column->width, header->values, column->out, column->dictionary.bytes);
+  column->entries = header->values;
+  return OK;
+}
+
+static int begin_page(Group *group, Column *column, const Header *header) {
+  int64_t at = column->at + header->nbytes, values = header->values, levels = 0;
+  int codec = header->is_compressed ? column->codec : PLAIN_CODEC, code;
+  if (values > column->rows) return OTHER;
+  if (header->plain_bytes > values * (column->width + 8) + LONGEST_HEADER) return OTHER;
+  int is_coded = header->encoding == RLE_DICTIONARY || header->encoding == PLAIN_DICTIONARY;
+  if (!is_coded && header->encoding != PLAIN) return OTHER;
+  int has_levels = header->kind == DATA_PAGE ? column->optional : header->levels_bytes > 0;
+  if (header->kind == DATA_PAGE_V2) {
+    levels = header->levels_bytes;
+    if (header->nulls || header->repetition_bytes || levels < 0 || levels > header->page_bytes) return OTHER;
+    if (levels > header->plain_bytes) return OTHER;
+  } else if (column->optional && header->levels_encoding != RLE) {
+    return OTHER;
+  }
+  column->rows -= values;
+  column->left = values;
+  if (codec == PLAIN_CODEC && !is_coded && !has_levels && column->out == column->width && !group->base) {
+    if (header->page_bytes != header->plain_bytes || header->page_bytes != values * column->width) return OTHER;
+    column->kind = IN_FILE;
+    column->place = at;
+    return OK;
+  }
+  int64_t nbytes = header->plain_bytes - levels;
+  if ((code = reserve(&column->page, nbytes))) return code;
+  if ((code = unpacked(group, codec, at + levels, header->page_bytes - levels, column->page.bytes, nbytes))) return code;
+  column->next = column->page.bytes;
+  column->stop = column->next + nbytes;
+  if (header->kind == DATA_PAGE && has_levels) {
+    uint32_t length;
+    if (nbytes < 4) return OTHER;
+    memcpy(&length, column->next, 4);
+    column->next += 4;
+    if (length > (uint64_t)(column->stop - column->next)) return OTHER;
+    if (!all_defined(column->next, column->next + length, values)) return OTHER;
+    column->next += length;
+  }
+  if (!is_coded) {
+    column->kind = IN_MEMORY;
+    return column->stop - column->next == values * column->width ? OK : OTHER;
+  }
+  column->kind = CODED;
+  column->run_left = 0;
+  if (column->entries < 0 || column->next >= column->stop) return OTHER;
+  column->bits = *column->next++;
+  return column->bits <= 32 ? OK : OTHER;
+}
+
+static int next_page(Group *group, Column *column) {
+  Header header;
+  int code;
+  if (column->at >= column->end) return ENDED;
+  if ((code = read_header(group, column, &header))) return code;
+  int64_t room = column->end - column->at - header.nbytes;
+  if (header.page_bytes < 0 || header.page_bytes > room || header.plain_bytes < 0) return OTHER;
+  if (header.plain_bytes > MOST_PAGE_BYTES || header.values < 0 || header.values > MOST_PAGE_BYTES) return OTHER;
+  if (header.kind == DICTIONARY_PAGE) code = read_dictionary(group, column, &header);
+  else if (header.kind == DATA_PAGE || header.kind == DATA_PAGE_V2) code = begin_page(group, column, &header);
+  else code = OTHER;
+  column->at += header.nbytes + header.page_bytes;
+  return code;
+}
+
+static int read_rows(Group *group, Column *column, int64_t rows, uint8_t *out) {
+  int code = OK;
+  while (rows > 0 && code == OK) {
+    if (column->left == 0) {
+      code = next_page(group, column);
+      continue;
+    }
+    int64_t some = rows < column->left ? rows : column->left, nbytes = some * column->out;
+    if (column->kind == IN_FILE) {
+      code = fetch(group, column->place, nbytes, out);
+      column->place += nbytes;
+    } else if (column->kind == CODED) {
+      code = look_up_rows(column, some, out);
+    } else {
+      if (column->out == column->width) memcpy(out, column->next, (size_t)nbytes);
+      else narrow(column->next, column->width, some, column->out, out);
+      column->next += some * column->width;
+    }
+    column->left -= some, rows -= some, out += nbytes;
+  }
+  return code;
+}
+
+/* ---- rows put into order ---- */
+
+/* Arrow's C data interface: what a record batch is exported as, its columns being the children. */
+typedef struct ArrowArray {
+  int64_t length, null_count, offset, n_buffers, n_children;
+  const void **buffers;
+  struct ArrowArray **children, *dictionary;
+  void (*release)(struct ArrowArray *);
+  void *private_data;
+} ArrowArray;
+
+FOR_EACH_TARGET static void take(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t width, uint8_t *out) {
+#define TAKE(w) for (int64_t i = 0; i < count; i++) memcpy(out + (w) * i, in + (w) * (int64_t)rows[i], (size_t)(w))
+  FOR_WIDTH(width, TAKE)
+}
+
+static const uint8_t *values_of(const ArrowArray *batch, int64_t column, int64_t width) {
+  const ArrowArray *child = batch->children[column];
+  return (const uint8_t *)child->buffers[1] + (child->offset + batch->offset) * width;
+}
+
+#define MATRIX_BLOCK_BYTES (1 << 14)  /* of rows that are written column by column: measured, those that stay in the first cache */
+
+/* ---- what Python calls ---- */
+
+/* Puts rows of record batches, as if they lay end to end, into order: row i of `outs` becomes row `rows[i]` of them.
+ * Columns are without nulls, of `widths` bytes a row. The batches are released. */
+int batches_take(
+    ArrowArray *batches, int64_t batch_count, int64_t column_count, const int64_t *widths, const uint32_t *rows,
+    int64_t count, uint8_t *const *outs) {
+  int64_t total = 0, widest = 1;
+  for (int64_t b = 0; b < batch_count; b++) total += batches[b].length;
+  for (int64_t c = 0; c < column_count; c++) widest = widths[c] > widest ? widths[c] : widest;
+  uint8_t *joined = batch_count > 1 ? malloc((size_t)(total * widest)) : NULL;
+  int code = batch_count > 1 && !joined ? NO_MEMORY : OK;
+  for (int64_t c = 0; c < column_count && code == OK; c++) {
+    int64_t width = widths[c], at = 0;
+    for (int64_t b = 0; b < batch_count && joined; b++) {
+      int64_t nbytes = batches[b].length * width;
+      if (nbytes) memcpy(joined + at, values_of(&batches[b], c, width), (size_t)nbytes);
+      at += nbytes;
+    }
+    if (count) take(joined ? joined : values_of(&batches[0], c, width), rows, count, width, outs[c]);
+  }
+  free(joined);
+  for (int64_t b = 0; b < batch_count; b++)
+    if (batches[b].release) batches[b].release(&batches[b]);
+  return code;
+}
+
+/* Column chunks to be read forward. Each of `count` lines of 7 numbers says: first byte in the file, byte behind the
+ * last, rows, bytes of a value, bytes of it to deliver, codec, whether there may be nulls. NULL: no memory. */
+void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
+  Group *group = calloc(1, sizeof(Group) + (size_t)count * sizeof(Column));
+  if (!group) return NULL;
+  group->file = file, group->base = base, group->size = size, group->count = count;
+  for (int64_t i = 0; i < count; i++, lines += 7) {
+    Column *column = &group->columns[i];
+    column->at = lines[0], column->end = lines[1], column->rows = lines[2];
+    column->width = lines[3], column->out = lines[4];
+    column->codec = (int)lines[5], column->optional = (int)lines[6];
+    column->entries = -1;
+  }
+  return group;
+}
+
+/* Writes the next rows of each column at `out` plus its offset. Not 0: nothing more can be read from these chunks. */
+int chunks_read(void *chunks, int64_t rows, uint8_t *out, const int64_t *offsets) {
+  Group *group = chunks;
+  for (int64_t i = 0; i < group->count; i++) {
+    int code = read_rows(group, &group->columns[i], rows, out + offsets[i]);
+    if (code) return code;
+  }
+  return OK;
+}
+
+void chunks_close(void *chunks) {
+  Group *group = chunks;
+  for (int64_t i = 0; i < group->count; i++) {
+    free(group->columns[i].page.bytes);
+    free(group->columns[i].dictionary.bytes);
+  }
+  free(group->raw.bytes);
+  free(group);
+}
+
+/* Puts columns of `width` bytes a value side by side: `out` is their matrix in C order. */
+void columns_join(const uint8_t *const *columns, int64_t column_count, int64_t width, int64_t rows, uint8_t *out) {
+  int64_t stride = column_count * width, at_once = MATRIX_BLOCK_BYTES / stride + 1;
+  for (int64_t first = 0; first < rows; first += at_once) {
+    int64_t some = rows - first < at_once ? rows - first : at_once;
+    for (int64_t c = 0; c < column_count; c++) {
+      const uint8_t *in = columns[c] + first * width;
+      uint8_t *to = out + first * stride + c * width;
+#define JOIN(w) for (int64_t i = 0; i < some; i++) memcpy(to + i * stride, in + (w) * i, (size_t)(w))
+      FOR_WIDTH(width, JOIN)
+    }
+  }
+}

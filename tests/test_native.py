@@ -1,0 +1,327 @@
+"""Numbers decoded by the kernels: equal to what Arrow decodes, and left to Arrow wherever pages are not as expected."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, native, window
+from parquet_loader import chunks as reading
+from parquet_loader.native import Known, NativeChunks, NotDecodedError, known_chunks, take_rows
+
+pytestmark = pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
+
+TYPES = [
+    pa.int8(),
+    pa.uint8(),
+    pa.int16(),
+    pa.uint16(),
+    pa.int32(),
+    pa.uint32(),
+    pa.int64(),
+    pa.uint64(),
+    pa.float32(),
+    pa.float64(),
+    pa.binary(3),
+    pa.binary(700),
+]
+CODECS = ["none", "snappy", "lz4"]
+
+
+def values(type_: pa.DataType, rows: int, distinct: int, seed: int = 0) -> pa.Array:
+    """Random values of which so many differ, in runs and mixed."""
+    rng = np.random.default_rng(seed)
+    width = type_.bit_width // 8
+    which = rng.integers(0, distinct, rows)
+    runs = rng.integers(0, 2, rows // 50 + 1).astype(bool).repeat(50)[:rows]
+    which[runs] = which[runs] // 7 * 0
+    entries = rng.integers(0, 256, (distinct, width)).astype(np.uint8)
+    return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(np.ascontiguousarray(entries[which]))])
+
+
+def known(path: Path, group: int = 0) -> Known:
+    footer = pq.read_metadata(path)
+    schema = footer.schema.to_arrow_schema()
+    return known_chunks(footer, group, schema.names, schema)
+
+
+def raw(array: pa.Array) -> bytes:
+    """What an array of numbers holds, NaN of its own bits included."""
+    width = array.type.bit_width // 8
+    return bytes(memoryview(array.buffers()[1])[array.offset * width :][: len(array) * width])
+
+
+def is_same(one: pa.Array, other: pa.Array) -> bool:
+    return bool(one.type == other.type and len(one) == len(other) and raw(one) == raw(other))
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    types=st.lists(st.sampled_from(TYPES), min_size=1, max_size=4),
+    rows=st.integers(1, 5000),
+    distinct=st.sampled_from([1, 2, 3, 40, 1000, 5000]),
+    codec=st.sampled_from(CODECS),
+    dictionary=st.booleans(),
+    nullable=st.booleans(),
+    page_bytes=st.sampled_from([100, 3000, 2**20]),
+    dictionary_bytes=st.sampled_from([500, 2**20]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    in_memory=st.booleans(),
+    steps=st.lists(st.integers(1, 3000), max_size=6),
+)
+def test_any_numbers_are_those_that_arrow_decodes(
+    tmp_path_factory: pytest.TempPathFactory,
+    types: list[pa.DataType],
+    rows: int,
+    distinct: int,
+    codec: str,
+    dictionary: bool,
+    nullable: bool,
+    page_bytes: int,
+    dictionary_bytes: int,
+    version: str,
+    in_memory: bool,
+    steps: list[int],
+) -> None:
+    path = tmp_path_factory.mktemp("native") / "a.parquet"
+    arrays = [values(type_, rows, distinct, seed) for seed, type_ in enumerate(types)]
+    schema = pa.schema([pa.field(f"c{i}", a.type, nullable=nullable) for i, a in enumerate(arrays)])
+    pq.write_table(
+        pa.Table.from_arrays(arrays, schema=schema),
+        path,
+        compression=codec,
+        use_dictionary=dictionary,
+        data_page_size=page_bytes,
+        dictionary_pagesize_limit=dictionary_bytes,
+        data_page_version=version,
+        write_batch_size=max(1, page_bytes // 8),
+    )
+    chunks = known(path)
+    assert chunks.names == schema.names
+    expected = pq.read_table(path).combine_chunks()
+    with NativeChunks(pa.py_buffer(path.read_bytes()) if in_memory else str(path), chunks) as native_chunks:
+        at = 0
+        for step in [*steps, rows]:
+            some = min(step, rows - at)
+            if some:
+                for number, array in enumerate(native_chunks.read(some)):
+                    assert is_same(array, expected.column(number).chunk(0).slice(at, some))
+            at += some
+        with pytest.raises(NotDecodedError):
+            native_chunks.read(1)
+
+
+@pytest.mark.parametrize(
+    ("array", "options"),
+    [
+        (pa.array([1, None, 3]), {}),
+        (pa.array([1, 2, 3]), {"write_statistics": False}),
+        (pa.array([1, 2, 3]), {"compression": "zstd"}),
+        (pa.array([1, 2, 3]), {"use_dictionary": False, "column_encoding": {"c": "DELTA_BINARY_PACKED"}}),
+        (pa.array([1, 2, 3], pa.float32()), {"use_dictionary": False, "column_encoding": {"c": "BYTE_STREAM_SPLIT"}}),
+        (pa.array([True, False, True]), {}),
+        (pa.array(["a", "b", "c"]), {}),
+        (pa.array([[1], [2], [3]]), {}),
+        (pa.array([{"x": 1}, {"x": 2}, {"x": 3}]), {}),
+        (pa.array([1, 2, 3], pa.timestamp("ms")), {}),
+        (pa.array([1, 2, 3], pa.float16()), {}),
+    ],
+)
+def test_what_the_kernels_do_not_know_is_left_to_arrow(
+    tmp_path: Path, array: pa.Array, options: dict[str, Any]
+) -> None:
+    pq.write_table(pa.table({"c": array}), tmp_path / "a.parquet", **options)
+    assert known(tmp_path / "a.parquet").names == []
+
+
+def damaged(path: Path, at: int, byte: int) -> pa.Buffer:
+    whole = bytearray(path.read_bytes())
+    whole[at] = byte
+    return pa.py_buffer(bytes(whole))
+
+
+@pytest.mark.parametrize(
+    ("codec", "dictionary", "version"), list(itertools.product(CODECS, [True, False], ["1.0", "2.0"]))
+)
+def test_a_byte_that_was_changed_anywhere_gives_what_arrow_gives_or_is_left_to_it(
+    tmp_path: Path, codec: str, dictionary: bool, version: str
+) -> None:
+    path, rows = tmp_path / "a.parquet", 1000
+    arrays = [values(pa.int32(), rows, 60), values(pa.int8(), rows, 3, 1)]
+    table = pa.table(arrays, schema=pa.schema([pa.field("a", pa.int32()), pa.field("b", pa.int8())]))
+    options: dict[str, Any] = {"data_page_size": 1000, "write_batch_size": 100, "data_page_version": version}
+    pq.write_table(table, path, compression=codec, use_dictionary=dictionary, **options)
+    chunks, footer = known(path), pq.read_metadata(path)
+    end = footer.row_group(0).column(1).total_compressed_size + footer.row_group(0).column(0).total_compressed_size
+    rng, decoded = np.random.default_rng(0), 0
+    for at, byte in zip(rng.integers(4, 4 + end, 600).tolist(), rng.integers(0, 256, 600).tolist(), strict=True):
+        buffer = damaged(path, at, byte)
+        try:
+            with NativeChunks(buffer, chunks) as native_chunks:
+                found = native_chunks.read(rows)
+        except NotDecodedError:
+            continue
+        decoded += 1
+        try:
+            expected = pq.ParquetFile(pa.BufferReader(buffer), metadata=footer).read(use_threads=False)
+        except (OSError, ValueError):
+            continue  # Arrow is stricter with fields of headers that values do not depend on
+        assert all(is_same(f, e.combine_chunks()) for f, e in zip(found, expected.columns, strict=True)), at
+    assert decoded
+
+
+def test_a_file_that_ends_early_is_left_to_arrow(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": np.arange(10_000)}), path, compression="none", use_dictionary=False)
+    chunks = known(path)
+    os.truncate(path, 20_000)
+    with NativeChunks(str(path), chunks) as native_chunks, pytest.raises(NotDecodedError):
+        native_chunks.read(10_000)
+    with NativeChunks(pa.py_buffer(path.read_bytes()), chunks) as native_chunks, pytest.raises(NotDecodedError):
+        native_chunks.read(10_000)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    types=st.lists(st.sampled_from(TYPES), min_size=1, max_size=5),
+    lengths=st.lists(st.integers(0, 300), min_size=1, max_size=5).filter(any),
+    count=st.integers(0, 500),
+    offset=st.integers(0, 5),
+)
+def test_rows_of_batches_are_put_into_any_order(
+    types: list[pa.DataType], lengths: list[int], count: int, offset: int
+) -> None:
+    pieces = [
+        pa.RecordBatch.from_arrays(
+            [values(type_, length + offset, 100, seed).slice(offset) for seed, type_ in enumerate(types)],
+            names=[f"c{i}" for i in range(len(types))],
+        )
+        for length in lengths
+    ]
+    rows = np.random.default_rng(0).integers(0, sum(lengths), count).astype(np.uint32)
+    outs = [np.zeros((count, type_.bit_width // 8), np.uint8) for type_ in types]
+    take_rows(pieces, rows, outs)
+    taken = pa.Table.from_batches(pieces).take(pa.array(rows)).combine_chunks()
+    assert [out.tobytes() for out in outs] == [raw(column.chunk(0)) if count else b"" for column in taken.columns]
+
+
+def batches(root: Path, **arguments: Any) -> list[dict[str, Any]]:
+    with BatchedDataLoader(str(root), 64, output_options=OutputOptions(format="numpy"), **arguments) as loader:
+        return [dict(batch) for batch in loader]
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Row groups that the kernels know whole, in part, and not at all."""
+    rng = np.random.default_rng(0)
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"compression": {"a": "zstd", "b": "snappy"}},
+        {"compression": "zstd"},
+        {"use_dictionary": False},
+    ]
+    for number, options in enumerate(kinds):
+        table = pa.table(
+            {
+                "a": rng.integers(0, 100, 3000).astype(np.int16),
+                "b": rng.random(3000),
+                "t": [f"row {i}" for i in range(3000)],
+            }
+        )
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=700, **options)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"shuffle": True, "window_rows": 500},
+        {"shuffle": True, "window_rows": 5000, "columns": ["b", "a"]},
+        {"shuffle": True, "window_rows": 2000, "isolation": "process"},
+    ],
+)
+def test_batches_are_the_same_with_and_without(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+) -> None:
+    found = batches(mixed, **arguments)
+    monkeypatch.setattr(reading, "IS_BUILT", False)
+    monkeypatch.setattr(window, "IS_BUILT", False)
+    monkeypatch.setenv("PARQUET_LOADER_NATIVE", "0")
+    expected = batches(mixed, **arguments)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        assert all(np.array_equal(one[name], other[name]) for name in ("a", "b") if name in one)
+
+
+@pytest.mark.parametrize("options", [ReadOptions(verify_checksums=True), ReadOptions(memory_map=True)])
+def test_options_that_the_kernels_lack_are_arrows(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch, options: ReadOptions
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("decoded by the kernels")
+
+    monkeypatch.setattr(reading, "NativeChunks", refuse)
+    assert len(batches(mixed, read_options=options)) == -(-12_000 // 64)
+
+
+@pytest.mark.parametrize("window_rows", [200, 4000])
+def test_damage_is_said_as_arrow_says_it(mixed: Path, monkeypatch: pytest.MonkeyPatch, window_rows: int) -> None:
+    path = mixed / "0.parquet"
+    chunk = pq.read_metadata(path).row_group(1).column(1)
+    with path.open("r+b") as file:
+        file.seek(chunk.data_page_offset + 40)
+        file.write(bytes(range(200)))
+    times = path.stat()
+    said = []
+    for is_built in (True, False):
+        monkeypatch.setattr(reading, "IS_BUILT", is_built)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        with pytest.raises(DataError, match=r"0\.parquet.*row group 1.*column 'b'") as caught:
+            batches(mixed, shuffle=True, window_rows=window_rows, columns=["a", "b"])
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def library_of(compiler: str, name: str) -> str:
+    asked = [compiler, f"-print-file-name={name}"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(found).is_absolute():
+        pytest.skip(f"gcc has no {name}")
+    return found
+
+
+@pytest.mark.slow
+def test_no_byte_is_touched_that_is_not_theirs(tmp_path: Path) -> None:
+    """The tests of damage again, with kernels that look at every access."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no gcc, whose address sanitizer this needs")
+    source, library = Path(native.__file__).with_name("kernels.c"), tmp_path / "kernels.so"
+    flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DONE_TARGET"]
+    subprocess.run([compiler, *flags, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    environment = {
+        **os.environ,
+        # Arrow's exceptions are thrown through the sanitizer, which has to find the C++ library first.
+        "LD_PRELOAD": " ".join(library_of(compiler, name) for name in ("libasan.so", "libstdc++.so")),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PARQUET_LOADER_KERNELS": str(library),
+    }
+    chosen = "arrow_decodes or changed_anywhere or ends_early or any_order"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, __file__]
+    root = Path(__file__).parent.parent
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
