@@ -1,7 +1,8 @@
 """Virtual environments, one a system, built from the pins in benchmarks/requirements/.
 
 ``<name>.txt`` is installed as pip does it; ``<name>.no-deps.txt``, where there is one, afterwards and without looking
-at what its packages ask for, because Petastorm asks for what torch refuses.
+at what its packages ask for, because Petastorm asks for what torch refuses. In ``ours`` the checkout itself is installed,
+so that its kernels are compiled.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.suite.places import REQUIREMENTS
+from benchmarks.suite.places import REQUIREMENTS, ROOT
 
+COMPILED = (ROOT / "hatch_build.py", ROOT / "parquet_loader" / "native" / "kernels.c")
 PYTHON_OF = {"petastorm": "3.11"}  # pyarrow 14, numpy 1 and pandas 2.1 have wheels for it
 
 
@@ -66,10 +68,13 @@ class Environment:
         for path in self.requirements:
             pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(path)]
             self._call([*pip, "--no-deps"] if path.name.endswith(".no-deps.txt") else pip)
+        if self.name == "ours":
+            self._call([str(self.python), "-m", "pip", "install", "--quiet", "--no-deps", "--editable", str(ROOT)])
         (self.folder / "built").write_text(self._digest())
 
     def _digest(self) -> str:
-        return hashlib.sha256(b"".join(path.read_bytes() for path in self.requirements)).hexdigest()
+        sources = (*self.requirements, *(COMPILED if self.name == "ours" else ()))
+        return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
     def _call(self, command: list[str]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
