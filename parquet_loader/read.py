@@ -191,11 +191,14 @@ class Reader:
         self.chunks.check_unchanged(row_group)
 
     def _rows_at_once(self, row_group: int, raw: Mapping[str, RawColumn], batch_rows: int) -> int:
-        """Return how many rows a piece has: more where none of its columns is decoded, so that it takes no memory."""
-        decoder = self._decoder(row_group)
-        if len(raw) < len(decoder.columns):
+        """Return how many rows a piece has: more where few of its bytes are decoded, and so take memory."""
+        widths = [column.row_bytes for column in self._decoder(row_group).columns]
+        raw_bytes = sum(self._decoder(row_group).raw_widths[name] for name in raw)
+        if not raw or None in widths:
             return batch_rows
-        return max(batch_rows, RAW_AT_ONCE_BYTES // sum(decoder.raw_widths[name] for name in raw))
+        row_bytes = sum(width or 0 for width in widths)
+        as_decoded = batch_rows * row_bytes // max(1, row_bytes - raw_bytes)
+        return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // raw_bytes))
 
     def _batches(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy) -> Iterator[pa.RecordBatch]:
         if not columns:

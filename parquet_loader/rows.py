@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from parquet_loader.arena import Allocation, Allocator, Arenas
 from parquet_loader.columns import Column
+from parquet_loader.native import IS_BUILT, take_rows
 from parquet_loader.pieces import RawRows
 from parquet_loader.types import IntArray
 
@@ -110,7 +111,7 @@ class StagedRows:
         self._allocator = allocator
         self._staged: dict[str, Rows] = {}
         self._out: dict[str, Allocation] = {}
-        self._indices: IntArray = np.zeros(0, np.int64)
+        self._indices: npt.NDArray[Any] = np.zeros(0, np.int64)
 
     def prepare(self) -> None:
         """Take memory for rows as they come."""
@@ -125,13 +126,14 @@ class StagedRows:
             copy_rows(column, table, raw, self._staged[column.name], places)
         return rows * sum(column.row_bytes or 0 for column in self._columns)
 
-    def order(self, carried: Mapping[str, Rows], order: IntArray) -> None:
-        """Fix the order: rows that the window before left, then these rows of the window as it was read."""
+    def order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
+        """Fix the order: rows that the window before left, and behind them the rows of the window as it was read."""
         if not self._columns:
             return
         before = len(next(iter(carried.values()))) if carried else 0
         begin = self._carried_rows - before
-        self._indices = np.concatenate([np.arange(begin, self._carried_rows), order + self._carried_rows])
+        # Where fewer rows were carried than planned, there is room before them.
+        self._indices = indices + indices.dtype.type(begin) if begin else indices
         for column in self._columns:
             if before:
                 self._staged[column.name][begin : self._carried_rows] = carried[column.name]
@@ -141,7 +143,10 @@ class StagedRows:
         """Put the rows of places ``start`` to ``stop`` there; different ranges may run in parallel."""
         for column in self._columns:
             out, indices = self._rows_of(column)[start:stop], self._indices[start:stop]
-            np.take(self._staged[column.name], indices, axis=0, out=out, mode="clip")
+            if IS_BUILT and indices.dtype == np.uint32:
+                take_rows(self._staged[column.name], indices, out)
+            else:
+                np.take(self._staged[column.name], indices, axis=0, out=out, mode="clip")
 
     def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
         """Return what is delivered, and the rows beyond, copied."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.columns import Column
 from parquet_loader.errors import DataError
-from parquet_loader.native import IS_BUILT, take_rows
+from parquet_loader.native import IS_BUILT, take_from_batches
 from parquet_loader.pieces import RawRows
 from parquet_loader.ragged import RaggedRows, ragged_rows
 from parquet_loader.rows import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows
@@ -220,21 +220,21 @@ class Assembly:
         if self._missing:
             order = order[~np.isin(self._slice_of(order), list(self._missing))]
         self._total_rows = carry.rows + len(order)
-        self._staged.order({c.name: carry.fixed[c.name] for c in self._parts.staged if carry.rows}, order)
+        indices = _behind(carry.rows, order)
+        self._staged.order({c.name: carry.fixed[c.name] for c in self._parts.staged if carry.rows}, indices)
         if self._parts.ragged:
             carried: IntArray = np.zeros(0, np.int64)
             if carry.rows:
                 arrival, _ = self._ragged.place({n: pa.chunked_array([a]) for n, a in carry.ragged.items()})
                 carried = np.arange(arrival, arrival + carry.rows)
-            indices = np.concatenate([carried, self._arrivals[order]])
-            self._left_ragged = self._ragged.order(indices, self._delivered_rows)
+            arrivals = np.concatenate([carried, self._arrivals[order]])
+            self._left_ragged = self._ragged.order(arrivals, self._delivered_rows)
         if self._parts.gathered and (self._order is not None or self._missing):
             if self._missing:
                 lost = np.isin(np.arange(len(self._pieces)), list(self._missing))
                 shift = np.concatenate([[0], np.cumsum(np.diff(self._ends) * lost)])
                 order = order - shift[self._slice_of(order)]
-            indices = np.concatenate([np.arange(carry.rows), order + carry.rows])
-            self._indices = indices.astype(np.uint32 if self._total_rows < 2**32 else np.uint64)
+            self._indices = _behind(carry.rows, order) if self._missing else indices
 
     def _counted(self) -> IntArray:
         """Return the order of the rows that are delivered or carried, those of missing slices among them."""
@@ -309,7 +309,7 @@ class Assembly:
             mine, space = space.cut(_padded(self._room.rows * column.row_bytes))
             outs.append(mine.array[: total * column.row_bytes].reshape(-1, column.row_bytes))
             owners.append(mine.owner)
-        take_rows(batches, indices, outs)
+        take_from_batches(batches, indices, outs)
         for column, out, owner in zip(columns, outs, owners, strict=True):
             self._delivered[column.name] = as_delivered(column, out[:rows]), owner
         if rows < total:
@@ -356,6 +356,16 @@ class Assembly:
     def _present(self) -> IntArray:
         """Return the places of the order whose rows were read."""
         return np.flatnonzero(~np.isin(self._slice_of(self._counted()), list(self._missing)))
+
+
+def _behind(before: int, order: IntArray) -> npt.NDArray[Any]:
+    """Return so many rows in their order, and behind them others, numbered from there on: uint32 where that will do."""
+    rows = before + len(order)
+    last = before + int(order.max(initial=-1))
+    indices = np.empty(rows, np.uint32 if max(rows, last) < 2**32 else np.int64)
+    indices[:before] = np.arange(before)
+    np.add(order, before, out=indices[before:], casting="unsafe")
+    return indices
 
 
 def _one_array(array: pa.ChunkedArray) -> pa.Array:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, native, window
 from parquet_loader import chunks as reading
-from parquet_loader.native import Known, NativeChunks, NotDecodedError, known_chunks, take_rows
+from parquet_loader.native import Known, NativeChunks, NotDecodedError, known_chunks, take_from_batches, take_rows
 
 pytestmark = pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
 
@@ -212,9 +212,20 @@ def test_rows_of_batches_are_put_into_any_order(
     ]
     rows = np.random.default_rng(0).integers(0, sum(lengths), count).astype(np.uint32)
     outs = [np.zeros((count, type_.bit_width // 8), np.uint8) for type_ in types]
-    take_rows(pieces, rows, outs)
+    take_from_batches(pieces, rows, outs)
     taken = pa.Table.from_batches(pieces).take(pa.array(rows)).combine_chunks()
     assert [out.tobytes() for out in outs] == [raw(column.chunk(0)) if count else b"" for column in taken.columns]
+
+
+@pytest.mark.parametrize("width", [1, 3, 15, 16, 17, 52, 64, 104, 255])
+def test_rows_of_bytes_are_put_into_any_order(width: int) -> None:
+    rng = np.random.default_rng(width)
+    rows_in, rows = rng.integers(0, 256, (100, width)).astype(np.uint8), rng.integers(0, 100, 70).astype(np.uint32)
+    out = np.zeros((72, width), np.uint8)
+    take_rows(rows_in, rows, out[1:71])
+    assert np.array_equal(out[1:71], rows_in[rows])
+    assert not out[0].any()
+    assert not out[71].any()
 
 
 def batches(root: Path, **arguments: Any) -> list[dict[str, Any]]:

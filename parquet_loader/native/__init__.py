@@ -47,6 +47,8 @@ def _load() -> Any:
     library.batches_take.restype = ctypes.c_int
     library.columns_join.argtypes = (pointer, number, number, number, pointer)
     library.columns_join.restype = None
+    library.rows_take.argtypes = (pointer, number, pointer, number, pointer)
+    library.rows_take.restype = None
     return library
 
 
@@ -208,7 +210,7 @@ class NativeChunks:
 _ARROW_ARRAY_BYTES = 80
 
 
-def take_rows(
+def take_from_batches(
     batches: Sequence[pa.RecordBatch], rows: npt.NDArray[np.uint32], outs: Sequence[npt.NDArray[np.uint8]]
 ) -> None:
     """Put rows of record batches, as if they lay end to end, into order: row `i` of `outs` becomes row ``rows[i]``.
@@ -243,3 +245,15 @@ def join_columns(columns: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> 
     """
     places = np.array([column.__array_interface__["data"][0] for column in columns], np.uintp)
     _KERNELS.columns_join(places.ctypes.data, len(columns), out.itemsize, len(out), out.ctypes.data)
+
+
+def take_rows(rows_in: npt.NDArray[np.uint8], rows: npt.NDArray[np.uint32], out: npt.NDArray[np.uint8]) -> None:
+    """Put rows of bytes into order: row `i` of `out` becomes row ``rows[i]`` of `rows_in`.
+
+    Args:
+        rows_in: ``[m, width]``, contiguous.
+        rows: ``[n]``, contiguous; not checked.
+        out: ``[n, width]``, contiguous and writable.
+    """
+    source, numbers, target = (array.__array_interface__["data"][0] for array in (rows_in, rows, out))
+    _KERNELS.rows_take(source, rows_in.shape[1], numbers, len(rows), target)
