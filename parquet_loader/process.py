@@ -142,8 +142,9 @@ class BatchProcessor:
             with self._pillow.open(io.BytesIO(data), formats=("JPEG", "PNG")) as opened:
                 if opened.mode.startswith("I"):
                     raise DataError(f"{where}: a PNG of 16 bits a pixel, which uint8 cannot hold; read it with Bytes()")
-                image = opened.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels])
-                array = np.asarray(image)
+                mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
+                opened.load()
+                array = np.asarray(opened if opened.mode == mode else opened.convert(mode))
         except (OSError, ValueError, SyntaxError, self._pillow.DecompressionBombError) as error:
             raise DataError(f"{where}: {len(data)} bytes that are no readable JPEG or PNG: {error}") from error
         return array.reshape(*array.shape[:2], channels)

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, native, window
 from parquet_loader import chunks as reading
 from parquet_loader.native import Known, NativeChunks, NotDecodedError, known_chunks, take_from_batches, take_rows
+from parquet_loader.native.build import build
+from parquet_loader.native.library import _load
 
 pytestmark = pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
 
@@ -307,6 +309,25 @@ def test_damage_is_said_as_arrow_says_it(mixed: Path, monkeypatch: pytest.Monkey
     assert said[0] == said[1]
 
 
+def test_a_library_that_is_missing_broken_or_of_other_source_is_not_used(tmp_path: Path) -> None:
+    broken, other, right = tmp_path / "broken.so", tmp_path / "other.so", tmp_path / "right.so"
+    assert _load(broken) is None
+    broken.write_bytes(b"no library")
+    assert _load(broken) is None
+    assert build(other, options=("-Dkernels_digest(nothing)=older_digest(nothing)",)) is None
+    assert _load(other) is None
+    assert build(right) is None
+    assert _load(right) is not None
+
+
+def test_without_a_compiler_there_is_no_library_and_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    (tmp_path / "kernels.so").write_bytes(b"an older one")
+    assert build(tmp_path / "kernels.so") == "there is no C compiler"
+    assert not (tmp_path / "kernels.so").exists()
+
+
 def library_of(compiler: str, name: str) -> str:
     asked = [compiler, f"-print-file-name={name}"]
     found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
@@ -316,14 +337,15 @@ def library_of(compiler: str, name: str) -> str:
 
 
 @pytest.mark.slow
-def test_no_byte_is_touched_that_is_not_theirs(tmp_path: Path) -> None:
+def test_no_byte_is_touched_that_is_not_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests of damage again, with kernels that look at every access."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("no gcc, whose address sanitizer this needs")
-    source, library = Path(native.__file__).with_name("kernels.c"), tmp_path / "kernels.so"
-    flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DONE_TARGET"]
-    subprocess.run([compiler, *flags, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    library = tmp_path / "kernels.so"
+    monkeypatch.setenv("CC", compiler)
+    flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DONE_TARGET")
+    assert build(library, options=flags) is None
     environment = {
         **os.environ,
         # Arrow's exceptions are thrown through the sanitizer, which has to find the C++ library first.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.suite.places import REQUIREMENTS, ROOT
 
-COMPILED = (ROOT / "hatch_build.py", ROOT / "parquet_loader" / "native" / "kernels.c")
+COMPILED = tuple(ROOT / "parquet_loader" / "native" / name for name in ("build.py", "kernels.c"))
 PYTHON_OF = {"petastorm": "3.11"}  # pyarrow 14, numpy 1 and pandas 2.1 have wheels for it
 
 

@@ -5,7 +5,7 @@
  * Arrow reads the row group instead, or says what is wrong with it. So nothing here has to explain anything, and
  * everything here has to look before it reads: every length in a file may be a lie.
  *
- * Values are little-endian in files and here; `native/__init__.py` loads this on such machines only.
+ * Values are little-endian in files and here; `library.py` loads this on such machines only.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -573,6 +573,9 @@ static const uint8_t *values_of(const ArrowArray *batch, int64_t column, int64_t
 #define MATRIX_BLOCK_BYTES (1 << 14)  /* of rows that are written column by column: measured, those that stay in the first cache */
 
 /* ---- what Python calls ---- */
+
+/* Of the source that this was compiled from. */
+const char *kernels_digest(void) { return DIGEST; }
 
 /* Puts rows of record batches, as if they lay end to end, into order: row i of `outs` becomes row `rows[i]` of them.
  * Columns are without nulls, of `widths` bytes a row. The batches are released. */

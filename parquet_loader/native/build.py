@@ -1,0 +1,63 @@
+"""Compiles `kernels.c`, where there is a C compiler: when the package is installed, or by hand.
+
+    python parquet_loader/native/build.py
+
+Needs nothing but Python, so that it runs where the package cannot be imported yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("kernels.c")
+LIBRARY = SOURCE.with_suffix(".so")
+FLAGS = ("-O3", "-shared", "-fPIC", "-fno-strict-aliasing")
+
+
+def digest() -> str:
+    """Return what tells the library of this source from one of another."""
+    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+
+
+def build(library: Path = LIBRARY, *, options: tuple[str, ...] = ()) -> str | None:
+    """Make the library; return why that could not be done, or None.
+
+    Args:
+        library: Where; an older one that is there is replaced or removed.
+        options: For the compiler, before the others.
+    """
+    library.unlink(missing_ok=True)
+    if os.name != "posix" or sys.byteorder != "little":
+        return "this platform has no kernels"
+    reason = "there is no C compiler"
+    names = [os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"]
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made = Path(folder) / library.name
+        for name in dict.fromkeys(filter(None, names)):
+            # Older compilers and other C libraries know no code for several targets.
+            for more in ((), ("-DONE_TARGET",)):
+                flags = (*FLAGS, *options, *more, f'-DDIGEST="{digest()}"')
+                command = [*shlex.split(name), *flags, str(SOURCE), "-o", str(made)]
+                try:
+                    subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+                except subprocess.CalledProcessError as error:
+                    reason = f"{shlex.join(command)}: {error.stderr.strip()[-500:]}"
+                except FileNotFoundError:
+                    break
+                except (OSError, subprocess.TimeoutExpired) as error:
+                    reason = str(error)
+                else:
+                    made.replace(library)
+                    return None
+    return reason
+
+
+if __name__ == "__main__":
+    sys.exit(build())

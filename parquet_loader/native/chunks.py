@@ -1,0 +1,174 @@
+"""Column chunks of flat numbers and fixed-width bytes, read forward without Arrow.
+
+Arrow decodes one column chunk after another into memory of its own. For pages that are plain or behind a dictionary,
+uncompressed or by Snappy or LZ4, with no nulls in them, the kernels take about half the processor time of that, and
+one call for all columns. Everything else, and everything that turns out to be not as the footer says, is Arrow's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parquet_loader.native.library import KERNELS, NO_MEMORY, SYSTEM
+
+_CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2}  # so pyarrow calls the raw kind; the older one it does not name
+_ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
+_PHYSICAL = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
+_ALIGNED_BYTES = 64
+
+
+class NotDecodedError(ValueError):
+    """Pages are not as the kernels expect them: nulls, another encoding, damage. Arrow reads them, or says why not."""
+
+
+def is_known_type(type_: pa.DataType) -> bool:
+    """Whether values of an Arrow type lie in pages as Arrow holds them, or as the low bytes of those."""
+    return bool(
+        pa.types.is_integer(type_)
+        or pa.types.is_float32(type_)
+        or pa.types.is_float64(type_)
+        or (pa.types.is_fixed_size_binary(type_) and type_.byte_width > 0)
+    )
+
+
+class Known(NamedTuple):
+    """Column chunks of a row group that the kernels can be expected to decode.
+
+    Attributes:
+        names: Of the columns.
+        types: Arrow types in which they are delivered, as `pyarrow.parquet` would.
+        lines: int64 ``[columns, 7]``, what `kernels.c` is told of each.
+    """
+
+    names: list[str]
+    types: list[pa.DataType]
+    lines: npt.NDArray[np.int64]
+
+
+def known_chunks(footer: pq.FileMetaData, row_group: int, names: Iterable[str], schema: pa.Schema) -> Known:
+    """Return those column chunks of a row group that the kernels can be expected to decode.
+
+    Args:
+        footer: Of the file.
+        row_group: Its number in the file.
+        names: Of the columns that are read.
+        schema: The file's Arrow schema.
+    """
+    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    # A dot may stand for a struct's field, and which of two columns of one name is meant, Arrow has to say.
+    is_clear = len(set(paths)) == len(paths)
+    leaves = {path: number for number, path in enumerate(paths) if is_clear and "." not in path}
+    types = {field.name: field.type for field in schema if is_known_type(field.type)}
+    group, known = footer.row_group(row_group), dict[str, tuple[int, ...]]()
+    for name in names:
+        if name in leaves and name in types:
+            line = _line(types[name], group.column(leaves[name]), footer.schema.column(leaves[name]), group.num_rows)
+            known |= {} if line is None else {name: line}
+    return Known(list(known), [types[name] for name in known], np.array([*known.values()], np.int64).reshape(-1, 7))
+
+
+def _line(
+    type_: pa.DataType, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, rows: int
+) -> tuple[int, ...] | None:
+    width, delivered = _PHYSICAL.get(chunk.physical_type, 0), type_.bit_width // 8
+    if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" and pa.types.is_fixed_size_binary(type_):
+        width = column.length
+    is_narrowed = chunk.physical_type == "INT32" and pa.types.is_integer(type_) and delivered < width
+    codec, nullable = _CODECS.get(chunk.compression), column.max_definition_level
+    if (
+        codec is None
+        or (width != delivered and not is_narrowed)
+        or column.max_repetition_level
+        or nullable > 1
+        or chunk.num_values != rows
+        or chunk.file_path
+        or not _ENCODINGS.issuperset(chunk.encodings)
+    ):
+        return None
+    if nullable and not (chunk.is_stats_set and chunk.statistics.has_null_count and not chunk.statistics.null_count):
+        return None
+    first = int(chunk.data_page_offset)
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+        first = min(first, int(chunk.dictionary_page_offset))
+    end = first + int(chunk.total_compressed_size)
+    return (first, end, rows, width, delivered, codec, int(nullable))
+
+
+class NativeChunks:
+    """Column chunks of one row group, open to be read forward. Used by one thread at a time.
+
+    What is held until `close` is a page and a dictionary for each column, decompressed, and the largest page as it was.
+
+    Args:
+        source: A path, or the file's bytes in memory.
+        known: What to read.
+
+    Raises:
+        OSError: the file cannot be opened.
+        MemoryError: there is no memory.
+    """
+
+    def __init__(self, source: str | pa.Buffer, known: Known) -> None:
+        self.names, self._types, lines = known
+        self._widths = lines[:, 4]
+        self._file, self._held, base = -1, None, None
+        if isinstance(source, str):
+            self._file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            size = os.fstat(self._file).st_size
+        else:
+            self._held, base, size = source, source.address, source.size
+        self._chunks = KERNELS.chunks_open(self._file, base, size, lines.ctypes.data, len(lines))
+        if not self._chunks:
+            self.close()
+            raise MemoryError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def read(self, rows: int) -> list[pa.Array]:
+        """Return the next rows of each column; all of them share one buffer.
+
+        Raises:
+            NotDecodedError: pages are not as expected, or end too early; nothing more can be read.
+            OSError: the file cannot be read.
+            MemoryError: there is no memory.
+        """
+        sizes = -(-self._widths * rows // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        ends = np.cumsum(sizes)
+        offsets = ends - sizes
+        buffer = pa.allocate_buffer(int(ends[-1]))
+        code = KERNELS.chunks_read(self._chunks, rows, buffer.address, offsets.ctypes.data)
+        if code == NO_MEMORY:
+            raise MemoryError
+        if code == SYSTEM:
+            raise OSError("the system could not read the file")
+        if code:
+            raise NotDecodedError("the pages are not as the footer says")
+        places = zip(self._types, offsets.tolist(), (self._widths * rows).tolist(), strict=True)
+        return [
+            pa.Array.from_buffers(type_, rows, [None, buffer.slice(at, nbytes)], null_count=0)
+            for type_, at, nbytes in places
+        ]
+
+    def close(self) -> None:
+        """Close the file and let go of what is held; idempotent."""
+        chunks, self._chunks = getattr(self, "_chunks", None), None
+        if chunks:
+            KERNELS.chunks_close(chunks)
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+        self._held = None
