@@ -302,6 +302,7 @@ class Assembly:
         """Put columns of fixed width into order, straight to where they are delivered."""
         columns, names = self._parts.gathered[part], self._parts.names[part]
         batches = [batch for table in tables for batch in table.select(names).to_batches()]
+        tables.clear()
         rows, total = self._delivered_rows, self._total_rows
         space, outs, owners = self._room.allocator.allocate(self._bytes_of(columns)), [], []
         for column in columns:

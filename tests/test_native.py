@@ -214,7 +214,7 @@ def test_rows_of_batches_are_put_into_any_order(
     ]
     rows = np.random.default_rng(0).integers(0, sum(lengths), count).astype(np.uint32)
     outs = [np.zeros((count, type_.bit_width // 8), np.uint8) for type_ in types]
-    take_from_batches(pieces, rows, outs)
+    take_from_batches(list(pieces), rows, outs)
     taken = pa.Table.from_batches(pieces).take(pa.array(rows)).combine_chunks()
     assert [out.tobytes() for out in outs] == [raw(column.chunk(0)) if count else b"" for column in taken.columns]
 
