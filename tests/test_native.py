@@ -21,7 +21,7 @@ from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOpti
 from parquet_loader import chunks as reading
 from parquet_loader.native import Known, NativeChunks, NotDecodedError, known_chunks, take_from_batches, take_rows
 from parquet_loader.native.build import build
-from parquet_loader.native.library import _load
+from parquet_loader.native.library import KERNELS, NO_MEMORY, _load
 
 pytestmark = pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
 
@@ -195,6 +195,27 @@ def test_a_file_that_ends_early_is_left_to_arrow(tmp_path: Path) -> None:
         native_chunks.read(10_000)
 
 
+@pytest.mark.parametrize("rows", [2**59, 2**61 + 8])  # 4 EiB, and what would be 64 bytes modulo 2**64
+def test_more_rows_than_memory_can_hold_are_left_to_arrow(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": np.arange(100)}), path, compression="none", use_dictionary=False)
+    names, types, lines = known(path)
+    lines[0, 2] = rows
+    with NativeChunks(str(path), Known(names, types, lines)) as native_chunks, pytest.raises(NotDecodedError):
+        native_chunks.read(rows)
+
+
+def test_a_column_that_is_let_go_of_takes_no_memory(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.parquet", 1000
+    pq.write_table(pa.table({"label": np.arange(rows), "wide": values(pa.binary(3000), rows, rows)}), path)
+    with NativeChunks(str(path), known(path)) as native_chunks:
+        label, wide = native_chunks.read(rows)
+        both = pa.total_allocated_bytes()
+        del wide
+        assert both - pa.total_allocated_bytes() >= rows * 3000
+    assert label.to_pylist() == list(range(rows))
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     types=st.lists(st.sampled_from(TYPES), min_size=1, max_size=5),
@@ -280,6 +301,16 @@ def test_batches_are_the_same_with_and_without(
         assert all(np.array_equal(one[name], other[name]) for name in ("a", "b") if name in one)
 
 
+@pytest.mark.parametrize("window_rows", [200, 4000])
+def test_memory_that_the_kernels_do_not_get_is_asked_for_by_arrow(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch, window_rows: int
+) -> None:
+    expected = batches(mixed, shuffle=True, window_rows=window_rows)
+    monkeypatch.setattr(KERNELS, "chunks_read", lambda *_: NO_MEMORY)
+    found = batches(mixed, shuffle=True, window_rows=window_rows)
+    assert all(np.array_equal(f["a"], e["a"]) for f, e in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("options", [ReadOptions(verify_checksums=True), ReadOptions(memory_map=True)])
 def test_options_that_the_kernels_lack_are_arrows(
     mixed: Path, monkeypatch: pytest.MonkeyPatch, options: ReadOptions
@@ -326,6 +357,14 @@ def test_without_a_compiler_there_is_no_library_and_a_reason(tmp_path: Path, mon
     (tmp_path / "kernels.so").write_bytes(b"an older one")
     assert build(tmp_path / "kernels.so") == "there is no C compiler"
     assert not (tmp_path / "kernels.so").exists()
+
+
+def test_where_no_library_can_be_written_there_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "nowhere" in (build(tmp_path / "nowhere" / "kernels.so") or "")
+    (tmp_path / "folder.so").mkdir()
+    assert "folder.so" in (build(tmp_path / "folder.so") or "")
+    monkeypatch.setenv("CC", "gcc '")
+    assert build(tmp_path / "kernels.so") == "No closing quotation"
 
 
 def library_of(compiler: str, name: str) -> str:

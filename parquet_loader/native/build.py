@@ -33,29 +33,35 @@ def build(library: Path = LIBRARY, *, options: tuple[str, ...] = ()) -> str | No
         library: Where; an older one that is there is replaced or removed.
         options: For the compiler, before the others.
     """
-    library.unlink(missing_ok=True)
-    if os.name != "posix" or sys.byteorder != "little":
-        return "this platform has no kernels"
+    try:
+        library.unlink(missing_ok=True)
+        if os.name != "posix" or sys.byteorder != "little":
+            return "this platform has no kernels"
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            return _compile(library, Path(folder) / library.name, options)
+    except (OSError, ValueError) as error:  # nothing can be written there, or $CC is no command
+        return str(error)
+
+
+def _compile(library: Path, made: Path, options: tuple[str, ...]) -> str | None:
     reason = "there is no C compiler"
     names = [os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"]
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        made = Path(folder) / library.name
-        for name in dict.fromkeys(filter(None, names)):
-            # Older compilers and other C libraries know no code for several targets.
-            for more in ((), ("-DONE_TARGET",)):
-                flags = (*FLAGS, *options, *more, f'-DDIGEST="{digest()}"')
-                command = [*shlex.split(name), *flags, str(SOURCE), "-o", str(made)]
-                try:
-                    subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-                except subprocess.CalledProcessError as error:
-                    reason = f"{shlex.join(command)}: {error.stderr.strip()[-500:]}"
-                except FileNotFoundError:
-                    break
-                except (OSError, subprocess.TimeoutExpired) as error:
-                    reason = str(error)
-                else:
-                    made.replace(library)
-                    return None
+    for name in dict.fromkeys(filter(None, names)):
+        # Older compilers and other C libraries know no code for several targets.
+        for more in ((), ("-DONE_TARGET",)):
+            flags = (*FLAGS, *options, *more, f'-DDIGEST="{digest()}"')
+            command = [*shlex.split(name), *flags, str(SOURCE), "-o", str(made)]
+            try:
+                subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=300)
+            except subprocess.CalledProcessError as error:
+                reason = f"{shlex.join(command)}: {error.stderr.strip()[-500:]}"
+            except FileNotFoundError:
+                break
+            except (OSError, subprocess.TimeoutExpired) as error:
+                reason = str(error)
+            else:
+                made.replace(library)
+                return None
     return reason
 
 

@@ -17,16 +17,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.native.library import KERNELS, NO_MEMORY, SYSTEM
+from parquet_loader.native.library import KERNELS, SYSTEM
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2}  # so pyarrow calls the raw kind; the older one it does not name
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
 _PHYSICAL = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
-_ALIGNED_BYTES = 64
 
 
 class NotDecodedError(ValueError):
-    """Pages are not as the kernels expect them: nulls, another encoding, damage. Arrow reads them, or says why not."""
+    """Pages are not as the kernels expect them: nulls, other encodings, damage, or no memory for the sizes they claim.
+
+    Arrow reads them, or says why not.
+    """
 
 
 def is_known_type(type_: pa.DataType) -> bool:
@@ -118,7 +120,7 @@ class NativeChunks:
 
     def __init__(self, source: str | pa.Buffer, known: Known) -> None:
         self.names, self._types, lines = known
-        self._widths = lines[:, 4]
+        self._widths: list[int] = lines[:, 4].tolist()
         self._file, self._held, base = -1, None, None
         if isinstance(source, str):
             self._file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -139,28 +141,26 @@ class NativeChunks:
         self.close()
 
     def read(self, rows: int) -> list[pa.Array]:
-        """Return the next rows of each column; all of them share one buffer.
+        """Return the next rows of each column, each in memory of its own: some are let go of long before others.
 
         Raises:
-            NotDecodedError: pages are not as expected, or end too early; nothing more can be read.
+            NotDecodedError: pages are not as expected, or end too early, or there is no memory for what they claim to
+                hold; nothing more can be read.
             OSError: the file cannot be read.
-            MemoryError: there is no memory.
         """
-        sizes = -(-self._widths * rows // _ALIGNED_BYTES) * _ALIGNED_BYTES
-        ends = np.cumsum(sizes)
-        offsets = ends - sizes
-        buffer = pa.allocate_buffer(int(ends[-1]))
-        code = KERNELS.chunks_read(self._chunks, rows, buffer.address, offsets.ctypes.data)
-        if code == NO_MEMORY:
-            raise MemoryError
+        try:
+            buffers = [pa.allocate_buffer(width * rows) for width in self._widths]
+        except (MemoryError, OverflowError) as error:
+            raise NotDecodedError("there is no memory for so many rows") from error
+        places = np.array([buffer.address for buffer in buffers], np.uintp)
+        code = KERNELS.chunks_read(self._chunks, rows, places.ctypes.data)
         if code == SYSTEM:
             raise OSError("the system could not read the file")
         if code:
             raise NotDecodedError("the pages are not as the footer says")
-        places = zip(self._types, offsets.tolist(), (self._widths * rows).tolist(), strict=True)
         return [
-            pa.Array.from_buffers(type_, rows, [None, buffer.slice(at, nbytes)], null_count=0)
-            for type_, at, nbytes in places
+            pa.Array.from_buffers(type_, rows, [None, buffer], null_count=0)
+            for type_, buffer in zip(self._types, buffers, strict=True)
         ]
 
     def close(self) -> None:

@@ -7,6 +7,7 @@
  *
  * Values are little-endian in files and here; `library.py` loads this on such machines only.
  */
+#define _FILE_OFFSET_BITS 64  /* places in files beyond 2 GiB, on machines of 32 bits, too */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -618,11 +619,11 @@ void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *li
   return group;
 }
 
-/* Writes the next rows of each column at `out` plus its offset. Not 0: nothing more can be read from these chunks. */
-int chunks_read(void *chunks, int64_t rows, uint8_t *out, const int64_t *offsets) {
+/* Writes the next rows of column i at `outs[i]`. Not 0: nothing more can be read from these chunks. */
+int chunks_read(void *chunks, int64_t rows, uint8_t *const *outs) {
   Group *group = chunks;
   for (int64_t i = 0; i < group->count; i++) {
-    int code = read_rows(group, &group->columns[i], rows, out + offsets[i]);
+    int code = read_rows(group, &group->columns[i], rows, outs[i]);
     if (code) return code;
   }
   return OK;

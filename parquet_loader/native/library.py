@@ -27,7 +27,7 @@ def _load(path: Path) -> Any:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.chunks_open.argtypes = (ctypes.c_int, pointer, number, pointer, number)
     library.chunks_open.restype = pointer
-    library.chunks_read.argtypes = (pointer, number, pointer, pointer)
+    library.chunks_read.argtypes = (pointer, number, pointer)
     library.chunks_read.restype = ctypes.c_int
     library.chunks_close.argtypes = (pointer,)
     library.chunks_close.restype = None
