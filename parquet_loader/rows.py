@@ -131,6 +131,11 @@ class StagedRows:
         if not self._columns:
             return
         before = len(next(iter(carried.values()))) if carried else 0
+        more = before - self._carried_rows
+        if more > 0:  # rows that could not be read leave a window's end elsewhere: make room
+            for rows in self._staged.values():
+                rows[before:] = rows[self._carried_rows : len(rows) - more]
+            self._carried_rows = before
         begin = self._carried_rows - before
         # Where fewer rows were carried than planned, there is room before them.
         self._indices = indices + indices.dtype.type(begin) if begin else indices

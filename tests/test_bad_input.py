@@ -342,6 +342,31 @@ def test_skipping_a_corrupt_row_group_delivers_all_others_once(
             assert "1" in str(skipped[0]).removeprefix(files[1])
 
 
+@pytest.mark.parametrize("batch_size", [7, 16, 40])
+@pytest.mark.parametrize("broken", [0, 1, 3, 9])
+def test_windows_that_begin_with_more_rows_than_planned_are_right(tmp_path: Path, batch_size: int, broken: int) -> None:
+    path, rows = tmp_path / "a.parquet", 330
+    bytes_of = {width: np.arange(rows)[:, None].repeat(width, 1) % 251 for width in (24, 300)}
+    columns = {
+        f"of {width}": pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(width), rows, [None, pa.py_buffer(values.astype(np.uint8).tobytes())]
+        )
+        for width, values in bytes_of.items()
+    }
+    pq.write_table(pa.table({"id": np.arange(rows), **columns}), path, row_group_size=30)
+    place = pq.read_metadata(path).row_group(broken).column(0).data_page_offset
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(b"\xff" * 20)
+    with BatchedDataLoader(str(path), batch_size, shuffle=True, window_rows=50, on_error="skip") as loader:
+        batches = list(loader)
+        assert len(loader.stats().skipped_row_groups) == 1
+    assert sorted(ids(batches)) == sorted(set(range(rows)) - set(range(30 * broken, 30 * broken + 30)))
+    for batch in batches:
+        for width, values in bytes_of.items():
+            assert np.array_equal(np.asarray(batch[f"of {width}"]), values[batch["id"].numpy()])
+
+
 def test_skipping_keeps_the_values_of_the_other_columns(tmp_path: Path) -> None:
     write_corrupt(tmp_path)
     with BatchedDataLoader(str(tmp_path), 10, columns=["id", "text", "wide"]) as loader:
