@@ -16,10 +16,13 @@ class Cursor:
         row_group: Which.
         batch_rows: About how many rows are decoded at a time; rows that are not decoded may come more at a time.
         fetched: Its bytes, where they were fetched; see `Copy`.
+        straight: See `Reader.pieces`.
     """
 
-    def __init__(self, reader: Reader, row_group: int, batch_rows: int, fetched: Copy = None) -> None:
-        self._stream = reader.pieces(row_group, batch_rows, fetched)
+    def __init__(
+        self, reader: Reader, row_group: int, batch_rows: int, fetched: Copy = None, *, straight: bool = True
+    ) -> None:
+        self._stream = reader.pieces(row_group, batch_rows, fetched, straight=straight)
         self._left: Piece | None = None
         self.position = 0
 

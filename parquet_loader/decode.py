@@ -75,6 +75,16 @@ class Decoder:
             and self.raw_columns[name] == column_of(name, field).arrow_type
             and (column_of(name, field).is_wide or column_of(name, field).is_staged)
         )
+        # Numbers that are delivered as the file holds them, where no null is among them.
+        self.straight_columns: tuple[str, ...] = tuple(
+            name
+            for name, field, parts in self._parts
+            if isinstance(field, Scalar)
+            and [name] == [part for part, _ in parts]
+            and policy_of(field) != "mask"
+            and name in file_schema.names
+            and file_schema.field(name).type == column_of(name, field).arrow_type
+        )
         # A number or raw tensor of just this type, without nulls, is canonical as it is.
         self._as_is = {
             name: column_of(name, field).arrow_type

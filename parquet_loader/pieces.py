@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from parquet_loader.native import NativeChunks, NotDecodedError
 from parquet_loader.pages import RawColumn
 from parquet_loader.types import IntArray
 
@@ -24,11 +25,27 @@ class RawRows:
         columns: By name in the batch.
         first_row: Row of the row group that the first is.
         explained: Says what is wrong with the file.
+        straight: Columns of numbers that are decoded straight to where they wait, forward only; None: there are none.
     """
 
     columns: Mapping[str, RawColumn]
     first_row: int
     explained: Callable[[Exception], Exception]
+    straight: NativeChunks | None = None
+
+    def read_straight(self, rows: int, places: npt.NDArray[np.int64]) -> None:
+        """Decode rows of the columns of `straight`, each to its address. Raises as `Reader.read`, too.
+
+        Raises:
+            NotDecodedError: these columns are Arrow's to decode, from this row on.
+        """
+        assert self.straight is not None
+        try:
+            self.straight.read_into(self.first_row, rows, places)
+        except NotDecodedError:
+            raise
+        except READ_ERRORS as error:
+            raise self.explained(error) from error
 
     def read(self, name: str, out: npt.NDArray[np.uint8], places: IntArray | slice) -> None:
         """Read as many rows as there are places, each to its place; see `RawColumn.read`. Raises as `Reader.read`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -15,9 +15,8 @@ from parquet_loader.columns import Column
 from parquet_loader.decode import Decoder, Place
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filters import RowFilter
-from parquet_loader.native import NativeChunks, NotDecodedError
+from parquet_loader.native import IS_BUILT, NativeChunks, NotDecodedError
 from parquet_loader.options import ReadOptions
-from parquet_loader.pages import RawColumn
 from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import BoolArray
@@ -148,17 +147,34 @@ class Reader:
 
         Each step decodes only the pages it needs. Raises as `read` does.
         """
-        for piece in self._pieces(row_group, batch_rows, (), None):
+        for piece in self._pieces(row_group, batch_rows, (), (), None):
             yield piece.table
 
-    def pieces(self, row_group: int, batch_rows: int, fetched: Copy = None) -> Iterator[Piece]:
-        """Yield what `stream` does, with wide columns left in the file where they can be read straight to their places.
+    def pieces(
+        self, row_group: int, batch_rows: int, fetched: Copy = None, *, straight: bool = True
+    ) -> Iterator[Piece]:
+        """Yield what `stream` does, with columns left in the file that can be read or decoded straight to their places.
 
         A piece is to be read before the next one but one is asked for, and before the iterator is closed.
-        """
-        return self._pieces(row_group, batch_rows, self._decoder(row_group).placed_columns, fetched)
 
-    def _pieces(self, row_group: int, batch_rows: int, placed: Collection[str], fetched: Copy) -> Iterator[Piece]:
+        Args:
+            row_group: The row group.
+            batch_rows: About how many rows are decoded at a time.
+            fetched: Its bytes, where they were fetched.
+            straight: Whether numbers may be among these columns; not if they turned out to be not as expected.
+        """
+        decoder = self._decoder(row_group)
+        numbers = decoder.straight_columns if straight and self.may_be_straight else ()
+        return self._pieces(row_group, batch_rows, decoder.placed_columns, numbers, fetched)
+
+    @property
+    def may_be_straight(self) -> bool:
+        """Whether numbers may be decoded straight to their places."""
+        return IS_BUILT and self._filter is None
+
+    def _pieces(
+        self, row_group: int, batch_rows: int, placed: Collection[str], numbers: Sequence[str], fetched: Copy
+    ) -> Iterator[Piece]:
         columns, first_row, row_filter = self.chunks.columns_read(row_group), 0, self._row_filter(row_group)
         memory: Copy = None if isinstance(fetched, str) else fetched
         explained = partial(self._explained, row_group, columns, copy=memory)
@@ -171,12 +187,17 @@ class Reader:
             raise self._explained(row_group, columns, error) from error
         while True:
             try:
-                with self.chunks.raw(row_group, decoder, placed, copy) as raw:
-                    others = [name for name in columns if name not in raw]
-                    at_once = self._rows_at_once(row_group, raw, batch_rows)
+                with (
+                    self.chunks.raw(row_group, decoder, placed, copy) as raw,
+                    self.chunks.native(row_group, numbers, copy) as straight,
+                ):
+                    left = {*raw, *(() if straight is None else straight.names)}
+                    others = [name for name in columns if name not in left]
+                    at_once = self._rows_at_once(row_group, left, batch_rows)
                     for batch in _behind(first_row, self._batches(row_group, at_once, others, copy)):
-                        table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, row_filter, raw)
-                        yield Piece(table, len(batch) if raw else len(table), RawRows(raw, first_row, explained))
+                        table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, row_filter, left)
+                        rows = len(batch) if left else len(table)
+                        yield Piece(table, rows, RawRows(raw, first_row, explained, straight))
                         first_row += len(batch)
                 break
             except ParquetLoaderError:
@@ -190,15 +211,15 @@ class Reader:
         self._check_rows(row_group, first_row)
         self.chunks.check_unchanged(row_group)
 
-    def _rows_at_once(self, row_group: int, raw: Mapping[str, RawColumn], batch_rows: int) -> int:
-        """Return how many rows a piece has: more where few of its bytes are decoded, and so take memory."""
-        widths = [column.row_bytes for column in self._decoder(row_group).columns]
-        raw_bytes = sum(self._decoder(row_group).raw_widths[name] for name in raw)
-        if not raw or None in widths:
+    def _rows_at_once(self, row_group: int, left: Collection[str], batch_rows: int) -> int:
+        """Return how many rows a piece has: more where few of its bytes are decoded first, and so take memory."""
+        widths = {column.name: column.row_bytes for column in self._decoder(row_group).columns}
+        if not left or None in widths.values():
             return batch_rows
-        row_bytes = sum(width or 0 for width in widths)
-        as_decoded = batch_rows * row_bytes // max(1, row_bytes - raw_bytes)
-        return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // raw_bytes))
+        row_bytes = sum(width or 0 for width in widths.values())
+        left_bytes = sum(widths[name] or 0 for name in left)
+        as_decoded = batch_rows * row_bytes // max(1, row_bytes - left_bytes)
+        return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // left_bytes))
 
     def _batches(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy) -> Iterator[pa.RecordBatch]:
         if not columns:

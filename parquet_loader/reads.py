@@ -12,6 +12,7 @@ from parquet_loader.building import Budget, Building, ReadSlice
 from parquet_loader.chunks import Copy
 from parquet_loader.cursor import Cursor
 from parquet_loader.errors import ParquetLoaderError, RemoteError
+from parquet_loader.native import NotDecodedError
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.read import Reader
 from parquet_loader.remote.requests import RemoteFigures
@@ -147,8 +148,8 @@ class Reads:
 
         def run() -> ReadSlice:
             copy = None if fetched is None else fetched()
-            if not whole:
-                return self._read_by_cursor(window, number, piece, cursor, copy)
+            if not whole or self._reader.may_be_straight:
+                return self._read_by_cursor(window, number, piece, cursor, copy, whole=whole)
             table, read_bytes = self._reader.read(piece.row_group, copy)
             return ReadSlice(window.assembly.place(number, 0, table, len(table)), read_bytes, None)
 
@@ -181,21 +182,29 @@ class Reads:
         return Job("read", run, done, failed)
 
     def _read_by_cursor(
-        self, window: Building, number: int, piece: Slice, cursor: Cursor | None, copy: Copy
+        self, window: Building, number: int, piece: Slice, cursor: Cursor | None, copy: Copy, *, whole: bool
     ) -> ReadSlice:
         """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile.
 
         Parquet pages say how many rows they hold only when they are read: rows before the first are decoded, too.
         """
         read_bytes = self._reader.chunks.encoded_bytes(piece.row_group) if cursor is None else 0
-        cursor = cursor or Cursor(self._reader, piece.row_group, self._sizing.stream_rows, copy)
+        rows_at_once = piece.rows if whole else self._sizing.stream_rows
+        cursor = cursor or Cursor(self._reader, piece.row_group, rows_at_once, copy)
         kept, at_row = 0, 0
         try:
             while cursor.position < piece.start and not self._workers.is_closing:
                 cursor.take(piece.start - cursor.position)
             while at_row < piece.rows and not self._workers.is_closing:
                 some = cursor.take(piece.rows - at_row)
-                kept += window.assembly.place(number, at_row, some.table, some.rows, some.raw)
+                try:
+                    kept += window.assembly.place(number, at_row, some.table, some.rows, some.raw)
+                except NotDecodedError:  # once: from here on Arrow decodes the row group
+                    cursor.close()
+                    cursor = Cursor(self._reader, piece.row_group, rows_at_once, copy, straight=False)
+                    while cursor.position < piece.start + at_row and not self._workers.is_closing:
+                        cursor.take(piece.start + at_row - cursor.position)
+                    continue
                 at_row += some.rows
             if piece.stop == piece.last and not self._workers.is_closing:
                 if piece.stop == self._counts[piece.row_group]:

@@ -7,7 +7,7 @@ rows of 52 bytes: fetching them from all over a window costs half of scattering 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -131,11 +131,7 @@ class StagedRows:
         if not self._columns:
             return
         before = len(next(iter(carried.values()))) if carried else 0
-        more = before - self._carried_rows
-        if more > 0:  # rows that could not be read leave a window's end elsewhere: make room
-            for rows in self._staged.values():
-                rows[before:] = rows[self._carried_rows : len(rows) - more]
-            self._carried_rows = before
+        self._carried_rows += make_room(self._staged.values(), self._carried_rows, before)
         begin = self._carried_rows - before
         # Where fewer rows were carried than planned, there is room before them.
         self._indices = indices + indices.dtype.type(begin) if begin else indices
@@ -180,6 +176,22 @@ def copy_rows(column: Column, table: pa.Table, raw: RawRows | None, out: Rows, p
         else:
             out[places[done:end]] = fixed_rows(chunk, out.shape[1])
         done = end
+
+
+def make_room(staged: Iterable[Rows], planned: int, carried: int) -> int:
+    """Move staged rows where more are carried to them than planned; return by how many.
+
+    That happens behind rows that could not be read, which leave the end of a window elsewhere.
+    """
+    more = max(0, carried - planned)
+    for rows in staged if more else ():
+        rows[carried:] = rows[planned : len(rows) - more]
+    return more
+
+
+def padded(nbytes: int) -> int:
+    """Round up to a cache line, so that columns cut from one block are aligned."""
+    return -(-nbytes // 64) * 64
 
 
 def as_delivered(column: Column, rows: Rows) -> npt.NDArray[Any]:

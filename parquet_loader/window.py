@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.columns import Column
 from parquet_loader.errors import DataError
-from parquet_loader.native import IS_BUILT, take_from_batches
+from parquet_loader.narrow import NarrowColumns
+from parquet_loader.native import IS_BUILT
 from parquet_loader.pieces import RawRows
 from parquet_loader.ragged import RaggedRows, ragged_rows
-from parquet_loader.rows import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows
+from parquet_loader.rows import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows, padded
 from parquet_loader.types import IntArray, Ragged
 
 PIECES_JOINED = 8
@@ -47,7 +48,7 @@ class Carry:
     Attributes:
         rows: How many, less than a batch.
         gathered: Canonical tables, one a part.
-        fixed: uint8 ``[rows, width]`` by name: rows that are placed or staged.
+        fixed: uint8 ``[rows, width]`` by name: rows that are placed or staged, and numbers.
         ragged: Large binaries by name.
     """
 
@@ -65,6 +66,7 @@ class Parts:
         columns: All of them, in the order of delivery.
         wide: Columns whose rows are copied to their place when decoded.
         staged, ragged: Columns whose rows are staged when decoded, and copied to their place when all are there.
+        narrow: Parts of the columns of numbers, where there are kernels for them.
         gathered: Parts of the other columns, of about equal size; each is gathered by one call.
         names: The names of each of these parts.
         row_bytes: Bytes of a row of each of them; None where rows differ.
@@ -75,6 +77,7 @@ class Parts:
     wide: tuple[Column, ...]
     staged: tuple[Column, ...]
     ragged: tuple[Column, ...]
+    narrow: tuple[tuple[Column, ...], ...]
     gathered: tuple[tuple[Column, ...], ...]
     names: tuple[list[str], ...]
     row_bytes: tuple[int | None, ...]
@@ -82,25 +85,31 @@ class Parts:
 
     @classmethod
     def of(cls, columns: Sequence[Column], parts: int) -> Parts:
-        """Divide columns into this many parts or ranges; lists of ragged things count as 64 bytes a row."""
+        """Divide columns into this many parts or ranges."""
         wide = tuple(c for c in columns if c.is_wide)
         staged = tuple(c for c in columns if c.is_staged)
         ragged = tuple(c for c in columns if c.is_ragged)
-        narrow = [c for c in columns if not c.is_wide and not c.is_staged and not c.is_ragged]
-        weights = np.cumsum([c.row_bytes or 64 for c in narrow])
-        numbers = np.minimum(weights * parts // (weights[-1] + 1), parts - 1) if narrow else np.zeros(0, np.int64)
-        chosen = [tuple(c for c, n in zip(narrow, numbers, strict=True) if n == part) for part in range(parts)]
-        gathered = tuple(part for part in chosen if part)
+        others = [c for c in columns if not c.is_wide and not c.is_staged and not c.is_ragged]
+        numbers = [c for c in others if IS_BUILT and c.row_bytes is not None]
+        gathered = _divided([c for c in others if not IS_BUILT or c.row_bytes is None], parts)
         names = tuple([c.name for c in part] for part in gathered)
         sizes = [[c.row_bytes for c in part] for part in gathered]
         row_bytes = tuple(None if None in part else sum(n or 0 for n in part) for part in sizes)
         ranges = parts if ragged or staged else 0
-        return cls(tuple(columns), wide, staged, ragged, gathered, names, row_bytes, ranges)
+        return cls(tuple(columns), wide, staged, ragged, _divided(numbers, parts), gathered, names, row_bytes, ranges)
 
     @property
     def jobs(self) -> int:
         """How many steps putting the rows into order takes."""
-        return len(self.gathered) + self.ranges
+        return len(self.narrow) + len(self.gathered) + self.ranges
+
+
+def _divided(columns: Sequence[Column], parts: int) -> tuple[tuple[Column, ...], ...]:
+    """Divide columns into at most so many parts of about as many bytes; lists of ragged things count as 64 a row."""
+    weights = np.cumsum([c.row_bytes or 64 for c in columns])
+    numbers = np.minimum(weights * parts // (weights[-1] + 1), parts - 1) if columns else np.zeros(0, np.int64)
+    chosen = [tuple(c for c, n in zip(columns, numbers, strict=True) if n == part) for part in range(parts)]
+    return tuple(part for part in chosen if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +167,7 @@ class Assembly:
         self._order: IntArray | None = None
         self._placed = PlacedRows(parts.wide, room.rows, carried_rows, room.allocator)
         self._staged = StagedRows(parts.staged, room.rows, carried_rows, room.staging, room.allocator)
+        self._narrow = NarrowColumns(parts.narrow, room.rows, carried_rows, room.staging, room.allocator)
         self._ragged = RaggedRows(parts.ragged, room.ragged_bytes, room.staging, room.allocator)
         self._arrivals: IntArray = np.zeros(int(self._ends[-1]) if parts.ragged else 0, np.int64)
         self._pieces: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
@@ -173,6 +183,7 @@ class Assembly:
         self._order = order
         self._placed.prepare(order)
         self._staged.prepare()
+        self._narrow.prepare()
 
     def place(self, number: int, at_row: int, table: pa.Table, rows: int, raw: RawRows | None = None) -> int:
         """Take rows of one slice.
@@ -186,10 +197,14 @@ class Assembly:
 
         Returns:
             The bytes that stay with the window for them.
+
+        Raises:
+            NotDecodedError: as `NarrowColumns.place`; nothing was taken.
         """
         first = int(self._ends[number]) + at_row
+        kept = self._narrow.place(first, rows, table, raw)
         self._placed.place(first, rows, table, raw)
-        kept = self._staged.place(first, rows, table, raw)
+        kept += self._staged.place(first, rows, table, raw)
         if self._parts.ragged:
             arrival, taken = self._ragged.place({c.name: table.column(c.name) for c in self._parts.ragged})
             kept += taken
@@ -222,6 +237,8 @@ class Assembly:
         self._total_rows = carry.rows + len(order)
         indices = _behind(carry.rows, order)
         self._staged.order({c.name: carry.fixed[c.name] for c in self._parts.staged if carry.rows}, indices)
+        narrow = [c.name for part in self._parts.narrow for c in part if carry.rows]
+        self._narrow.order({name: carry.fixed[name] for name in narrow}, indices)
         if self._parts.ragged:
             carried: IntArray = np.zeros(0, np.int64)
             if carry.rows:
@@ -251,10 +268,13 @@ class Assembly:
 
     def gather(self, job: int) -> None:
         """Put a part of the columns, or a range of the ragged columns' rows, into order."""
-        if job < len(self._parts.gathered):
-            self._gather_part(job)
+        narrow, gathered, ranges = len(self._parts.narrow), len(self._parts.gathered), self._parts.ranges
+        if job < narrow:
+            self._narrow.gather(job)
+        elif job < narrow + gathered:
+            self._gather_part(job - narrow)
         else:
-            number, ranges = job - len(self._parts.gathered), self._parts.ranges
+            number = job - narrow - gathered
             delivered, total = self._delivered_rows, self._total_rows
             self._ragged.gather(delivered * number // ranges, delivered * (number + 1) // ranges)
             self._staged.gather(total * number // ranges, total * (number + 1) // ranges)
@@ -268,13 +288,10 @@ class Assembly:
                 pieces[part] = []
         if not tables:
             tables = [pa.schema([(c.name, c.arrow_type) for c in columns]).empty_table()]
-        self._check_rows(sum(map(len, tables)))
-        indices = self._indices
-        if indices is not None and IS_BUILT and indices.dtype == np.uint32 and self._parts.row_bytes[part] is not None:
-            self._take_part(part, tables, indices)
-            return
         together = pa.concat_tables(tables)
         del tables
+        self._check_rows(len(together))
+        indices = self._indices
         if indices is None:
             together = together.slice(0, self._total_rows)
         else:
@@ -291,40 +308,15 @@ class Assembly:
                 self._delivered[column.name] = nested_rows(_one_array(array).slice(0, rows), column), None
                 continue
             if space is not None:
-                mine, space = space.cut(_padded(self._room.rows * column.row_bytes))
+                mine, space = space.cut(padded(self._room.rows * column.row_bytes))
                 out, owner = mine.array[: total * column.row_bytes].reshape(-1, column.row_bytes), mine.owner
                 copy_rows(column, together, None, out, slice(0, total))
             else:
                 out, owner = fixed_rows(_one_array(array), column.row_bytes), None
             self._delivered[column.name] = as_delivered(column, out[:rows]), owner
 
-    def _take_part(self, part: int, tables: list[pa.Table], indices: npt.NDArray[np.uint32]) -> None:
-        """Put columns of fixed width into order, straight to where they are delivered."""
-        columns, names = self._parts.gathered[part], self._parts.names[part]
-        batches = [batch for table in tables for batch in table.select(names).to_batches()]
-        tables.clear()
-        rows, total = self._delivered_rows, self._total_rows
-        space, outs, owners = self._room.allocator.allocate(self._bytes_of(columns)), [], []
-        for column in columns:
-            assert column.row_bytes is not None
-            mine, space = space.cut(_padded(self._room.rows * column.row_bytes))
-            outs.append(mine.array[: total * column.row_bytes].reshape(-1, column.row_bytes))
-            owners.append(mine.owner)
-        take_from_batches(batches, indices, outs)
-        for column, out, owner in zip(columns, outs, owners, strict=True):
-            self._delivered[column.name] = as_delivered(column, out[:rows]), owner
-        if rows < total:
-            left = [pa.py_buffer(out[rows:].copy()) for out in outs]
-            self._left[part] = pa.Table.from_arrays(
-                [
-                    pa.Array.from_buffers(column.arrow_type, total - rows, [None, buffer], null_count=0)
-                    for column, buffer in zip(columns, left, strict=True)
-                ],
-                names=names,
-            )
-
     def _bytes_of(self, columns: Sequence[Column]) -> int:
-        return sum(_padded(self._room.rows * c.row_bytes) for c in columns if c.row_bytes is not None)
+        return sum(padded(self._room.rows * c.row_bytes) for c in columns if c.row_bytes is not None)
 
     def _check_rows(self, found: int) -> None:
         """Make sure that every index is that of a row: Arrow is told not to check them."""
@@ -340,14 +332,15 @@ class Assembly:
         carried = {c.name: self._carry.fixed[c.name] for c in self._parts.wide if self._carry.rows}
         placed, left_placed = self._placed.finish(carried, None if is_closed else self._present, total, rows)
         staged, left_staged = self._staged.finish(rows)
-        self._delivered.update(placed)
-        self._delivered.update(staged)
+        narrow, left_narrow = self._narrow.finish(rows)
+        for done in (placed, staged, narrow):
+            self._delivered.update(done)
         if self._parts.ragged:
             self._delivered.update(self._ragged.finish())
         carry = Carry()
         if rows < total:
             gathered = tuple(t for t in self._left if t is not None)
-            carry = Carry(total - rows, gathered, left_placed | left_staged, self._left_ragged)
+            carry = Carry(total - rows, gathered, left_placed | left_staged | left_narrow, self._left_ragged)
         names = [c.name for c in self._parts.columns]
         arrays = {name: self._delivered[name][0] for name in names}
         owners = {name: self._delivered[name][1] for name in names if self._delivered[name][1] is not None}
@@ -373,11 +366,6 @@ def _one_array(array: pa.ChunkedArray) -> pa.Array:
     if array.num_chunks == 1:
         return array.chunk(0)
     return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-
-
-def _padded(nbytes: int) -> int:
-    """Round up to a cache line, so that columns cut from one block are aligned."""
-    return -(-nbytes // 64) * 64
 
 
 def nested_rows(array: pa.Array, column: Column) -> Array:

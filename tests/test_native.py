@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, native, window
 from parquet_loader import chunks as reading
-from parquet_loader.native import Known, NativeChunks, NotDecodedError, known_chunks, take_from_batches, take_rows
+from parquet_loader.native import Known, NativeChunks, NotDecodedError, known_chunks, take_columns, take_rows
 from parquet_loader.native.build import build
 from parquet_loader.native.library import KERNELS, NO_MEMORY, _load
 
@@ -218,26 +218,48 @@ def test_a_column_that_is_let_go_of_takes_no_memory(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    types=st.lists(st.sampled_from(TYPES), min_size=1, max_size=5),
-    lengths=st.lists(st.integers(0, 300), min_size=1, max_size=5).filter(any),
-    count=st.integers(0, 500),
-    offset=st.integers(0, 5),
+    types=st.lists(st.sampled_from(TYPES), min_size=1, max_size=4),
+    rows=st.integers(1, 4000),
+    distinct=st.sampled_from([1, 40, 5000]),
+    codec=st.sampled_from(CODECS),
+    dictionary=st.booleans(),
+    page_bytes=st.sampled_from([200, 3000, 2**20]),
+    spans=st.lists(st.tuples(st.integers(0, 1500), st.integers(1, 1500)), max_size=5),
 )
-def test_rows_of_batches_are_put_into_any_order(
-    types: list[pa.DataType], lengths: list[int], count: int, offset: int
+def test_rows_are_read_to_any_place_and_passed_over(
+    tmp_path_factory: pytest.TempPathFactory,
+    types: list[pa.DataType],
+    rows: int,
+    distinct: int,
+    codec: str,
+    dictionary: bool,
+    page_bytes: int,
+    spans: list[tuple[int, int]],
 ) -> None:
-    pieces = [
-        pa.RecordBatch.from_arrays(
-            [values(type_, length + offset, 100, seed).slice(offset) for seed, type_ in enumerate(types)],
-            names=[f"c{i}" for i in range(len(types))],
-        )
-        for length in lengths
-    ]
-    rows = np.random.default_rng(0).integers(0, sum(lengths), count).astype(np.uint32)
-    outs = [np.zeros((count, type_.bit_width // 8), np.uint8) for type_ in types]
-    take_from_batches(list(pieces), rows, outs)
-    taken = pa.Table.from_batches(pieces).take(pa.array(rows)).combine_chunks()
-    assert [out.tobytes() for out in outs] == [raw(column.chunk(0)) if count else b"" for column in taken.columns]
+    path = tmp_path_factory.mktemp("native") / "a.parquet"
+    arrays = [values(type_, rows, distinct, seed) for seed, type_ in enumerate(types)]
+    table = pa.table(arrays, names=[f"c{i}" for i in range(len(types))])
+    options: dict[str, Any] = {"data_page_size": page_bytes, "write_batch_size": page_bytes // 8}
+    pq.write_table(table, path, compression=codec, use_dictionary=dictionary, **options)
+    with NativeChunks(str(path), known(path)) as native_chunks:
+        at = 0
+        for passed, count in spans:
+            first = min(at + passed, rows)
+            at = min(first + count, rows)
+            outs = [np.zeros((at - first, type_.bit_width // 8), np.uint8) for type_ in types]
+            places = [out.ctypes.data for out in outs]
+            native_chunks.read_into(first, at - first, np.array(places, np.int64))
+            assert [out.tobytes() for out in outs] == [raw(array.slice(first, at - first)) for array in arrays]
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
+def test_columns_are_put_into_any_order(dtype: type[np.integer[Any]]) -> None:
+    rng = np.random.default_rng(0)
+    columns = [rng.integers(0, 256, (300, width)).astype(np.uint8) for width in (1, 2, 4, 8, 3)]
+    rows = rng.integers(0, 300, 500).astype(dtype)
+    outs = [np.zeros((500, column.shape[1]), np.uint8) for column in columns]
+    take_columns(columns, rows, outs)
+    assert all(np.array_equal(out, column[rows]) for out, column in zip(outs, columns, strict=True))
 
 
 @pytest.mark.parametrize("width", [1, 3, 15, 16, 17, 52, 64, 104, 255])
@@ -309,6 +331,29 @@ def test_memory_that_the_kernels_do_not_get_is_asked_for_by_arrow(
     monkeypatch.setattr(KERNELS, "chunks_read", lambda *_: NO_MEMORY)
     found = batches(mixed, shuffle=True, window_rows=window_rows)
     assert all(np.array_equal(f["a"], e["a"]) for f, e in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("call", range(8))
+@pytest.mark.parametrize("window_rows", [150, 4000])
+@pytest.mark.parametrize("columns", [None, ["b", "a"]])
+def test_what_turns_out_to_be_not_as_expected_is_arrows_from_there_on(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch, call: int, window_rows: int, columns: list[str] | None
+) -> None:
+    expected = batches(mixed, shuffle=True, window_rows=window_rows, columns=columns)
+    calls = itertools.count()
+    read_into = NativeChunks.read_into
+
+    def lied_to(self: NativeChunks, first: int, rows: int, places: Any) -> None:
+        is_wrong = next(calls) % 8 == call
+        read_into(self, first, rows // 2 if is_wrong else rows, places)
+        if is_wrong:
+            raise NotDecodedError("pages are not as the footer says")
+
+    monkeypatch.setattr(NativeChunks, "read_into", lied_to)
+    found = batches(mixed, shuffle=True, window_rows=window_rows, columns=columns)
+    assert next(calls) > 8
+    for one, other in zip(found, expected, strict=True):
+        assert all(np.array_equal(one[name], other[name]) for name in ("a", "b"))
 
 
 @pytest.mark.parametrize("options", [ReadOptions(verify_checksums=True), ReadOptions(memory_map=True)])
@@ -392,7 +437,7 @@ def test_no_byte_is_touched_that_is_not_theirs(tmp_path: Path, monkeypatch: pyte
         "ASAN_OPTIONS": "detect_leaks=0",
         "PARQUET_LOADER_KERNELS": str(library),
     }
-    chosen = "arrow_decodes or changed_anywhere or ends_early or any_order"
+    chosen = "arrow_decodes or changed_anywhere or ends_early or any_order or passed_over"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, __file__]
     root = Path(__file__).parent.parent
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)

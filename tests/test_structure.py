@@ -68,6 +68,7 @@ ROOMS = [
     "arena",
     "ragged",
     "rows",
+    "narrow",
     "window",
     "workers",
     "building",

@@ -120,6 +120,7 @@ class NativeChunks:
 
     def __init__(self, source: str | pa.Buffer, known: Known) -> None:
         self.names, self._types, lines = known
+        self._position = 0
         self._widths: list[int] = lines[:, 4].tolist()
         self._file, self._held, base = -1, None, None
         if isinstance(source, str):
@@ -152,16 +153,34 @@ class NativeChunks:
             buffers = [pa.allocate_buffer(width * rows) for width in self._widths]
         except (MemoryError, OverflowError) as error:
             raise NotDecodedError("there is no memory for so many rows") from error
-        places = np.array([buffer.address for buffer in buffers], np.uintp)
-        code = KERNELS.chunks_read(self._chunks, rows, places.ctypes.data)
-        if code == SYSTEM:
-            raise OSError("the system could not read the file")
-        if code:
-            raise NotDecodedError("the pages are not as the footer says")
+        self._read(rows, np.array([buffer.address for buffer in buffers], np.int64))
         return [
             pa.Array.from_buffers(type_, rows, [None, buffer], null_count=0)
             for type_, buffer in zip(self._types, buffers, strict=True)
         ]
+
+    def read_into(self, first: int, rows: int, places: npt.NDArray[np.int64]) -> None:
+        """Read rows from row `first` of the row group on, which was not passed yet, each column to its own place.
+
+        Args:
+            first: The first row; those before it that were not read are passed over.
+            rows: How many.
+            places: For each column the address of as many values; not checked.
+
+        Raises:
+            As `read` does.
+        """
+        if first > self._position:
+            self._read(first - self._position, None)
+        self._read(rows, places)
+
+    def _read(self, rows: int, places: npt.NDArray[np.int64] | None) -> None:
+        code = KERNELS.chunks_read(self._chunks, rows, None if places is None else places.ctypes.data)
+        self._position += rows
+        if code == SYSTEM:
+            raise OSError("the system could not read the file")
+        if code:
+            raise NotDecodedError("the pages are not as the footer says")
 
     def close(self) -> None:
         """Close the file and let go of what is held; idempotent."""

@@ -46,6 +46,13 @@ static int reserve(Buffer *buffer, int64_t nbytes) {
   return buffer->bytes ? OK : NO_MEMORY;
 }
 
+/* Gives a buffer to who has none. */
+static void hand_over(Buffer *from, Buffer *to) {
+  if (to->bytes || !from->bytes) return;
+  *to = *from;
+  *from = (Buffer){NULL, 0};
+}
+
 typedef struct {
   int64_t at, end;      /* the next page in the file, and the end of the chunk */
   int64_t rows;         /* rows behind the current page */
@@ -69,6 +76,7 @@ typedef struct {
   const uint8_t *base;  /* the file's bytes in memory, or NULL */
   int64_t size;
   Buffer raw;           /* pages as they are compressed */
+  Buffer page, dictionary;  /* of columns that are read to their end: the next one's, while they are in the cache */
   int64_t count;
   Column columns[];
 } Group;
@@ -424,7 +432,9 @@ static int look_up_rows(Column *column, int64_t rows, uint8_t *out) {
   while (rows > 0) {
     if (column->run_left == 0 && begin_run(column)) return OTHER;
     int64_t some = rows < column->run_left ? rows : column->run_left;
-    if (column->is_literal) {
+    if (!out) {
+      /* passed over */
+    } else if (column->is_literal) {
       if (some > BLOCK) some = BLOCK;
       int64_t skipped = column->run_done % 8, whole = (skipped + some + 7) / 8 * 8;
       const uint8_t *from = column->run + column->run_done / 8 * column->bits;
@@ -436,7 +446,8 @@ static int look_up_rows(Column *column, int64_t rows, uint8_t *out) {
     } else {
       fill(column->dictionary.bytes + column->repeated * column->out, column->out, some, out);
     }
-    column->run_done += some, column->run_left -= some, rows -= some, out += some * column->out;
+    column->run_done += some, column->run_left -= some, rows -= some;
+    if (out) out += some * column->out;
   }
   return OK;
 }
@@ -529,30 +540,22 @@ static int read_rows(Group *group, Column *column, int64_t rows, uint8_t *out) {
     }
     int64_t some = rows < column->left ? rows : column->left, nbytes = some * column->out;
     if (column->kind == IN_FILE) {
-      code = fetch(group, column->place, nbytes, out);
+      if (out) code = fetch(group, column->place, nbytes, out);
       column->place += nbytes;
     } else if (column->kind == CODED) {
       code = look_up_rows(column, some, out);
     } else {
-      if (column->out == column->width) memcpy(out, column->next, (size_t)nbytes);
-      else narrow(column->next, column->width, some, column->out, out);
+      if (out && column->out == column->width) memcpy(out, column->next, (size_t)nbytes);
+      else if (out) narrow(column->next, column->width, some, column->out, out);
       column->next += some * column->width;
     }
-    column->left -= some, rows -= some, out += nbytes;
+    column->left -= some, rows -= some;
+    if (out) out += nbytes;
   }
   return code;
 }
 
 /* ---- rows put into order ---- */
-
-/* Arrow's C data interface: what a record batch is exported as, its columns being the children. */
-typedef struct ArrowArray {
-  int64_t length, null_count, offset, n_buffers, n_children;
-  const void **buffers;
-  struct ArrowArray **children, *dictionary;
-  void (*release)(struct ArrowArray *);
-  void *private_data;
-} ArrowArray;
 
 FOR_EACH_TARGET static void take(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t width, uint8_t *out) {
 #define TAKE(w) for (int64_t i = 0; i < count; i++) memcpy(out + (w) * i, in + (w) * (int64_t)rows[i], (size_t)(w))
@@ -565,11 +568,6 @@ INLINE void copy_row(const uint8_t *in, int64_t width, uint8_t *out) {
   memcpy(out + width - 16, in + width - 16, 16);
 }
 
-static const uint8_t *values_of(const ArrowArray *batch, int64_t column, int64_t width) {
-  const ArrowArray *child = batch->children[column];
-  return (const uint8_t *)child->buffers[1] + (child->offset + batch->offset) * width;
-}
-
 #define ROWS_AHEAD 16  /* that are fetched from memory before their turn: measured, a third less time on rows of 52 bytes */
 #define MATRIX_BLOCK_BYTES (1 << 14)  /* of rows that are written column by column: measured, those that stay in the first cache */
 
@@ -577,31 +575,6 @@ static const uint8_t *values_of(const ArrowArray *batch, int64_t column, int64_t
 
 /* Of the source that this was compiled from. */
 const char *kernels_digest(void) { return DIGEST; }
-
-/* Puts rows of record batches, as if they lay end to end, into order: row i of `outs` becomes row `rows[i]` of them.
- * Columns are without nulls, of `widths` bytes a row. The batches are released. */
-int batches_take(
-    ArrowArray *batches, int64_t batch_count, int64_t column_count, const int64_t *widths, const uint32_t *rows,
-    int64_t count, uint8_t *const *outs) {
-  int64_t total = 0, widest = 1;
-  for (int64_t b = 0; b < batch_count; b++) total += batches[b].length;
-  for (int64_t c = 0; c < column_count; c++) widest = widths[c] > widest ? widths[c] : widest;
-  uint8_t *joined = batch_count > 1 ? malloc((size_t)(total * widest)) : NULL;
-  int code = batch_count > 1 && !joined ? NO_MEMORY : OK;
-  for (int64_t c = 0; c < column_count && code == OK; c++) {
-    int64_t width = widths[c], at = 0;
-    for (int64_t b = 0; b < batch_count && joined; b++) {
-      int64_t nbytes = batches[b].length * width;
-      if (nbytes) memcpy(joined + at, values_of(&batches[b], c, width), (size_t)nbytes);
-      at += nbytes;
-    }
-    if (count) take(joined ? joined : values_of(&batches[0], c, width), rows, count, width, outs[c]);
-  }
-  free(joined);
-  for (int64_t b = 0; b < batch_count; b++)
-    if (batches[b].release) batches[b].release(&batches[b]);
-  return code;
-}
 
 /* Column chunks to be read forward. Each of `count` lines of 7 numbers says: first byte in the file, byte behind the
  * last, rows, bytes of a value, bytes of it to deliver, codec, whether there may be nulls. NULL: no memory. */
@@ -619,12 +592,21 @@ void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *li
   return group;
 }
 
-/* Writes the next rows of column i at `outs[i]`. Not 0: nothing more can be read from these chunks. */
+/* Writes the next rows of each column to its place in `outs`, or passes over them where that is NULL. Not 0: nothing
+ * more can be read from these chunks. */
 int chunks_read(void *chunks, int64_t rows, uint8_t *const *outs) {
   Group *group = chunks;
   for (int64_t i = 0; i < group->count; i++) {
-    int code = read_rows(group, &group->columns[i], rows, outs[i]);
+    Column *column = &group->columns[i];
+    hand_over(&group->page, &column->page);
+    hand_over(&group->dictionary, &column->dictionary);
+    int code = read_rows(group, column, rows, outs ? outs[i] : NULL);
     if (code) return code;
+    if (column->rows == 0 && column->left == 0) {
+      hand_over(&column->page, &group->page);
+      hand_over(&column->dictionary, &group->dictionary);
+      column->entries = -1;
+    }
   }
   return OK;
 }
@@ -636,6 +618,8 @@ void chunks_close(void *chunks) {
     free(group->columns[i].dictionary.bytes);
   }
   free(group->raw.bytes);
+  free(group->page.bytes);
+  free(group->dictionary.bytes);
   free(group);
 }
 
@@ -651,6 +635,13 @@ void columns_join(const uint8_t *const *columns, int64_t column_count, int64_t w
       FOR_WIDTH(width, JOIN)
     }
   }
+}
+
+/* Row i of each of `outs` becomes row `rows[i]` of that column, which has `widths` bytes a row. */
+void columns_take(
+    const uint8_t *const *columns, const int64_t *widths, int64_t column_count, const uint32_t *rows, int64_t count,
+    uint8_t *const *outs) {
+  for (int64_t c = 0; c < column_count; c++) take(columns[c], rows, count, widths[c], outs[c]);
 }
 
 /* Row i of `out` becomes row `rows[i]` of `in`, both of `width` bytes a row. */

@@ -31,8 +31,8 @@ def _load(path: Path) -> Any:
     library.chunks_read.restype = ctypes.c_int
     library.chunks_close.argtypes = (pointer,)
     library.chunks_close.restype = None
-    library.batches_take.argtypes = (pointer, number, number, pointer, pointer, number, pointer)
-    library.batches_take.restype = ctypes.c_int
+    library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer)
+    library.columns_take.restype = None
     library.columns_join.argtypes = (pointer, number, number, number, pointer)
     library.columns_join.restype = None
     library.rows_take.argtypes = (pointer, number, pointer, number, pointer)

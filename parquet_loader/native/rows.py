@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from parquet_loader.native.library import KERNELS, NO_MEMORY
-
-# Of Arrow's C data interface.
-_ARROW_ARRAY_BYTES = 80
+from parquet_loader.native.library import KERNELS
 
 
-def take_from_batches(
-    batches: list[pa.RecordBatch], rows: npt.NDArray[np.uint32], outs: Sequence[npt.NDArray[np.uint8]]
+def take_columns(
+    columns: Sequence[npt.NDArray[np.uint8]], rows: npt.NDArray[Any], outs: Sequence[npt.NDArray[np.uint8]]
 ) -> None:
-    """Put rows of record batches, as if they lay end to end, into order: row `i` of `outs` becomes row ``rows[i]``.
+    """Put columns into order: row `i` of each of `outs` becomes row ``rows[i]`` of that column.
 
     Args:
-        batches: At least one; of the same columns, of fixed width in bytes, without nulls. The list is emptied, so that
-            memory that nobody else holds is freed by the kernel: that takes 2.4 ms for 64 MiB, in which others may need
-            Python's lock.
-        rows: uint32 ``[n]``; not checked.
-        outs: For each column uint8 ``[n, width]``, contiguous and writable.
-
-    Raises:
-        MemoryError: there is no memory for one of the columns.
+        columns: Each ``[m, width]``, contiguous.
+        rows: ``[n]``, uint32 for the kernel, other integers for numpy; not checked.
+        outs: Each ``[n, width]``, contiguous and writable.
     """
-    count = len(batches)
-    exported = (ctypes.c_char * (_ARROW_ARRAY_BYTES * count))()
-    address = ctypes.addressof(exported)
-    for number in range(count):
-        batches[number]._export_to_c(address + number * _ARROW_ARRAY_BYTES)
-    batches.clear()
-    widths = np.array([out.shape[1] for out in outs], np.int64)
-    places = np.array([out.__array_interface__["data"][0] for out in outs], np.uintp)
-    code = KERNELS.batches_take(
-        address, count, len(outs), widths.ctypes.data, rows.ctypes.data, len(rows), places.ctypes.data
+    if rows.dtype != np.uint32:
+        for column, out in zip(columns, outs, strict=True):
+            np.take(column, rows, axis=0, out=out, mode="clip")
+        return
+    sources, targets = (
+        np.array([array.__array_interface__["data"][0] for array in arrays], np.uintp) for arrays in (columns, outs)
     )
-    if code == NO_MEMORY:
-        raise MemoryError
+    widths = np.array([column.shape[1] for column in columns], np.int64)
+    data = sources.ctypes.data, widths.ctypes.data
+    KERNELS.columns_take(*data, len(columns), rows.ctypes.data, len(rows), targets.ctypes.data)
 
 
 def join_columns(columns: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> None:

@@ -1,0 +1,118 @@
+"""Columns of numbers while a window is made: decoded next to one another, then put into order by kernels.
+
+Their rows are of 1 to 8 bytes. The kernels decode them straight to where they wait, in memory that stays warm, and put
+a column after the other into order, so that the one they take from stays in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from parquet_loader.arena import Allocator, Arenas
+from parquet_loader.columns import Column
+from parquet_loader.native import take_columns
+from parquet_loader.pieces import RawRows
+from parquet_loader.rows import Delivered, Rows, as_delivered, copy_rows, make_room, padded
+
+
+class NarrowColumns:
+    """The columns of numbers of one window. `place` and `gather` may be called by several threads, each for its own.
+
+    Args:
+        parts: The columns, in parts that are put into order each by one call.
+        capacity: Rows to take memory for.
+        carried_rows: Rows that the window before leaves over, by the plan: room for them comes first.
+        staging: Where rows wait.
+        allocator: Where delivered rows go.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Sequence[Column]],
+        capacity: int,
+        carried_rows: int,
+        staging: Arenas,
+        allocator: Allocator,
+    ) -> None:
+        self._parts = parts
+        self._columns = {column.name: column for part in parts for column in part}
+        self._row_bytes = sum(column.row_bytes or 0 for column in self._columns.values())
+        self._capacity = capacity
+        self._carried_rows = carried_rows
+        self._staging = staging
+        self._allocator = allocator
+        self._staged: dict[str, Rows] = {}
+        self._addresses: dict[str, int] = {}
+        self._delivered: dict[str, tuple[Rows, Any]] = {}
+        self._indices: npt.NDArray[Any] = np.zeros(0, np.uint32)
+
+    def prepare(self) -> None:
+        """Take memory for rows as they come."""
+        if self._columns:
+            taken = self._staging.allocate(sum(map(self._column_bytes, self._columns.values()))).array
+            for column in self._columns.values():
+                mine, taken = taken[: self._column_bytes(column)], taken[self._column_bytes(column) :]
+                self._staged[column.name] = self._as_rows(column, mine)
+                self._addresses[column.name] = mine.__array_interface__["data"][0]
+
+    def _column_bytes(self, column: Column) -> int:
+        return padded(self._capacity * (column.row_bytes or 0))
+
+    def _as_rows(self, column: Column, memory: npt.NDArray[np.uint8]) -> Rows:
+        width = column.row_bytes or 1
+        return memory[: self._capacity * width].reshape(self._capacity, width)
+
+    def place(self, first: int, rows: int, table: pa.Table, raw: RawRows | None) -> int:
+        """Take rows, the first of them row `first` of the window as it is read; return the bytes they take.
+
+        Raises:
+            NotDecodedError: nothing was taken; these rows, and what follows them in their row group, are Arrow's.
+        """
+        if not self._columns:
+            return 0
+        begin = self._carried_rows + first
+        straight: Sequence[str] = ()
+        if raw is not None and raw.straight is not None:
+            straight = raw.straight.names
+            places = [self._addresses[name] + begin * (self._columns[name].row_bytes or 0) for name in straight]
+            raw.read_straight(rows, np.array(places, np.int64))
+        done = set(straight)
+        for column in self._columns.values():
+            if column.name not in done:
+                copy_rows(column, table, raw, self._staged[column.name], slice(begin, begin + rows))
+        return rows * self._row_bytes
+
+    def order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
+        """Fix the order: rows that the window before left, and behind them the rows of the window as it was read."""
+        before = len(next(iter(carried.values()))) if carried else 0
+        self._carried_rows += make_room(self._staged.values(), self._carried_rows, before)
+        begin = self._carried_rows - before
+        # Where fewer rows were carried than planned, there is room before them.
+        self._indices = indices + indices.dtype.type(begin) if begin else indices
+        for name, rows in carried.items():
+            self._staged[name][begin : self._carried_rows] = rows
+
+    def gather(self, part: int) -> None:
+        """Put the columns of one part into order."""
+        columns, total = self._parts[part], len(self._indices)
+        space = self._allocator.allocate(sum(map(self._column_bytes, columns)))
+        outs = []
+        for column in columns:
+            mine, space = space.cut(self._column_bytes(column))
+            outs.append(self._as_rows(column, mine.array)[:total])
+            self._delivered[column.name] = outs[-1], mine.owner
+        take_columns([self._staged[column.name] for column in columns], self._indices, outs)
+
+    def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
+        """Return what is delivered, and the rows beyond, copied."""
+        done, left = dict[str, Delivered](), dict[str, Rows]()
+        for name, (out, owner) in self._delivered.items():
+            done[name] = as_delivered(self._columns[name], out[:delivered]), owner
+            left[name] = out[delivered:].copy()
+        self._staged, self._delivered = {}, {}
+        return done, left
