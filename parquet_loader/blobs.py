@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.jpeg import decode_jpeg, jpeg_shape
 
 MAX_HEADER_BYTES = 1 << 16
 MAX_ARRAY_BYTES = 2**31 - 1
@@ -142,7 +143,7 @@ def _member(archive: zipfile.ZipFile) -> bytes:
         return start + member.read(max(0, begin + nbytes - len(start)))
 
 
-def image_array(data: bytes | memoryview, pillow: Any = None) -> npt.NDArray[Any]:
+def image_array(data: bytes | memoryview) -> npt.NDArray[Any]:
     """Return the pixels of a PNG or JPEG: ``[h, w]`` grey, ``[h, w, 3]`` RGB or ``[h, w, 4]`` RGBA.
 
     uint8, or uint16 for a PNG of 16 bits a channel. Palettes become RGB.
@@ -151,7 +152,12 @@ def image_array(data: bytes | memoryview, pillow: Any = None) -> npt.NDArray[Any
         BlobProblem: the bytes are no image, or one too large.
         ConfigurationError: Pillow is not installed.
     """
-    pillow = pillow or pillow_image()
+    pillow = pillow_image()
+    shape = jpeg_shape(data, pillow.MAX_IMAGE_PIXELS)
+    if shape is not None:
+        decoded = np.empty(shape, np.uint8)
+        if decode_jpeg(data, decoded):
+            return decoded.reshape(shape if shape[2] == 3 else shape[:2])
     try:
         with pillow.open(io.BytesIO(data), formats=_IMAGE_FORMATS) as image:
             rawmode = image.tile[0][3] if image.tile else ""

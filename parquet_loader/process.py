@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,17 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.arena import Allocator
-from parquet_loader.blobs import BlobProblem, pillow_image
+from parquet_loader.blobs import pillow_image
 from parquet_loader.columns import Column
-from parquet_loader.errors import DataError, TransformError
+from parquet_loader.errors import TransformError
+from parquet_loader.images import ImageMemory, Images, decoded_arrays, decoded_images
 from parquet_loader.plan import Stream, bit_generator
 from parquet_loader.schema import Encoded, Image
 from parquet_loader.types import Ragged
-from parquet_loader.unpack import read_array
 from parquet_loader.window import Array, Window, copied, nbytes_of
 
 Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
-Images: TypeAlias = "list[npt.NDArray[np.uint8]]"
 BatchArrays: TypeAlias = "dict[str, Array | Images]"
 
 
@@ -59,8 +56,8 @@ class BatchProcessor:
         self, columns: Sequence[Column], transform: Transform | None, seed: int, epoch: int, part: int
     ) -> None:
         self._images = [c for c in columns if c.image is not None]
-        pictures = [c for c in self._images if isinstance(c.image, Image) or (c.image and c.image.is_image)]
-        self._pillow = pillow_image() if pictures else None
+        if any(isinstance(c.image, Image) or (c.image and c.image.is_image) for c in self._images):
+            pillow_image()  # imported here, so that a thread that has to does not do so between two batches
         self._transform = transform
         self._seed = seed
         self._epoch = epoch
@@ -78,7 +75,7 @@ class BatchProcessor:
             DataError: an image cannot be decoded, or has another size than its field says.
             TransformError: `transform` returned what cannot be a batch. What `transform` itself raises passes through.
         """
-        images = _ImageMemory(None if self._transform is not None and allocator.is_required else allocator)
+        images = ImageMemory(None if self._transform is not None and allocator.is_required else allocator)
         arrays = self._made(window.arrays, start, stop, batch, images)
         owners: dict[str, Any] = images.owners
         if allocator.is_required:
@@ -87,9 +84,7 @@ class BatchProcessor:
                     arrays[name], owners[name] = copied(array, allocator)
         return ProcessedBatch(stop - start, arrays, owners, sum(map(_nbytes, arrays.values())))
 
-    def _made(
-        self, arrays: Mapping[str, Array], start: int, stop: int, batch: int, memory: _ImageMemory
-    ) -> BatchArrays:
+    def _made(self, arrays: Mapping[str, Array], start: int, stop: int, batch: int, memory: ImageMemory) -> BatchArrays:
         done: BatchArrays = {}
         for name, array in arrays.items():
             done[name] = array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
@@ -98,9 +93,9 @@ class BatchProcessor:
             assert field is not None
             valid = done[f"{name}_valid"] if field.null == "mask" else None
             if isinstance(field, Encoded):
-                done[name] = _decoded_arrays(name, field, done[name], valid, batch)
+                done[name] = decoded_arrays(name, field, done[name], valid, batch)
             else:
-                done[name] = self._decoded(name, field, done[name], valid, batch, memory)
+                done[name] = decoded_images(name, field, done[name], valid, batch, memory)
         own = {column.name for column in self._images}
         done = {name: array if name in own else _owned(array) for name, array in done.items()}
         if self._transform is None:
@@ -114,75 +109,6 @@ class BatchProcessor:
             error.add_note(f"raised by transform in batch {batch} of epoch {self._epoch}")
             raise
         return _checked(returned, stop - start, f"transform in batch {batch} of epoch {self._epoch}")
-
-    def _decoded(
-        self, name: str, field: Image, encoded: Any, valid: Any, batch: int, memory: _ImageMemory
-    ) -> npt.NDArray[np.uint8] | Images:
-        height, width, channels = field.shape
-        images: Images | npt.NDArray[np.uint8] = [np.empty(0, np.uint8)] * len(encoded)
-        if height is not None and width is not None:
-            images = memory.allocate(name, (len(encoded), height, width, channels))
-        for row, data in enumerate(encoded.to_list()):
-            where = f"column {name!r}, row {row} of batch {batch}"
-            if not data and valid is not None and not valid[row] and height is not None and width is not None:
-                images[row] = np.zeros((height, width, channels), np.uint8)
-                continue
-            image = self._image(data, channels, where)
-            if height is not None and image.shape != (height, width, channels):
-                raise DataError(
-                    f"{where}: the image is {image.shape[0]} x {image.shape[1]}, not the {height} x {width} of its "
-                    "field; Image() without a shape takes images of any size"
-                )
-            images[row] = image
-        return images
-
-    def _image(self, data: bytes, channels: int, where: str) -> npt.NDArray[np.uint8]:
-        assert self._pillow is not None
-        try:
-            with self._pillow.open(io.BytesIO(data), formats=("JPEG", "PNG")) as opened:
-                if opened.mode.startswith("I"):
-                    raise DataError(f"{where}: a PNG of 16 bits a pixel, which uint8 cannot hold; read it with Bytes()")
-                mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
-                opened.load()
-                array = np.asarray(opened if opened.mode == mode else opened.convert(mode))
-        except (OSError, ValueError, SyntaxError, self._pillow.DecompressionBombError) as error:
-            raise DataError(f"{where}: {len(data)} bytes that are no readable JPEG or PNG: {error}") from error
-        return array.reshape(*array.shape[:2], channels)
-
-
-class _ImageMemory:
-    """Where the images of one batch are decoded to: warm memory, or that in which they have to lie.
-
-    Attributes:
-        owners: As in `ProcessedBatch`.
-    """
-
-    def __init__(self, allocator: Allocator | None) -> None:
-        self._allocator = allocator
-        self.owners: dict[str, Any] = {}
-
-    def allocate(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-        """Return memory for a column's images."""
-        nbytes = math.prod(shape)
-        if self._allocator is None or not nbytes:
-            return np.empty(shape, np.uint8)
-        array, self.owners[name] = self._allocator.allocate(nbytes)
-        return array[:nbytes].reshape(shape)
-
-
-def _decoded_arrays(name: str, field: Encoded, encoded: Any, valid: Any, batch: int) -> npt.NDArray[Any] | Images:
-    """Return the arrays of one column's rows: stacked where all have one shape, else a list."""
-    arrays: Images = []
-    for row, data in enumerate(encoded.to_list()):
-        if not data and valid is not None and not valid[row]:
-            arrays.append(np.zeros([n or 0 for n in field.shape], field.dtype))
-            continue
-        try:
-            array = read_array(data, field)
-        except BlobProblem as problem:
-            raise DataError(f"column {name!r}, row {row} of batch {batch}: {problem}") from None
-        arrays.append(np.array(array, field.dtype, order="C"))
-    return np.stack(arrays) if field.is_fixed and arrays else arrays
 
 
 def _nbytes(array: Array | Images) -> int:

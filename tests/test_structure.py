@@ -46,6 +46,7 @@ ROOMS = [
     "split",
     "filters",
     "columns",
+    "jpeg",
     "blobs",
     "unpack",
     "native",
@@ -73,6 +74,7 @@ ROOMS = [
     "workers",
     "building",
     "ahead",
+    "images",
     "process",
     "making",
     "reads",
@@ -103,7 +105,7 @@ NARROWER = {"write": {"errors", "types", "schema", "filesystem", "plan"}}
 # `types` imports torch only inside methods that are called with tensors, `ranks` where there are several.
 MAY_IMPORT_TORCH = {"collate", "device", "tensors", "iterable", "store", "petastorm", "cli"}
 MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"types", "ranks"}
-HEAVY = ("torch", "pandas", "polars", "PIL", "dask", "pyspark", "tqdm")
+HEAVY = ("torch", "pandas", "polars", "PIL", "dask", "pyspark", "tqdm", "simplejpeg")
 
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 

@@ -282,7 +282,7 @@ def ranks(bench: Bench) -> Study | None:
 
 
 FIRST = """
-import sys, time
+import sys, time, torch
 from parquet_loader import BatchedDataLoader
 began = time.perf_counter()
 loader = BatchedDataLoader(sys.argv[1], 4096, shuffle=True, window_rows=int(sys.argv[2]), num_threads=int(sys.argv[3]))

@@ -1,0 +1,120 @@
+"""Rows that are kept encoded until they are in a batch: JPEG and PNG become pixels, what `np.save` wrote arrays."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.arena import Allocator
+from parquet_loader.blobs import BlobProblem, pillow_image
+from parquet_loader.errors import DataError
+from parquet_loader.jpeg import decode_jpeg, jpeg_shape
+from parquet_loader.schema import Encoded, Image
+from parquet_loader.unpack import read_array
+
+Images: TypeAlias = "list[npt.NDArray[np.uint8]]"
+
+
+class ImageMemory:
+    """Where the images of one batch are decoded to: warm memory, or that in which they have to lie.
+
+    Attributes:
+        owners: As in `ProcessedBatch`.
+    """
+
+    def __init__(self, allocator: Allocator | None) -> None:
+        self._allocator = allocator
+        self.owners: dict[str, Any] = {}
+
+    def allocate(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+        """Return memory for a column's images."""
+        nbytes = math.prod(shape)
+        if self._allocator is None or not nbytes:
+            return np.empty(shape, np.uint8)
+        array, self.owners[name] = self._allocator.allocate(nbytes)
+        return array[:nbytes].reshape(shape)
+
+
+def decoded_images(
+    name: str, field: Image, encoded: Any, valid: Any, batch: int, memory: ImageMemory
+) -> npt.NDArray[np.uint8] | Images:
+    """Return the images of one column's rows: ``[rows, height, width, channels]``, or a list where sizes are free.
+
+    Args:
+        name: The column.
+        field: Its field.
+        encoded: The bytes of each row, a `Ragged`.
+        valid: Which rows have an image, or None: all.
+        batch: The batch's number, for messages.
+        memory: Where images of one size are put.
+
+    Raises:
+        DataError: a row cannot be decoded, or has another size than the field says.
+    """
+    height, width, channels = field.shape
+    images: Images | npt.NDArray[np.uint8] = [np.empty(0, np.uint8)] * len(encoded)
+    if height is not None and width is not None:
+        images = memory.allocate(name, (len(encoded), height, width, channels))
+    for row, data in enumerate(encoded.to_list()):
+        if not data and valid is not None and not valid[row] and isinstance(images, np.ndarray):
+            images[row] = 0
+            continue
+        try:
+            pixels = _pixels(data, channels, images[row] if isinstance(images, np.ndarray) else None)
+        except BlobProblem as problem:
+            raise DataError(f"column {name!r}, row {row} of batch {batch}: {problem}") from problem.__cause__
+        if isinstance(images, list):
+            images[row] = pixels
+        elif pixels.shape != images.shape[1:]:
+            raise DataError(
+                f"column {name!r}, row {row} of batch {batch}: the image is {pixels.shape[0]} x {pixels.shape[1]}, "
+                f"not the {height} x {width} of its field; Image() without a shape takes images of any size"
+            )
+        elif not np.may_share_memory(pixels, images):
+            images[row] = pixels
+    return images
+
+
+def _pixels(data: bytes, channels: int, out: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8]:
+    """Return one image, ``[height, width, channels]``: in `out` where that fits and spares a copy."""
+    pillow = pillow_image()
+    shape = jpeg_shape(data, pillow.MAX_IMAGE_PIXELS)
+    if shape is not None and shape[2] == channels:
+        room = np.empty(shape, np.uint8) if out is None else out
+        if room.shape == shape and decode_jpeg(data, room):
+            return room
+    array = None
+    try:
+        with pillow.open(io.BytesIO(data), formats=("JPEG", "PNG")) as opened:
+            if not opened.mode.startswith("I"):
+                mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
+                opened.load()
+                array = np.asarray(opened if opened.mode == mode else opened.convert(mode))
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+        raise BlobProblem(f"{len(data)} bytes that are no readable JPEG or PNG: {error}") from error
+    if array is None:
+        raise BlobProblem("a PNG of 16 bits a pixel, which uint8 cannot hold; read it with Bytes()")
+    return array.reshape(*array.shape[:2], channels)
+
+
+def decoded_arrays(name: str, field: Encoded, encoded: Any, valid: Any, batch: int) -> npt.NDArray[Any] | Images:
+    """Return the arrays of one column's rows: stacked where all have one shape, else a list.
+
+    Raises:
+        DataError: a row holds no array, or one of another shape or dtype than the field's.
+    """
+    arrays: Images = []
+    for row, data in enumerate(encoded.to_list()):
+        if not data and valid is not None and not valid[row]:
+            arrays.append(np.zeros([n or 0 for n in field.shape], field.dtype))
+            continue
+        try:
+            array = read_array(data, field)
+        except BlobProblem as problem:
+            raise DataError(f"column {name!r}, row {row} of batch {batch}: {problem}") from None
+        arrays.append(np.array(array, field.dtype, order="C"))
+    return np.stack(arrays) if field.is_fixed and arrays else arrays
