@@ -40,7 +40,7 @@ def jpeg_shape(data: bytes | memoryview, most_pixels: int | None) -> tuple[int, 
         return None
     try:
         height, width, colors, _ = turbo.decode_jpeg_header(data)
-    except (ValueError, MemoryError):
+    except Exception:  # what it raises is not documented, and for odd headers it is a KeyError
         return None
     channels = next((n for n, (stored, _) in _COLORS.items() if stored == colors), None)
     if channels is None or (most_pixels is not None and height * width > most_pixels):
@@ -56,6 +56,6 @@ def decode_jpeg(data: bytes | memoryview, out: npt.NDArray[np.uint8]) -> bool:
     """
     try:
         _turbo().decode_jpeg(data, _COLORS[out.shape[2]][1], buffer=out)
-    except (ValueError, MemoryError):  # damaged in any way, however slight
+    except Exception:  # damaged in any way, however slight
         return False
     return True

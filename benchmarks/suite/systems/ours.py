@@ -11,7 +11,7 @@ from benchmarks.suite.systems.base import Batch, Job, System, Unsupported
 from benchmarks.suite.workloads import CATEGORIES, DENSE, IMAGE_SIDE
 from parquet_loader import BatchedDataLoader, Group, Image, Scalar, Schema, Tensor, UnsupportedError
 
-PACKAGES = ("pyarrow", "numpy", "torch", "pillow")
+PACKAGES = ("pyarrow", "numpy", "torch", "pillow", "simplejpeg")
 GROUPED = Schema(
     {
         "dense": Group(DENSE, Scalar("float32")),
