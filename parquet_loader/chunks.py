@@ -15,6 +15,7 @@ from parquet_loader.cache import CacheStats, LocalCache, RowGroupCache, is_worth
 from parquet_loader.decode import Decoder
 from parquet_loader.errors import DataError, SourceError
 from parquet_loader.filesystem import is_local
+from parquet_loader.footers import paths_of, schema_of
 from parquet_loader.native import IS_BUILT, Known, NativeChunks, known_chunks
 from parquet_loader.options import ReadOptions, RemoteOptions
 from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, raw_column
@@ -239,11 +240,11 @@ class Chunks:
             return
         footer = self._snapshot.footers.get(file_number)
         group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
-        leaves = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+        schema, leaves = schema_of(footer), {path: number for number, path in enumerate(paths_of(footer))}
         with closing(RawFile(path)) as file:
             for name in wanted:
-                chunk, schema = group.column(leaves[name]), footer.schema.column(leaves[name])
-                column = raw_column(file, chunk, schema, rows, types[name])
+                leaf = leaves[name]
+                column = raw_column(file, group.column(leaf), schema.column(leaf), rows, types[name])
                 found |= {} if column is None else {name: column}
             if found:
                 # Values are taken as they lie: make sure of the file that was opened before one is delivered.
@@ -291,7 +292,7 @@ class Chunks:
         group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
         leaves = self._leaves(file)
         if columns is not None:
-            leaves = selected([footer.schema.column(number).path for number in range(footer.num_columns)], columns)
+            leaves = selected(paths_of(footer), columns)
         return sum(group.column(leaf).total_compressed_size for leaf in leaves)
 
     def column_chunks(self, row_groups: Iterable[int]) -> int:
@@ -303,8 +304,7 @@ class Chunks:
         schema = int(self._snapshot.file_schema[file])
         if schema not in self._leaves_of:
             footer = self._snapshot.footers.get(file)
-            paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
-            self._leaves_of[schema] = selected(paths, self._columns_of[schema])
+            self._leaves_of[schema] = selected(paths_of(footer), self._columns_of[schema])
         return self._leaves_of[schema]
 
     def check_unchanged(self, row_group: int) -> None:

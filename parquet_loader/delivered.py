@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from parquet_loader.columns import number_type
 from parquet_loader.decode import Decoder, read_name, type_at
 from parquet_loader.errors import DataError, SchemaError, SourceError, nearest
+from parquet_loader.footers import paths_of
 from parquet_loader.options import ReadOptions
 from parquet_loader.read import Reader
 from parquet_loader.schema import METADATA_KEY, Field, Group, RaggedList, Scalar, Schema, Tensor
@@ -206,9 +207,8 @@ def _constant_length(snapshot: Snapshot, name: str) -> int | None:
         footer = snapshot.footers.get(file)
         if file != file_before:
             prefix = read_name(snapshot.schema_of(file), name) + "."
-            columns = footer.schema
-            paths = [columns.column(number).path for number in range(footer.num_columns)]
-            file_before, leaves = file, [number for number, path in enumerate(paths) if path.startswith(prefix)]
+            file_before = file
+            leaves = [number for number, path in enumerate(paths_of(footer)) if path.startswith(prefix)]
         if len(leaves) != 1:
             return None
         values = footer.row_group(int(snapshot.row_group_number[group])).column(leaves[0]).num_values

@@ -274,6 +274,21 @@ def _digest(raw: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little") or 1
 
 
+def schema_of(footer: pq.FileMetaData) -> pq.ParquetSchema:
+    """Return a footer's schema, made anew: the footer would keep the one of its attribute ``schema``.
+
+    Either knows the other then, and a footer that was let go of stays until the garbage collector comes by: beside
+    torch, whose import it counts against what follows, not before ten thousand files are open.
+    """
+    return pq.ParquetSchema(footer)
+
+
+def paths_of(footer: pq.FileMetaData) -> list[str]:
+    """Return the paths of a file's leaf columns, in their order."""
+    schema = schema_of(footer)
+    return [schema.column(number).path for number in range(footer.num_columns)]
+
+
 def same_content(one: SourceFile, other: SourceFile) -> bool:
     """Whether two listings speak of the same content of a file: by its size and ETag, or else time."""
     if one.size_bytes != other.size_bytes:
@@ -350,7 +365,8 @@ def _parsed(raw: bytes) -> pq.FileMetaData:
 def _checked_rows(footer: pq.FileMetaData, number: int) -> int:
     """Return the rows of a row group, after a look at a column that has one value a row."""
     group = footer.row_group(number)
-    flat = next((i for i in range(footer.num_columns) if not footer.schema.column(i).max_repetition_level), None)
+    schema = schema_of(footer)
+    flat = next((i for i in range(footer.num_columns) if not schema.column(i).max_repetition_level), None)
     values = group.num_rows if flat is None else group.column(flat).num_values
     if group.num_rows < 0 or values != group.num_rows:
         raise ValueError(f"row group {number} claims {group.num_rows} rows, and a column of {values} values")

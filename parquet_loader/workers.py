@@ -62,6 +62,10 @@ def disk_bytes() -> int:
     return 512 * resource.getrusage(resource.RUSAGE_THREAD).ru_inblock if resource is not None else 0
 
 
+def _nothing() -> Job[Any] | None:
+    return None
+
+
 class Workers:
     """A fixed number of threads that ask `choose` for jobs.
 
@@ -125,6 +129,7 @@ class Workers:
             waker.acquire()
         # Interrupted, `join` may take a running thread for an ended one; what is left to wait for takes no time.
         uninterrupted(self._join)
+        self._choose = _nothing  # whose memory would wait for the garbage collector otherwise
         return True
 
     def _waker_while_running(self) -> Any:

@@ -148,6 +148,30 @@ def test_an_iterator_outlives_the_name_of_its_loader(root: str) -> None:
     assert_nothing_is_left(root, time.monotonic())
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("is_iterated", [False, True])
+def test_a_closed_loader_needs_no_garbage_collector(root: str, isolation: Any, is_iterated: bool) -> None:
+    """Whose turn comes late beside torch: footers would pile up for ten thousand files, and then stop training."""
+
+    def kept() -> int:
+        return sum(type(found) in {pq.FileMetaData, BatchedDataLoader} for found in gc.get_objects())
+
+    def load() -> None:
+        with BatchedDataLoader(root, 10, shuffle=True, isolation=isolation) as loader:
+            for _ in loader if is_iterated else ():
+                pass
+
+    load()
+    gc.collect()
+    gc.disable()
+    try:
+        before = kept()
+        load()
+        assert kept() == before
+    finally:
+        gc.enable()
+
+
 def test_a_finished_epoch_leaves_nothing_while_the_loader_lives(root: str) -> None:
     loader = BatchedDataLoader(root, 10, window_rows=20)
     for _ in range(3):

@@ -92,7 +92,7 @@ def _checksum(system: System) -> dict[str, Any]:
 
 
 def _length(value: Any) -> int:
-    offsets = value[1] if isinstance(value, tuple) else getattr(value, "offsets", None)
+    offsets = value[1] if isinstance(value, tuple | list) else getattr(value, "offsets", None)
     return len(value) if offsets is None else len(offsets) - 1
 
 
@@ -111,7 +111,7 @@ def _arrays(batch: Batch) -> dict[str, Any]:
 
     out: dict[str, Any] = {}
     for name, value in batch.items():
-        pair = value if isinstance(value, tuple) else None
+        pair = value if isinstance(value, tuple | list) else None  # torch's `DataLoader` makes lists of tuples
         if hasattr(value, "offsets") and hasattr(value, "lengths") and not isinstance(value, torch.Tensor):
             pair = (value.values, value.offsets)
         out[name] = array(name, value) if pair is None else tuple(array(name, part) for part in pair)

@@ -10,6 +10,7 @@ import numpy as np
 from parquet_loader.cli.console import show_json, show_lines, show_table
 from parquet_loader.delivered import found_schema
 from parquet_loader.errors import ParquetLoaderError
+from parquet_loader.footers import schema_of
 from parquet_loader.schema.base import describe
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.types import format_bytes
@@ -83,8 +84,9 @@ def _columns(snapshot: Snapshot) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for number in range(len(snapshot.files)):
         footer = snapshot.footers.get(number)
+        schema = schema_of(footer)
         for i in range(footer.num_columns):
-            leaf = footer.schema.column(i)
+            leaf = schema.column(i)
             empty = {"path": leaf.path, "type": "", "nullable": False, "encodings": [], "codecs": []}
             column = found.setdefault(leaf.path, empty | {"stored_bytes": 0, "encoded_bytes": 0})
             logical = str(leaf.logical_type)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from parquet_loader.footers import paths_of, schema_of
 from parquet_loader.native.library import KERNELS, SYSTEM
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2}  # so pyarrow calls the raw kind; the older one it does not name
@@ -64,7 +65,7 @@ def known_chunks(footer: pq.FileMetaData, row_group: int, names: Iterable[str], 
         names: Of the columns that are read.
         schema: The file's Arrow schema.
     """
-    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    paths, columns = paths_of(footer), schema_of(footer)
     # A dot may stand for a struct's field, and which of two columns of one name is meant, Arrow has to say.
     is_clear = len(set(paths)) == len(paths)
     leaves = {path: number for number, path in enumerate(paths) if is_clear and "." not in path}
@@ -72,7 +73,7 @@ def known_chunks(footer: pq.FileMetaData, row_group: int, names: Iterable[str], 
     group, known = footer.row_group(row_group), dict[str, tuple[int, ...]]()
     for name in names:
         if name in leaves and name in types:
-            line = _line(types[name], group.column(leaves[name]), footer.schema.column(leaves[name]), group.num_rows)
+            line = _line(types[name], group.column(leaves[name]), columns.column(leaves[name]), group.num_rows)
             known |= {} if line is None else {name: line}
     return Known(list(known), [types[name] for name in known], np.array([*known.values()], np.int64).reshape(-1, 7))
 

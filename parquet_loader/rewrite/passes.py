@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from parquet_loader.dataset import Dataset
 from parquet_loader.decode import parts_of, read_name
 from parquet_loader.filters import RowFilter
+from parquet_loader.footers import paths_of, schema_of
 from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Stream, permutation
 from parquet_loader.read import Reader
@@ -109,7 +110,7 @@ def guess_nulls(rows: Rows, sample: pa.Table) -> dict[str, Levels]:
             break
         footer = snapshot.footers.get(file)
         paths = {read_name(snapshot.schema_of(file), name): name for name in undecided}
-        places = [(i, paths.get(footer.schema.column(i).path)) for i in range(footer.num_columns)]
+        places = [(i, paths.get(path)) for i, path in enumerate(paths_of(footer))]
         for column, name in places:
             if name is not None and _counts_nulls(footer, column):
                 levels[name] = (True,)
@@ -118,7 +119,7 @@ def guess_nulls(rows: Rows, sample: pa.Table) -> dict[str, Levels]:
 
 
 def _counts_nulls(footer: pq.FileMetaData, column: int) -> bool:
-    if footer.schema.column(column).max_definition_level == 0:
+    if schema_of(footer).column(column).max_definition_level == 0:
         return False
     for number in range(footer.num_row_groups):
         chunk = footer.row_group(number).column(column)
@@ -169,7 +170,7 @@ def bytes_by_column(dataset: Dataset, schema: Schema) -> tuple[dict[str, int], i
     for file, numbers in by_file.items():
         footer, file_schema = snapshot.footers.get(file), snapshot.schema_of(file)
         owners = _owners(schema, file_schema)
-        paths = [footer.schema.column(i).path for i in range(footer.num_columns)]
+        paths = paths_of(footer)
         columns = [
             (i, {name for prefix, name in owners if path == prefix or path.startswith(f"{prefix}.")})
             for i, path in enumerate(paths)

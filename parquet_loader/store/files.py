@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import SourceError
-from parquet_loader.footers import FooterCache, read_footer
+from parquet_loader.footers import FooterCache, read_footer, schema_of
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
 from parquet_loader.store.names import FileName
@@ -156,7 +156,7 @@ class Files:
             if not isinstance(about, dict) or about.get("store") != self._identity:
                 return "its footer does not name this store"
             groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-            schema = footer.schema.to_arrow_schema()
+            schema = schema_of(footer).to_arrow_schema()
         except FileNotFoundError:
             return None
         except (SourceError, ValueError, pa.ArrowException) as error:
