@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections import deque
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from threading import Lock
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -13,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 Memory = npt.NDArray[np.uint8]
+# A block may be larger than asked for by its quarter.
+_LARGER_BY = 4
 T = TypeVar("T")
 
 
@@ -108,29 +111,82 @@ def heap_block(nbytes: int) -> Memory:
     return np.empty(nbytes, np.uint8)
 
 
+class _Free:
+    """Blocks that nobody uses: found by size, dropped by age. Belongs to the lock of its `Arenas`."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._by_age: OrderedDict[int, Memory] = OrderedDict()
+        self._by_size: dict[int, deque[int]] = {}
+        self._sizes: list[int] = []
+        self._next = 0
+
+    def put(self, block: Memory) -> None:
+        """Take a block in, as the newest."""
+        self._by_age[self._next] = block
+        if block.nbytes not in self._by_size:
+            self._by_size[block.nbytes] = deque()
+            insort(self._sizes, block.nbytes)
+        self._by_size[block.nbytes].append(self._next)
+        self._next += 1
+        self.nbytes += block.nbytes
+
+    def take(self, nbytes: int, most_bytes: int) -> Memory | None:
+        """Return the smallest block of `nbytes` to `most_bytes`, of equal ones the newest; None: there is none."""
+        at = bisect_left(self._sizes, nbytes)
+        if at == len(self._sizes) or self._sizes[at] > most_bytes:
+            return None
+        return self._remove(self._by_size[self._sizes[at]].pop())
+
+    def drop(self) -> Memory | None:
+        """Return the oldest block; None: there is none."""
+        if not self._by_age:
+            return None
+        oldest = next(iter(self._by_age))
+        self._by_size[self._by_age[oldest].nbytes].popleft()  # of equal ones it is the oldest, too
+        return self._remove(oldest)
+
+    def _remove(self, number: int) -> Memory:
+        block = self._by_age.pop(number)
+        self.nbytes -= block.nbytes
+        if not self._by_size[block.nbytes]:
+            del self._by_size[block.nbytes]
+            del self._sizes[bisect_left(self._sizes, block.nbytes)]
+        return block
+
+
 class Arenas:
     """Ordinary memory, given out warm where it was used before.
 
-    Invariant: a block is either free or leased, and it is leased for as long as any array or tensor over it lives, so
-    a batch that somebody holds is never overwritten. Freshly mapped memory costs a page fault every 4 KiB, which makes
-    writing to it 1.3 to 3 times slower than to a block used before.
+    Freshly mapped memory costs a page fault every 4 KiB, which makes writing to it 1.3 to 3 times slower than to a
+    block used before. How much is needed differs a little from epoch to epoch, since row groups meet in other windows:
+    a block somewhat larger than asked for serves as well, so that soon all are of the largest size.
+
+    Invariants: a block is either free or leased, and it is leased for as long as any array or tensor over it lives, so
+    a batch that somebody holds is never overwritten. Free blocks take at most `keep_bytes`, and before a new block is
+    made as many bytes of them are given up, the oldest first: free ones and leased ones together never take more than
+    leased ones did once, or `keep_bytes` beside those that a caller keeps.
 
     Args:
-        keep: How many free blocks to keep.
+        keep_bytes: What free blocks may take.
         new_block: Where blocks come from.
         is_required: Whether what is delivered has to lie in this memory.
+
+    Attributes:
+        keep_bytes: As given; may be set before the first use.
     """
 
     def __init__(
-        self, keep: int = 32, new_block: Callable[[int], Memory] = heap_block, *, is_required: bool = False
+        self, keep_bytes: int, new_block: Callable[[int], Memory] = heap_block, *, is_required: bool = False
     ) -> None:
         self.is_required = is_required
-        self._keep = keep
+        self.keep_bytes = keep_bytes
         self._new_block = new_block
         self._lock = Lock()
         self._pid = os.getpid()
-        self._free: list[Memory] = []
+        self._free = _Free()
         self._leases: Leases[Memory] = Leases()
+        self._is_closed = False
 
     def taken_bytes(self, nbytes: int) -> int:
         """Return `nbytes`: nothing is rounded."""
@@ -140,21 +196,30 @@ class Arenas:
         """Return `nbytes` of memory."""
         if self._pid != os.getpid():
             self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
+        given_up: list[Memory] = []  # and unmapped without the lock
         with self._lock:
-            back = self._leases.ended()
-            self._free.extend(back[: max(0, self._keep - len(self._free))])
-            fitting = [n for n, block in enumerate(self._free) if block.nbytes == nbytes]
-            block = self._free.pop(fitting[-1]) if fitting else None
-            if block is None and len(self._free) == self._keep:
-                del self._free[:1]  # of a size that nobody asks for any more
+            block = self._warm_block(nbytes, given_up)
+        given_up.clear()
         if block is None:
             block = self._new_block(nbytes)
         with self._lock:
-            return Allocation(self._leases.lend(block, block) if self._keep else block)
+            whole = block[:nbytes]
+            return Allocation(whole if self._is_closed else self._leases.lend(whole, block))
+
+    def _warm_block(self, nbytes: int, given_up: list[Memory]) -> Memory | None:
+        for back in self._leases.ended():
+            self._free.put(back)
+        block = self._free.take(nbytes, nbytes + nbytes // _LARGER_BY)
+        room = self.keep_bytes if block is not None else max(0, min(self.keep_bytes, self._free.nbytes - nbytes))
+        while self._free.nbytes > room:
+            dropped = self._free.drop()
+            assert dropped is not None
+            given_up.append(dropped)
+        return block
 
     def clear(self) -> None:
         """Let go of the free blocks, and keep none from now on: leased ones end with their last view."""
         with self._lock:
-            self._keep = 0
-            self._free.clear()
+            self._is_closed = True
+            self._free = _Free()
             self._leases.forget()

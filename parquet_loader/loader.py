@@ -202,8 +202,9 @@ class BatchedDataLoader:
             raise
         self._sharding.warn_if_uneven(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
         # Memory stays warm from epoch to epoch; freed blocks are within the limit that running epochs keep to.
-        self._allocator = self._output.allocator()
-        self._staging = Arenas()
+        keep_bytes = self._dataset.sizing.made_bytes
+        self._allocator = self._output.allocator(keep_bytes)
+        self._staging = Arenas(keep_bytes)
         self._closed = False
         self._running: weakref.ref[Epoch] | None = None
         self._figures: EpochFigures | None = None

@@ -18,8 +18,8 @@ Batch: TypeAlias = "dict[str, Any]"
 class Output(Protocol):
     """Makes batches of what the engine hands over. Used by the caller's thread."""
 
-    def allocator(self) -> Allocator:
-        """Return the memory in which windows are to lie."""
+    def allocator(self, keep_bytes: int) -> Allocator:
+        """Return the memory in which windows are to lie, of which so much may be kept warm between uses."""
 
     def of_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Yield a window's batches in order: views of it, or copies where memory for them is given."""
@@ -47,9 +47,9 @@ class ArrayOutput:
                 f"device={device!r} with OutputOptions(format='numpy'): arrays stay on the CPU; leave device out"
             )
 
-    def allocator(self) -> Allocator:
+    def allocator(self, keep_bytes: int) -> Allocator:
         """Return ordinary memory."""
-        return Arenas()
+        return Arenas(keep_bytes)
 
     def of_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Yield views of a window, which keep it alive."""

@@ -48,7 +48,7 @@ class Giver:
 
     def __init__(self) -> None:
         check_shared_memory()
-        self.arenas = Arenas(new_block=self._new_block, is_required=True)
+        self.arenas = Arenas(0, new_block=self._new_block, is_required=True)
         self._lock = Lock()
         self._starts: list[int] = []
         self._blocks: dict[int, _Block] = {}

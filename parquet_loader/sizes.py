@@ -125,6 +125,11 @@ class Sizing:
     num_threads: int
     fetch_bytes: int = 0
 
+    @property
+    def made_bytes(self) -> int:
+        """Share for windows and for batches being made."""
+        return int(self.limit_bytes * SHARE_WINDOWS) + self.batches_bytes
+
     def row_group_bytes(self, rows: int) -> int:
         """Return what decoding `rows` rows of a row group at once takes."""
         return int(rows * self.row.decoded * DECODING_FACTOR)

@@ -29,11 +29,11 @@ class TensorOutput:
     def __init__(self, device: Any) -> None:
         self._device = check_device(device)
 
-    def allocator(self) -> Allocator:
+    def allocator(self, keep_bytes: int) -> Allocator:
         """Return pinned memory where there is a GPU that batches may go to, ordinary memory elsewhere."""
         on_gpu = self._device is not None and self._device.type == "cuda"
         wanted = on_gpu if self._device is not None else torch.cuda.is_available() and not is_worker()
-        return PinnedMemory() if wanted else Arenas()
+        return PinnedMemory() if wanted else Arenas(keep_bytes)
 
     def of_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Return the batches of a window, see `window_batches`."""

@@ -132,7 +132,7 @@ class _Server:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._giver = Giver()
-        self._staging = Arenas()
+        self._staging = Arenas(0)
         self._dataset: Dataset | None = None
         self._options: EngineOptions | None = None
         self._engine: Engine | None = None
@@ -162,6 +162,7 @@ class _Server:
             self._dataset = pickle.loads(message.dataset)  # noqa: S301 - of the caller's process
             what = "transform"
             self._options = pickle.loads(message.options)  # noqa: S301 - likewise
+            self._staging.keep_bytes = self._giver.arenas.keep_bytes = self._dataset.sizing.made_bytes
         except BaseException as error:  # of a module that cannot be imported here, say
             error.add_note(f"raised while {what} was brought into the process that reads")
             self._failure = error

@@ -51,7 +51,7 @@ def load_rates(
         sample_bytes: See above.
     """
     parts = [_part(dataset, sample_bytes) for dataset in datasets]
-    allocators = [(Arenas(), Arenas()) for _ in parts]
+    allocators = [(Arenas(part.sizing.made_bytes), Arenas(part.sizing.made_bytes)) for part in parts]
     seconds: list[list[tuple[float, float]]] = [[] for _ in parts]
     for number in range(rounds + 1):
         for part, arenas, found in zip(parts, allocators, seconds, strict=True):

@@ -1,0 +1,136 @@
+"""Memory is used again while warm, never while somebody looks at it, and never piles up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parquet_loader import BatchedDataLoader
+from parquet_loader.arena import Arenas, Memory, heap_block
+
+
+class Counted:
+    """Blocks that are there, by address and size."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.there: dict[int, int] = {}
+
+    def block(self, nbytes: int) -> Memory:
+        self.made += 1
+        outer = self
+
+        class Block(np.ndarray[Any, Any]):
+            def __del__(self) -> None:
+                if self.base is None:
+                    del outer.there[self.ctypes.data]
+
+        block = Block(nbytes, np.uint8)
+        self.there[block.ctypes.data] = nbytes
+        return block
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.there.values())
+
+
+@given(
+    steps=st.lists(st.one_of(st.integers(1, 3000), st.integers(-20, -1)), max_size=120),
+    keep_bytes=st.integers(0, 8000),
+)
+def test_memory_is_bounded_and_nobodys_twice(steps: list[int], keep_bytes: int) -> None:
+    """Positive steps allocate so much, negative ones let go of one of those lent."""
+    counted = Counted()
+    arenas = Arenas(keep_bytes, counted.block)
+    lent: list[Memory] = []
+    most_lent = 0
+    for number, step in enumerate(steps):
+        if step > 0:
+            array = arenas.allocate(step).array
+            assert array.nbytes == step
+            assert not any(np.shares_memory(array, other) for other in lent)
+            array[:] = number % 256
+            lent.append(array)
+            del array
+            # A block serves for a little less than itself, too.
+            most_lent = max(most_lent, sum(a.nbytes + a.nbytes // 4 for a in lent))
+            assert counted.nbytes <= most_lent
+            assert counted.nbytes <= sum(a.nbytes + a.nbytes // 4 for a in lent) + keep_bytes
+        elif lent:
+            lent.pop(step % len(lent))
+    values = [set(array.tolist()) for array in lent]
+    assert all(len(found) == 1 for found in values)
+    arenas.clear()
+    assert counted.nbytes >= sum(a.nbytes for a in lent)
+    lent.clear()
+    assert counted.nbytes == 0
+
+
+def test_what_was_used_is_used_again_although_a_little_less_is_asked_for() -> None:
+    counted = Counted()
+    arenas = Arenas(10_000, counted.block)
+    for nbytes in (1000, 990, 1000, 900, 999, 800):
+        arenas.allocate(nbytes)
+    assert counted.made == 1
+    arenas.allocate(799)  # a block too large by more than its quarter is left alone, and given up for a new one
+    assert counted.made == 2
+    assert counted.nbytes == 799
+
+
+def test_columns_of_all_sizes_stay_warm_together() -> None:
+    counted = Counted()
+    arenas = Arenas(10**6, counted.block)
+    sizes = [10, 100, 100, 200, 400, 400, 1000, 5000] * 20
+    for _ in range(10):
+        window = [arenas.allocate(nbytes) for nbytes in sizes]
+        assert len(window) == len(sizes)
+        del window
+    assert counted.made == len(sizes)
+
+
+def test_what_a_caller_kept_is_not_kept_for_it() -> None:
+    counted = Counted()
+    arenas = Arenas(3000, counted.block)
+    kept = [arenas.allocate(1000).array for _ in range(50)]
+    kept.clear()
+    arenas.allocate(1000)
+    assert counted.nbytes == 4000
+
+
+def test_no_bytes_at_all() -> None:
+    arenas = Arenas(100, heap_block)
+    assert arenas.allocate(0).array.nbytes == 0
+    assert arenas.allocate(0).array.nbytes == 0
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_windows_that_differ_from_epoch_to_epoch_do_not_pile_up(tmp_path: Path, isolation: Any) -> None:
+    """Row groups of many sizes meet in other windows each epoch, whose largest is then of another size."""
+    rng = np.random.default_rng(0)
+    schema = pa.schema({"text": pa.string(), "number": pa.float64()})
+    with pq.ParquetWriter(tmp_path / "a.parquet", schema, use_dictionary=False) as writer:
+        for rows in rng.integers(500, 2000, 16):
+            texts = pa.array(["x" * n for n in rng.integers(500, 1500, rows)])
+            writer.write_table(pa.table({"text": texts, "number": rng.random(rows)}, schema))
+    me = psutil.Process()
+
+    def held() -> int:
+        there = [me, *me.children(recursive=True)]
+        found = [process.memory_full_info() for process in there if "forkserver" not in " ".join(process.cmdline())]
+        return sum(int(info.uss) for info in found) + sum(int(info.shared) for info in found[1:])
+
+    with BatchedDataLoader(tmp_path, 100, shuffle=True, window_rows=8000, isolation=isolation) as loader:
+        after: list[int] = []
+        for _ in range(30):
+            assert sum(1 for _ in loader) == len(loader)
+            after.append(held())
+    # A window takes 8 MB, and one more of each kind was kept for every epoch.
+    assert max(after[10:]) - max(after[:10]) < 40 * 2**20
