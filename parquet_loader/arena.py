@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 Memory = npt.NDArray[np.uint8]
-# A block may be larger than asked for by its quarter.
+# A block may be larger than asked for by a quarter, and a page serves whatever has room in it.
 _LARGER_BY = 4
+_PAGE_BYTES = 4096
 T = TypeVar("T")
 
 
@@ -209,7 +210,7 @@ class Arenas:
     def _warm_block(self, nbytes: int, given_up: list[Memory]) -> Memory | None:
         for back in self._leases.ended():
             self._free.put(back)
-        block = self._free.take(nbytes, nbytes + nbytes // _LARGER_BY)
+        block = self._free.take(nbytes, max(nbytes + nbytes // _LARGER_BY, _PAGE_BYTES))
         room = self.keep_bytes if block is not None else max(0, min(self.keep_bytes, self._free.nbytes - nbytes))
         while self._free.nbytes > room:
             dropped = self._free.drop()

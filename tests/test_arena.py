@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader
-from parquet_loader.arena import Arenas, Memory, heap_block
+from parquet_loader.arena import Arenas, Memory
 
 
 class Counted:
@@ -43,8 +43,8 @@ class Counted:
 
 
 @given(
-    steps=st.lists(st.one_of(st.integers(1, 3000), st.integers(-20, -1)), max_size=120),
-    keep_bytes=st.integers(0, 8000),
+    steps=st.lists(st.one_of(st.integers(0, 30_000), st.integers(-20, -1)), max_size=120),
+    keep_bytes=st.integers(0, 80_000),
 )
 def test_memory_is_bounded_and_nobodys_twice(steps: list[int], keep_bytes: int) -> None:
     """Positive steps allocate so much, negative ones let go of one of those lent."""
@@ -53,7 +53,7 @@ def test_memory_is_bounded_and_nobodys_twice(steps: list[int], keep_bytes: int) 
     lent: list[Memory] = []
     most_lent = 0
     for number, step in enumerate(steps):
-        if step > 0:
+        if step >= 0:
             array = arenas.allocate(step).array
             assert array.nbytes == step
             assert not any(np.shares_memory(array, other) for other in lent)
@@ -61,13 +61,14 @@ def test_memory_is_bounded_and_nobodys_twice(steps: list[int], keep_bytes: int) 
             lent.append(array)
             del array
             # A block serves for a little less than itself, too.
-            most_lent = max(most_lent, sum(a.nbytes + a.nbytes // 4 for a in lent))
+            most_taken = sum(max(a.nbytes + a.nbytes // 4, 4096) for a in lent)
+            most_lent = max(most_lent, most_taken)
             assert counted.nbytes <= most_lent
-            assert counted.nbytes <= sum(a.nbytes + a.nbytes // 4 for a in lent) + keep_bytes
+            assert counted.nbytes <= most_taken + keep_bytes
         elif lent:
             lent.pop(step % len(lent))
     values = [set(array.tolist()) for array in lent]
-    assert all(len(found) == 1 for found in values)
+    assert all(len(found) <= 1 for found in values)
     arenas.clear()
     assert counted.nbytes >= sum(a.nbytes for a in lent)
     lent.clear()
@@ -76,13 +77,13 @@ def test_memory_is_bounded_and_nobodys_twice(steps: list[int], keep_bytes: int) 
 
 def test_what_was_used_is_used_again_although_a_little_less_is_asked_for() -> None:
     counted = Counted()
-    arenas = Arenas(10_000, counted.block)
-    for nbytes in (1000, 990, 1000, 900, 999, 800):
+    arenas = Arenas(100_000, counted.block)
+    for nbytes in (10_000, 9900, 10_000, 9000, 9999, 8000):
         arenas.allocate(nbytes)
     assert counted.made == 1
-    arenas.allocate(799)  # a block too large by more than its quarter is left alone, and given up for a new one
+    arenas.allocate(7999)  # a block too large by more than a quarter is left alone, and given up for a new one
     assert counted.made == 2
-    assert counted.nbytes == 799
+    assert counted.nbytes == 7999
 
 
 def test_columns_of_all_sizes_stay_warm_together() -> None:
@@ -105,10 +106,16 @@ def test_what_a_caller_kept_is_not_kept_for_it() -> None:
     assert counted.nbytes == 4000
 
 
-def test_no_bytes_at_all() -> None:
-    arenas = Arenas(100, heap_block)
-    assert arenas.allocate(0).array.nbytes == 0
-    assert arenas.allocate(0).array.nbytes == 0
+@pytest.mark.parametrize("smallest", [0, 1])
+def test_no_bytes_at_all(smallest: int) -> None:
+    """A block of shared memory takes a byte at least, and a file: for nothing, too, it is used again."""
+    counted = Counted()
+    arenas = Arenas(10_000, lambda nbytes: counted.block(max(nbytes, smallest)))
+    for _ in range(10):
+        window = [arenas.allocate(nbytes).array for nbytes in (0, 7, 0, 100, 0)]
+        assert [array.nbytes for array in window] == [0, 7, 0, 100, 0]
+        del window
+    assert counted.made == 5
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
