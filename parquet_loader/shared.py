@@ -3,6 +3,9 @@
 A block is a `memfd`: it has no name in any file system, takes no room in /dev/shm, and is gone when the last process
 that maps it ends, however it ends. The process that reads makes blocks and fills them (`Giver`); the caller's maps each
 once and makes arrays over it (`Taker`). What is handed over stays untouched until the last array over it has died.
+
+Each block that is mapped takes an open file on either side, of which a process may have a thousand, and a window may
+have a thousand columns: small pieces of memory are cut from blocks that they share.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ from parquet_loader.arena import Arenas, Leases, Memory
 from parquet_loader.errors import UnsupportedError
 
 _STRAY_UNIT = 1 << 16
+# Pieces of up to a MiB share blocks; what a block has not given out yet takes no memory.
+_SMALL_BYTES = 1 << 20
+_SHARED_BLOCK_BYTES = 4 << 20
+_ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +55,10 @@ class Giver:
 
     def __init__(self) -> None:
         check_shared_memory()
-        self.arenas = Arenas(0, new_block=self._new_block, is_required=True)
+        self.arenas = Arenas(0, new_block=self._new_piece, is_required=True)
         self._lock = Lock()
+        self._cutting = Lock()  # taken before `_lock`
+        self._uncut: Memory | None = None
         self._starts: list[int] = []
         self._blocks: dict[int, _Block] = {}
         self._next_block = 0
@@ -57,8 +66,19 @@ class Giver:
         self._gone: list[int] = []
         self._held: dict[int, list[Any]] = {}
 
-    def _new_block(self, nbytes: int) -> Memory:
+    def _new_piece(self, nbytes: int) -> Memory:
+        """Return new shared memory: a block, or a piece of the one that small pieces are being cut from."""
         size = max(nbytes, 1)
+        if size > _SMALL_BYTES:
+            return self._new_block(size)
+        with self._cutting:
+            if self._uncut is None or self._uncut.nbytes < size:
+                self._uncut = self._new_block(_SHARED_BLOCK_BYTES)
+            piece = self._uncut[:size]
+            self._uncut = self._uncut[-(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES :]
+            return piece
+
+    def _new_block(self, size: int) -> Memory:
         file = os.memfd_create("parquet_loader", os.MFD_CLOEXEC)
         try:
             os.ftruncate(file, size)
@@ -158,7 +178,7 @@ class Giver:
 
 @dataclass(slots=True)
 class _Block:
-    """A block on the filling side: its file until it has been sent, and its memory while that lives."""
+    """A block on the filling side: its file until it has been sent, and its memory while that, or a piece, lives."""
 
     number: int
     nbytes: int

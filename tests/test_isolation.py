@@ -243,6 +243,19 @@ def test_a_pass_left_early_leaves_no_process_and_a_finished_one_keeps_it_until_t
     assert children() == set()
 
 
+def test_a_thousand_columns_do_not_take_a_thousand_files(tmp_path: Path) -> None:
+    rows = 200
+    columns = {f"number{i}": np.arange(rows).astype(["float32", "int64", "int8", "int16"][i % 4]) for i in range(400)}
+    texts = {f"text{i}": ["ab" * (row % 7) for row in range(rows)] for i in range(100)}
+    pq.write_table(pa.table(columns | texts), tmp_path / "wide.parquet", row_group_size=50)
+    with isolated(str(tmp_path), shuffle=True, window_rows=100) as loader:
+        for _ in range(2):
+            assert sum(len(batch["number0"]) for batch in loader) == rows
+            (child,) = children()
+            assert psutil.Process().num_fds() < 150
+            assert child.num_fds() < 150
+
+
 def test_passes_leave_open_files_and_mappings_as_they_were(root: str) -> None:
     def seen(process: psutil.Process) -> tuple[int, int]:
         maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8").count("memfd:parquet_loader")
@@ -424,8 +437,9 @@ def test_parcels_lie_in_blocks_and_blocks_come_back_when_no_array_sees_them() ->
         giver.sent(parcel)
         return taker.unpack(received, numbers)
 
-    block = giver.arenas.allocate(4096).array
-    block[:] = 7
+    large = 2 * 2**20  # a block of its own
+    block = giver.arenas.allocate(large).array
+    block[:128] = 7
     arrays = {"in": block[64:128].view(np.int32), "stray": np.arange(5), "none": np.empty((0, 3)), "text": "kept"}
     found = handed(arrays)
     assert (found["in"] == arrays["in"]).all()
@@ -434,16 +448,24 @@ def test_parcels_lie_in_blocks_and_blocks_come_back_when_no_array_sees_them() ->
     assert found["text"] == "kept"
     address = block.ctypes.data
     del block, arrays
-    assert giver.arenas.allocate(4096).array.ctypes.data != address  # the other side still sees it
+    assert giver.arenas.allocate(large).array.ctypes.data != address  # the other side still sees it
     part = found["in"][:2]
     del found
     assert len(taker.ended()) == 1  # the stray's block
     del part
     giver.take_back(taker.ended())
-    assert giver.arenas.allocate(4096).array.ctypes.data == address
-    many = {n: giver.arenas.allocate(4096).array for n in range(300)}  # more blocks than files fit into one message
+    assert giver.arenas.allocate(large).array.ctypes.data == address
+    many = {n: giver.arenas.allocate(large).array[:4096] for n in range(300)}  # more than files fit into one message
     for n, array in many.items():
         array[:] = n % 256
     assert all((array == n % 256).all() for n, array in handed(many).items())
+    del many
+    small = {n: giver.arenas.allocate(n).array for n in range(1, 5000)}  # all in a few blocks
+    for n, array in small.items():
+        array[:] = n % 256
+    parcel, files = giver.pack(small)
+    giver.sent(parcel)
+    assert len(files) == len(parcel.new) < 6
+    assert all((array == n % 256).all() for n, array in small.items())
     for end in ends:
         end.close()
