@@ -1,4 +1,4 @@
-"""Peak memory of an epoch over a data set ten times `memory_limit`, for each kind of column.
+"""Peak memory of several epochs over a data set ten times `memory_limit`, for each kind of column.
 
     python benchmarks/memory.py [narrow wide ragged text giant ...] [--isolation process] [--cache DIR]
         [--out benchmarks/results/memory.json]
@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 LIMIT_BYTES = 256 * 2**20
 DATA_BYTES = 10 * LIMIT_BYTES
 ALLOWED = 1.15
+EPOCHS = 4
 
 
 def narrow(rows: int, rng: np.random.Generator) -> pa.Table:
@@ -80,6 +81,8 @@ KINDS: dict[str, tuple[Callable[[int, np.random.Generator], pa.Table], int, int,
     "ragged": (ragged, 4108, 4096, 256),
     "text": (text, 1018, 16384, 1024),
     "rows": (packed, 157, 50_000, 4096),
+    "uneven": (narrow, 157, 50_000, 4096),
+    "uneven-text": (text, 1018, 16384, 1024),
     "giant": (narrow, 157, 2_000_000, 4096),
     "giant-wide": (wide, 16384, 40_000, 256),
     "giant-one": (narrow, 157, 10**9, 4096),
@@ -88,7 +91,10 @@ KINDS: dict[str, tuple[Callable[[int, np.random.Generator], pa.Table], int, int,
 
 
 def generate(kind: str, cache: Path) -> Path:
-    """Write a data set of about `DATA_BYTES` decoded, unless it is there; "giant" kinds are one file."""
+    """Write a data set of about `DATA_BYTES` decoded, unless it is there; "giant" kinds are one file.
+
+    Row groups of "uneven" kinds have a quarter of the rows to all of them, so that each epoch's windows differ.
+    """
     folder = cache / kind
     if folder.exists():
         return folder
@@ -109,6 +115,10 @@ def generate(kind: str, cache: Path) -> Path:
             # Buffered: pieces smaller than a row group are joined in it.
             pieces, held = [first], first.num_rows
             for table in tables:
+                if kind.startswith("uneven"):
+                    for part in rng.uniform(0.25, 1.0, 2):
+                        writer.write_table(table.slice(0, 1 + int(part * table.num_rows)))
+                    continue
                 if held + table.num_rows > group_rows:
                     writer.write_table(pa.concat_tables(pieces), row_group_size=group_rows)
                     pieces, held = [], 0
@@ -121,7 +131,7 @@ def generate(kind: str, cache: Path) -> Path:
 
 
 def consume(folder: str, kind: str, threads: int, isolation: Any) -> None:
-    """Run in the measured process: one epoch, saying when it is idle and when it is done."""
+    """Run in the measured process: some epochs, saying when it is idle and when it is done."""
     from parquet_loader import BatchedDataLoader  # noqa: PLC0415  (only the measured process loads torch)
 
     options: dict[str, Any] = {"shuffle": True, "num_threads": threads, "isolation": isolation}
@@ -134,8 +144,9 @@ def consume(folder: str, kind: str, threads: int, isolation: Any) -> None:
             sys.stdin.readline()
     loader = BatchedDataLoader(folder, KINDS[kind][3], memory_limit=LIMIT_BYTES, **options)
     plan = loader.plan()
-    for _ in loader:
-        pass
+    for _ in range(EPOCHS):
+        for _ in loader:
+            pass
     stats = loader.stats()
     figures = {
         "rows": stats.rows,
