@@ -23,9 +23,10 @@ try:
     ctypes.CDLL(str(Path(_TORCHVISION.origin or "").with_name("_C.so")) if _TORCHVISION else None)
 except OSError:
     # `streaming` imports torchvision, whose operators, which nothing here uses, load only beside the build of torch
-    # that they were made for. Their one name that is looked up on import will do.
+    # that they were made for. The names that are looked up on import will do.
     _OPERATORS = torch.library.Library("torchvision", "DEF")
-    _OPERATORS.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    for _name in ("nms", "qnms"):
+        _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 from streaming import MDSWriter, StreamingDataset  # noqa: E402
 from streaming.base.util import clean_stale_shared_memory  # noqa: E402
