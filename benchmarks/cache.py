@@ -200,6 +200,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     before = os.getloadavg()[0]
+    if given.folder is not None:
+        os.makedirs(given.folder, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         root = Path(folder)
         if given.what == "speed":

@@ -23,6 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import parquet_loader  # noqa: F401  (before pyarrow: see "Memory" in docs/tuning.md)
+
+# isort: split
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq

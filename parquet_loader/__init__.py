@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import pyarrow  # noqa: F401, ICN001  (first imported by a thread other than the main one, it can hang at exit)
+# Before anything else imports pyarrow; which, first imported by a thread other than the main one, can hang at exit.
+import parquet_loader.memory  # noqa: F401
 
+# isort: split
 from parquet_loader.cache.figures import CacheStats
 from parquet_loader.cache.settings import LocalCache
 from parquet_loader.errors import (

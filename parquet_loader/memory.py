@@ -1,20 +1,47 @@
-"""Which allocator Arrow uses: one that gives memory back."""
+"""Which allocator Arrow uses: one that gives memory back.
+
+mimalloc, the default of current wheels, keeps freed memory per thread; with row groups decoded on one thread, gathered
+on another and let go of on a third it held about 200 MiB more than was in use in an epoch under a limit of 256 MiB,
+where jemalloc held about 40 (benchmarks/memory.py). Speed is the same.
+
+Arrow has two defaults. That of Python can be changed at any time. That of C++, from which the buffers of pages and of
+decompression come (50 MiB in that epoch), is settled when Arrow is first asked for it, by an environment variable.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
+import sys
 
-import pyarrow as pa
+_VARIABLE = "ARROW_DEFAULT_MEMORY_POOL"
+
+
+def _settle_default() -> None:
+    """Import pyarrow, with jemalloc as its default where it is not imported yet and nobody has said otherwise."""
+    has_jemalloc = sys.platform == "linux" and platform.machine() == "x86_64"  # Arrow warns where it has none
+    if "pyarrow" in sys.modules or _VARIABLE in os.environ or not has_jemalloc:
+        return
+    os.environ[_VARIABLE] = "jemalloc"
+    try:
+        import pyarrow  # noqa: ICN001, PLC0415  (here, while the variable is set)
+
+        pyarrow.default_memory_pool()
+    finally:
+        del os.environ[_VARIABLE]  # processes that this one starts have their own defaults
+
+
+_settle_default()
+
+import pyarrow as pa  # noqa: E402  (after the above, which it is for)
 
 
 def use_returning_pool() -> None:
-    """Make jemalloc Arrow's default memory pool in this process, unless ARROW_DEFAULT_MEMORY_POOL says otherwise.
+    """Make jemalloc Arrow's default memory pool in this process, unless the environment says otherwise.
 
-    mimalloc, the default of current wheels, keeps freed memory per thread; with row groups decoded on one thread,
-    gathered on another and let go of on a third it held about 200 MiB more than was in use in an epoch under a limit of
-    256 MiB, where jemalloc held about 40 (benchmarks/memory.py). Speed is the same. Buffers that exist keep their pool.
+    Buffers that exist keep their pool. Where pyarrow was imported before this package, it is Python's default alone.
     """
-    if "ARROW_DEFAULT_MEMORY_POOL" in os.environ:
+    if _VARIABLE in os.environ:
         return
     if pa.default_memory_pool().backend_name == "mimalloc" and "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -261,3 +263,30 @@ def test_public_names_are_these() -> None:
 
 def test_package_is_marked_as_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
+
+
+@pytest.mark.parametrize(
+    ("imports", "variable", "expected"),
+    [
+        ("parquet_loader, pyarrow", None, "jemalloc"),
+        ("pyarrow, parquet_loader", None, None),
+        ("parquet_loader, pyarrow", "system", "system"),
+    ],
+)
+def test_importing_settles_arrows_allocator_and_leaves_the_environment_alone(
+    imports: str, variable: str | None, expected: str | None
+) -> None:
+    name = "ARROW_DEFAULT_MEMORY_POOL"
+    environment = {key: value for key, value in os.environ.items() if key != name} | (
+        {name: variable} if variable else {}
+    )
+    code = f"import os, {imports}; print(pyarrow.default_memory_pool().backend_name, os.environ.get({name!r}))"
+    own = subprocess.run(
+        [sys.executable, "-c", "import pyarrow; print(pyarrow.default_memory_pool().backend_name, end='')"],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    if expected == "jemalloc" and (sys.platform != "linux" or platform.machine() != "x86_64"):
+        expected = None
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [expected or own.stdout, str(variable)]
+    assert not done.stderr
