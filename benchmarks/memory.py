@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import parquet_loader  # noqa: F401  (before pyarrow: see "Memory" in docs/tuning.md)
+import parquet_loader  # noqa: F401  (before pyarrow: see "Allocator" in docs/tuning.md)
 
 # isort: split
 import numpy as np
