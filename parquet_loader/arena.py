@@ -195,8 +195,7 @@ class Arenas:
 
     def allocate(self, nbytes: int) -> Allocation:
         """Return `nbytes` of memory."""
-        if self._pid != os.getpid():
-            self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
+        self._look_for_fork()
         given_up: list[Memory] = []  # and unmapped without the lock
         with self._lock:
             block = self._warm_block(nbytes, given_up)
@@ -218,8 +217,14 @@ class Arenas:
             given_up.append(dropped)
         return block
 
+    def _look_for_fork(self) -> None:
+        """After a fork, begin anew: a thread that is not here may have been amid a step, and held the lock."""
+        if self._pid != os.getpid():
+            self._lock, self._free, self._leases, self._pid = Lock(), _Free(), Leases(), os.getpid()
+
     def clear(self) -> None:
         """Let go of the free blocks, and keep none from now on: leased ones end with their last view."""
+        self._look_for_fork()
         with self._lock:
             self._is_closed = True
             self._free = _Free()

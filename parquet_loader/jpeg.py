@@ -1,8 +1,9 @@
 """JPEG by libjpeg-turbo, from bytes straight to where the pixels belong, without Python's lock.
 
-An accelerator beside Pillow, never a second opinion: what is plain (YCbCr or grey, undamaged) becomes the very pixels
-that Pillow gives, in two thirds of the time and with none of it under the lock; anything else is declined, and Pillow
-then decodes it or says what is wrong with it.
+An accelerator beside Pillow: what is plain (YCbCr or grey, its image undamaged) becomes the very pixels that Pillow
+gives, in two thirds of the time and with none of it under the lock; anything else is declined, and Pillow then decodes
+it or says what is wrong with it. It differs in one thing: Pillow refuses an image for a broken segment beside it (JFIF,
+Adobe or ICC profile, cut short), which libjpeg passes over.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ def _turbo() -> Any:
     """Return the module `simplejpeg`, or None where it is not installed or cannot be loaded."""
     try:
         return importlib.import_module("simplejpeg")
-    except ImportError:
+    except Exception:  # made for another numpy, say, it raises a ValueError
         return None
+
+
+def _bytes(data: bytes | memoryview) -> bytes | memoryview:
+    """Return the same as unsigned bytes: those of Arrow's buffers are signed, which simplejpeg declines."""
+    return data.cast("B") if isinstance(data, memoryview) else data
 
 
 def jpeg_shape(data: bytes | memoryview, most_pixels: int | None) -> tuple[int, int, int] | None:
@@ -39,7 +45,7 @@ def jpeg_shape(data: bytes | memoryview, most_pixels: int | None) -> tuple[int, 
     if turbo is None or bytes(data[:3]) != _MAGIC:
         return None
     try:
-        height, width, colors, _ = turbo.decode_jpeg_header(data)
+        height, width, colors, _ = turbo.decode_jpeg_header(_bytes(data))
     except Exception:  # what it raises is not documented, and for odd headers it is a KeyError
         return None
     channels = next((n for n, (stored, _) in _COLORS.items() if stored == colors), None)
@@ -55,7 +61,7 @@ def decode_jpeg(data: bytes | memoryview, out: npt.NDArray[np.uint8]) -> bool:
         Whether it did. If not, `out` holds whatever it does.
     """
     try:
-        _turbo().decode_jpeg(data, _COLORS[out.shape[2]][1], buffer=out)
+        _turbo().decode_jpeg(_bytes(data), _COLORS[out.shape[2]][1], buffer=out)
     except Exception:  # damaged in any way, however slight
         return False
     return True

@@ -5,7 +5,8 @@ that maps it ends, however it ends. The process that reads makes blocks and fill
 once and makes arrays over it (`Taker`). What is handed over stays untouched until the last array over it has died.
 
 Each block that is mapped takes an open file on either side, of which a process may have a thousand, and a window may
-have a thousand columns: small pieces of memory are cut from blocks that they share.
+have a thousand columns: small pieces of memory are cut from blocks that they share. Pieces have nothing else in common:
+each comes back by itself, and one that is let go of gives its pages back to the system, whoever its neighbours are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import os
 import pickle
 import weakref
 from bisect import bisect_right
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -28,7 +30,6 @@ _STRAY_UNIT = 1 << 16
 # Pieces of up to a MiB share blocks; what a block has not given out yet takes no memory.
 _SMALL_BYTES = 1 << 20
 _SHARED_BLOCK_BYTES = 4 << 20
-_ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,15 @@ class Parcel:
 
     Attributes:
         pickled: The rest.
-        places: For each array: the block's number, where in it, and how many bytes; None for an empty one.
-        tags: By block: what to send back when no array sees it any more.
+        places: For each array: the number of its piece, where in it, and how many bytes; None for an empty one.
+        pieces: Each one's block, where it begins and ends there, and its tag: what to send back when no array sees it.
         new: Blocks not mapped yet, number and bytes; their files come with the message, in this order.
         gone: Blocks that are not used again.
     """
 
     pickled: bytes
     places: tuple[tuple[int, int, int] | None, ...]
-    tags: dict[int, int]
+    pieces: tuple[tuple[int, int, int, int], ...]
     new: tuple[tuple[int, int], ...]
     gone: tuple[int, ...]
 
@@ -58,7 +59,7 @@ class Giver:
         self.arenas = Arenas(0, new_block=self._new_piece, is_required=True)
         self._lock = Lock()
         self._cutting = Lock()  # taken before `_lock`
-        self._uncut: Memory | None = None
+        self._uncut: tuple[_Block, mmap.mmap] | None = None
         self._starts: list[int] = []
         self._blocks: dict[int, _Block] = {}
         self._next_block = 0
@@ -70,15 +71,22 @@ class Giver:
         """Return new shared memory: a block, or a piece of the one that small pieces are being cut from."""
         size = max(nbytes, 1)
         if size > _SMALL_BYTES:
-            return self._new_block(size)
+            block, mapped = self._new_block(size)
+            with self._lock:
+                block.cut(size)
+            return np.frombuffer(mapped, np.uint8)
         with self._cutting:
-            if self._uncut is None or self._uncut.nbytes < size:
+            if self._uncut is None or self._uncut[0].nbytes - self._uncut[0].used < size:
                 self._uncut = self._new_block(_SHARED_BLOCK_BYTES)
-            piece = self._uncut[:size]
-            self._uncut = self._uncut[-(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES :]
-            return piece
+            block, mapped = self._uncut
+            with self._lock:
+                start = block.cut(size)
+        # Views of the piece know it, not the block: it dies with the last of them.
+        piece = np.frombuffer(mapped, np.uint8, size, start)
+        weakref.finalize(piece, _give_back, mapped, start, size).atexit = False
+        return piece
 
-    def _new_block(self, size: int) -> Memory:
+    def _new_block(self, size: int) -> tuple[_Block, mmap.mmap]:
         file = os.memfd_create("parquet_loader", os.MFD_CLOEXEC)
         try:
             os.ftruncate(file, size)
@@ -86,13 +94,13 @@ class Giver:
         except BaseException:
             os.close(file)
             raise
-        memory = np.frombuffer(mapped, np.uint8)
         with self._lock:
             self._forget_gone()
             number, self._next_block = self._next_block, self._next_block + 1
-            self._blocks[memory.ctypes.data] = _Block(number, memory.nbytes, file, weakref.ref(memory))
+            block = _Block(number, size, file, weakref.ref(mapped))
+            self._blocks[np.frombuffer(mapped, np.uint8).ctypes.data] = block
             self._starts = sorted(self._blocks)
-        return memory
+        return block, mapped
 
     def pack(self, thing: Any) -> tuple[Parcel, list[int]]:
         """Return `thing` to be handed over, and the files of its new blocks; call `sent` when they are sent."""
@@ -104,7 +112,8 @@ class Giver:
             found = [None if array is None else self._find(array) for array in arrays]
         strays = [array for array, place in zip(arrays, found, strict=True) if array is not None and place is None]
         copies = self._copied(strays)
-        tags: dict[int, int] = {}
+        pieces: dict[tuple[int, int], int] = {}
+        described: list[tuple[int, int, int, int]] = []
         with self._lock:
             places: list[tuple[int, int, int] | None] = []
             for array, place in zip(arrays, found, strict=True):
@@ -113,13 +122,19 @@ class Giver:
                     continue
                 here = array if place is not None else next(copies)
                 block, offset = place or self._find_known(here)
-                places.append((block.number, offset, here.nbytes))
-                if block.number not in tags:
-                    tags[block.number], self._next_tag = self._next_tag, self._next_tag + 1
-                self._held.setdefault(tags[block.number], []).append(here)
-            fresh = [b for b in self._blocks.values() if b.file is not None and b.number in tags]
+                start, stop = block.piece(offset)
+                if (block.number, start) not in pieces:
+                    pieces[block.number, start] = len(described)
+                    described.append((block.number, start, stop, self._next_tag))
+                    self._next_tag += 1
+                number = pieces[block.number, start]
+                places.append((number, offset - start, here.nbytes))
+                self._held.setdefault(described[number][3], []).append(here)
+            used = {number for number, _ in pieces}
+            fresh = [b for b in self._blocks.values() if b.file is not None and b.number in used]
             gone, self._gone = tuple(self._gone), []
-        parcel = Parcel(pickled, tuple(places), tags, tuple((b.number, b.nbytes) for b in fresh), gone)
+        new = tuple((b.number, b.nbytes) for b in fresh)
+        parcel = Parcel(pickled, tuple(places), tuple(described), new, gone)
         return parcel, [b.file for b in fresh if b.file is not None]
 
     def sent(self, parcel: Parcel) -> None:
@@ -132,7 +147,7 @@ class Giver:
                     block.file = None
 
     def take_back(self, tags: list[int]) -> None:
-        """Let blocks be used again that no array sees any more."""
+        """Let pieces be used again that no array sees any more."""
         for tag in tags:
             self._held.pop(tag, None)
 
@@ -166,7 +181,7 @@ class Giver:
 
     def _forget_gone(self) -> None:
         """Drop blocks whose memory has died, since another may come to lie where they were; called with the lock."""
-        dead = {start: block for start, block in self._blocks.items() if block.memory() is None}
+        dead = {start: block for start, block in self._blocks.items() if block.mapped() is None}
         for start, block in dead.items():
             del self._blocks[start]
             if block.file is not None:
@@ -178,12 +193,42 @@ class Giver:
 
 @dataclass(slots=True)
 class _Block:
-    """A block on the filling side: its file until it has been sent, and its memory while that, or a piece, lives."""
+    """A block on the filling side; belongs to the lock of its `Giver`.
+
+    Attributes:
+        number, nbytes: Which, and how large.
+        file: Its file until it has been sent.
+        mapped: Its memory while that, or a piece of it, lives.
+        used: Bytes that were cut.
+        starts, stops: Where each piece begins and ends.
+    """
 
     number: int
     nbytes: int
     file: int | None
-    memory: weakref.ref[Memory]
+    mapped: weakref.ref[mmap.mmap]
+    used: int = 0
+    starts: list[int] = field(default_factory=list)
+    stops: list[int] = field(default_factory=list)
+
+    def cut(self, size: int) -> int:
+        """Return where a piece of `size` bytes begins: at a page of its own."""
+        start = self.used
+        self.starts.append(start)
+        self.stops.append(start + size)
+        self.used = start + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        return start
+
+    def piece(self, offset: int) -> tuple[int, int]:
+        """Return where the piece begins and ends in which a byte lies."""
+        number = bisect_right(self.starts, offset) - 1
+        return self.starts[number], self.stops[number]
+
+
+def _give_back(mapped: mmap.mmap, start: int, size: int) -> None:
+    """Give the pages of a piece that has died back to the system; they are not used again."""
+    with suppress(OSError, ValueError):  # a simulated kernel may not know how; the block's end frees them, too
+        mapped.madvise(mmap.MADV_REMOVE, start, size)
 
 
 class Taker:
@@ -200,7 +245,7 @@ class Taker:
             os.close(file)
         for number in parcel.gone:
             self._blocks.pop(number, None)
-        lent = {number: self._leases.lend(self._blocks[number], tag) for number, tag in parcel.tags.items()}
+        lent = [self._leases.lend(self._blocks[n][start:stop], tag) for n, start, stop, tag in parcel.pieces]
         arrays = [np.empty(0, np.uint8) if p is None else lent[p[0]][p[1] : p[1] + p[2]] for p in parcel.places]
         return pickle.loads(parcel.pickled, buffers=arrays)  # noqa: S301 - of our own process, see `channel`
 

@@ -422,6 +422,46 @@ def test_nothing_has_a_name_in_shared_memory(root: str) -> None:
 # ---- the pieces ----------------------------------------------------------------------------------------------------
 
 
+def test_pieces_that_share_a_block_come_back_one_by_one() -> None:
+    giver, taker = Giver(), Taker()
+    giver.arenas.keep_bytes = 2**30
+    kept = []
+    for number in range(50):
+        window = {name: giver.arenas.allocate(400_000).array for name in "abc"}
+        window["id"] = giver.arenas.allocate(1000).array
+        for array in window.values():
+            array[:] = number
+        parcel, files = giver.pack(window)
+        found = taker.unpack(parcel, [os.dup(file) for file in files])
+        giver.sent(parcel)
+        kept.append(found["id"])
+        del window, found, array
+        giver.take_back(taker.ended())
+    assert len(giver._blocks) <= 3
+    assert all((array == number).all() for number, array in enumerate(kept))
+
+
+def test_a_piece_that_is_let_go_of_takes_no_memory_whoever_its_neighbours_are() -> None:
+    def shared() -> int:
+        lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Shmem:"))
+
+    before = shared()
+    giver = Giver()
+    neighbours, others = [], []
+    for _ in range(40):
+        others.append(giver.arenas.allocate(900_000).array)
+        neighbours.append(giver.arenas.allocate(1000).array)
+        others[-1][:] = 1
+        neighbours[-1][:] = 2
+    del others
+    giver.arenas.allocate(1)  # what has ended is looked after here
+    assert shared() - before < 2 * 2**20  # of 36 MB
+    assert all((array == 2).all() for array in neighbours)
+    parcel, _ = giver.pack(neighbours)
+    giver.sent(parcel)  # closes the files
+
+
 def test_parcels_lie_in_blocks_and_blocks_come_back_when_no_array_sees_them() -> None:
     import socket
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,8 @@ from PIL import Image
 from parquet_loader import jpeg
 from parquet_loader.blobs import BlobProblem, image_array
 from parquet_loader.images import _pixels
+from parquet_loader.schema import Encoded
+from parquet_loader.unpack import unpack
 
 pytest.importorskip("simplejpeg", reason="no simplejpeg: Pillow decodes all")
 
@@ -133,3 +137,26 @@ def test_changed_bytes_give_what_pillow_gives(
     with pytest.MonkeyPatch.context() as monkeypatch:
         for channels in (1, 3):
             assert_same(*both(monkeypatch, bytes(data), channels))
+
+
+def test_columns_of_encoded_images_are_decoded_without_pillow_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their bytes come as views of Arrow's buffers."""
+    data = encoded(picture(20, 30, "RGB"))
+    expected = np.asarray(Image.open(io.BytesIO(data)))
+    monkeypatch.setattr(Image.Image, "load", None)
+    found = unpack(pa.array([data, data]), Encoded("uint8", (20, 30, 3), "jpeg"))
+    np.testing.assert_array_equal(np.frombuffer(found.buffers()[1], np.uint8), np.tile(expected.ravel(), 2))
+
+
+@pytest.mark.parametrize("error", [ImportError, ValueError, AttributeError])
+def test_without_a_simplejpeg_that_can_be_loaded_pillow_decodes(monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
+    def fails(name: str) -> Any:
+        raise error(f"{name} was made for another numpy")
+
+    data = encoded(picture(20, 30, "RGB"))
+    monkeypatch.setattr(importlib, "import_module", fails)
+    jpeg._turbo.cache_clear()
+    try:
+        assert jpeg.jpeg_shape(data, None) is None
+    finally:
+        jpeg._turbo.cache_clear()
