@@ -94,7 +94,7 @@ def test_memory_owned_by_tensors_gives_the_same_batches(
         return Allocation(owners[-1].numpy(), owners[-1])
 
     monkeypatch.setattr(PinnedMemory, "allocate", allocate)
-    monkeypatch.setattr("parquet_loader.tensors.TensorOutput.allocator", lambda _: PinnedMemory())
+    monkeypatch.setattr("parquet_loader.tensors.TensorOutput.allocator", lambda *_: PinnedMemory())
     loader = BatchedDataLoader(folder, 64, shuffle=True, window_rows=500, isolation=isolation)
     storages = set()
     for batch in loader:

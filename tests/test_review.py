@@ -152,8 +152,6 @@ def test_whether_a_list_has_one_length_is_asked_of_its_own_column(
     footer = snapshot.footers.get(0)
 
     class Footer:
-        num_columns, schema = footer.num_columns, footer.schema
-
         def row_group(self, number: int) -> Any:
             group = footer.row_group(number)
 
@@ -164,6 +162,7 @@ def test_whether_a_list_has_one_length_is_asked_of_its_own_column(
             return types.SimpleNamespace(column=column)
 
     monkeypatch.setattr(type(snapshot.footers), "get", lambda *_: Footer())
+    monkeypatch.setattr(delivered, "paths_of", lambda _: [f"{name}.list.element" for name in lists])
     assert delivered._constant_length(snapshot, "c3") == 2
     assert asked == [3, 3, 3]
 
