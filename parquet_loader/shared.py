@@ -83,7 +83,7 @@ class Giver:
                 start = block.cut(size)
         # Views of the piece know it, not the block: it dies with the last of them.
         piece = np.frombuffer(mapped, np.uint8, size, start)
-        weakref.finalize(piece, _give_back, mapped, start, size).atexit = False
+        weakref.finalize(piece, _give_back, mapped, start, size, os.getpid()).atexit = False
         return piece
 
     def _new_block(self, size: int) -> tuple[_Block, mmap.mmap]:
@@ -225,8 +225,13 @@ class _Block:
         return self.starts[number], self.stops[number]
 
 
-def _give_back(mapped: mmap.mmap, start: int, size: int) -> None:
-    """Give the pages of a piece that has died back to the system; they are not used again."""
+def _give_back(mapped: mmap.mmap, start: int, size: int, pid: int) -> None:
+    """Give the pages of a piece that has died back to the system; they are not used again.
+
+    In a process that a `transform` forked, the piece dies too, and the pages are still those that others see.
+    """
+    if os.getpid() != pid:
+        return
     with suppress(OSError, ValueError):  # a simulated kernel may not know how; the block's end frees them, too
         mapped.madvise(mmap.MADV_REMOVE, start, size)
 

@@ -129,7 +129,7 @@ class Workers:
             waker.acquire()
         # Interrupted, `join` may take a running thread for an ended one; what is left to wait for takes no time.
         uninterrupted(self._join)
-        self._choose = _nothing  # whose memory would wait for the garbage collector otherwise
+        self._choose = _nothing  # or the engine, which knows its workers, would wait for the garbage collector
         return True
 
     def _waker_while_running(self) -> Any:

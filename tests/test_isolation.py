@@ -441,6 +441,22 @@ def test_pieces_that_share_a_block_come_back_one_by_one() -> None:
     assert all((array == number).all() for number, array in enumerate(kept))
 
 
+def test_a_forked_process_takes_no_pages_from_those_who_see_them() -> None:
+    giver = Giver()
+    piece = giver.arenas.allocate(900_000).array
+    piece[:] = 3
+    child = os.fork()
+    if not child:
+        giver.arenas.clear()
+        del piece
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (piece == 3).all()
+    parcel, _ = giver.pack(piece)
+    giver.sent(parcel)  # closes the files
+
+
 def test_a_piece_that_is_let_go_of_takes_no_memory_whoever_its_neighbours_are() -> None:
     def shared() -> int:
         lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
