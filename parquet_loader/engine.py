@@ -29,6 +29,7 @@ from parquet_loader.read import Reader
 from parquet_loader.reads import Reads
 from parquet_loader.sizes import SHARE_READS, SHARE_WINDOWS, Sizing
 from parquet_loader.types import IntArray
+from parquet_loader.warming import Warming
 from parquet_loader.window import Assembly, Carry, Parts, Room, Window
 from parquet_loader.workers import Job, Workers
 
@@ -130,6 +131,9 @@ class Engine:
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
         # Where files are not local, a line is slower than memory, however fresh.
         self._fills_first = is_first and processor is None and reader.chunks.remote is None
+        # There the first bytes take a while: time to warm what the first window will be written to.
+        self._warms_first = is_first and reader.chunks.remote is not None
+        self._warming: Warming | None = None
         capacity = plan.largest_window_rows + plan.batch_size
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
         self._room = Room(capacity, ragged_bytes, staging, allocator)
@@ -177,6 +181,7 @@ class Engine:
         self._coming.clear()
         self._handed.clear()
         self._spent.clear()
+        self._warming = None
         if self._making is not None:
             self._making.clear()
 
@@ -301,7 +306,7 @@ class Engine:
             if window.phase != "ready":
                 owed += self._owed_bytes(window)
             needs_next = self._fills_first and window is self._coming[0]
-        return None
+        return None if self._warming is None else self._warming.job(owed)
 
     def _admit(self) -> Building:
         index, plan = self._admitted, self._plan
@@ -357,9 +362,13 @@ class Engine:
         window.phase = "busy"
         window.arena_bytes = self._arena_bytes()
         self.budget.hold(window.arena_bytes)
+        warms = self._warms_first and window.index == self._first_window
 
         def done(_: None) -> None:
             window.phase = "read"
+            if warms:
+                taken, sizes = window.assembly.prepared, window.assembly.ordered_bytes
+                self._warming = Warming(taken, sizes, self._allocator, self.budget)
 
         def run() -> None:
             window.assembly.prepare(self._plan.order(window.index, self._begun_in(window.index)))
@@ -369,6 +378,9 @@ class Engine:
     def _order_job(self, window: Building, carry: Carry) -> Job[None]:
         self._carry = None
         self._next_to_order += 1
+        if self._warming is not None:
+            self._warming.end()
+            self._warming = None
         window.phase = "busy"
         window.gathered_bytes = self._allocator.taken_bytes(window.decoded_bytes)
         self.budget.hold(window.gathered_bytes)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.arena import Allocator, Arenas
+from parquet_loader.arena import Allocator, Arenas, Memory
 from parquet_loader.columns import Column
 from parquet_loader.native import take_columns
 from parquet_loader.pieces import RawRows
@@ -60,6 +60,16 @@ class NarrowColumns:
                 self._staged[column.name] = self._as_rows(column, mine)
                 self._addresses[column.name] = mine.__array_interface__["data"][0]
 
+    @property
+    def memory(self) -> list[Memory]:
+        """Where rows will be written as they are decoded."""
+        return [rows.reshape(-1) for rows in self._staged.values()]
+
+    @property
+    def ordered_bytes(self) -> list[int]:
+        """What `gather` will ask the allocator for, part by part."""
+        return [sum(map(self._column_bytes, part)) for part in self._parts]
+
     def _column_bytes(self, column: Column) -> int:
         return padded(self._capacity * (column.row_bytes or 0))
 
@@ -100,7 +110,7 @@ class NarrowColumns:
     def gather(self, part: int) -> None:
         """Put the columns of one part into order."""
         columns, total = self._parts[part], len(self._indices)
-        space = self._allocator.allocate(sum(map(self._column_bytes, columns)))
+        space = self._allocator.allocate(self.ordered_bytes[part])
         outs = []
         for column in columns:
             mine, space = space.cut(self._column_bytes(column))

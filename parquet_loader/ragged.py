@@ -51,6 +51,14 @@ class RaggedRows:
         self._offsets: dict[str, IntArray] = {}
         self._out: dict[str, Allocation] = {}
 
+    @property
+    def ordered_bytes(self) -> list[int]:
+        """What `order` is expected to ask the allocator for."""
+        return [self._ordered_bytes(column.name) for column in self._columns]
+
+    def _ordered_bytes(self, name: str) -> int:
+        return max(self._capacities.get(name, 0), 1)
+
     def place(self, arrays: Mapping[str, pa.ChunkedArray]) -> tuple[int, int]:
         """Copy rows in; return the arrival number of the first of them, and the bytes they take."""
         pieces = {name: [_bytes_of(chunk) for chunk in arrays[name].chunks] for name in self._blocks}
@@ -88,7 +96,7 @@ class RaggedRows:
             source = self._sources[name] = self._source(name, lengths)
             offsets = self._offsets[name] = np.zeros(delivered_rows + 1, np.int64)
             np.cumsum(lengths[self._indices], out=offsets[1:])
-            self._out[name] = self._allocator.allocate(max(self._capacities.get(name, 0), int(offsets[-1]), 1))
+            self._out[name] = self._allocator.allocate(max(self._ordered_bytes(name), int(offsets[-1])))
             left[name] = source.take(rest)
         return left
 

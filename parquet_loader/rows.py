@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.arena import Allocation, Allocator, Arenas
+from parquet_loader.arena import Allocation, Allocator, Arenas, Memory
 from parquet_loader.columns import Column
 from parquet_loader.native import IS_BUILT, take_rows
 from parquet_loader.pieces import RawRows
@@ -52,6 +52,11 @@ class PlacedRows:
             self._places[order] = np.arange(self._carried_rows, self._carried_rows + len(order))
         for column in self._columns:
             self._arenas[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
+
+    @property
+    def memory(self) -> list[Memory]:
+        """Where rows will be written as they are decoded."""
+        return [allocation.array for allocation in self._arenas.values()]
 
     def place(self, first: int, rows: int, table: pa.Table, raw: RawRows | None) -> None:
         """Copy rows to their places; the first of them is row `first` of the window as it is read."""
@@ -118,6 +123,16 @@ class StagedRows:
         for column in self._columns:
             width = column.arrow_type.byte_width
             self._staged[column.name] = self._staging.allocate(self._capacity * width).array.reshape(-1, width)
+
+    @property
+    def memory(self) -> list[Memory]:
+        """Where rows will be written as they are decoded."""
+        return [rows.reshape(-1) for rows in self._staged.values()]
+
+    @property
+    def ordered_bytes(self) -> list[int]:
+        """What `order` will ask the allocator for."""
+        return [self._capacity * column.arrow_type.byte_width for column in self._columns]
 
     def place(self, first: int, rows: int, table: pa.Table, raw: RawRows | None) -> int:
         """Copy rows in, the first of them row `first` of the window as it is read; return the bytes they take."""

@@ -137,19 +137,20 @@ def open_snapshot(
     settings = remote or RemoteOptions()
     threads = num_threads or settings.max_requests
     with ExitStack() as stack:
-        fetchers: list[Fetcher] = []
+        store: RemoteStore | None = None  # one for all that is fetched, passes too: they use its connections again
+        fetcher: Fetcher | None = None
 
         def lister_of(home: pafs.FileSystem) -> Lister:
+            nonlocal store, fetcher
             store = store_of(home, settings)
             if store is None:
                 return NativeLister(home)
             # Listings and footers are small: it is latency that they wait for.
-            fetchers.append(stack.enter_context(store.fetcher(threads)))
-            return lister_for(store, fetchers[0], [] if known is None else [f.path for f in known.files])
+            fetcher = stack.enter_context(store.fetcher(threads))
+            return lister_for(store, fetcher, [] if known is None else [f.path for f in known.files])
 
         home, files, beside = list_files(source, filesystem, lister_of)
-        fetcher = fetchers[0] if fetchers else None
-        footers, examined = _all_examined(home, files, fetcher, store_of(home, settings), num_threads, known, record)
+        footers, examined = _all_examined(home, files, fetcher, store, num_threads, known, record)
     schemas, file_schema = _distinct([e.schema for e in examined])
     counts = [len(e.rows) for e in examined]
     return Snapshot(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.arena import Allocator, Arenas
+from parquet_loader.arena import Allocator, Arenas, Memory
 from parquet_loader.columns import Column
 from parquet_loader.errors import DataError
 from parquet_loader.narrow import NarrowColumns
@@ -184,6 +184,16 @@ class Assembly:
         self._placed.prepare(order)
         self._staged.prepare()
         self._narrow.prepare()
+
+    @property
+    def prepared(self) -> list[Memory]:
+        """The memory that `prepare` took."""
+        return [*self._placed.memory, *self._staged.memory, *self._narrow.memory]
+
+    @property
+    def ordered_bytes(self) -> list[int]:
+        """What putting rows into order is expected to ask the allocator for."""
+        return [*self._staged.ordered_bytes, *self._narrow.ordered_bytes, *self._ragged.ordered_bytes]
 
     def place(self, number: int, at_row: int, table: pa.Table, rows: int, raw: RawRows | None = None) -> int:
         """Take rows of one slice.

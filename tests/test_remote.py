@@ -31,6 +31,7 @@ from parquet_loader import (
 )
 from parquet_loader.ahead import Ahead
 from parquet_loader.loader import BatchedDataLoader as Loader
+from parquet_loader.warming import Warming
 from tests.far import Line, Proxy, at_random, far
 from tests.processes import passes_on_both_sides_of_a_fork
 
@@ -625,3 +626,26 @@ loader = BatchedDataLoader("bucket/data", 256, filesystem=fs, output_options=Out
 def test_a_fork_reads_through_connections_of_its_own(store: Store) -> None:
     with far(store.endpoint) as proxy:
         passes_on_both_sides_of_a_fork(IN_S3, proxy.endpoint, ACCESS_KEY, SECRET_KEY)
+
+
+def test_the_first_window_of_the_first_pass_finds_its_memory_warm(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Warming] = []
+    ended: list[Warming] = []
+
+    class Seen(Warming):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            begun.append(self)
+
+        def end(self) -> None:
+            super().end()
+            ended.append(self)
+
+    monkeypatch.setattr("parquet_loader.engine.Warming", Seen)
+    with far(store.endpoint) as proxy, opened(proxy, remote("obstore")) as loader, local(store) as beside:
+        for _ in range(2):
+            assert assert_same(loader, beside) == len(loader)
+            assert begun == ended
+    assert len(begun) == 1

@@ -75,6 +75,7 @@ ROOMS = [
     "window",
     "workers",
     "building",
+    "warming",
     "ahead",
     "images",
     "process",

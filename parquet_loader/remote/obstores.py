@@ -10,8 +10,9 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from copy import copy
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as pafs
@@ -77,6 +78,12 @@ class ObstoreClient:
         self._shared = {"client_options": client, "retry_config": _retries(options) if lists else _NO_RETRIES}
         self._stores: dict[str, Any] = {}
         self._bytes_per_s = 0.0  # of the request that ended last
+
+    def again(self) -> Self:
+        """Return a client for another fetcher, which uses the connections of this one and has seen nothing yet."""
+        other = copy(self)
+        other._bytes_per_s = 0.0
+        return other
 
     def placed(self, path: str) -> tuple[Any, str]:
         """Return the store in which a path lies, and its key there."""

@@ -117,7 +117,7 @@ class RemoteStore:
             if self._obstore is None or self._obstore[0] != os.getpid():
                 self._obstore = (os.getpid(), client_for(self.filesystem, self.options))
             if self._obstore[1] is not None:
-                return self._obstore[1]
+                return self._obstore[1].again()
             if wanted == "obstore":
                 reason = (
                     "does not speak for this filesystem" if is_usable() else "is not installed, or not after a fork"

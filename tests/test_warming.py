@@ -1,0 +1,163 @@
+"""Memory is made ready while the first bytes are on their way: that which the first window will be written to."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquet_loader import BatchedDataLoader, OutputOptions
+from parquet_loader.arena import Allocation, Arenas
+from parquet_loader.building import Budget
+from parquet_loader.warming import Warming, populate
+from parquet_loader.window import Assembly
+from parquet_loader.workers import resource
+
+NUMPY = OutputOptions(format="numpy")
+
+
+def faults_of_writing(memory: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    """Write to every page, and return how many the system had to find for that."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    memory[:: mmap.PAGESIZE] = 7
+    return int(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+
+
+@pytest.mark.skipif(resource is None, reason="this system does not count the page faults of a thread")
+def test_memory_made_ready_is_there_and_holds_what_was_written() -> None:
+    pages = 512
+    mappings = [mmap.mmap(-1, pages * mmap.PAGESIZE) for _ in range(2)]
+    for mapping in mappings if hasattr(mmap, "MADV_NOHUGEPAGE") else ():
+        mapping.madvise(mmap.MADV_NOHUGEPAGE)
+    cold, warm = (np.frombuffer(mapping, np.uint8) for mapping in mappings)
+    warm[5] = 9
+    if not populate(warm):
+        pytest.skip("this system cannot make memory ready: Linux can from 5.14 on")
+    assert warm[5] == 9
+    assert not warm[6:].any()
+    assert faults_of_writing(warm) < pages / 8 < faults_of_writing(cold)
+
+
+def steps(warming: Warming) -> int:
+    """Take all steps, and return how many there were."""
+    count = 0
+    while (job := warming.job(owed=0)) is not None:
+        job.done(job.run())  # type: ignore[arg-type]
+        count += 1
+    return count
+
+
+def test_blocks_are_found_again_warm_and_counted_until_then() -> None:
+    made: list[int] = []
+
+    def new_block(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        made.append(nbytes)
+        return np.empty(nbytes, np.uint8)
+
+    arenas, budget = Arenas(10**9, new_block), Budget(10**9)
+    sizes = [10_000_000, 5_000_000, 5_000_000, 0, 100]
+    taken = np.empty(9_000_000, np.uint8)
+    warming = Warming([taken], sizes, arenas, budget)
+    assert steps(warming) > len(sizes) + 2
+    assert made == sizes
+    assert budget.held_bytes == sum(sizes)
+    warming.end()
+    assert budget.held_bytes == 0
+    lent = [arenas.allocate(nbytes) for nbytes in sizes]
+    assert made == sizes
+    assert len(lent) == len(sizes)
+    assert warming.job(owed=0) is None
+
+
+def test_what_the_budget_has_no_room_for_is_not_taken() -> None:
+    arenas, budget = Arenas(10**9), Budget(limit_bytes=100)
+    budget.hold(40)
+    warming = Warming([], [50, 50], arenas, budget)
+    first = warming.job(owed=10)
+    assert first is not None
+    assert warming.job(owed=0) is None
+    first.done(first.run())  # type: ignore[arg-type]
+    warming.end()
+    assert budget.held_bytes == 40
+
+
+def test_it_ends_where_memory_is_not_to_be_had_or_comes_too_late() -> None:
+    class Empty:
+        is_required = False
+
+        def taken_bytes(self, nbytes: int) -> int:
+            return nbytes
+
+        def allocate(self, nbytes: int) -> Allocation:
+            raise MemoryError(nbytes)
+
+    budget = Budget(10**9)
+    warming = Warming([], [50, 60], Empty(), budget)
+    job = warming.job(owed=0)
+    assert job is not None
+    with pytest.raises(MemoryError) as raised:
+        job.run()
+    job.failed(raised.value)
+    assert budget.held_bytes == 0
+    assert warming.job(owed=0) is None
+
+    late = Warming([], [50], Arenas(10**9), budget)
+    job = late.job(owed=0)
+    assert job is not None
+    late.end()
+    job.done(job.run())  # type: ignore[arg-type]
+    assert budget.held_bytes == 0
+    assert late.job(owed=0) is None
+
+
+def test_what_a_window_asks_for_is_what_was_foretold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 3000
+    rng = np.random.default_rng(0)
+    bytes_of = [rng.bytes(n % 90) for n in range(rows)]
+    table = {
+        "int": np.arange(rows),
+        "float": rng.normal(size=rows).astype(np.float32),
+        "flag": rng.integers(0, 2, rows).astype(bool),
+        "staged": pa.FixedSizeBinaryArray.from_buffers(pa.binary(52), rows, [None, pa.py_buffer(rng.bytes(52 * rows))]),
+        "wide": pa.FixedSizeBinaryArray.from_buffers(pa.binary(512), rows, [None, pa.py_buffer(rng.bytes(512 * rows))]),
+        "text": pa.array([f"{n:x}" * (n % 7) for n in range(rows)]),
+        "bytes": pa.array(bytes_of, pa.binary()),
+        "list": pa.array([list(range(n % 5)) for n in range(rows)], pa.list_(pa.int32())),
+    }
+    pq.write_table(pa.table(table), tmp_path / "a.parquet", row_group_size=1000)
+    now = threading.local()
+    foretold: list[list[int]] = []
+    asked: list[int] = []
+    allocate, begin, gather = Arenas.allocate, Assembly.begin_gathering, Assembly.gather
+
+    def recorded(self: Arenas, nbytes: int) -> Allocation:
+        if getattr(now, "orders", False) and self is loader._allocator:
+            asked.append(nbytes)
+        return allocate(self, nbytes)
+
+    def ordering(method: Any) -> Any:
+        def call(self: Assembly, *arguments: Any) -> Any:
+            if method is begin:
+                foretold.append(self.ordered_bytes)
+            now.orders = True
+            try:
+                return method(self, *arguments)
+            finally:
+                now.orders = False
+
+        return call
+
+    monkeypatch.setattr(Arenas, "allocate", recorded)
+    monkeypatch.setattr(Assembly, "begin_gathering", ordering(begin))
+    monkeypatch.setattr(Assembly, "gather", ordering(gather))
+    with BatchedDataLoader(str(tmp_path), 100, shuffle=True, window_rows=rows, output_options=NUMPY) as loader:
+        assert sum(len(batch["int"]) for batch in loader) == rows
+    assert len(foretold) == 1
+    assert sorted(foretold[0]) == sorted(asked)
+    assert len(asked) >= 4
