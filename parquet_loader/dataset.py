@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.cache import LocalCache
+from parquet_loader.constant_lists import with_constant_lists
 from parquet_loader.counting import Counted, Known, count_rows
-from parquet_loader.delivered import decoders_of, found_schema, select, with_constant_lists
+from parquet_loader.delivered import decoders_of, found_schema, select
 from parquet_loader.errors import SchemaError
 from parquet_loader.filters import RowFilter
 from parquet_loader.options import ReadOptions

@@ -55,7 +55,7 @@ class Decoder:
         self._parts = [(name, field, self._stored_parts(name, field)) for name, field in schema.items()]
         for _, _, parts in self._parts:
             for column, part in parts:
-                self._paths[column] = _steps(column, file_schema.names)
+                self._paths[column] = _steps(column, file_schema)
                 if self._check(column, part):
                     reads[read_name(file_schema, column)] = None
         self.read_columns: tuple[str, ...] = tuple(reads)
@@ -75,6 +75,7 @@ class Decoder:
             and self.raw_columns[name] == column_of(name, field).arrow_type
             and (column_of(name, field).is_wide or column_of(name, field).is_staged)
         )
+        own = {field.name: field for field in file_schema}
         # Numbers that are delivered as the file holds them, where no null is among them.
         self.straight_columns: tuple[str, ...] = tuple(
             name
@@ -82,8 +83,8 @@ class Decoder:
             if isinstance(field, Scalar)
             and [name] == [part for part, _ in parts]
             and policy_of(field) != "mask"
-            and name in file_schema.names
-            and file_schema.field(name).type == column_of(name, field).arrow_type
+            and name in own
+            and own[name].type == column_of(name, field).arrow_type
         )
         # A number or raw tensor of just this type, without nulls, is canonical as it is.
         self._as_is = {
@@ -92,9 +93,7 @@ class Decoder:
             for name, field in parts
             if isinstance(field, Scalar | Tensor)
         }
-
         # Whether that goes for all there is to deliver, and which columns may have nulls all the same.
-        own = {field.name: field for field in file_schema}
         self._is_as_is = all(
             c.name in self._as_is and c.name in own and own[c.name].type == c.arrow_type for c in self.columns
         )
@@ -237,12 +236,13 @@ def parts_of(name: str, field: Field) -> Iterable[tuple[str, Field]]:
     return ((name, field),)
 
 
-def _steps(name: str, names: Iterable[str]) -> tuple[str, str] | None:
-    """Split a dotted name into a column that is there and the rest."""
-    found = [n for n in names if name == n or name.startswith(n + ".")]
-    if not found:
-        return None
-    first = max(found, key=len)
+def _steps(name: str, parent: pa.Schema | pa.StructType) -> tuple[str, str] | None:
+    """Split a dotted name into a column that is there, the one with the longest name, and the rest."""
+    first = name
+    while not parent.get_all_field_indices(first):
+        first, dot, _ = first.rpartition(".")
+        if not dot:
+            return None
     return first, name[len(first) + 1 :]
 
 
@@ -257,10 +257,9 @@ def _inner(type_: pa.DataType) -> tuple[pa.DataType, bool]:
     return type_, listed
 
 
-def type_at(schema: pa.Schema | pa.DataType, name: str) -> pa.DataType | None:
+def type_at(schema: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
     """Return the type of a column by dotted name, lists of it where it lies in a list; None if it is not there."""
-    names = schema.names if isinstance(schema, pa.Schema) else [schema.field(i).name for i in range(schema.num_fields)]
-    step = _steps(name, names)
+    step = _steps(name, schema)
     if step is None:
         return None
     first, rest = step
@@ -276,13 +275,13 @@ def type_at(schema: pa.Schema | pa.DataType, name: str) -> pa.DataType | None:
 
 def read_name(schema: pa.Schema, name: str) -> str:
     """Return what to ask the Parquet reader for: the dotted name as far as structs reach."""
-    step = _steps(name, schema.names)
+    step = _steps(name, schema)
     if step is None:
         return name
     first, rest = step
     type_ = schema.field(first).type
     while rest and pa.types.is_struct(type_):
-        inner = _steps(rest, [type_.field(i).name for i in range(type_.num_fields)])
+        inner = _steps(rest, type_)
         if inner is None:
             break
         first, type_, rest = f"{first}.{inner[0]}", type_.field(inner[0]).type, inner[1]
@@ -292,11 +291,20 @@ def read_name(schema: pa.Schema, name: str) -> str:
 def _descend(array: pa.ChunkedArray, rest: str) -> pa.ChunkedArray:
     """Return what lies below a column: through structs, and through lists and maps as lists of their values."""
     if pa.types.is_struct(array.type):
-        step = _steps(rest, [array.type.field(i).name for i in range(array.type.num_fields)])
+        step = _steps(rest, array.type)
         assert step is not None
-        inner = plain(pc.struct_field(array, step[0]))
+        inner = plain(_member(array, step[0]))
         return _descend(inner, step[1]) if step[1] else inner
     return _through_lists(array, lambda values: _descend(values, rest))
+
+
+def _member(structs: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Return one field of structs, null where these are."""
+    if structs.null_count:
+        return pc.struct_field(structs, name)
+    # Arrow's own function takes each struct apart as a whole, every time.
+    number = structs.type.get_all_field_indices(name)[0]
+    return pa.chunked_array([chunk.field(number) for chunk in structs.chunks], structs.type.field(number).type)
 
 
 def _through_lists(array: pa.ChunkedArray, change: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.ChunkedArray:

@@ -31,7 +31,7 @@ from parquet_loader import (
     SchemaError,
     Tensor,
     TransformError,
-    delivered,
+    constant_lists,
     write_dataset,
 )
 from parquet_loader import device as device_module
@@ -162,8 +162,8 @@ def test_whether_a_list_has_one_length_is_asked_of_its_own_column(
             return types.SimpleNamespace(column=column)
 
     monkeypatch.setattr(type(snapshot.footers), "get", lambda *_: Footer())
-    monkeypatch.setattr(delivered, "paths_of", lambda _: [f"{name}.list.element" for name in lists])
-    assert delivered._constant_length(snapshot, "c3") == 2
+    monkeypatch.setattr(constant_lists, "paths_of", lambda _: [f"{name}.list.element" for name in lists])
+    assert constant_lists._constant_lengths(snapshot, ["c3"]) == {"c3": 2}
     assert asked == [3, 3, 3]
 
 

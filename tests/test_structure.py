@@ -63,6 +63,7 @@ ROOMS = [
     "sizes",
     "counting",
     "delivered",
+    "constant_lists",
     "dataset",
     "state",
     "opening",

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from parquet_loader.arguments import check_bool, check_choice, check_columns
+from parquet_loader.constant_lists import with_constant_lists
 from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
-from parquet_loader.delivered import found_schema, is_carrying, select, with_constant_lists
+from parquet_loader.delivered import found_schema, is_carrying, select
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetLoaderError, WriteError
 from parquet_loader.filesystem import PathLike, is_local, resolve
 from parquet_loader.filters import RowFilter

@@ -1,0 +1,144 @@
+"""Tables of thousands of columns: what opening does grows with their number, not with its square."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parquet_loader import BatchedDataLoader, OutputOptions, Ragged
+from parquet_loader.decode import _steps
+from parquet_loader.delivered import _wanting
+from parquet_loader.read import Reader
+
+NUMPY = OutputOptions(format="numpy")
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Return how many functions are called in this thread, Python's own among them."""
+    count = 0
+
+    def called(_: Any, event: str, __: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def numbers(count: int) -> pa.Table:
+    return pa.table({f"c{n}": [0.5, 1.5] for n in range(count)})
+
+
+def lists(count: int) -> pa.Table:
+    return pa.table({f"c{n}": [[1, 2], [3, 4]] for n in range(count)})
+
+
+def struct(count: int) -> pa.Table:
+    return pa.table({"s": pa.StructArray.from_arrays([pa.array([1, 2])] * count, [f"f{n}" for n in range(count)])})
+
+
+def every_second(count: int) -> list[str]:
+    return [f"c{n}" for n in range(0, count, 2)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [(numbers, None), (numbers, every_second), (lists, None), (struct, None)],
+    ids=["numbers", "some", "lists", "struct"],
+)
+def test_twice_the_columns_are_twice_the_work(tmp_path: Path, kind: Any, columns: Any) -> None:
+    def opening(count: int) -> int:
+        path = tmp_path / f"{count}.parquet"
+        pq.write_table(kind(count), path)
+        wanted = None if columns is None else columns(count)
+
+        def work() -> None:
+            with BatchedDataLoader(path, 1, columns=wanted, output_options=NUMPY):
+                pass
+
+        work()  # the first time modules are imported
+        return calls_of(work)
+
+    smallest, middle, largest = (opening(count) for count in (100, 200, 400))
+    assert largest - middle < 2.2 * (middle - smallest)
+
+
+@pytest.mark.parametrize(("statistics", "most"), [(True, 8), (False, 50)])
+def test_lists_are_looked_at_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistics: bool, most: int
+) -> None:
+    rows = 30
+    table: dict[str, Any] = {f"even{n}": [[n, n + 1]] * rows for n in range(20)}
+    table |= {f"long{n}": [list(range(1000 + n))] * rows for n in range(3)}
+    table["uneven"] = [[1, 2]] * (rows - 2) + [[1], [1, 2, 3]]
+    table["holes"] = pa.array([[1, 2]] * (rows - 1) + [None])
+    table["within"] = pa.array([[1, 2]] * (rows - 1) + [[None, 3]])
+    table["empty"] = pa.array([[]] * rows, pa.list_(pa.int64()))
+    table["pairs"] = pa.array([[{"x": 1, "y": 2}, {"x": 3, "y": 4}]] * rows)
+    pq.write_table(pa.table(table), tmp_path / "a.parquet", row_group_size=10, write_statistics=statistics)
+    streams: list[tuple[str, ...]] = []
+    stream = Reader.stream
+
+    def counted(self: Reader, row_group: int, batch_rows: int) -> Any:
+        streams.append(tuple(column.name for column in self.columns))
+        return stream(self, row_group, batch_rows)
+
+    monkeypatch.setattr(Reader, "stream", counted)
+    with BatchedDataLoader(tmp_path, 10, output_options=NUMPY, on_error="skip") as loader:
+        schema = loader.schema
+    looks = [names for names in streams if "pairs" not in names]  # a sample is drawn of all columns
+    assert len(looks) <= most  # three row groups of each width; without statistics again, halved, beside a null
+    kinds = {name: type(field).__name__ for name, field in schema.items()}
+    assert all(kinds[f"even{n}"] == "Tensor" for n in range(20))
+    assert all(schema[f"long{n}"].shape == (1000 + n,) for n in range(3))  # type: ignore[union-attr]
+    ragged = {name for name, kind in kinds.items() if kind != "Tensor"}
+    assert ragged >= {"uneven", "holes", "within", "empty"}
+
+    # Each by itself is found to be the same.
+    for name in ("even3", "long1", "uneven", "holes", "within", "empty"):
+        with BatchedDataLoader(tmp_path, 10, columns=[name], output_options=NUMPY, on_error="skip") as loader:
+            assert loader.schema[name] == schema[name]
+
+
+def test_lists_of_one_length_beside_others_hold_their_values(tmp_path: Path) -> None:
+    table = {"even": [[1, 2], [3, 4]], "uneven": [[1], [2, 3, 4]]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    with BatchedDataLoader(tmp_path, 2, output_options=NUMPY) as loader:
+        (batch,) = loader
+    assert batch["even"].tolist() == [[1, 2], [3, 4]]
+    assert isinstance(batch["uneven"], Ragged)
+
+
+dotted = st.lists(st.sampled_from(["a", "b", "ab", ""]), min_size=1, max_size=4).map(".".join)
+
+
+@given(names=st.lists(dotted, max_size=6, unique=True), name=dotted)
+def test_a_dotted_name_is_split_behind_the_longest_column_that_is_there(names: list[str], name: str) -> None:
+    found = [n for n in names if name == n or name.startswith(n + ".")]
+    expected = (max(found, key=len), name[len(max(found, key=len)) + 1 :]) if found else None
+    fields = [(n, pa.int8()) for n in names]
+    assert _steps(name, pa.schema(fields)) == expected
+    assert _steps(name, pa.struct(fields)) == expected
+
+
+@given(columns=st.lists(dotted, max_size=5), column=dotted)
+def test_a_column_is_wanted_where_either_name_begins_with_the_other(columns: list[str], column: str) -> None:
+    def stands_for(one: str, other: str) -> bool:
+        return other == one or other.startswith(f"{one}.")
+
+    expected = any(stands_for(column, name) or stands_for(name, column) for name in columns)
+    assert _wanting(columns)(column) == expected
+    assert _wanting(None)(column)
