@@ -36,7 +36,7 @@ from parquet_loader import BatchedDataLoader, Schema, Tensor
 
 TABULAR_WINDOW = 400_000
 SCIENCE_WINDOW = 8192
-STALL_EPOCHS = 5
+STALL_EPOCHS = 15
 SCIENCE = Schema({"x": Tensor("float32", (4096,))})
 
 
