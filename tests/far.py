@@ -137,6 +137,8 @@ class Proxy:
             with suppress(BlockingIOError, ConnectionAbortedError):
                 accepted, _ = listener.accept()
                 accepted.setblocking(False)
+                # Else what follows the first piece of an answer waits for its delayed acknowledgement, 40 ms.
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 task = self._loop.create_task(self._serve_one(accepted))
                 serving.add(task)
                 task.add_done_callback(serving.discard)
