@@ -37,6 +37,18 @@ class Allocation(NamedTuple):
         return head, Allocation(self.array[nbytes:], None if self.owner is None else self.owner[nbytes:])
 
 
+class Block(NamedTuple):
+    """What will be asked of an allocator.
+
+    Attributes:
+        nbytes: How much.
+        written: Where it will be written to: first byte, and the one behind the last.
+    """
+
+    nbytes: int
+    written: tuple[tuple[int, int], ...]
+
+
 class Allocator(Protocol):
     """Gives memory for the columns of a window; called by any thread."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from parquet_loader.chunks import STREAMED_BYTES
 from parquet_loader.columns import number_type
 from parquet_loader.decode import read_name
 from parquet_loader.delivered import decoders_of, heads, is_carrying
@@ -15,14 +18,34 @@ from parquet_loader.errors import DataError, SourceError
 from parquet_loader.footers import paths_of
 from parquet_loader.options import ReadOptions
 from parquet_loader.read import Reader
-from parquet_loader.schema import RaggedList, Scalar, Schema, Tensor
+from parquet_loader.schema import Field, RaggedList, Scalar, Schema, Tensor
 from parquet_loader.sizes import SAMPLE_ROWS
 from parquet_loader.snapshot import Snapshot
 
-# Looked at of each list, at most.
+# Looked at of each list, at most; and of one row group.
 CONSTANT_LISTS_BYTES = 64 * 2**20
+_OF_A_ROW_GROUP = 4
 # Of several lists, decoded at a time.
 TOGETHER_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A list whose footers admit that all rows have as many values.
+
+    Attributes:
+        length: How many.
+        width: Their bytes.
+        chunk_bytes: What it takes in a row group as it is stored, at most.
+    """
+
+    length: int
+    width: int
+    chunk_bytes: int
+
+    def stride(self, rows: int) -> int:
+        """Return the distance of the row groups that are looked at, of a data set of so many rows."""
+        return max(1, rows * self.width // CONSTANT_LISTS_BYTES)
 
 
 def with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOptions) -> Schema:
@@ -30,44 +53,59 @@ def with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOptions
 
     Footers tell how many values each row group has, which rules out most lists. What is left is looked at: all of it
     up to 64 MiB, row groups spread over the data set beyond that, where a row that differs after all is an error when
-    it is read.
+    it is read. What is found of a list does not depend on the columns beside it.
     """
     with_rows = set(snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]].tolist())
     carrying = [found for number, found in enumerate(snapshot.schemas) if number in with_rows and is_carrying(found)]
     declared = {name for found in carrying for name in Schema.from_arrow(found)}
-    lists = {n: field for n, field in schema.items() if isinstance(field, RaggedList) and n not in declared}
-    lengths = _constant_lengths(snapshot, [name for name, field in lists.items() if isinstance(field.item, Scalar)])
-    if not lengths:
+    items = {
+        name: field.item
+        for name, field in schema.items()
+        if isinstance(field, RaggedList) and name not in declared and _is_number(field.item)
+    }
+    candidates = _candidates(snapshot, items)
+    if not candidates:
         return schema
-    widths = {name: n * number_type(lists[name].item.dtype).bit_width // 8 for name, n in lengths.items()}
 
     def reader_of(names: Iterable[str]) -> Reader:
         return Reader(snapshot, decoders_of(schema.select(list(names)), snapshot), None, options)
 
     fields = dict(schema)
-    for part in _together(widths, min(SAMPLE_ROWS, int(snapshot.row_group_rows.max()))):
+    for part in _together(candidates, snapshot):
         for name in _of_one_width(snapshot, reader_of, part):
-            item = lists[name].item
-            assert isinstance(item, Scalar)
-            fields[name] = Tensor(item.type, (lengths[name],), fill=item.fill, storage="list")
+            item = items[name]
+            fields[name] = Tensor(item.type, (candidates[name].length,), fill=item.fill, storage="list")
     return Schema(fields)
 
 
-def _together(widths: Mapping[str, int], rows: int) -> Iterator[dict[str, int]]:
-    """Divide columns into such as are looked at together: of about one width, few enough bytes in so many rows."""
-    part = dict[str, int]()
-    for name, width in sorted(widths.items(), key=lambda item: item[1]):
-        too_many = (sum(part.values()) + width) * rows > TOGETHER_BYTES
-        if part and (too_many or width > 2 * next(iter(part.values()))):
+def _is_number(item: Field) -> bool:
+    """Whether lists of it may be tensors."""
+    if not isinstance(item, Scalar):
+        return False
+    return any(is_(item.type) for is_ in (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating))
+
+
+def _together(candidates: Mapping[str, _Candidate], snapshot: Snapshot) -> Iterator[dict[str, _Candidate]]:
+    """Divide columns into such as are looked at together: in the same row groups, few bytes at a time.
+
+    What is stored of them in a row group is no more than is fetched at a time of a file that is not local.
+    """
+    rows = min(SAMPLE_ROWS, int(snapshot.row_group_rows.max()))
+    total = int(snapshot.row_group_rows.sum())
+    part, stride, width, chunk_bytes = dict[str, _Candidate](), 0, 0, 0
+    for name, found in sorted(candidates.items(), key=lambda item: item[1].width):
+        width, chunk_bytes = width + found.width, chunk_bytes + found.chunk_bytes
+        is_too_much = width * rows > TOGETHER_BYTES or chunk_bytes > STREAMED_BYTES
+        if part and (is_too_much or found.stride(total) != stride):
             yield part
-            part = {}
-        part[name] = width
+            part, width, chunk_bytes = {}, found.width, found.chunk_bytes
+        part[name], stride = found, found.stride(total)
     if part:
         yield part
 
 
 def _of_one_width(
-    snapshot: Snapshot, reader_of: Callable[[Iterable[str]], Reader], widths: Mapping[str, int]
+    snapshot: Snapshot, reader_of: Callable[[Iterable[str]], Reader], candidates: Mapping[str, _Candidate]
 ) -> list[str]:
     """Look at the lists of row groups spread over the data set, at all of them where there are not too many.
 
@@ -75,22 +113,24 @@ def _of_one_width(
         The columns of which all that was seen has so many bytes a row as is said here.
     """
     groups = np.flatnonzero(snapshot.row_group_rows)
-    width = max(widths.values())
-    stride = max(1, int(snapshot.row_group_rows[groups].sum()) * width // CONSTANT_LISTS_BYTES)
-    left, reader = dict(widths), reader_of(widths)
+    stride = next(iter(candidates.values())).stride(int(snapshot.row_group_rows.sum()))
+    left, reader = dict(candidates), reader_of(candidates)
     for group in groups[::stride].tolist():
-        seen_bytes = 0
+        rows, looking = 0, dict(left)
         stream = reader.stream(group, SAMPLE_ROWS)
         try:
             for table in stream:
-                for name, expected in list(left.items()):
-                    if pc.unique(pc.binary_length(table.column(name))).to_pylist() != [expected]:
-                        del left[name]
-                seen_bytes += width * len(table)
-                if not left or seen_bytes >= CONSTANT_LISTS_BYTES // 4:
+                rows += len(table)
+                for name, expected in list(looking.items()):
+                    if pc.unique(pc.binary_length(table.column(name))).to_pylist() != [expected.width]:
+                        del looking[name], left[name]
+                    elif rows * expected.width >= CONSTANT_LISTS_BYTES // _OF_A_ROW_GROUP:
+                        del looking[name]
+                if not looking:
                     break
         except (DataError, SourceError):  # nulls, or damage, of some of them
-            return [name for part in _halves(left) for name in _of_one_width(snapshot, reader_of, part)]
+            again = [left] if len(left) < len(candidates) else _halves(left)
+            return [name for part in again if part for name in _of_one_width(snapshot, reader_of, part)]
         finally:
             stream.close()  # type: ignore[attr-defined]
         if not left:
@@ -98,42 +138,52 @@ def _of_one_width(
     return list(left)
 
 
-def _halves(widths: Mapping[str, int]) -> list[dict[str, int]]:
+def _halves(candidates: Mapping[str, _Candidate]) -> list[dict[str, _Candidate]]:
     """Divide several columns in two; one alone has nothing left to find out: reading it will say what is wrong."""
-    names = list(widths)
+    names = list(candidates)
     half = len(names) // 2
-    return [{name: widths[name] for name in part} for part in (names[:half], names[half:])] if half else []
+    return [{name: candidates[name] for name in part} for part in (names[:half], names[half:])] if half else []
 
 
-def _constant_lengths(snapshot: Snapshot, names: Sequence[str]) -> dict[str, int]:
-    """Return how many values each row of these list columns has, of those whose footers admit that all have as many."""
-    lengths = dict[str, int | None].fromkeys(names)
+def _candidates(snapshot: Snapshot, items: Mapping[str, Scalar]) -> dict[str, _Candidate]:
+    """Return those of these list columns whose footers admit that all rows have as many values."""
+    found = dict[str, tuple[int, int] | None].fromkeys(items)  # length, and bytes of the largest chunk
     file_before, leaves = -1, dict[str, int | None]()
     for group in np.flatnonzero(snapshot.row_group_rows).tolist():
-        if not lengths:
+        if not found:
             break
         file = int(snapshot.row_group_file[group])
         footer = snapshot.footers.get(file)
         if file != file_before:
-            columns = {name: read_name(snapshot.schema_of(file), name) for name in lengths}
+            columns = {name: read_name(snapshot.schema_of(file), name) for name in found}
             file_before, leaves = file, _only_leaves(footer, columns)
-        found = footer.row_group(int(snapshot.row_group_number[group]))
+        described = footer.row_group(int(snapshot.row_group_number[group]))
         rows = int(snapshot.row_group_rows[group])
-        for name, before in list(lengths.items()):
+        for name, before in list(found.items()):
             leaf = leaves[name]
-            length = None if leaf is None else _length(found.column(leaf), rows)
-            if not length or before not in (None, length):
-                del lengths[name]
+            now = None if leaf is None else _described(described.column(leaf), rows, items[name])
+            if now is None or (before is not None and before[0] != now[0]):
+                del found[name]
             else:
-                lengths[name] = length
-    return {name: length for name, length in lengths.items() if length is not None}
+                found[name] = now if before is None else (now[0], max(now[1], before[1]))
+    widths = {name: number_type(items[name].dtype).bit_width for name in found}
+    return {
+        name: _Candidate(known[0], known[0] * widths[name] // 8, known[1])
+        for name, known in found.items()
+        if known is not None
+    }
 
 
-def _length(leaf: pq.ColumnChunkMetaData, rows: int) -> int | None:
-    """Return how many values each row has, if all may have as many; None where there are nulls, too."""
-    statistics = leaf.statistics
+def _described(chunk: pq.ColumnChunkMetaData, rows: int, item: Scalar) -> tuple[int, int] | None:
+    """Return how many values each row has, if all may have as many, and the bytes of the chunk.
+
+    None where they cannot, or where there are nulls for which nothing stands.
+    """
+    statistics = chunk.statistics if item.fill is None else None
     has_nulls = statistics is not None and statistics.has_null_count and statistics.null_count > 0
-    return None if has_nulls or leaf.num_values % rows else int(leaf.num_values // rows)
+    if has_nulls or not chunk.num_values or chunk.num_values % rows:
+        return None
+    return int(chunk.num_values // rows), int(chunk.total_compressed_size)
 
 
 def _only_leaves(footer: pq.FileMetaData, columns: Mapping[str, str]) -> dict[str, int | None]:

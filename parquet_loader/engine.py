@@ -348,6 +348,8 @@ class Engine:
             case "read" if window.waiting:
                 return self._reads.job(window, owed, may_exceed=may_exceed)
             case "read" if not window.unread and self._carry is not None and window.index == self._next_to_order:
+                if not self._has_warmed():
+                    return None  # in a moment
                 if may_exceed or self.budget.fits(owed + window.decoded_bytes):
                     return self._order_job(window, self._carry)
             case "gather" if window.jobs:
@@ -355,6 +357,15 @@ class Engine:
             case "finish":
                 return self._finish_job(window)
         return None
+
+    def _has_warmed(self) -> bool:
+        """End the warming of memory, which is needed now; return whether all of it has come back."""
+        if self._warming is not None:
+            self._warming.end()
+            if self._warming.is_busy:
+                return False
+            self._warming = None
+        return True
 
     # ------------------------------------------------------------------ jobs, in the order of a window's life
 
@@ -367,8 +378,7 @@ class Engine:
         def done(_: None) -> None:
             window.phase = "read"
             if warms:
-                taken, sizes = window.assembly.prepared, window.assembly.ordered_bytes
-                self._warming = Warming(taken, sizes, self._allocator, self.budget)
+                self._warming = Warming(*window.assembly.to_be_written(), self._allocator, self.budget)
 
         def run() -> None:
             window.assembly.prepare(self._plan.order(window.index, self._begun_in(window.index)))
@@ -378,9 +388,6 @@ class Engine:
     def _order_job(self, window: Building, carry: Carry) -> Job[None]:
         self._carry = None
         self._next_to_order += 1
-        if self._warming is not None:
-            self._warming.end()
-            self._warming = None
         window.phase = "busy"
         window.gathered_bytes = self._allocator.taken_bytes(window.decoded_bytes)
         self.budget.hold(window.gathered_bytes)

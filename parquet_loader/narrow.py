@@ -7,13 +7,14 @@ a column after the other into order, so that the one they take from stays in the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.arena import Allocator, Arenas, Memory
+from parquet_loader.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.columns import Column
 from parquet_loader.native import take_columns
 from parquet_loader.pieces import RawRows
@@ -60,15 +61,19 @@ class NarrowColumns:
                 self._staged[column.name] = self._as_rows(column, mine)
                 self._addresses[column.name] = mine.__array_interface__["data"][0]
 
-    @property
-    def memory(self) -> list[Memory]:
-        """Where rows will be written as they are decoded."""
-        return [rows.reshape(-1) for rows in self._staged.values()]
+    def memory(self, rows: int) -> list[Memory]:
+        """Return where so many rows will be written as they are decoded."""
+        return [staged[:rows].reshape(-1) for staged in self._staged.values()]
 
-    @property
-    def ordered_bytes(self) -> list[int]:
-        """What `gather` will ask the allocator for, part by part."""
-        return [sum(map(self._column_bytes, part)) for part in self._parts]
+    def blocks(self, rows: int) -> list[Block]:
+        """Return what `gather` will ask the allocator for, part by part, to put so many rows into order."""
+        found = []
+        for part in self._parts:
+            ends = list(accumulate(map(self._column_bytes, part), initial=0))
+            starts = zip(ends, part, strict=False)
+            written = tuple((start, start + rows * (column.row_bytes or 0)) for start, column in starts)
+            found.append(Block(ends[-1], written))
+        return found
 
     def _column_bytes(self, column: Column) -> int:
         return padded(self._capacity * (column.row_bytes or 0))
@@ -110,7 +115,7 @@ class NarrowColumns:
     def gather(self, part: int) -> None:
         """Put the columns of one part into order."""
         columns, total = self._parts[part], len(self._indices)
-        space = self._allocator.allocate(self.ordered_bytes[part])
+        space = self._allocator.allocate(sum(map(self._column_bytes, columns)))
         outs = []
         for column in columns:
             mine, space = space.cut(self._column_bytes(column))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.arena import Allocation, Allocator, Arenas, Memory
+from parquet_loader.arena import Allocation, Allocator, Arenas, Block, Memory
 from parquet_loader.columns import Column
 from parquet_loader.types import IntArray, Ragged
 
@@ -51,10 +51,10 @@ class RaggedRows:
         self._offsets: dict[str, IntArray] = {}
         self._out: dict[str, Allocation] = {}
 
-    @property
-    def ordered_bytes(self) -> list[int]:
-        """What `order` is expected to ask the allocator for."""
-        return [self._ordered_bytes(column.name) for column in self._columns]
+    def blocks(self, share: float) -> list[Block]:
+        """Return what `order` is expected to ask the allocator for, where this share of the rows is put into order."""
+        sizes = [self._ordered_bytes(column.name) for column in self._columns]
+        return [Block(nbytes, ((0, int(share * nbytes)),)) for nbytes in sizes]
 
     def _ordered_bytes(self, name: str) -> int:
         return max(self._capacities.get(name, 0), 1)

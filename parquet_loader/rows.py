@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.arena import Allocation, Allocator, Arenas, Memory
+from parquet_loader.arena import Allocation, Allocator, Arenas, Block, Memory
 from parquet_loader.columns import Column
 from parquet_loader.native import IS_BUILT, take_rows
 from parquet_loader.pieces import RawRows
@@ -53,10 +53,9 @@ class PlacedRows:
         for column in self._columns:
             self._arenas[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
 
-    @property
-    def memory(self) -> list[Memory]:
-        """Where rows will be written as they are decoded."""
-        return [allocation.array for allocation in self._arenas.values()]
+    def memory(self, rows: int) -> list[Memory]:
+        """Return where so many rows will be written as they are decoded."""
+        return [self._rows_of(column)[:rows].reshape(-1) for column in self._columns]
 
     def place(self, first: int, rows: int, table: pa.Table, raw: RawRows | None) -> None:
         """Copy rows to their places; the first of them is row `first` of the window as it is read."""
@@ -124,15 +123,14 @@ class StagedRows:
             width = column.arrow_type.byte_width
             self._staged[column.name] = self._staging.allocate(self._capacity * width).array.reshape(-1, width)
 
-    @property
-    def memory(self) -> list[Memory]:
-        """Where rows will be written as they are decoded."""
-        return [rows.reshape(-1) for rows in self._staged.values()]
+    def memory(self, rows: int) -> list[Memory]:
+        """Return where so many rows will be written as they are decoded."""
+        return [staged[:rows].reshape(-1) for staged in self._staged.values()]
 
-    @property
-    def ordered_bytes(self) -> list[int]:
-        """What `order` will ask the allocator for."""
-        return [self._capacity * column.arrow_type.byte_width for column in self._columns]
+    def blocks(self, rows: int) -> list[Block]:
+        """Return what `order` will ask the allocator for, to put so many rows into order."""
+        widths = [column.arrow_type.byte_width for column in self._columns]
+        return [Block(self._capacity * width, ((0, rows * width),)) for width in widths]
 
     def place(self, first: int, rows: int, table: pa.Table, raw: RawRows | None) -> int:
         """Copy rows in, the first of them row `first` of the window as it is read; return the bytes they take."""

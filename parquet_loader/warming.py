@@ -7,18 +7,18 @@ a loader's first window would pay for that between the arrival of its last row g
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 
-from parquet_loader.arena import Allocation, Allocator, Memory
+from parquet_loader.arena import Allocation, Allocator, Block, Memory
 from parquet_loader.building import Budget
 from parquet_loader.workers import Job
 
 # Made ready by one job: a row group that arrives meanwhile waits no longer than this takes.
 _STEP_BYTES = 4 * 2**20
-_PAGE_BYTES = 4096
 _MADV_POPULATE_WRITE = 23
 
 
@@ -31,7 +31,7 @@ def populate(memory: Memory) -> bool:
     if sys.platform != "linux":
         return False
     begin = memory.__array_interface__["data"][0]
-    first, last = -(-begin // _PAGE_BYTES) * _PAGE_BYTES, (begin + memory.nbytes) // _PAGE_BYTES * _PAGE_BYTES
+    first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, (begin + memory.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if first >= last:
         return True
     advise = ctypes.CDLL(None).madvise
@@ -43,19 +43,19 @@ class Warming:
     """What a window will be written to, made ready step by step; belongs to the engine's lock.
 
     Args:
-        taken: Memory that the window has taken.
-        sizes: Bytes of the blocks that it will yet ask the allocator for: they are taken, and given back warm.
+        taken: Memory that the window has taken, as far as it will be written to.
+        blocks: What it will yet ask the allocator for: blocks that are taken, and given back warm.
         allocator: Which.
-        budget: What these are counted in until `end`.
+        budget: What is to have room for all that.
     """
 
-    def __init__(self, taken: Iterable[Memory], sizes: Sequence[int], allocator: Allocator, budget: Budget) -> None:
+    def __init__(self, taken: Iterable[Memory], blocks: Iterable[Block], allocator: Allocator, budget: Budget) -> None:
         self._cold: deque[Memory] = deque()
-        self._sizes = deque(sizes)
+        self._blocks = deque(blocks)
         self._allocator = allocator
         self._budget = budget
-        self._blocks: list[Allocation] = []
-        self._held_bytes = 0
+        self._lent: list[Allocation] = []
+        self._running = 0
         self._has_ended = False
         for memory in taken:
             self._add(memory)
@@ -63,36 +63,49 @@ class Warming:
     def _add(self, memory: Memory) -> None:
         self._cold.extend(memory[at : at + _STEP_BYTES] for at in range(0, memory.nbytes, _STEP_BYTES))
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a step is under way, and holds what it makes ready."""
+        return self._running > 0
+
     def job(self, owed: int) -> Job[bool] | Job[Allocation] | None:
-        """Return the next step; None: there is none. `owed` bytes are to be left in the budget."""
+        """Return the next step; None: there is none.
+
+        Args:
+            owed: What the windows under way will yet take, what is made ready here included.
+        """
+        if not self._budget.fits(owed):
+            return None
         if self._cold:
+            self._running += 1
             return Job("permute", partial(populate, self._cold.popleft()), self._populated, self._failed)
-        if self._sizes and self._budget.fits(owed + self._allocator.taken_bytes(self._sizes[0])):
-            nbytes = self._sizes.popleft()
-            self._hold(self._allocator.taken_bytes(nbytes))
-            return Job("permute", partial(self._allocator.allocate, nbytes), self._took, self._failed)
+        if self._blocks:
+            block = self._blocks.popleft()
+            self._running += 1
+            return Job(
+                "permute", partial(self._allocator.allocate, block.nbytes), partial(self._took, block), self._failed
+            )
         return None
 
     def _populated(self, could: bool) -> None:
+        self._running -= 1
         if not could:
             self.end()
 
-    def _took(self, block: Allocation) -> None:
+    def _took(self, block: Block, allocation: Allocation) -> None:
+        self._running -= 1
         if not self._has_ended:
-            self._blocks.append(block)
-            self._add(block.array)
+            self._lent.append(allocation)
+            for start, stop in block.written:
+                self._add(allocation.array[start:stop])
 
     def _failed(self, _: BaseException) -> None:
+        self._running -= 1
         self.end()  # whoever needs the memory will say so
 
     def end(self) -> None:
-        """Give all back: it is needed now, or cannot be had."""
+        """Give all back: it is needed now, or cannot be had. What a step holds follows when it ends."""
         self._has_ended = True
         self._cold.clear()
-        self._sizes.clear()
         self._blocks.clear()
-        self._hold(-self._held_bytes)
-
-    def _hold(self, change: int) -> None:
-        self._held_bytes += change
-        self._budget.hold(change)
+        self._lent.clear()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.arena import Allocator, Arenas, Memory
+from parquet_loader.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.columns import Column
 from parquet_loader.errors import DataError
 from parquet_loader.narrow import NarrowColumns
@@ -185,15 +185,12 @@ class Assembly:
         self._staged.prepare()
         self._narrow.prepare()
 
-    @property
-    def prepared(self) -> list[Memory]:
-        """The memory that `prepare` took."""
-        return [*self._placed.memory, *self._staged.memory, *self._narrow.memory]
-
-    @property
-    def ordered_bytes(self) -> list[int]:
-        """What putting rows into order is expected to ask the allocator for."""
-        return [*self._staged.ordered_bytes, *self._narrow.ordered_bytes, *self._ragged.ordered_bytes]
+    def to_be_written(self) -> tuple[list[Memory], list[Block]]:
+        """Return what of the memory that `prepare` took will be written to, and what is yet to be asked for."""
+        rows = self._planned_carry + int(self._ends[-1])
+        taken = [*self._placed.memory(rows), *self._staged.memory(rows), *self._narrow.memory(rows)]
+        ragged = self._ragged.blocks(rows / max(1, self._room.rows))
+        return taken, [*self._staged.blocks(rows), *self._narrow.blocks(rows), *ragged]
 
     def place(self, number: int, at_row: int, table: pa.Table, rows: int, raw: RawRows | None = None) -> int:
         """Take rows of one slice.

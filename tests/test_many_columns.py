@@ -1,19 +1,22 @@
-"""Tables of thousands of columns: what opening does grows with their number, not with its square."""
+"""Thousands of columns open in proportion. Lists of one length are found out together, as if each were alone."""
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader import BatchedDataLoader, OutputOptions, Ragged
+from parquet_loader import BatchedDataLoader, OutputOptions, Ragged, RaggedList, Tensor
 from parquet_loader.decode import _steps
 from parquet_loader.delivered import _wanting
 from parquet_loader.read import Reader
@@ -142,3 +145,70 @@ def test_a_column_is_wanted_where_either_name_begins_with_the_other(columns: lis
     expected = any(stands_for(column, name) or stands_for(name, column) for name in columns)
     assert _wanting(columns)(column) == expected
     assert _wanting(None)(column)
+
+
+def kind_of(path: Path, name: str, columns: list[str] | None = None) -> Any:
+    with BatchedDataLoader(path, 1, columns=columns, output_options=NUMPY, on_error="skip") as loader:
+        return loader.schema[name]
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_gaps_in_lists_of_floats_are_no_other_length(tmp_path: Path, statistics: bool) -> None:
+    table = {
+        "gaps": pa.array([[1.0, 2.0]] * 5 + [[1.0, None]]),
+        "alone": pa.array([[None]] * 5 + [[1.5]], pa.list_(pa.float32())),
+        "null": pa.array([[1.0]] * 5 + [None]),
+        "ints": pa.array([[1, 2]] * 5 + [[1, None]]),
+    }
+    pq.write_table(pa.table(table), tmp_path / "a.parquet", write_statistics=statistics)
+    for name, expected in {"gaps": "Tensor", "alone": "Tensor", "null": "RaggedList", "ints": "RaggedList"}.items():
+        assert type(kind_of(tmp_path, name)).__name__ == expected
+        assert kind_of(tmp_path, name) == kind_of(tmp_path, name, [name])
+
+
+def test_a_list_is_looked_at_as_far_as_if_it_were_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parquet_loader.constant_lists.CONSTANT_LISTS_BYTES", 64 * 100)
+    rows = 160  # of 64 bytes each: all of it but one row group in two is looked at, of twice the width one in three
+    narrow = [[1] * 8 for _ in range(rows)]
+    narrow[20 + 1], narrow[20 + 2] = [1] * 7, [1] * 9
+    table = pa.table({"a": narrow, "b": [[1] * 16] * rows, "c": [[1] * 12] * rows})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    found = {name: kind_of(tmp_path, name) for name in "abc"}
+    assert found == {name: kind_of(tmp_path, name, [name]) for name in "abc"}
+    assert isinstance(found["a"], RaggedList)
+    assert isinstance(found["b"], Tensor)
+
+
+def test_a_list_that_was_ruled_out_does_no_harm_to_others(tmp_path: Path) -> None:
+    uneven = [[1, 2]] * 8 + [[1], [1, 2, 3]] + [[1, 2]] * 9 + [[None, 1]]
+    table = pa.table({"a": [[1, 2]] * 20, "b": uneven})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10, write_statistics=False)
+    assert isinstance(kind_of(tmp_path, "a"), Tensor)
+    assert isinstance(kind_of(tmp_path, "b"), RaggedList)
+
+
+def test_lists_of_one_length_of_what_no_tensor_holds_stay_lists(tmp_path: Path) -> None:
+    days, sums = [dt.date(2026, 1, 1), dt.date(2026, 1, 2)], [Decimal("1.5"), Decimal("2.5")]
+    pq.write_table(pa.table({"days": [days] * 3, "sums": [sums] * 3, "n": [[1, 2]] * 3}), tmp_path / "a.parquet")
+    with BatchedDataLoader(tmp_path, 3, output_options=NUMPY) as loader:
+        (batch,) = loader
+    assert batch["days"].values.tolist() == [20454, 20455] * 3
+    assert batch["sums"].values.tolist() == [1.5, 2.5] * 3
+    assert batch["n"].tolist() == [[1, 2]] * 3
+
+
+def test_lists_that_are_large_in_the_file_are_looked_at_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    table = {f"c{n}": list(rng.integers(0, 2**60, (1000, 4))) for n in range(6)}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    monkeypatch.setattr("parquet_loader.constant_lists.STREAMED_BYTES", 100_000)  # each takes 32,000 and some
+    looks: list[int] = []
+    stream = Reader.stream
+
+    def counted(self: Reader, row_group: int, batch_rows: int) -> Any:
+        looks.append(len(self.columns))
+        return stream(self, row_group, batch_rows)
+
+    monkeypatch.setattr(Reader, "stream", counted)
+    assert isinstance(kind_of(tmp_path, "c0"), Tensor)
+    assert looks == [2, 2, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import io
+import math
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -163,7 +164,8 @@ def test_whether_a_list_has_one_length_is_asked_of_its_own_column(
 
     monkeypatch.setattr(type(snapshot.footers), "get", lambda *_: Footer())
     monkeypatch.setattr(constant_lists, "paths_of", lambda _: [f"{name}.list.element" for name in lists])
-    assert constant_lists._constant_lengths(snapshot, ["c3"]) == {"c3": 2}
+    found = constant_lists._candidates(snapshot, {"c3": Scalar("float64", fill=math.nan)})
+    assert found["c3"].length == 2
     assert asked == [3, 3, 3]
 
 

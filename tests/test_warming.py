@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions
-from parquet_loader.arena import Allocation, Arenas
+from parquet_loader.arena import Allocation, Arenas, Block
 from parquet_loader.building import Budget
 from parquet_loader.warming import Warming, populate
 from parquet_loader.window import Assembly
@@ -53,7 +53,11 @@ def steps(warming: Warming) -> int:
     return count
 
 
-def test_blocks_are_found_again_warm_and_counted_until_then() -> None:
+def whole(*sizes: int) -> list[Block]:
+    return [Block(nbytes, ((0, nbytes),)) for nbytes in sizes]
+
+
+def test_blocks_are_found_again_warm() -> None:
     made: list[int] = []
 
     def new_block(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -62,28 +66,43 @@ def test_blocks_are_found_again_warm_and_counted_until_then() -> None:
 
     arenas, budget = Arenas(10**9, new_block), Budget(10**9)
     sizes = [10_000_000, 5_000_000, 5_000_000, 0, 100]
-    taken = np.empty(9_000_000, np.uint8)
-    warming = Warming([taken], sizes, arenas, budget)
+    warming = Warming([np.empty(9_000_000, np.uint8)], whole(*sizes), arenas, budget)
     assert steps(warming) > len(sizes) + 2
     assert made == sizes
-    assert budget.held_bytes == sum(sizes)
+    assert not warming.is_busy
     warming.end()
-    assert budget.held_bytes == 0
     lent = [arenas.allocate(nbytes) for nbytes in sizes]
     assert made == sizes
     assert len(lent) == len(sizes)
     assert warming.job(owed=0) is None
 
 
-def test_what_the_budget_has_no_room_for_is_not_taken() -> None:
-    arenas, budget = Arenas(10**9), Budget(limit_bytes=100)
+def test_only_what_will_be_written_is_made_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+
+    def seen(memory: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
+        ready.append(memory)
+        return True
+
+    monkeypatch.setattr("parquet_loader.warming.populate", seen)
+    block = np.zeros(50_000_000, np.uint8)
+    arenas = Arenas(10**9, lambda nbytes: block[:nbytes])
+    warming = Warming([], [Block(40_000_000, ((10, 20), (30_000_000, 39_000_000)))], arenas, Budget(10**9))
+    steps(warming)
+    for memory in ready:
+        memory[:] = 1
+    expected = np.zeros(50_000_000, np.uint8)
+    expected[10:20] = expected[30_000_000:39_000_000] = 1
+    assert np.array_equal(block, expected)
+
+
+def test_what_the_budget_has_no_room_for_is_not_made_ready() -> None:
+    budget = Budget(limit_bytes=100)
     budget.hold(40)
-    warming = Warming([], [50, 50], arenas, budget)
-    first = warming.job(owed=10)
-    assert first is not None
-    assert warming.job(owed=0) is None
-    first.done(first.run())  # type: ignore[arg-type]
-    warming.end()
+    warming = Warming([np.zeros(10, np.uint8)], whole(50), Arenas(10**9), budget)
+    assert warming.job(owed=61) is None
+    assert warming.job(owed=60) is not None
+    assert warming.is_busy
     assert budget.held_bytes == 40
 
 
@@ -98,21 +117,27 @@ def test_it_ends_where_memory_is_not_to_be_had_or_comes_too_late() -> None:
             raise MemoryError(nbytes)
 
     budget = Budget(10**9)
-    warming = Warming([], [50, 60], Empty(), budget)
+    warming = Warming([], whole(50, 60), Empty(), budget)
     job = warming.job(owed=0)
     assert job is not None
     with pytest.raises(MemoryError) as raised:
         job.run()
     job.failed(raised.value)
-    assert budget.held_bytes == 0
+    assert not warming.is_busy
     assert warming.job(owed=0) is None
 
-    late = Warming([], [50], Arenas(10**9), budget)
+    arenas = Arenas(10**9)
+    late = Warming([], whole(50), arenas, budget)
     job = late.job(owed=0)
     assert job is not None
     late.end()
-    job.done(job.run())  # type: ignore[arg-type]
-    assert budget.held_bytes == 0
+    assert late.is_busy
+    block = job.run()
+    job.done(block)  # type: ignore[arg-type]
+    assert not late.is_busy
+    address = block.array.ctypes.data
+    del block
+    assert arenas.allocate(50).array.ctypes.data == address, "it came back"
     assert late.job(owed=0) is None
 
 
@@ -132,7 +157,7 @@ def test_what_a_window_asks_for_is_what_was_foretold(tmp_path: Path, monkeypatch
     }
     pq.write_table(pa.table(table), tmp_path / "a.parquet", row_group_size=1000)
     now = threading.local()
-    foretold: list[list[int]] = []
+    foretold: list[list[Block]] = []
     asked: list[int] = []
     allocate, begin, gather = Arenas.allocate, Assembly.begin_gathering, Assembly.gather
 
@@ -144,7 +169,7 @@ def test_what_a_window_asks_for_is_what_was_foretold(tmp_path: Path, monkeypatch
     def ordering(method: Any) -> Any:
         def call(self: Assembly, *arguments: Any) -> Any:
             if method is begin:
-                foretold.append(self.ordered_bytes)
+                foretold.append(self.to_be_written()[1])
             now.orders = True
             try:
                 return method(self, *arguments)
@@ -159,5 +184,8 @@ def test_what_a_window_asks_for_is_what_was_foretold(tmp_path: Path, monkeypatch
     with BatchedDataLoader(str(tmp_path), 100, shuffle=True, window_rows=rows, output_options=NUMPY) as loader:
         assert sum(len(batch["int"]) for batch in loader) == rows
     assert len(foretold) == 1
-    assert sorted(foretold[0]) == sorted(asked)
+    assert sorted(block.nbytes for block in foretold[0]) == sorted(asked)
     assert len(asked) >= 4
+    written = sum(stop - start for block in foretold[0] for start, stop in block.written)
+    delivered = sum(array.nbytes for array in table.values() if array is not table["wide"])
+    assert 0.3 * delivered < written < 1.2 * delivered
