@@ -80,10 +80,19 @@ class ObstoreLister(RemoteLister):
         client: The client.
         pages: Pages asked for at a time.
         known: Paths of a listing made before, in their order: where its pages ended, the new one is divided.
+        meanwhile: Called with a path while the first page of its listing is on its way.
     """
 
-    def __init__(self, fetcher: Fetcher, client: ObstoreClient, pages: int, known: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        client: ObstoreClient,
+        pages: int,
+        known: Sequence[str] = (),
+        meanwhile: Callable[[str], None] = lambda _: None,
+    ) -> None:
         super().__init__(fetcher)
+        self._meanwhile = meanwhile
         self._client = client
         self._pages = pages
         self._known = sorted(known)
@@ -105,6 +114,7 @@ class ObstoreLister(RemoteLister):
             if path.lower().endswith(PARQUET_SUFFIXES) and (file := await self._head(store, key, path)) is not None:
                 return file
             pages = aiter(self._client.obstore.list(store, prefix=key + "/", chunk_size=PAGE_KEYS))
+            asyncio.get_running_loop().call_soon(self._meanwhile, path)
             if first := await anext(pages, None):
                 self._begun[path] = first, pages
                 return True
@@ -264,7 +274,7 @@ def lister_for(
     client = None if store.options.connections == "native" else client_for(store.filesystem, store.options, lists=True)
     if client is None:
         return PyarrowLister(fetcher, store.filesystem)
-    return ObstoreLister(fetcher, client, store.options.max_requests, known)
+    return ObstoreLister(fetcher, client, store.options.max_requests, known, store.prepare)
 
 
 def _bucket_of(path: str) -> str:

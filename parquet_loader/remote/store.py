@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,13 @@ class RemoteStore:
                 yield
             finally:
                 self.unshare(fetcher)
+
+    def prepare(self, path: str) -> None:
+        """Make what will ask for a file's bytes; where that fails, it will say so when it is asked."""
+        with suppress(Exception):
+            client = self._client(plain=False)
+            if isinstance(client, ObstoreClient):
+                client.placed(path)
 
     def cancel(self) -> None:
         """Let nobody wait any more for what is fetched besides; it raises `LoaderStateError`."""
