@@ -22,7 +22,7 @@ from parquet_loader.schema import Field, RaggedList, Scalar, Schema, Tensor
 from parquet_loader.sizes import SAMPLE_ROWS
 from parquet_loader.snapshot import Snapshot
 
-# Looked at of each list, at most; and of one row group.
+# Looked at of each list, at most, and of that this part in one row group: a quarter.
 CONSTANT_LISTS_BYTES = 64 * 2**20
 _OF_A_ROW_GROUP = 4
 # Of several lists, decoded at a time.

@@ -169,8 +169,6 @@ class Engine:
     def start(self) -> None:
         """Start the workers."""
         self._reads.start()
-        with self.workers.lock:  # the first bytes are asked for before workers compete for Python's lock
-            self._reads.step(self._first_window)
         self.workers.start()
 
     def close(self) -> None:

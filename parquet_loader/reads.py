@@ -12,6 +12,7 @@ from parquet_loader.building import Budget, Building, ReadSlice
 from parquet_loader.chunks import Copy
 from parquet_loader.cursor import Cursor
 from parquet_loader.errors import ParquetLoaderError, RemoteError
+from parquet_loader.interrupts import uninterrupted
 from parquet_loader.native import NotDecodedError
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.read import Reader
@@ -71,9 +72,14 @@ class Reads:
         return None if self._fetching is None else self._fetching.figures
 
     def start(self) -> None:
-        """Start the fetching thread, where there is one; without the lock."""
+        """Start the fetching thread, where there is one, and ask for the first bytes; without the lock."""
         if self._fetching is not None:
             self._fetching.start()
+            uninterrupted(self._begin)  # before workers compete for Python's lock
+
+    def _begin(self) -> None:
+        with self._workers.lock:
+            self.step(self._first_window)
 
     def end(self) -> None:
         """Let nobody wait for a store any more; with or without the lock."""
