@@ -20,6 +20,10 @@ from parquet_loader.native import take_columns
 from parquet_loader.pieces import RawRows
 from parquet_loader.rows import Delivered, Rows, as_delivered, copy_rows, make_room, padded
 
+# A window of so many bytes has left the caches before most of it is read: it is written past them. Measured on windows
+# of 427,000 and 214,000 rows: a sixth less time to put them into order.
+PAST_CACHE_BYTES = 16 * 2**20
+
 
 class NarrowColumns:
     """The columns of numbers of one window. `place` and `gather` may be called by several threads, each for its own.
@@ -121,7 +125,8 @@ class NarrowColumns:
             mine, space = space.cut(self._column_bytes(column))
             outs.append(self._as_rows(column, mine.array)[:total])
             self._delivered[column.name] = outs[-1], mine.owner
-        take_columns([self._staged[column.name] for column in columns], self._indices, outs)
+        is_large = total * self._row_bytes >= PAST_CACHE_BYTES
+        take_columns([self._staged[column.name] for column in columns], self._indices, outs, is_large=is_large)
 
     def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
         """Return what is delivered, and the rows beyond, copied."""

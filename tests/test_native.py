@@ -262,6 +262,18 @@ def test_columns_are_put_into_any_order(dtype: type[np.integer[Any]]) -> None:
     assert all(np.array_equal(out, column[rows]) for out, column in zip(outs, columns, strict=True))
 
 
+@given(width=st.sampled_from([1, 2, 4, 8, 3]), count=st.integers(0, 200), before=st.integers(0, 70))
+def test_a_large_window_is_written_past_the_caches_wherever_it_begins(width: int, count: int, before: int) -> None:
+    rng = np.random.default_rng(count)
+    column = rng.integers(0, 256, (50, width)).astype(np.uint8)
+    rows = rng.integers(0, 50, count).astype(np.uint32)
+    memory = np.zeros(before + count * width + 64, np.uint8)
+    take_columns([column], rows, [memory[before : before + count * width].reshape(count, width)], is_large=True)
+    assert np.array_equal(memory[before : before + count * width].reshape(count, width), column[rows])
+    assert not memory[:before].any()
+    assert not memory[before + count * width :].any()
+
+
 @pytest.mark.parametrize("width", [1, 3, 15, 16, 17, 52, 64, 104, 255])
 def test_rows_of_bytes_are_put_into_any_order(width: int) -> None:
     rng = np.random.default_rng(width)

@@ -13,11 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
 /* The same code for several generations of processors; the system's loader chooses. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONE_TARGET)
-#define FOR_EACH_TARGET __attribute__((target_clones("arch=skylake-avx512", "avx2", "default")))
+#define FOR_EACH_TARGET __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define FOR_EACH_TARGET
 #endif
@@ -562,6 +565,34 @@ FOR_EACH_TARGET static void take(const uint8_t *in, const uint32_t *rows, int64_
   FOR_WIDTH(width, TAKE)
 }
 
+/* As `take`, past the cache: a line that is written whole need not be read before. */
+INLINE void stream_rows(const uint8_t *in, const uint32_t *rows, int64_t count, const int64_t width, uint8_t *out) {
+  int64_t i = 0;
+#ifdef __SSE2__
+  const int64_t in_line = 64 / width;
+  for (; i < count && ((uintptr_t)out & 63); i++, out += width) memcpy(out, in + width * rows[i], (size_t)width);
+  for (; i + in_line <= count; i += in_line, out += 64) {
+    uint8_t line[64];
+    for (int64_t j = 0; j < in_line; j++) memcpy(line + width * j, in + width * rows[i + j], (size_t)width);
+    for (int64_t j = 0; j < 64; j += 16) _mm_stream_si128((__m128i *)(out + j), _mm_loadu_si128((const __m128i *)(line + j)));
+  }
+#endif
+  for (; i < count; i++, out += width) memcpy(out, in + width * rows[i], (size_t)width);
+}
+
+static void take_past_cache(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t width, uint8_t *out) {
+  switch (width) {
+    case 1: stream_rows(in, rows, count, 1, out); break;
+    case 2: stream_rows(in, rows, count, 2, out); break;
+    case 4: stream_rows(in, rows, count, 4, out); break;
+    case 8: stream_rows(in, rows, count, 8, out); break;
+    default: take(in, rows, count, width, out);
+  }
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
+
 /* Copies a row of 16 bytes or more. */
 INLINE void copy_row(const uint8_t *in, int64_t width, uint8_t *out) {
   for (int64_t done = 0; done + 16 <= width; done += 16) memcpy(out + done, in + done, 16);
@@ -637,11 +668,15 @@ void columns_join(const uint8_t *const *columns, int64_t column_count, int64_t w
   }
 }
 
-/* Row i of each of `outs` becomes row `rows[i]` of that column, which has `widths` bytes a row. */
+/* Row i of each of `outs` becomes row `rows[i]` of that column, which has `widths` bytes a row; `is_large`: so much is
+ * written that it will have left the caches when it is read. */
 void columns_take(
     const uint8_t *const *columns, const int64_t *widths, int64_t column_count, const uint32_t *rows, int64_t count,
-    uint8_t *const *outs) {
-  for (int64_t c = 0; c < column_count; c++) take(columns[c], rows, count, widths[c], outs[c]);
+    uint8_t *const *outs, int is_large) {
+  for (int64_t c = 0; c < column_count; c++) {
+    if (is_large) take_past_cache(columns[c], rows, count, widths[c], outs[c]);
+    else take(columns[c], rows, count, widths[c], outs[c]);
+  }
 }
 
 /* Row i of `out` becomes row `rows[i]` of `in`, both of `width` bytes a row. */

@@ -31,7 +31,7 @@ def _load(path: Path) -> Any:
     library.chunks_read.restype = ctypes.c_int
     library.chunks_close.argtypes = (pointer,)
     library.chunks_close.restype = None
-    library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer)
+    library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer, ctypes.c_int)
     library.columns_take.restype = None
     library.columns_join.argtypes = (pointer, number, number, number, pointer)
     library.columns_join.restype = None

@@ -12,7 +12,11 @@ from parquet_loader.native.library import KERNELS
 
 
 def take_columns(
-    columns: Sequence[npt.NDArray[np.uint8]], rows: npt.NDArray[Any], outs: Sequence[npt.NDArray[np.uint8]]
+    columns: Sequence[npt.NDArray[np.uint8]],
+    rows: npt.NDArray[Any],
+    outs: Sequence[npt.NDArray[np.uint8]],
+    *,
+    is_large: bool = False,
 ) -> None:
     """Put columns into order: row `i` of each of `outs` becomes row ``rows[i]`` of that column.
 
@@ -20,6 +24,7 @@ def take_columns(
         columns: Each ``[m, width]``, contiguous.
         rows: ``[n]``, uint32 for the kernel, other integers for numpy; not checked.
         outs: Each ``[n, width]``, contiguous and writable.
+        is_large: Whether so much is written, here and beside, that it will have left the caches when it is read.
     """
     if rows.dtype != np.uint32:
         for column, out in zip(columns, outs, strict=True):
@@ -30,7 +35,7 @@ def take_columns(
     )
     widths = np.array([column.shape[1] for column in columns], np.int64)
     data = sources.ctypes.data, widths.ctypes.data
-    KERNELS.columns_take(*data, len(columns), rows.ctypes.data, len(rows), targets.ctypes.data)
+    KERNELS.columns_take(*data, len(columns), rows.ctypes.data, len(rows), targets.ctypes.data, is_large)
 
 
 def join_columns(columns: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> None:
