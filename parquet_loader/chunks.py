@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from parquet_loader.filesystem import is_local
 from parquet_loader.footers import paths_of, schema_of
 from parquet_loader.native import IS_BUILT, Known, NativeChunks, known_chunks
 from parquet_loader.options import ReadOptions, RemoteOptions
-from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, raw_column
+from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
 from parquet_loader.ranges import ByteRange, chunk_ranges, row_group_ranges, selected
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.memory import SparseFile, held_bytes
@@ -35,8 +35,8 @@ BUFFER_BYTES = 1 << 16
 # Smaller column chunks are left to Arrow, which takes many in one call.
 RAW_BYTES = 2**18
 
-# Column chunks whose places in their files are kept, so that they are not looked up in the footer at every epoch.
-KNOWN_CHUNKS_KEPT = 2**16
+# Column chunks and pages whose places in their files are kept, so that they are not looked up again at every epoch.
+PLACES_KEPT = 2**16
 
 # What may lie in memory of a row group that is read from the store as it is decoded, outside a pass.
 STREAMED_BYTES = 8 * 2**20
@@ -44,6 +44,29 @@ STREAMED_BYTES = 8 * 2**20
 # Where a row group's bytes lie as in their own file: in a local one, or in memory, or only in the store. None: in the
 # file itself.
 Copy: TypeAlias = str | pa.Buffer | FromStore | None
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class _Places(Generic[K, T]):
+    """What was found out about where things lie in files that do not change; all forgotten when it is too much."""
+
+    def __init__(self) -> None:
+        self._found: dict[K, T] = {}
+        self._count = 0
+
+    def of(self, key: K, find: Callable[[], T], count_of: Callable[[T], int]) -> T:
+        """Return what was found, or find it now; threads may count a few too many or too few."""
+        try:
+            return self._found[key]
+        except KeyError:
+            found = find()
+        if self._count >= PLACES_KEPT:
+            self._found, self._count = {}, 0
+        self._found[key] = found
+        self._count += count_of(found)
+        return found
 
 
 class Chunks:
@@ -63,8 +86,8 @@ class Chunks:
         self._options = options
         self._columns_of = columns_of
         self._leaves_of: dict[int, Sequence[int]] = {}
-        self._known: dict[tuple[int, tuple[str, ...]], Known] = {}
-        self._kept_chunks = 0
+        self._known = _Places[tuple[int, tuple[str, ...]], Known]()
+        self._pages = _Places[tuple[int, tuple[str, ...]], dict[str, RawPages]]()
         self.cache: RowGroupCache | None = None
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
@@ -230,30 +253,49 @@ class Chunks:
             SourceError: the file has vanished or changed since its footer was read.
         """
         types, widths = decoder.raw_columns, decoder.raw_widths
-        file_number, rows = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_rows[row_group])
+        rows = int(self._snapshot.row_group_rows[row_group])
         wanted = [name for name in columns if name in widths and widths[name] * rows >= RAW_BYTES]
-        options, found = self._options, dict[str, RawColumn]()
-        own = self._snapshot.files[file_number].path if is_local(self._snapshot.filesystem) else None
+        options, own = self._options, None
+        if is_local(self._snapshot.filesystem):
+            own = self._snapshot.files[int(self._snapshot.row_group_file[row_group])].path
         path = copy if isinstance(copy, str) else own
         if not wanted or not IS_POSSIBLE or path is None or options.memory_map or options.verify_checksums:
-            yield found
+            yield {}
             return
-        footer = self._snapshot.footers.get(file_number)
-        group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
-        schema, leaves = schema_of(footer), {path: number for number, path in enumerate(paths_of(footer))}
         with closing(RawFile(path)) as file:
-            for name in wanted:
-                leaf = leaves[name]
-                column = raw_column(file, group.column(leaf), schema.column(leaf), rows, types[name])
-                found |= {} if column is None else {name: column}
-            if found:
-                # Values are taken as they lie: make sure of the file that was opened before one is delivered.
-                self.check_unchanged(row_group)
-            yield found
+            # Values are taken as they lie: the file that was opened has to be the one whose footer was read.
+            self.check_unchanged(row_group)
+            pages = self._raw_pages(row_group, file, wanted, types)
+            yield {name: RawColumn(file, where) for name, where in pages.items()}
+
+    def _raw_pages(
+        self, row_group: int, file: RawFile, names: Sequence[str], types: Mapping[str, pa.DataType]
+    ) -> dict[str, RawPages]:
+        def find() -> dict[str, RawPages]:
+            footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
+            group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
+            schema, leaves = schema_of(footer), {path: number for number, path in enumerate(paths_of(footer))}
+            found = dict[str, RawPages]()
+            for name in names:
+                column = schema.column(leaves[name])
+                pages = raw_pages(file, group.column(leaves[name]), column, group.num_rows, types[name])
+                found |= {} if pages is None else {name: pages}
+            return found
+
+        key = row_group, tuple(names)
+        return self._pages.of(key, find, lambda found: len(names) + sum(len(pages.starts) for pages in found.values()))
 
     @contextmanager
-    def native(self, row_group: int, columns: Sequence[str], copy: Copy) -> Iterator[NativeChunks | None]:
+    def native(
+        self, row_group: int, columns: Sequence[str], copy: Copy, *, is_checked: bool = False
+    ) -> Iterator[NativeChunks | None]:
         """Open those of the columns that need not be decoded by Arrow; None where there are none.
+
+        Args:
+            row_group: The row group.
+            columns: Their names.
+            copy: Where it lies.
+            is_checked: Whether the file was just found to be unchanged, so that it need not be looked at again.
 
         Raises:
             SourceError: the file has vanished or changed since its footer was read.
@@ -268,22 +310,17 @@ class Chunks:
             yield None
             return
         with NativeChunks(source, known) as chunks:
-            if not isinstance(source, pa.Buffer):
+            if not is_checked and not isinstance(source, pa.Buffer):
                 self.check_unchanged(row_group)  # what lies in the file is taken for what the footer says
             yield chunks
 
     def _known_chunks(self, row_group: int, columns: Sequence[str]) -> Known:
-        key = (row_group, tuple(columns))
-        known = self._known.get(key)
-        if known is None:
+        def find() -> Known:
             file = int(self._snapshot.row_group_file[row_group])
             footer, number = self._snapshot.footers.get(file), int(self._snapshot.row_group_number[row_group])
-            known = known_chunks(footer, number, columns, self._snapshot.schema_of(file))
-            if self._kept_chunks >= KNOWN_CHUNKS_KEPT:  # threads may count a few too many or too few
-                self._known, self._kept_chunks = {}, 0
-            self._known[key] = known
-            self._kept_chunks += len(columns)
-        return known
+            return known_chunks(footer, number, columns, self._snapshot.schema_of(file))
+
+        return self._known.of((row_group, tuple(columns)), find, lambda _: len(columns))
 
     def encoded_bytes(self, row_group: int, columns: Sequence[str] | None = None) -> int:
         """Return the bytes in the file of the columns that are read of a row group, or of these."""

@@ -146,21 +146,31 @@ class RawFile:
             at += target.nbytes
 
 
-class RawColumn:
-    """A column chunk all of whose pages are plain.
+class RawPages(NamedTuple):
+    """The pages of a column chunk all of which are plain.
 
-    Args:
-        file: Where it lies.
+    Attributes:
         width: Bytes of a value.
         starts: int64 ``[pages]``, where each page's values begin in the file.
         first_rows: int64 ``[pages + 1]``, rows before each page, and at last all.
     """
 
-    def __init__(self, file: RawFile, width: int, starts: IntArray, first_rows: IntArray) -> None:
+    width: int
+    starts: IntArray
+    first_rows: IntArray
+
+
+class RawColumn:
+    """A column chunk all of whose pages are plain.
+
+    Args:
+        file: Where it lies.
+        pages: Where in it.
+    """
+
+    def __init__(self, file: RawFile, pages: RawPages) -> None:
         self._file = file
-        self._width = width
-        self._starts = starts
-        self._first_rows = first_rows
+        self._width, self._starts, self._first_rows = pages
 
     def read(self, first: int, out: npt.NDArray[np.uint8], places: IntArray | slice) -> None:
         """Read rows from row `first` on.
@@ -208,10 +218,10 @@ class RawColumn:
         return pa.Array.from_buffers(type_, rows, [None, buffer], null_count=0)
 
 
-def raw_column(
+def raw_pages(
     file: RawFile, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, rows: int, type_: pa.DataType
-) -> RawColumn | None:
-    """Return a column chunk as one whose pages are plain, or None if they are not all.
+) -> RawPages | None:
+    """Return the pages of a column chunk, or None if they are not all plain.
 
     Args:
         file: Where it lies.
@@ -234,7 +244,7 @@ def raw_column(
         return None
     start = int(chunk.data_page_offset)
     pages = _plain_pages(file.look, start, start + int(chunk.total_compressed_size), rows, width)
-    return None if pages is None else RawColumn(file, width, *pages)
+    return None if pages is None else RawPages(width, *pages)
 
 
 def _plain_pages(

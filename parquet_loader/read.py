@@ -123,7 +123,7 @@ class Reader:
 
     def _read_others(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
         if not columns:
-            return _rows_without_columns(int(self._snapshot.row_group_rows[row_group]))
+            return pa.Table.from_batches([_without_columns(int(self._snapshot.row_group_rows[row_group]))])
         found: dict[str, pa.Array] = {}
         with self.chunks.native(row_group, columns, copy) as native, suppress(NotDecodedError):
             if native is not None:
@@ -189,7 +189,7 @@ class Reader:
             try:
                 with (
                     self.chunks.raw(row_group, decoder, placed, copy) as raw,
-                    self.chunks.native(row_group, numbers, copy) as straight,
+                    self.chunks.native(row_group, numbers, copy, is_checked=bool(raw)) as straight,
                 ):
                     left = {*raw, *(() if straight is None else straight.names)}
                     others = [name for name in columns if name not in left]
@@ -225,7 +225,7 @@ class Reader:
         if not columns:
             rows = int(self._snapshot.row_group_rows[row_group])
             for first in range(0, rows, batch_rows):
-                yield _rows_without_columns(min(batch_rows, rows - first)).to_batches()[0]
+                yield _without_columns(min(batch_rows, rows - first))
             return
         done = 0
         with self.chunks.native(row_group, columns, copy) as native, suppress(NotDecodedError):
@@ -326,7 +326,7 @@ class Reader:
             return None if self.passing[row_group] else self._filter
         if self._filter is None or self._filter.differs_within(self._own_columns(row_group)):
             return self._filter
-        one = self._with_known_columns(row_group, _rows_without_columns(1), 0)
+        one = self._with_known_columns(row_group, pa.Table.from_batches([_without_columns(1)]), 0)
         return None if len(self._filter.apply(one)) else self._filter
 
     def _own_columns(self, row_group: int) -> list[str]:
@@ -414,6 +414,6 @@ def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
         rows = max(0, rows - len(batch))
 
 
-def _rows_without_columns(rows: int) -> pa.Table:
-    """Return a table of rows for a file none of whose columns is needed."""
-    return pa.table({"": pa.nulls(rows)})
+def _without_columns(rows: int) -> pa.RecordBatch:
+    """Return rows of a file none of whose columns is needed."""
+    return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.null(), rows, [None])], names=[""])

@@ -6,6 +6,7 @@ import fnmatch
 import os
 import posixpath
 import re
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -273,9 +274,12 @@ def changed_since(filesystem: pafs.FileSystem, file: SourceFile) -> str | None:
     """Say how a local file differs from when it was listed, or None; files elsewhere are not asked about again."""
     if not is_local(filesystem):
         return None
-    info = filesystem.get_file_info(file.path)
-    if info.type != pafs.FileType.File:
+    try:
+        found = os.stat(file.path)  # a tenth of what Arrow takes for it, beside a loop that holds Python's lock
+    except (FileNotFoundError, NotADirectoryError):
+        found = None
+    if found is None or not stat.S_ISREG(found.st_mode):
         return "has vanished since its footer was read"
-    if info.size != file.size_bytes or info.mtime_ns != file.mtime_ns:
+    if found.st_size != file.size_bytes or found.st_mtime_ns != file.mtime_ns:
         return "has changed since its footer was read"
     return None

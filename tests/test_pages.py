@@ -30,7 +30,16 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader import chunks as reading
-from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, ShortFileError, is_raw_type, page_header, raw_column
+from parquet_loader.pages import (
+    IS_POSSIBLE,
+    RawColumn,
+    RawFile,
+    RawPages,
+    ShortFileError,
+    is_raw_type,
+    page_header,
+    raw_pages,
+)
 
 pytestmark = pytest.mark.skipif(not IS_POSSIBLE, reason="no os.preadv on this system")
 
@@ -41,7 +50,8 @@ def column_of(path: Path, file: RawFile, number: int = 0, group: int = 0) -> Raw
     footer = pq.read_metadata(path)
     type_ = footer.schema.to_arrow_schema().field(number).type
     chunk = footer.row_group(group).column(number)
-    return raw_column(file, chunk, footer.schema.column(number), footer.row_group(group).num_rows, type_)
+    pages = raw_pages(file, chunk, footer.schema.column(number), footer.row_group(group).num_rows, type_)
+    return None if pages is None else RawColumn(file, pages)
 
 
 def values(type_: pa.DataType, rows: int, seed: int = 0) -> pa.Array:
@@ -286,8 +296,8 @@ def test_batches_are_the_same_with_and_without(
     path, data = dataset(tmp_path)
     read = []
 
-    def counted(*given: Any) -> RawColumn | None:
-        read.append(raw_column(*given))
+    def counted(*given: Any) -> RawPages | None:
+        read.append(raw_pages(*given))
         return read[-1]
 
     def batches(minimum: int) -> list[dict[str, Any]]:
@@ -295,7 +305,7 @@ def test_batches_are_the_same_with_and_without(
         with BatchedDataLoader(path, **({"batch_size": 32} | arguments), isolation=isolation) as loader:
             return list(loader)
 
-    monkeypatch.setattr(reading, "raw_column", counted)
+    monkeypatch.setattr(reading, "raw_pages", counted)
     ours, arrow = batches(0), batches(2**62)
     if isolation == "thread":
         assert read
@@ -336,13 +346,13 @@ def test_a_file_that_ends_early_names_itself_and_the_column(tmp_path: Path, monk
     path, _ = dataset(tmp_path)
     (file,) = (f for f in Path(path).iterdir() if f.suffix == ".parquet")
 
-    def cut(*given: Any) -> RawColumn | None:
+    def cut(*given: Any) -> RawPages | None:
         os.truncate(file, file.stat().st_size // 2)
-        return raw_column(*given)
+        return raw_pages(*given)
 
     monkeypatch.setattr(reading, "RAW_BYTES", 0)
     with BatchedDataLoader(path, 32, memory_limit="256MiB") as loader:
-        monkeypatch.setattr(reading, "raw_column", cut)
+        monkeypatch.setattr(reading, "raw_pages", cut)
         with pytest.raises(ParquetLoaderError, match=file.name):
             list(loader)
 
