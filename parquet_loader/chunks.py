@@ -266,6 +266,8 @@ class Chunks:
             # Values are taken as they lie: the file that was opened has to be the one whose footer was read.
             self.check_unchanged(row_group)
             pages = self._raw_pages(row_group, file, wanted, types)
+            if isinstance(copy, str) and file.size_bytes < max((where.end for where in pages.values()), default=0):
+                pages = {}  # a copy that was cut short, which Arrow finds, and which is fetched again then
             yield {name: RawColumn(file, where) for name, where in pages.items()}
 
     def _raw_pages(

@@ -110,7 +110,7 @@ ENTRIES: dict[str, tuple[Entry, ...]] = {
         replace(HUGGING_FACE_ORDER, share_rows=400_000),
         RAY,
         LANCE,
-        LANCE_TAKE,
+        replace(LANCE_TAKE, share_rows=100_000),
         replace(MOSAIC, share_rows=100_000),
     ),
     "tabular-256": (
