@@ -167,7 +167,9 @@ class RawPages(NamedTuple):
     @property
     def end(self) -> int:
         """The byte behind the last value."""
-        return int(self.starts[-1] + (self.first_rows[-1] - self.first_rows[-2]) * self.width) if len(self.starts) else 0
+        return (
+            int(self.starts[-1] + (self.first_rows[-1] - self.first_rows[-2]) * self.width) if len(self.starts) else 0
+        )
 
 
 class RawColumn:
