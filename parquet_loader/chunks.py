@@ -35,8 +35,10 @@ BUFFER_BYTES = 1 << 16
 # Smaller column chunks are left to Arrow, which takes many in one call.
 RAW_BYTES = 2**18
 
-# Column chunks and pages whose places in their files are kept, so that they are not looked up again at every epoch.
-PLACES_KEPT = 2**16
+# What is kept of where column chunks and pages lie in files, so that it is not found out again at every epoch: bytes of
+# each kind, and what an entry, a column and a page of it come to.
+PLACES_KEPT_BYTES = 4 * 2**20
+_ENTRY_BYTES, _COLUMN_BYTES, _PAGE_BYTES = 1024, 128, 16
 
 # What may lie in memory of a row group that is read from the store as it is decoded, outside a pass.
 STREAMED_BYTES = 8 * 2**20
@@ -49,23 +51,25 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-class _Places(Generic[K, T]):
-    """What was found out about where things lie in files that do not change; all forgotten when it is too much."""
+class Places(Generic[K, T]):
+    """What was found out about where things lie in files that do not change. Any thread may use it.
+
+    When it is full nothing more is taken in: then an epoch finds a part of them here, in whatever order it comes.
+    """
 
     def __init__(self) -> None:
         self._found: dict[K, T] = {}
-        self._count = 0
+        self._kept_bytes = 0
 
-    def of(self, key: K, find: Callable[[], T], count_of: Callable[[T], int]) -> T:
+    def of(self, key: K, find: Callable[[], T], bytes_of: Callable[[T], int]) -> T:
         """Return what was found, or find it now; threads may count a few too many or too few."""
         try:
             return self._found[key]
         except KeyError:
             found = find()
-        if self._count >= PLACES_KEPT:
-            self._found, self._count = {}, 0
-        self._found[key] = found
-        self._count += count_of(found)
+        if self._kept_bytes < PLACES_KEPT_BYTES:
+            self._found[key] = found
+            self._kept_bytes += bytes_of(found)
         return found
 
 
@@ -86,8 +90,8 @@ class Chunks:
         self._options = options
         self._columns_of = columns_of
         self._leaves_of: dict[int, Sequence[int]] = {}
-        self._known = _Places[tuple[int, tuple[str, ...]], Known]()
-        self._pages = _Places[tuple[int, tuple[str, ...]], dict[str, RawPages]]()
+        self._known = Places[tuple[int, tuple[str, ...]], Known]()
+        self._pages = Places[tuple[int, tuple[str, ...]], dict[str, RawPages]]()
         self.cache: RowGroupCache | None = None
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
@@ -249,6 +253,8 @@ class Chunks:
     ) -> Iterator[dict[str, RawColumn]]:
         """Open those of the columns whose values can be taken from the file as they are.
 
+        If there are any, whoever asks makes sure that the file is unchanged before taking a value.
+
         Raises:
             SourceError: the file has vanished or changed since its footer was read.
         """
@@ -263,15 +269,11 @@ class Chunks:
             yield {}
             return
         with closing(RawFile(path)) as file:
-            # Values are taken as they lie: the file that was opened has to be the one whose footer was read.
-            self.check_unchanged(row_group)
-            pages = self._raw_pages(row_group, file, wanted, types)
-            if isinstance(copy, str) and file.size_bytes < max((where.end for where in pages.values()), default=0):
-                pages = {}  # a copy that was cut short, which Arrow finds, and which is fetched again then
+            pages = self._raw_pages(row_group, file, wanted, types, may_keep=path is own)
             yield {name: RawColumn(file, where) for name, where in pages.items()}
 
     def _raw_pages(
-        self, row_group: int, file: RawFile, names: Sequence[str], types: Mapping[str, pa.DataType]
+        self, row_group: int, file: RawFile, names: Sequence[str], types: Mapping[str, pa.DataType], *, may_keep: bool
     ) -> dict[str, RawPages]:
         def find() -> dict[str, RawPages]:
             footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
@@ -282,25 +284,21 @@ class Chunks:
                 column = schema.column(leaves[name])
                 pages = raw_pages(file, group.column(leaves[name]), column, group.num_rows, types[name])
                 found |= {} if pages is None else {name: pages}
+            self.check_unchanged(row_group)  # before anything of it is kept
             return found
 
-        key = row_group, tuple(names)
-        return self._pages.of(key, find, lambda found: len(names) + sum(len(pages.starts) for pages in found.values()))
+        def bytes_of(found: Mapping[str, RawPages]) -> int:
+            pages = sum(len(where.starts) for where in found.values())
+            return _ENTRY_BYTES + _COLUMN_BYTES * (len(names) + 4 * len(found)) + _PAGE_BYTES * pages
+
+        # Copies may be damaged, and are fetched again then: what is found there is not kept.
+        return self._pages.of((row_group, tuple(names)), find, bytes_of) if may_keep else find()
 
     @contextmanager
-    def native(
-        self, row_group: int, columns: Sequence[str], copy: Copy, *, is_checked: bool = False
-    ) -> Iterator[NativeChunks | None]:
+    def native(self, row_group: int, columns: Sequence[str], copy: Copy) -> Iterator[NativeChunks | None]:
         """Open those of the columns that need not be decoded by Arrow; None where there are none.
 
-        Args:
-            row_group: The row group.
-            columns: Their names.
-            copy: Where it lies.
-            is_checked: Whether the file was just found to be unchanged, so that it need not be looked at again.
-
-        Raises:
-            SourceError: the file has vanished or changed since its footer was read.
+        If there are any, whoever asks makes sure that the file is unchanged before taking a value.
         """
         options, own = self._options, None
         if is_local(self._snapshot.filesystem):
@@ -312,8 +310,6 @@ class Chunks:
             yield None
             return
         with NativeChunks(source, known) as chunks:
-            if not is_checked and not isinstance(source, pa.Buffer):
-                self.check_unchanged(row_group)  # what lies in the file is taken for what the footer says
             yield chunks
 
     def _known_chunks(self, row_group: int, columns: Sequence[str]) -> Known:
@@ -322,7 +318,7 @@ class Chunks:
             footer, number = self._snapshot.footers.get(file), int(self._snapshot.row_group_number[row_group])
             return known_chunks(footer, number, columns, self._snapshot.schema_of(file))
 
-        return self._known.of((row_group, tuple(columns)), find, lambda _: len(columns))
+        return self._known.of((row_group, tuple(columns)), find, lambda _: _ENTRY_BYTES + _COLUMN_BYTES * len(columns))
 
     def encoded_bytes(self, row_group: int, columns: Sequence[str] | None = None) -> int:
         """Return the bytes in the file of the columns that are read of a row group, or of these."""

@@ -84,11 +84,6 @@ class RawFile:
         if descriptor >= 0:
             os.close(descriptor)
 
-    @property
-    def size_bytes(self) -> int:
-        """Its size now."""
-        return os.fstat(self._descriptor).st_size
-
     def look(self, at: int, nbytes: int) -> bytes:
         """Return up to `nbytes` bytes."""
         return os.pread(self._descriptor, nbytes, at)
@@ -163,13 +158,6 @@ class RawPages(NamedTuple):
     width: int
     starts: IntArray
     first_rows: IntArray
-
-    @property
-    def end(self) -> int:
-        """The byte behind the last value."""
-        return (
-            int(self.starts[-1] + (self.first_rows[-1] - self.first_rows[-2]) * self.width) if len(self.starts) else 0
-        )
 
 
 class RawColumn:

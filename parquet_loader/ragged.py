@@ -1,15 +1,15 @@
 """Columns whose rows differ in length, while a window is made: staged as they are decoded, then put into order.
 
 Rows are kept as large binaries, lists of numbers too: putting those into order by Arrow's own list kernel builds an
-index of every element (0.2-0.4 GB/s, and three times the memory), while whole rows of bytes are copied (4-5 GB/s),
-about a MiB at a time into memory that stays warm.
+index of every element (0.2-0.4 GB/s, and three times the memory), while whole rows of bytes are copied: once, by a
+kernel, or twice by Arrow (4-5 GB/s), about a MiB at a time into memory that stays warm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from parquet_loader.arena import Allocation, Allocator, Arenas, Block, Memory
 from parquet_loader.columns import Column
+from parquet_loader.native import IS_BUILT, take_ragged
 from parquet_loader.types import IntArray, Ragged
 
 SEGMENT_BYTES = 1 << 20
@@ -46,7 +47,7 @@ class RaggedRows:
         self._rows = 0
         self._blocks: dict[str, list[_Block]] = {c.name: [] for c in columns}
         self._lengths: list[dict[str, IntArray]] = []
-        self._sources: dict[str, pa.Array] = {}
+        self._sources: dict[str, _Staged] = {}
         self._indices: IntArray = np.zeros(0, np.int64)
         self._offsets: dict[str, IntArray] = {}
         self._out: dict[str, Allocation] = {}
@@ -97,10 +98,10 @@ class RaggedRows:
             offsets = self._offsets[name] = np.zeros(delivered_rows + 1, np.int64)
             np.cumsum(lengths[self._indices], out=offsets[1:])
             self._out[name] = self._allocator.allocate(max(self._ordered_bytes(name), int(offsets[-1])))
-            left[name] = source.take(rest)
+            left[name] = source.array().take(rest)
         return left
 
-    def _source(self, name: str, lengths: IntArray) -> pa.Array:
+    def _source(self, name: str, lengths: IntArray) -> _Staged:
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         blocks = self._blocks[name]
@@ -108,20 +109,21 @@ class RaggedRows:
         if len(blocks) > 1:  # more came than was expected
             memory = np.concatenate([block.memory[: block.used] for block in blocks])
             self._blocks[name] = []
-        return pa.Array.from_buffers(
-            pa.large_binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(memory)]
-        )
+        return _Staged(offsets, memory)
 
     def gather(self, start: int, stop: int) -> None:
         """Copy delivered rows ``start`` to ``stop`` to their place; different ranges may run in parallel."""
         for column in self._columns:
             source, offsets = self._sources[column.name], self._offsets[column.name]
             out = self._out[column.name].array
-            row = start
+            if IS_BUILT:
+                take_ragged(source.data, source.offsets, self._indices[start:stop], offsets[start:stop], out)
+                continue
+            rows, row = source.array(), start
             while row < stop:
                 end = int(np.searchsorted(offsets, offsets[row] + SEGMENT_BYTES, side="right")) - 1
                 end = min(max(end, row + 1), stop)
-                taken = source.take(pa.array(self._indices[row:end].view(np.uint64)))
+                taken = rows.take(pa.array(self._indices[row:end].view(np.uint64)))
                 _, data = _bytes_of(taken)
                 out[offsets[row] : offsets[end]] = data
                 row = end
@@ -134,6 +136,18 @@ class RaggedRows:
             done[column.name] = ragged_rows(allocation.array[: offsets[-1]], offsets, column), allocation.owner
         self._blocks, self._sources, self._out, self._lengths = {}, {}, {}, []
         return done
+
+
+class _Staged(NamedTuple):
+    """Rows in the order of their arrival: int64 offsets ``[rows + 1]``, and the bytes."""
+
+    offsets: IntArray
+    data: Memory
+
+    def array(self) -> pa.Array:
+        """Return them as Arrow's large binaries."""
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.large_binary(), len(self.offsets) - 1, buffers)
 
 
 class _Block:

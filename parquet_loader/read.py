@@ -107,6 +107,8 @@ class Reader:
         decoder = self._decoder(row_group)
         types = decoder.raw_columns
         with self.chunks.raw(row_group, decoder, columns, copy) as raw:
+            if raw:
+                self.chunks.check_unchanged(row_group)
             table = self._read_others(row_group, [name for name in columns if name not in raw], copy)
             for name, column in raw.items():
                 table = table.append_column(name, column.array(types[name]))
@@ -123,10 +125,11 @@ class Reader:
 
     def _read_others(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
         if not columns:
-            return pa.Table.from_batches([_without_columns(int(self._snapshot.row_group_rows[row_group]))])
+            return _without_columns(int(self._snapshot.row_group_rows[row_group]))
         found: dict[str, pa.Array] = {}
         with self.chunks.native(row_group, columns, copy) as native, suppress(NotDecodedError):
             if native is not None:
+                self.chunks.check_unchanged(row_group)
                 found = dict(zip(native.names, native.read(int(self._snapshot.row_group_rows[row_group])), strict=True))
         others = [name for name in columns if name not in found]
         if not others:
@@ -178,6 +181,7 @@ class Reader:
         columns, first_row, row_filter = self.chunks.columns_read(row_group), 0, self._row_filter(row_group)
         memory: Copy = None if isinstance(fetched, str) else fetched
         explained = partial(self._explained, row_group, columns, copy=memory)
+        unchanged = partial(self.chunks.check_unchanged, row_group)
         decoder, placed = self._decoder(row_group), placed if row_filter is None else ()
         copy: Copy = fetched
         try:
@@ -189,8 +193,10 @@ class Reader:
             try:
                 with (
                     self.chunks.raw(row_group, decoder, placed, copy) as raw,
-                    self.chunks.native(row_group, numbers, copy, is_checked=bool(raw)) as straight,
+                    self.chunks.native(row_group, numbers, copy) as straight,
                 ):
+                    if raw or straight is not None:
+                        unchanged()  # values are taken as they lie in the files just opened
                     left = {*raw, *(() if straight is None else straight.names)}
                     others = [name for name in columns if name not in left]
                     at_once = self._rows_at_once(row_group, left, batch_rows)
@@ -209,7 +215,7 @@ class Reader:
                 # what is left is read from the file itself
                 copy = self.chunks.forward(row_group, columns, asks_cache=False)
         self._check_rows(row_group, first_row)
-        self.chunks.check_unchanged(row_group)
+        unchanged()
 
     def _rows_at_once(self, row_group: int, left: Collection[str], batch_rows: int) -> int:
         """Return how many rows a piece has: more where few of its bytes are decoded first, and so take memory."""
@@ -225,11 +231,12 @@ class Reader:
         if not columns:
             rows = int(self._snapshot.row_group_rows[row_group])
             for first in range(0, rows, batch_rows):
-                yield _without_columns(min(batch_rows, rows - first))
+                yield _no_columns(min(batch_rows, rows - first))
             return
         done = 0
         with self.chunks.native(row_group, columns, copy) as native, suppress(NotDecodedError):
             if native is not None:
+                self.chunks.check_unchanged(row_group)
                 for batch in self._native_batches(row_group, batch_rows, columns, copy, native):
                     done += len(batch)
                     yield batch
@@ -326,7 +333,7 @@ class Reader:
             return None if self.passing[row_group] else self._filter
         if self._filter is None or self._filter.differs_within(self._own_columns(row_group)):
             return self._filter
-        one = self._with_known_columns(row_group, pa.Table.from_batches([_without_columns(1)]), 0)
+        one = self._with_known_columns(row_group, _without_columns(1), 0)
         return None if len(self._filter.apply(one)) else self._filter
 
     def _own_columns(self, row_group: int) -> list[str]:
@@ -414,6 +421,11 @@ def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
         rows = max(0, rows - len(batch))
 
 
-def _without_columns(rows: int) -> pa.RecordBatch:
-    """Return rows of a file none of whose columns is needed."""
+def _without_columns(rows: int) -> pa.Table:
+    """Return a table of rows for a file none of whose columns is needed."""
+    return pa.Table.from_batches([_no_columns(rows)])
+
+
+def _no_columns(rows: int) -> pa.RecordBatch:
+    # Made without a call that gives up Python's lock: where rows are read as they lie, there is one for every read.
     return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.null(), rows, [None])], names=[""])

@@ -758,6 +758,23 @@ def test_a_file_that_vanishes_in_the_middle_of_an_epoch_is_named_or_was_read(tmp
             assert delivered == list(range(3000))
 
 
+def test_a_file_that_becomes_a_link_to_itself_has_vanished(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet")
+    with BatchedDataLoader(tmp_path, 10) as loader:
+        (tmp_path / "a.parquet").unlink()
+        (tmp_path / "a.parquet").symlink_to(tmp_path / "a.parquet")
+        with pytest.raises(SourceError, match=r"a\.parquet"):
+            list(loader)
+
+
+@pytest.mark.parametrize("time_s", [-1e9, 2**33 + 0.5, 1e10])
+def test_a_file_of_any_time_can_be_read(tmp_path: Path, time_s: float) -> None:
+    pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet")
+    os.utime(tmp_path / "a.parquet", (time_s, time_s))
+    with BatchedDataLoader(tmp_path, 10) as loader:
+        assert sum(len(batch["x"]) for batch in loader) == 100
+
+
 def test_a_vanished_file_is_not_skipped_in_silence(tmp_path: Path) -> None:
     files = write_numbered(str(tmp_path), ((20,), (20,), (20,)))
     with BatchedDataLoader(str(tmp_path), 10, on_error="skip") as loader:

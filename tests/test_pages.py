@@ -26,10 +26,12 @@ from parquet_loader import (
     Schema,
     SourceError,
     Tensor,
+    WriteOptions,
     pages,
     write_dataset,
 )
 from parquet_loader import chunks as reading
+from parquet_loader.native import IS_BUILT, NativeChunks
 from parquet_loader.pages import (
     IS_POSSIBLE,
     RawColumn,
@@ -340,6 +342,52 @@ def test_nothing_is_delivered_of_a_file_that_was_replaced(tmp_path: Path, monkey
         with pytest.raises(SourceError, match=file.name):
             delivered.extend(loader)
     assert delivered == []
+
+
+def test_a_file_that_is_replaced_between_two_looks_at_it_gives_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = dataset(tmp_path)
+    (file,) = (f for f in Path(path).iterdir() if f.suffix == ".parquet")
+    (other,) = (f for f in Path(dataset(tmp_path / "other")[0]).iterdir() if f.suffix == ".parquet")
+    monkeypatch.setattr(reading, "RAW_BYTES", 0)
+
+    class Late(NativeChunks):
+        def __init__(self, *given: Any) -> None:
+            if other.exists():
+                os.replace(other, file)
+            super().__init__(*given)
+
+    with BatchedDataLoader(path, 32, window_rows=64) as loader:
+        monkeypatch.setattr(reading, "NativeChunks", Late)
+        delivered = iter(loader)
+        if IS_BUILT:
+            with pytest.raises(SourceError, match=file.name):
+                next(delivered)
+
+
+def test_page_headers_are_parsed_once_for_all_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, data = dataset(tmp_path, options=WriteOptions(row_group_bytes="256KiB"))
+    monkeypatch.setattr(reading, "RAW_BYTES", 0)
+    parsed = []
+
+    def counted(*given: Any) -> RawPages | None:
+        parsed.append(given)
+        return raw_pages(*given)
+
+    monkeypatch.setattr(reading, "raw_pages", counted)
+    counts = []
+    for kept in (reading.PLACES_KEPT_BYTES, 0):
+        monkeypatch.setattr(reading, "PLACES_KEPT_BYTES", kept)
+        with BatchedDataLoader(path, 32, shuffle=True, num_threads=1) as loader:
+            for _ in range(3):
+                before = len(parsed)
+                for batch in loader:
+                    assert np.array_equal(batch["wide"].numpy(), data["wide"][batch["number"].numpy()])
+                counts.append(len(parsed) - before)
+    first = counts[0]
+    assert first > 2
+    assert counts == [first, 0, 0, first, first, first]
 
 
 def test_a_file_that_ends_early_names_itself_and_the_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

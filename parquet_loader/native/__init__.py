@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from parquet_loader.native.chunks import Known, NativeChunks, NotDecodedError, known_chunks
 from parquet_loader.native.library import IS_BUILT
-from parquet_loader.native.rows import join_columns, take_columns, take_rows
+from parquet_loader.native.rows import join_columns, take_columns, take_ragged, take_rows
 
 __all__ = [
     "IS_BUILT",
@@ -17,5 +17,6 @@ __all__ = [
     "join_columns",
     "known_chunks",
     "take_columns",
+    "take_ragged",
     "take_rows",
 ]

@@ -20,7 +20,7 @@
 #define INLINE static inline __attribute__((always_inline))
 /* The same code for several generations of processors; the system's loader chooses. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONE_TARGET)
-#define FOR_EACH_TARGET __attribute__((target_clones("avx512f", "avx2", "default")))
+#define FOR_EACH_TARGET __attribute__((target_clones("arch=skylake-avx512", "avx512f", "avx2", "default")))
 #else
 #define FOR_EACH_TARGET
 #endif
@@ -690,5 +690,17 @@ void rows_take(const uint8_t *in, int64_t width, const uint32_t *rows, int64_t c
     const uint8_t *row = in + (int64_t)rows[i] * width;
     if (width >= 16) copy_row(row, width, out);
     else memcpy(out, row, (size_t)width);
+  }
+}
+
+/* Rows of bytes that differ in length: row i of `out`, which begins at byte `places[i]`, becomes row `rows[i]` of `in`,
+ * which begins at byte `offsets[rows[i]]` and ends where the next one begins. */
+void ragged_take(
+    const uint8_t *in, const int64_t *offsets, const int64_t *rows, int64_t count, const int64_t *places, uint8_t *out) {
+  for (int64_t i = 0; i < count; i++) {
+    if (i + 2 * ROWS_AHEAD < count) __builtin_prefetch(offsets + rows[i + 2 * ROWS_AHEAD]);
+    if (i + ROWS_AHEAD < count) __builtin_prefetch(in + offsets[rows[i + ROWS_AHEAD]]);
+    int64_t begin = offsets[rows[i]];
+    memcpy(out + places[i], in + begin, (size_t)(offsets[rows[i] + 1] - begin));
   }
 }

@@ -37,6 +37,8 @@ def _load(path: Path) -> Any:
     library.columns_join.restype = None
     library.rows_take.argtypes = (pointer, number, pointer, number, pointer)
     library.rows_take.restype = None
+    library.ragged_take.argtypes = (pointer, pointer, pointer, number, pointer, pointer)
+    library.ragged_take.restype = None
     return library
 
 

@@ -59,3 +59,24 @@ def take_rows(rows_in: npt.NDArray[np.uint8], rows: npt.NDArray[np.uint32], out:
     """
     source, numbers, target = (array.__array_interface__["data"][0] for array in (rows_in, rows, out))
     KERNELS.rows_take(source, rows_in.shape[1], numbers, len(rows), target)
+
+
+def take_ragged(
+    data: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    places: npt.NDArray[np.int64],
+    out: npt.NDArray[np.uint8],
+) -> None:
+    """Put rows of bytes that differ in length into order: the next row of `out` becomes row ``rows[i]`` of `data`.
+
+    Args:
+        data: The rows, one behind another.
+        offsets: ``[m + 1]``, where in `data` each begins, and the last one ends.
+        rows: ``[n]``, contiguous; not checked.
+        places: ``[n]``, contiguous: where in `out` each begins.
+        out: Writable, with room for them.
+    """
+    arrays = data, offsets, rows, places, out
+    source, begins, numbers, starts, target = (array.__array_interface__["data"][0] for array in arrays)
+    KERNELS.ragged_take(source, begins, numbers, len(rows), starts, target)
