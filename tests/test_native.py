@@ -19,7 +19,15 @@ from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, native, window
 from parquet_loader import chunks as reading
-from parquet_loader.native import Known, NativeChunks, NotDecodedError, known_chunks, take_columns, take_rows
+from parquet_loader.native import (
+    Known,
+    NativeChunks,
+    NotDecodedError,
+    known_chunks,
+    take_columns,
+    take_ragged,
+    take_rows,
+)
 from parquet_loader.native.build import build
 from parquet_loader.native.library import KERNELS, NO_MEMORY, _load
 
@@ -283,6 +291,20 @@ def test_rows_of_bytes_are_put_into_any_order(width: int) -> None:
     assert np.array_equal(out[1:71], rows_in[rows])
     assert not out[0].any()
     assert not out[71].any()
+
+
+@given(lengths=st.lists(st.sampled_from([0, 1, 7, 64, 300]), min_size=1, max_size=40), count=st.integers(0, 100))
+def test_rows_that_differ_in_length_are_put_into_any_order(lengths: list[int], count: int) -> None:
+    rng = np.random.default_rng(count)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    data = rng.integers(0, 256, offsets[-1] + 1).astype(np.uint8)
+    rows = rng.integers(0, len(lengths), count)
+    expected = b"".join(data[offsets[row] : offsets[row + 1]].tobytes() for row in rows)
+    places = np.concatenate([[0], np.cumsum(np.diff(offsets)[rows])]).astype(np.int64)
+    out = np.full(len(expected) + 9, 7, np.uint8)
+    take_ragged(data, offsets, rows, places[:-1], out)
+    assert out[: len(expected)].tobytes() == expected
+    assert (out[len(expected) :] == 7).all()
 
 
 def batches(root: Path, **arguments: Any) -> list[dict[str, Any]]:
