@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from parquet_loader.footers import paths_of, schema_of
 from parquet_loader.native import IS_BUILT, Known, NativeChunks, known_chunks
 from parquet_loader.options import ReadOptions, RemoteOptions
 from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
+from parquet_loader.places import Places, bytes_kept
 from parquet_loader.ranges import ByteRange, chunk_ranges, row_group_ranges, selected
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.memory import SparseFile, held_bytes
@@ -35,42 +36,12 @@ BUFFER_BYTES = 1 << 16
 # Smaller column chunks are left to Arrow, which takes many in one call.
 RAW_BYTES = 2**18
 
-# What is kept of where column chunks and pages lie in files, so that it is not found out again at every epoch: bytes of
-# each kind, and what an entry, a column and a page of it come to.
-PLACES_KEPT_BYTES = 4 * 2**20
-_ENTRY_BYTES, _COLUMN_BYTES, _PAGE_BYTES = 1024, 128, 16
-
 # What may lie in memory of a row group that is read from the store as it is decoded, outside a pass.
 STREAMED_BYTES = 8 * 2**20
 
 # Where a row group's bytes lie as in their own file: in a local one, or in memory, or only in the store. None: in the
 # file itself.
 Copy: TypeAlias = str | pa.Buffer | FromStore | None
-
-K = TypeVar("K")
-T = TypeVar("T")
-
-
-class Places(Generic[K, T]):
-    """What was found out about where things lie in files that do not change. Any thread may use it.
-
-    When it is full nothing more is taken in: then an epoch finds a part of them here, in whatever order it comes.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[K, T] = {}
-        self._kept_bytes = 0
-
-    def of(self, key: K, find: Callable[[], T], bytes_of: Callable[[T], int]) -> T:
-        """Return what was found, or find it now; threads may count a few too many or too few."""
-        try:
-            return self._found[key]
-        except KeyError:
-            found = find()
-        if self._kept_bytes < PLACES_KEPT_BYTES:
-            self._found[key] = found
-            self._kept_bytes += bytes_of(found)
-        return found
 
 
 class Chunks:
@@ -261,9 +232,7 @@ class Chunks:
         types, widths = decoder.raw_columns, decoder.raw_widths
         rows = int(self._snapshot.row_group_rows[row_group])
         wanted = [name for name in columns if name in widths and widths[name] * rows >= RAW_BYTES]
-        options, own = self._options, None
-        if is_local(self._snapshot.filesystem):
-            own = self._snapshot.files[int(self._snapshot.row_group_file[row_group])].path
+        options, own = self._options, self._own_path(row_group)
         path = copy if isinstance(copy, str) else own
         if not wanted or not IS_POSSIBLE or path is None or options.memory_map or options.verify_checksums:
             yield {}
@@ -271,6 +240,12 @@ class Chunks:
         with closing(RawFile(path)) as file:
             pages = self._raw_pages(row_group, file, wanted, types, may_keep=path is own)
             yield {name: RawColumn(file, where) for name, where in pages.items()}
+
+    def _own_path(self, row_group: int) -> str | None:
+        """Return where a row group's own file lies on a local disk; None: it does not."""
+        if not is_local(self._snapshot.filesystem):
+            return None
+        return self._snapshot.files[int(self._snapshot.row_group_file[row_group])].path
 
     def _raw_pages(
         self, row_group: int, file: RawFile, names: Sequence[str], types: Mapping[str, pa.DataType], *, may_keep: bool
@@ -289,7 +264,7 @@ class Chunks:
 
         def bytes_of(found: Mapping[str, RawPages]) -> int:
             pages = sum(len(where.starts) for where in found.values())
-            return _ENTRY_BYTES + _COLUMN_BYTES * (len(names) + 4 * len(found)) + _PAGE_BYTES * pages
+            return bytes_kept(len(names) + 4 * len(found), pages)
 
         # Copies may be damaged, and are fetched again then: what is found there is not kept.
         return self._pages.of((row_group, tuple(names)), find, bytes_of) if may_keep else find()
@@ -300,9 +275,7 @@ class Chunks:
 
         If there are any, whoever asks makes sure that the file is unchanged before taking a value.
         """
-        options, own = self._options, None
-        if is_local(self._snapshot.filesystem):
-            own = self._snapshot.files[int(self._snapshot.row_group_file[row_group])].path
+        options, own = self._options, self._own_path(row_group)
         source = copy if isinstance(copy, str | pa.Buffer) else own
         is_possible = IS_BUILT and columns and not options.memory_map and not options.verify_checksums
         known = self._known_chunks(row_group, columns) if is_possible and source is not None else None
@@ -318,7 +291,7 @@ class Chunks:
             footer, number = self._snapshot.footers.get(file), int(self._snapshot.row_group_number[row_group])
             return known_chunks(footer, number, columns, self._snapshot.schema_of(file))
 
-        return self._known.of((row_group, tuple(columns)), find, lambda _: _ENTRY_BYTES + _COLUMN_BYTES * len(columns))
+        return self._known.of((row_group, tuple(columns)), find, lambda _: bytes_kept(len(columns)))
 
     def encoded_bytes(self, row_group: int, columns: Sequence[str] | None = None) -> int:
         """Return the bytes in the file of the columns that are read of a row group, or of these."""

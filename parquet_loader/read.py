@@ -31,7 +31,7 @@ _ROW_NUMBER = "\0row number"
 
 
 class Reader:
-    """Reads row groups of a snapshot. Stateless but for the snapshot's footers; any thread may use it.
+    """Reads row groups of a snapshot. Stateless but for footers and places that are kept; any thread may use it.
 
     Args:
         snapshot: What there is.

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, native, window
+from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, native, ragged, window
 from parquet_loader import chunks as reading
 from parquet_loader.native import (
     Known,
@@ -310,6 +310,22 @@ def test_rows_that_differ_in_length_are_put_into_any_order(lengths: list[int], c
 def batches(root: Path, **arguments: Any) -> list[dict[str, Any]]:
     with BatchedDataLoader(str(root), 64, output_options=OutputOptions(format="numpy"), **arguments) as loader:
         return [dict(batch) for batch in loader]
+
+
+def test_text_and_lists_come_the_same_without_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["x" * (n * n % 700) for n in range(3000)]
+    lists = [list(range(n % 11)) for n in range(3000)]
+    pq.write_table(pa.table({"text": texts, "list": lists}), tmp_path / "a.parquet", row_group_size=500)
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 700}
+    found = []
+    for is_built in (True, False):
+        monkeypatch.setattr(ragged, "IS_BUILT", is_built)
+        rows = [
+            (b["text"].to_list(), [row.tolist() for row in b["list"].to_list()]) for b in batches(tmp_path, **options)
+        ]
+        found.append(rows)
+    assert found[0] == found[1]
+    assert sorted(text for part, _ in found[0] for text in part) == sorted(texts)
 
 
 @pytest.fixture

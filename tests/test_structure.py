@@ -57,6 +57,7 @@ ROOMS = [
     "pages",
     "pieces",
     "decode",
+    "places",
     "chunks",
     "read",
     "cursor",
