@@ -1,13 +1,15 @@
 """Feed deep-learning training from Parquet: asynchronous, shuffled, batched into contiguous tensors.
 
-Importing this package does not import torch: `BatchedDataLoader` and what goes with it are resolved on first use
-(PEP 562), so that jobs that write data sets need numpy and pyarrow alone.
+Importing this package does not import torch: `BatchedDataLoader` and related names are resolved on first use
+(PEP 562), so that jobs that write data sets need numpy and pyarrow alone. A name that needs torch can be looked at
+without it, as `help` and completion do, and raises `ImportError` when it is called.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 # Before anything else imports pyarrow; which, first imported by a thread other than the main one, can hang at exit.
 import parquet_loader.memory  # noqa: F401
@@ -63,6 +65,7 @@ _LAZY = {
     "SampleStore": "parquet_loader.store",
     "StoreOptions": "parquet_loader.store",
 }
+_NEED_TORCH = {"ParquetIterable"}
 
 __all__ = [
     "BatchedDataLoader",
@@ -122,13 +125,24 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         value = getattr(importlib.import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
+    except (ImportError, OSError) as error:  # an OSError: torch is installed, and one of its libraries is not
+        if name not in _NEED_TORCH:
             raise
-        raise ImportError(f"{name} needs torch: pip install 'torch-parquet-loader[torch]'") from error
+        return _stand_in(name, str(error))
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted({*globals(), *_LAZY})
+
+
+@functools.cache
+def _stand_in(name: str, reason: str) -> type:
+    """Return a class that can be looked at, and raises when it is called; not kept, so that installing torch helps."""
+    message = f"{name} needs torch, which cannot be imported ({reason}); pip install 'torch-parquet-loader[torch]'"
+
+    def refuse(_: type, *__: Any, **___: Any) -> NoReturn:
+        raise ImportError(message)
+
+    return type(name, (), {"__new__": refuse, "__doc__": f"{message}.", "__module__": __name__})

@@ -1,0 +1,86 @@
+"""Without torch every public name can be looked at; names that need torch raise ImportError when they are called.
+
+Each of these tests failed on commit 519114a, except `test_a_name_that_does_not_exist_is_an_attribute_error`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import parquet_loader
+
+BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise {error}
+
+sys.meta_path.insert(0, Blocked())
+import parquet_loader
+"""
+MISSING = "ModuleNotFoundError(\"No module named 'torch'\", name=name)"
+BROKEN = "OSError('libcudart.so.12: cannot open shared object file: No such file or directory')"
+
+
+def run(code: str, error: str = MISSING) -> str:
+    """Run code in a process of its own where importing torch fails."""
+    program = BLOCKED.format(error=error) + code
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from parquet_loader import *",
+        "assert all([hasattr(parquet_loader, name) for name in [*dir(parquet_loader), *parquet_loader.__all__]])",
+        "import inspect; inspect.getmembers(parquet_loader)",
+        "import inspect; [inspect.getdoc(getattr(parquet_loader, name)) for name in parquet_loader.__all__]",
+        "import rlcompleter; rlcompleter.Completer(vars()).attr_matches('parquet_loader.P')",
+        "import pickle; [pickle.loads(pickle.dumps(getattr(parquet_loader, n))) for n in parquet_loader.__all__]",
+        "import copy; [copy.deepcopy(getattr(parquet_loader, name)) for name in parquet_loader.__all__]",
+        "assert not isinstance(1, parquet_loader.ParquetIterable)",
+    ],
+)
+@pytest.mark.parametrize("error", [MISSING, BROKEN], ids=["missing", "broken"])
+def test_names_can_be_looked_at(code: str, error: str) -> None:
+    run(code, error)
+
+
+@pytest.mark.parametrize("error", [MISSING, BROKEN], ids=["missing", "broken"])
+def test_help_describes_the_package_with_the_names_that_need_torch(error: str) -> None:
+    assert "class ParquetIterable" in run("help(parquet_loader)", error)
+
+
+@pytest.mark.parametrize("error", [MISSING, BROKEN], ids=["missing", "broken"])
+def test_calling_a_name_that_needs_torch_names_the_extra_and_the_reason(error: str) -> None:
+    code = """
+try:
+    parquet_loader.ParquetIterable(None)
+except ImportError as error:
+    print(error)
+"""
+    message = run(code, error)
+    assert message.startswith("ParquetIterable needs torch, which cannot be imported (")
+    assert ("No module named 'torch'" if error == MISSING else "libcudart.so.12") in message
+    assert message.endswith("pip install 'torch-parquet-loader[torch]'\n")
+
+
+def test_dir_names_each_name_once() -> None:
+    code = """
+parquet_loader.SampleStore
+names = dir(parquet_loader)
+assert len(names) == len(set(names)) and set(parquet_loader.__all__) <= set(names)
+"""
+    run(code)
+    assert len(dir(parquet_loader)) == len(set(dir(parquet_loader)))
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    run("assert not hasattr(parquet_loader, 'BatchDataLoader')")
