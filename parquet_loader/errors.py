@@ -18,6 +18,8 @@
 
 A message is one sentence each for where (file, row group, column), what was expected, what was found
 and what to do about it.
+
+`PerformanceWarning` is the class of warnings about an installation that works slower than it could.
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ from collections.abc import Iterable
 
 class ParquetLoaderError(Exception):
     """Base of all errors raised on purpose by `parquet_loader`."""
+
+
+class PerformanceWarning(UserWarning):
+    """The installation works, but slower than it could; ``warnings.filterwarnings`` silences it by this class."""
 
 
 class SourceError(ParquetLoaderError):

@@ -31,6 +31,7 @@ from parquet_loader.forecast import EpochPlan
 from parquet_loader.isolated import IsolatedEngine, ReadingProcess
 from parquet_loader.live import Deliveries, EpochFiles, LiveSource
 from parquet_loader.memory import use_returning_pool
+from parquet_loader.native import warn_if_missing
 from parquet_loader.opening import Opened, check_agreement, open_source
 from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
 from parquet_loader.output import Batch
@@ -147,6 +148,8 @@ class BatchedDataLoader:
         self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
         use_returning_pool()
+        if not isinstance(source, Opened):
+            warn_if_missing(stacklevel=2)
         ranks = None if shard is not None or isinstance(source, Opened) else to_agree_with(self._sharding.shard)
         self._filters = filters
         self._chooses_window = window_rows is None

@@ -232,6 +232,7 @@ def test_public_names_are_these() -> None:
         "OutputOptions",
         "ParquetIterable",
         "ParquetLoaderError",
+        "PerformanceWarning",
         "Ragged",
         "RaggedList",
         "ReadOptions",

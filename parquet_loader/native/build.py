@@ -19,6 +19,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("kernels.c")
 LIBRARY = SOURCE.with_suffix(".so")
 FLAGS = ("-O3", "-shared", "-fPIC", "-fno-strict-aliasing")
+NO_PLATFORM = "this platform has no kernels"
 
 
 def digest() -> str:
@@ -36,17 +37,22 @@ def build(library: Path = LIBRARY, *, options: tuple[str, ...] = ()) -> str | No
     try:
         library.unlink(missing_ok=True)
         if os.name != "posix" or sys.byteorder != "little":
-            return "this platform has no kernels"
+            return NO_PLATFORM
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             return _compile(library, Path(folder) / library.name, options)
     except (OSError, ValueError) as error:  # nothing can be written there, or $CC is no command
         return str(error)
 
 
+def compilers() -> list[str]:
+    """Return the commands to try as C compilers; a command may have options behind it."""
+    names = [os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"]
+    return list(dict.fromkeys(filter(None, names)))
+
+
 def _compile(library: Path, made: Path, options: tuple[str, ...]) -> str | None:
     reason = "there is no C compiler"
-    names = [os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"]
-    for name in dict.fromkeys(filter(None, names)):
+    for name in compilers():
         # Older compilers and other C libraries know no code for several targets.
         for more in ((), ("-DONE_TARGET",)):
             flags = (*FLAGS, *options, *more, f'-DDIGEST="{digest()}"')
@@ -66,4 +72,7 @@ def _compile(library: Path, made: Path, options: tuple[str, ...]) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(build())
+    problem = build()
+    if problem:
+        sys.exit(f"the kernels were not compiled: {problem}")
+    sys.stdout.write(f"compiled {LIBRARY}\n")

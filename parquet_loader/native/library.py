@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
+import shutil
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
-from parquet_loader.native.build import LIBRARY, digest
+from parquet_loader.errors import PerformanceWarning
+from parquet_loader.native.build import LIBRARY, NO_PLATFORM, compilers, digest
 
 NO_MEMORY, SYSTEM = 1, 3  # the codes of `kernels.c` that are told apart
 
+SWITCHED_OFF = "PARQUET_LOADER_NATIVE=0 is set"
 
-def _load(path: Path) -> Any:
-    """Return the library, or None where it was not made, or not of this source, or not for this machine."""
-    if not path.exists() or sys.byteorder != "little" or os.environ.get("PARQUET_LOADER_NATIVE") == "0":
-        return None
+
+def _load(path: Path) -> tuple[Any, str]:
+    """Return the library and "", or None and why it cannot be used."""
+    if os.environ.get("PARQUET_LOADER_NATIVE") == "0":
+        return None, SWITCHED_OFF
+    if os.name != "posix" or sys.byteorder != "little":
+        return None, NO_PLATFORM
+    if not path.exists():
+        has_compiler = any(shutil.which(command.partition(" ")[0]) for command in compilers())
+        reason = "it was not compiled when the package was installed"
+        return None, reason if has_compiler else f"{reason}, and there is no C compiler"
     try:
         library = ctypes.CDLL(str(path))
         library.kernels_digest.restype = ctypes.c_char_p
         if library.kernels_digest() != digest().encode():
-            return None
-    except (OSError, AttributeError):
-        return None
+            return None, "it was compiled from the source of another version"
+    except (OSError, AttributeError) as error:
+        return None, f"it cannot be loaded: {error}"
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.chunks_open.argtypes = (ctypes.c_int, pointer, number, pointer, number)
     library.chunks_open.restype = pointer
@@ -39,11 +51,38 @@ def _load(path: Path) -> Any:
     library.rows_take.restype = None
     library.ragged_take.argtypes = (pointer, pointer, pointer, number, pointer, pointer)
     library.ragged_take.restype = None
-    return library
+    return library, ""
 
 
 # Another library, for tests: one that was compiled to look at every access.
-KERNELS = _load(Path(os.environ.get("PARQUET_LOADER_KERNELS") or LIBRARY))
+KERNELS, PROBLEM = _load(Path(os.environ.get("PARQUET_LOADER_KERNELS") or LIBRARY))
+"""The library, or None; and why there is none, or ""."""
 
 IS_BUILT = KERNELS is not None
-"""Whether the kernels are there. They are not where no C compiler was at hand when the package was installed."""
+"""Whether the kernels can be used."""
+
+REMEDY = {
+    SWITCHED_OFF: "unset PARQUET_LOADER_NATIVE to use them",
+    NO_PLATFORM: "they need Linux or macOS on a little-endian processor",
+}
+_COMPILE = f"install a C compiler if there is none, then run: python {shlex.quote(str(LIBRARY.with_name('build.py')))}"
+_has_warned = False
+
+
+def kernels_remedy() -> str:
+    """Return what makes the kernels usable."""
+    return REMEDY.get(PROBLEM, _COMPILE)
+
+
+def warn_if_missing(stacklevel: int) -> None:
+    """Warn once a process that the kernels are missing; not if they were switched off on purpose."""
+    global _has_warned
+    if IS_BUILT or _has_warned or PROBLEM == SWITCHED_OFF:
+        return
+    _has_warned = True
+    warnings.warn(
+        f"the compiled kernels of parquet_loader are missing: {PROBLEM}; the batches are the same, but decoding "
+        f"numbers takes about twice the processor time; {kernels_remedy()}",
+        PerformanceWarning,
+        stacklevel=stacklevel + 1,
+    )
