@@ -9,18 +9,21 @@ import os
 import pickle
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from select import POLLIN, poll
 from typing import Any
 
-# A message begins with its length and the number of open files that come with it. The system passes at most 253 open
-# files at once: they come in groups, each with a byte of its own behind the message.
-_HEAD = struct.Struct("<QI")
-_FILES_AT_ONCE = 128
+from parquet_loader.descriptors import out_of_descriptors
+from parquet_loader.interrupts import uninterrupted
+
+_LENGTH = struct.Struct("<Q")
 
 
 class Channel:
     """One end. Used by one thread at a time.
+
+    Files follow their message one at a time, each with one byte, so that the receiver needs one free descriptor however
+    many files there are. A call that Ctrl-C interrupts leaves the stream in the middle of a message: close the channel.
 
     Args:
         end: Its socket; closed by `close`.
@@ -36,34 +39,50 @@ class Channel:
             OSError: the other end is closed.
         """
         data = pickle.dumps(message, protocol=5)
-        self._end.sendall(_HEAD.pack(len(data), len(files)))
+        self._end.sendall(_LENGTH.pack(len(data)))
         self._end.sendall(data)
-        for start in range(0, len(files), _FILES_AT_ONCE):
-            socket.send_fds(self._end, [b"f"], list(files[start : start + _FILES_AT_ONCE]))
+        for file in files:
+            socket.send_fds(self._end, [b"f"], [file])
 
     def wait(self) -> None:
-        """Wait for the beginning of a message, or the other end's death."""
+        """Wait until there is something to receive, or the other end dies."""
         waiting = poll()
         waiting.register(self._end, POLLIN)
         waiting.poll()
 
-    def receive(self) -> tuple[Any, list[int]]:
-        """Return the next message, and the open files that came with it, which the caller closes.
+    def receive(self) -> Any:
+        """Return the next message; receive each of its files by `receive_file` before the next message.
 
         Raises:
             EOFError: the other end is closed.
         """
-        size, count = _HEAD.unpack(self._exactly(_HEAD.size))
-        message = pickle.loads(self._exactly(size))  # noqa: S301 - of our own process, see above
-        files: list[int] = []
-        while len(files) < count:
-            data, received, _, _ = socket.recv_fds(self._end, 1, _FILES_AT_ONCE)
-            if not data:
+        (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        return pickle.loads(self._exactly(size))  # noqa: S301 - of our own process, see above
+
+    def receive_file(self, use: Callable[[int], None]) -> None:
+        """Receive a file, and close it after `use`, which keeps no descriptor of it.
+
+        Ctrl-C is deferred while the file is open, so that no interrupt leaks a descriptor; never while waiting.
+
+        Raises:
+            EOFError: the other end is closed.
+            OpenFilesError: this process has no free file descriptor.
+        """
+
+        def take() -> None:
+            data, files, _, _ = socket.recv_fds(self._end, 1, 1)
+            try:
+                if not data:
+                    raise EOFError("the other end is closed")
+                if not files:  # MSG_CTRUNC: the kernel has dropped it
+                    raise out_of_descriptors("isolation='process': a window cannot be received", 1)
+                use(files[0])
+            finally:
                 for file in files:
                     os.close(file)
-                raise EOFError("the other end is closed")
-            files.extend(received)
-        return message, files
+
+        self.wait()
+        uninterrupted(take)
 
     def _exactly(self, size: int) -> bytearray:
         data = bytearray(size)

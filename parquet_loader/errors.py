@@ -12,6 +12,7 @@
     │   ├── UnfinishedCommitError   files appeared, and the rest of their commit failed
     │   └── StoreFullError     a sample store is at its limit, and nothing may be evicted
     ├── UnsupportedError       part of the contract that this version does not have yet (also a NotImplementedError)
+    ├── OpenFilesError         the process may open no more files                      (also an OSError)
     ├── ReadingProcessError    the process that reads ended, or cannot be started       (also a RuntimeError)
     ├── ResumeError            a state that does not belong to this loader             (also a ValueError)
     └── LoaderStateError       used after `close()`, or iterated twice at once         (also a RuntimeError)
@@ -25,6 +26,7 @@ and what to do about it.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -85,6 +87,14 @@ class StoreFullError(WriteError):
 
 class UnsupportedError(ParquetLoaderError, NotImplementedError):
     """Something that this version cannot do yet; the message says what to do meanwhile."""
+
+
+class OpenFilesError(ParquetLoaderError, OSError):
+    """The process has no free file descriptor; the files are sound, so ``on_error="skip"`` never skips over it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.errno = errno.EMFILE
 
 
 class ReadingProcessError(ParquetLoaderError, RuntimeError):

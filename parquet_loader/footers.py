@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from parquet_loader.errors import SourceError
+from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.errors import OpenFilesError, SourceError
 from parquet_loader.ranges import ByteRange, RangeFetcher
 from parquet_loader.redact import without_secrets
 from parquet_loader.remote.fetcher import Fetcher
@@ -302,7 +303,9 @@ def _empty(file: SourceFile) -> SourceError:
     return SourceError(f"{file.name}: the file is empty (0 bytes); a Parquet file has at least a footer")
 
 
-def _unreadable(file: SourceFile, error: Exception) -> SourceError:
+def _unreadable(file: SourceFile, error: Exception) -> SourceError | OpenFilesError:
+    if is_out_of_descriptors(error):
+        return out_of_descriptors(f"{file.name}: the file cannot be opened", 1)
     reason = without_secrets(str(error).split("\n")[0].removesuffix("."))
     return SourceError(f"{file.name}: not a readable Parquet file of {file.size_bytes} bytes: {reason}")
 

@@ -17,13 +17,21 @@ import subprocess
 import sys
 import weakref
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from parquet_loader.building import Account
 from parquet_loader.channel import Channel
 from parquet_loader.dataset import Dataset
+from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.engine import EngineOptions
-from parquet_loader.errors import ConfigurationError, LoaderStateError, ReadingProcessError
+from parquet_loader.errors import (
+    ConfigurationError,
+    LoaderStateError,
+    OpenFilesError,
+    ParquetLoaderError,
+    ReadingProcessError,
+)
 from parquet_loader.interrupts import uninterrupted
 from parquet_loader.plan import Plan
 from parquet_loader.process import ProcessedBatch
@@ -32,6 +40,8 @@ from parquet_loader.window import Window
 from parquet_loader.worker import Begin, LetGo, Next, Open, Reply
 
 _KILLED_S = 5.0
+# A pair of sockets, and what `subprocess` opens while it starts a process.
+_START_DESCRIPTORS = 6
 _START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[3])
@@ -56,6 +66,7 @@ class _Child:
         self.channel.close()
         self.process.kill()
         self.process.wait(_KILLED_S)
+        self.taker.release()
 
 
 class ReadingProcess:
@@ -107,7 +118,10 @@ class ReadingProcess:
     def _start(self) -> None:
         if not sys.executable:
             raise ReadingProcessError("isolation='process': there is no Python interpreter to start (sys.executable)")
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise (_no_descriptors() if is_out_of_descriptors(error) else error) from None
         number = theirs.fileno()
         command = [
             sys.executable,
@@ -122,6 +136,8 @@ class ReadingProcess:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[number], process_group=0)
         except OSError as error:
             ours.close()
+            if is_out_of_descriptors(error):
+                raise _no_descriptors() from None
             raise ReadingProcessError(f"isolation='process': no process can be started: {error}") from error
         finally:
             theirs.close()
@@ -198,27 +214,23 @@ class IsolatedEngine:
         child = self._child
         if child is None or self._is_over:
             raise LoaderStateError("the loader was closed while a batch was awaited")
-        received: list[Any] = []
-
-        def take() -> None:
-            reply, files = child.channel.receive()
-            assert isinstance(reply, Reply)
-            received.append(reply)
-            received.append(None if reply.parcel is None else child.taker.unpack(reply.parcel, files))
-
         try:
             child.channel.send(Next(child.taker.ended()))
-            child.channel.wait()
-            uninterrupted(take)  # what has been received must be taken whole: files come with it
+            reply = child.channel.receive()
+            assert isinstance(reply, Reply)
+            for number, nbytes in () if reply.parcel is None else reply.parcel.new:
+                child.channel.receive_file(partial(child.taker.add_block, number, nbytes))
+        except ParquetLoaderError:
+            raise
         except (EOFError, OSError):
             raise self._death(child) from None
-        reply, thing = received
         self._account = reply.account
         if reply.error is not None:
             raise pickle.loads(reply.error)  # noqa: S301 - of our own process
         if reply.parcel is None:
             self._is_over = True
-        return thing
+            return None
+        return child.taker.unpack(reply.parcel)
 
     def _death(self, child: _Child) -> ReadingProcessError:
         """Reap a process that has ended by itself, and say how."""
@@ -234,6 +246,10 @@ class IsolatedEngine:
                 how = f"killed by signal {-code} (exit code {code})"
         hint = "; the system may have been out of memory" if code == -signal.SIGKILL else ""
         return ReadingProcessError(f"isolation='process': the process that reads has ended, {how}{hint}", code)
+
+
+def _no_descriptors() -> OpenFilesError:
+    return out_of_descriptors("isolation='process': no process can be started", _START_DESCRIPTORS)
 
 
 def by_value(options: EngineOptions) -> bytes:

@@ -13,6 +13,7 @@ from parquet_loader.cache import LocalCache
 from parquet_loader.chunks import Chunks, Copy
 from parquet_loader.columns import Column
 from parquet_loader.decode import Decoder, Place
+from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filters import RowFilter
 from parquet_loader.native import IS_BUILT, NativeChunks, NotDecodedError
@@ -91,7 +92,7 @@ class Reader:
             copy = self.chunks.copy(row_group, columns) if fetched is None else fetched
             table = self._table(row_group, columns, copy)
         except READ_ERRORS as error:
-            if not isinstance(copy, str):
+            if not isinstance(copy, str) or is_out_of_descriptors(error):
                 raise self._explained(row_group, columns, error, copy) from error
             table = self._table_without(copy, row_group, columns)
         self._check_rows(row_group, len(table))
@@ -209,7 +210,7 @@ class Reader:
             except ParquetLoaderError:
                 raise
             except READ_ERRORS as error:
-                if not isinstance(copy, str):
+                if not isinstance(copy, str) or is_out_of_descriptors(error):
                     raise self._explained(row_group, columns, error, copy) from error
                 self.chunks.distrust(copy)
                 # what is left is read from the file itself
@@ -285,7 +286,7 @@ class Reader:
         except ParquetLoaderError:
             raise
         except READ_ERRORS as error:
-            if not isinstance(copy, str):
+            if not isinstance(copy, str) or is_out_of_descriptors(error):
                 raise self._explained(row_group, columns, error, copy) from error
         try:
             passing = self._count(row_group, batch_rows, columns, self.chunks.fetch(row_group, columns))
@@ -393,6 +394,8 @@ class Reader:
         """Say which column a failed read is about, or that the file is not the one whose footer was read."""
         if isinstance(error, ParquetLoaderError):
             return error
+        if is_out_of_descriptors(error):
+            return out_of_descriptors(f"{self._snapshot.describe(row_group)}: the file cannot be opened", 1)
         try:
             self.chunks.check_unchanged(row_group)
         except SourceError as changed:

@@ -4,32 +4,38 @@ A block is a `memfd`: it has no name in any file system, takes no room in /dev/s
 that maps it ends, however it ends. The process that reads makes blocks and fills them (`Giver`); the caller's maps each
 once and makes arrays over it (`Taker`). What is handed over stays untouched until the last array over it has died.
 
-Each block that is mapped takes an open file on either side, of which a process may have a thousand, and a window may
-have a thousand columns: small pieces of memory are cut from blocks that they share. Pieces have nothing else in common:
-each comes back by itself, and one that is let go of gives its pages back to the system, whoever its neighbours are.
+A process may have a thousand open files and 65,530 mappings, and a window may have a thousand columns. So a mapping
+keeps no file open on either side, and pieces of memory share large blocks: a block has an open file only in the filling
+process, until it is sent. Each piece comes back by itself, and one that is released gives its pages back to the system,
+whoever its neighbours are.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import pickle
 import weakref
 from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from parquet_loader.arena import Arenas, Leases, Memory
+from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import UnsupportedError
 
 _STRAY_UNIT = 1 << 16
-# Pieces of up to a MiB share blocks; what a block has not given out yet takes no memory.
-_SMALL_BYTES = 1 << 20
-_SHARED_BLOCK_BYTES = 4 << 20
+# Bytes of a block that pieces share; what a block has not given out yet takes no memory.
+_LEAST_BLOCK_BYTES = 16 << 20
+# A block is at least this share of all memory, so that blocks that wait to be sent stay few.
+_MOST_BLOCKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class Giver:
         self._lock = Lock()
         self._cutting = Lock()  # taken before `_lock`
         self._uncut: tuple[_Block, mmap.mmap] | None = None
+        self._block_bytes = _LEAST_BLOCK_BYTES
         self._starts: list[int] = []
         self._blocks: dict[int, _Block] = {}
         self._next_block = 0
@@ -67,17 +74,22 @@ class Giver:
         self._gone: list[int] = []
         self._held: dict[int, list[Any]] = {}
 
+    def limit(self, made_bytes: int) -> None:
+        """Set how many bytes windows may take in all; before the first use."""
+        self.arenas.keep_bytes = made_bytes
+        self._block_bytes = max(_LEAST_BLOCK_BYTES, made_bytes // _MOST_BLOCKS)
+
     def _new_piece(self, nbytes: int) -> Memory:
-        """Return new shared memory: a block, or a piece of the one that small pieces are being cut from."""
+        """Return new shared memory: a block, or a piece of the one that pieces are being cut from."""
         size = max(nbytes, 1)
-        if size > _SMALL_BYTES:
+        if size > self._block_bytes // 2:
             block, mapped = self._new_block(size)
             with self._lock:
                 block.cut(size)
             return np.frombuffer(mapped, np.uint8)
         with self._cutting:
             if self._uncut is None or self._uncut[0].nbytes - self._uncut[0].used < size:
-                self._uncut = self._new_block(_SHARED_BLOCK_BYTES)
+                self._uncut = self._new_block(self._block_bytes)
             block, mapped = self._uncut
             with self._lock:
                 start = block.cut(size)
@@ -87,10 +99,17 @@ class Giver:
         return piece
 
     def _new_block(self, size: int) -> tuple[_Block, mmap.mmap]:
-        file = os.memfd_create("parquet_loader", os.MFD_CLOEXEC)
+        try:
+            file = os.memfd_create("parquet_loader", os.MFD_CLOEXEC)
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors(
+                    "isolation='process': the process that reads cannot make a window", 1
+                ) from None
+            raise
         try:
             os.ftruncate(file, size)
-            mapped = mmap.mmap(file, size)
+            mapped = map_shared(file, size)
         except BaseException:
             os.close(file)
             raise
@@ -230,8 +249,11 @@ def _give_back(mapped: mmap.mmap, start: int, size: int, pid: int) -> None:
 
     In a process that a `transform` forked, the piece dies too, and the pages are still those that others see.
     """
-    if os.getpid() != pid:
-        return
+    if os.getpid() == pid:
+        _remove_pages(mapped, start, size)
+
+
+def _remove_pages(mapped: mmap.mmap, start: int, size: int) -> None:
     with suppress(OSError, ValueError):  # a simulated kernel may not know how; the block's end frees them, too
         mapped.madvise(mmap.MADV_REMOVE, start, size)
 
@@ -240,23 +262,88 @@ class Taker:
     """The side that looks. Used by one thread at a time, but arrays may die anywhere."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, Memory] = {}
+        self._blocks: dict[int, tuple[mmap.mmap, Memory]] = {}
         self._leases: Leases[int] = Leases()
+        self._lent: dict[int, tuple[int, int, int]] = {}
 
-    def unpack(self, parcel: Parcel, files: list[int]) -> Any:
-        """Return what was packed; its arrays lie in shared memory, and can be written to."""
-        for (number, nbytes), file in zip(parcel.new, files, strict=True):
-            self._blocks[number] = np.frombuffer(mmap.mmap(file, nbytes), np.uint8)
-            os.close(file)
+    def add_block(self, number: int, nbytes: int, file: int) -> None:
+        """Map a new block; its file may be closed afterwards."""
+        mapped = map_shared(file, nbytes)
+        self._blocks[number] = mapped, np.frombuffer(mapped, np.uint8)
+
+    def unpack(self, parcel: Parcel) -> Any:
+        """Return what was packed, after `add_block` for each new block; its arrays can be written to."""
         for number in parcel.gone:
             self._blocks.pop(number, None)
-        lent = [self._leases.lend(self._blocks[n][start:stop], tag) for n, start, stop, tag in parcel.pieces]
+        self._lent.update((tag, (number, start, stop)) for number, start, stop, tag in parcel.pieces)
+        lent = [self._leases.lend(self._blocks[n][1][start:stop], tag) for n, start, stop, tag in parcel.pieces]
         arrays = [np.empty(0, np.uint8) if p is None else lent[p[0]][p[1] : p[1] + p[2]] for p in parcel.places]
         return pickle.loads(parcel.pickled, buffers=arrays)  # noqa: S301 - of our own process, see `channel`
 
     def ended(self) -> list[int]:
         """Return the tags of what no array sees any more, since the last call."""
-        return self._leases.ended()
+        ended = self._leases.ended()
+        for tag in ended:
+            self._lent.pop(tag, None)
+        return ended
+
+    def release(self) -> None:
+        """Give back the pages that no array sees, when the filling side is dead; a kept batch keeps its own alone."""
+        self.ended()
+        seen: dict[int, list[tuple[int, int]]] = {}
+        for number, start, stop in self._lent.values():
+            seen.setdefault(number, []).append((start, stop))
+        for number, spans in seen.items():
+            if number in self._blocks:
+                mapped, block = self._blocks[number]
+                starts = [0, *(-(-stop // mmap.PAGESIZE) * mmap.PAGESIZE for _, stop in sorted(spans))]
+                stops = [*(start for start, _ in sorted(spans)), block.nbytes]
+                for start, stop in zip(starts, stops, strict=True):
+                    if start < stop:
+                        _remove_pages(mapped, start, stop - start)
+        self._blocks.clear()
+
+
+def map_shared(file: int, nbytes: int) -> mmap.mmap:
+    """Map a file without keeping it open: until Python 3.13, `mmap.mmap` holds a descriptor as long as it lives.
+
+    The object is made without a file, and the file's pages are then mapped over its own.
+
+    Raises:
+        MemoryError: the process has no address space or too many mappings.
+    """
+    try:
+        mapped = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise _unmappable(nbytes, error) from None
+    address = np.frombuffer(mapped, np.uint8).ctypes.data
+    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
+    if _system_mmap()(address, nbytes, protection, flags, file, 0) != address:
+        number = ctypes.get_errno()
+        _unmapped.append(mapped)  # its addresses may be somebody else's by now, so it must not unmap them
+        raise _unmappable(nbytes, OSError(number, os.strerror(number)))
+    return mapped
+
+
+def _unmappable(nbytes: int, error: OSError) -> MemoryError:
+    return MemoryError(
+        f"isolation='process': {nbytes} bytes of shared memory cannot be mapped: {error.strerror}; keep fewer batches, "
+        "or raise the limits of the process: ulimit -v, sysctl vm.max_map_count"
+    )
+
+
+_MAP_FIXED = 0x10  # on Linux, on every processor that Python's wheels are built for
+_unmapped: list[mmap.mmap] = []
+
+
+@cache
+def _system_mmap() -> Callable[..., int | None]:
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    function.argtypes = [
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64
+    ]  # fmt: skip
+    return function
 
 
 def check_shared_memory() -> None:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
+from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import ConfigurationError, SourceError
 from parquet_loader.filesystem import PathLike, is_local, resolve
 from parquet_loader.redact import shown, without_secrets
@@ -172,6 +173,8 @@ def list_files(
         try:
             return _expand(lister, *entry)
         except OSError as error:
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors(f"{entry[1]}: cannot be listed", 1) from None
             raise SourceError(f"{entry[1]}: cannot be listed: {without_secrets(str(error))}") from error
 
     found = lister.each(expanded, named)

@@ -24,6 +24,7 @@ from parquet_loader.arena import Arenas
 from parquet_loader.building import Account
 from parquet_loader.channel import Channel
 from parquet_loader.dataset import Dataset
+from parquet_loader.descriptors import raise_limit
 from parquet_loader.engine import Engine, EngineOptions, open_engine
 from parquet_loader.errors import ReadingProcessError
 from parquet_loader.memory import use_returning_pool
@@ -106,6 +107,7 @@ def main(socket_number: int, parent: int) -> None:
     end = socket.socket(fileno=socket_number)
     Thread(target=_end_with, args=(end, parent), name="parquet_loader-parent", daemon=True).start()
     os.nice(NICENESS)
+    raise_limit()
     use_returning_pool()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         _Server(Channel(end)).serve()
@@ -142,8 +144,7 @@ class _Server:
     def serve(self) -> None:
         """Answer messages until the socket ends."""
         while True:
-            message, _ = self._channel.receive()
-            match message:
+            match message := self._channel.receive():
                 case Open():
                     self._open(message)
                 case Begin():
@@ -162,7 +163,8 @@ class _Server:
             self._dataset = pickle.loads(message.dataset)  # noqa: S301 - of the caller's process
             what = "transform"
             self._options = pickle.loads(message.options)  # noqa: S301 - likewise
-            self._staging.keep_bytes = self._giver.arenas.keep_bytes = self._dataset.sizing.made_bytes
+            self._staging.keep_bytes = self._dataset.sizing.made_bytes
+            self._giver.limit(self._dataset.sizing.made_bytes)
         except BaseException as error:  # of a module that cannot be imported here, say
             error.add_note(f"raised while {what} was brought into the process that reads")
             self._failure = error

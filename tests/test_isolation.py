@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -432,7 +433,9 @@ def test_pieces_that_share_a_block_come_back_one_by_one() -> None:
         for array in window.values():
             array[:] = number
         parcel, files = giver.pack(window)
-        found = taker.unpack(parcel, [os.dup(file) for file in files])
+        for (block, nbytes), file in zip(parcel.new, files, strict=True):
+            taker.add_block(block, nbytes, file)
+        found = taker.unpack(parcel)
         giver.sent(parcel)
         kept.append(found["id"])
         del window, found, array
@@ -488,12 +491,14 @@ def test_parcels_lie_in_blocks_and_blocks_come_back_when_no_array_sees_them() ->
         parcel, files = giver.pack(thing)
         sender = threading.Thread(target=ends[0].send, args=(parcel, files))
         sender.start()
-        received, numbers = ends[1].receive()
+        received = ends[1].receive()
+        for block, nbytes in received.new:
+            ends[1].receive_file(partial(taker.add_block, block, nbytes))
         sender.join()
         giver.sent(parcel)
-        return taker.unpack(received, numbers)
+        return taker.unpack(received)
 
-    large = 2 * 2**20  # a block of its own
+    large = 16 * 2**20  # a block of its own
     block = giver.arenas.allocate(large).array
     block[:128] = 7
     arrays = {"in": block[64:128].view(np.int32), "stray": np.arange(5), "none": np.empty((0, 3)), "text": "kept"}

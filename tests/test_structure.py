@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "parquet_loader"
 # A room (a module, or a package with all it holds) imports only from rooms before it, and from itself.
 ROOMS = [
     "errors",
+    "descriptors",
     "redact",
     "interrupts",
     "types",

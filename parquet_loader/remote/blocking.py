@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import pyarrow.fs as pafs
 
 from parquet_loader import hdfs
+from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.errors import OpenFilesError
 from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.client import Bytes, LastingError, PassingError, judged, view, words_of
 from parquet_loader.source import SourceFile
@@ -20,7 +22,7 @@ from parquet_loader.source import SourceFile
 T = TypeVar("T")
 
 # A file's handle is kept, since opening it is a request of its own.
-_MOST_OPEN = 512
+_MOST_OPEN = 128
 _LAST_WAIT_S = 2.0
 
 
@@ -114,13 +116,15 @@ class BlockingClient:
         """Fill `into`; see `Client.read`."""
         try:
             data = await self._threads.call(lambda: self._read(file, span))
-        except (PassingError, LastingError, asyncio.CancelledError):
+        except (PassingError, LastingError, OpenFilesError, asyncio.CancelledError):
             raise
         except FileNotFoundError as error:
             raise LastingError(f"the file has vanished since it was listed: {words_of(error)}") from None
         except PermissionError as error:
             raise LastingError(words_of(error)) from None
         except Exception as error:
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors(f"{file.name}: the file cannot be opened", 1) from None
             raise _judged_native(error) from None
         progress()
         arrived = view(data)

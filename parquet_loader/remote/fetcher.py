@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import LoaderStateError, RemoteError
 from parquet_loader.interrupts import uninterrupted
 from parquet_loader.ranges import ByteRange
@@ -70,6 +71,8 @@ class Fetcher:
         self.thread.start()
         self._ready.wait()
         if self._failed is not None:
+            if is_out_of_descriptors(self._failed):
+                raise out_of_descriptors("files that are not local cannot be fetched", 3) from None
             raise RemoteError(f"the thread that fetches could not be started: {self._failed}") from self._failed
 
     def close(self, *, wait: bool = True) -> None:

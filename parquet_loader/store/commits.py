@@ -117,6 +117,6 @@ def _read(places: Places, name: str, tag: str) -> Commit | None:
             parsed = FileName.parse(target)
             if _SOURCE.fullmatch(source) is None or parsed is None or parsed.tag != tag:
                 return None
-    except (OSError, ValueError, TypeError):
-        return None
+    except (FileNotFoundError, PermissionError, ValueError, TypeError):
+        return None  # no other error: a record that cannot be read for now still counts
     return Commit(name, moves)

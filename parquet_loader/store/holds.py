@@ -118,8 +118,8 @@ def read_lease(path: str) -> LeaseContent | None:
         if len(names) != count or data[end - 1 : end] != b"\n":
             return None
         return LeaseContent(about, tuple(names), np.frombuffer(data, np.uint8, offset=end).astype(np.int64))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    except (FileNotFoundError, PermissionError, ValueError, KeyError, TypeError):
+        return None  # no other error: files that may be held must not be evicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Holds:
             del self._pinned[gone]
         for name in present:
             path = os.path.join(self._places.holds, name)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(FileNotFoundError, PermissionError):
                 changed = os.stat(path).st_mtime_ns
                 if self._pinned.get(name, (None,))[0] != changed:
                     with open(path, encoding="utf-8") as file:
@@ -183,7 +183,7 @@ class Holds:
                 return []
             self._parsed[lease] = {name: place for place, name in enumerate(content.names)}
         places = self._parsed[lease]
-        with contextlib.suppress(OSError), open(path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "rb") as file:
             file.seek(-len(places), os.SEEK_END)
             times = np.frombuffer(file.read(len(places)), np.uint8)
             if len(times) == len(places):

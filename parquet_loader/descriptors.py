@@ -1,0 +1,42 @@
+"""File descriptors: the error when a process has none left, and the limit on them."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+from typing import Any
+
+from parquet_loader.errors import OpenFilesError
+
+resource: Any
+try:
+    resource = importlib.import_module("resource")
+except ImportError:  # not on Windows
+    resource = None
+
+
+def out_of_descriptors(where: str, needed: int) -> OpenFilesError:
+    """Return the error that says how many descriptors are missing, and how to get them.
+
+    Args:
+        where: What could not be done.
+        needed: How many free descriptors it takes.
+    """
+    limit = 0 if resource is None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return OpenFilesError(
+        f"{where}: no free file descriptor is left{f' of {limit}' if limit else ''}, and at least {needed} more "
+        f"{'is' if needed == 1 else 'are'} needed; close files, or raise the limit before Python starts: "
+        f"ulimit -n {max(4096, 4 * limit)}"
+    )
+
+
+def is_out_of_descriptors(error: BaseException) -> bool:
+    """Whether the system refused a file descriptor, to this process or to all; Arrow's errors included."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def raise_limit() -> None:
+    """Raise this process's limit to what the system allows; for processes of our own, which never call `select`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
