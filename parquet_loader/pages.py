@@ -5,7 +5,8 @@ window: three times through memory. Where a chunk is neither compressed nor enco
 a few bytes of header before the very bytes that are delivered. Then the headers alone are parsed here, and the system
 copies the rows from its page cache to their places. Measured on rows of 16 KiB: half the processor time.
 
-A header is data like any other: what is not exactly as expected is left to Arrow, which says what is wrong with it.
+A chunk is read this way only if its page headers add up exactly: their sizes to the chunk's bytes, their values to the
+rows of the row group. Otherwise Arrow decodes it, or says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from parquet_loader.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, page_header
 from parquet_loader.types import IntArray
 
 # What the system can do: read to several places at once.
@@ -47,9 +49,7 @@ _SCRATCH_BYTES = 2**18
 _MOST_BUFFERS = 1024  # IOV_MAX
 _FIRST_LOOK_BYTES = 96
 _LONGEST_HEADER_BYTES = 2**20
-_MOST_NESTED = 8
 
-_DATA_PAGE, _DATA_PAGE_V2 = 0, 3
 _PLAIN = 0
 _PHYSICAL = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "FIXED_LEN_BYTE_ARRAY": 0}
 
@@ -238,6 +238,7 @@ def raw_pages(
         or (chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" and column.length != width)
         or chunk.compression != "UNCOMPRESSED"
         or chunk.has_dictionary_page
+        or "PLAIN" not in chunk.encodings
         or chunk.file_path
         or chunk.num_values != rows
     ):
@@ -245,6 +246,14 @@ def raw_pages(
     start = int(chunk.data_page_offset)
     pages = _plain_pages(file.look, start, start + int(chunk.total_compressed_size), rows, width)
     return None if pages is None else RawPages(width, *pages)
+
+
+def _is_plain(header: PageHeader) -> bool:
+    """Whether a page holds plain values of a flat column without nulls, and nothing else."""
+    if header.encoding != _PLAIN or header.levels_bytes or header.repetition_bytes:
+        return False
+    is_second = header.kind == DATA_PAGE_V2 and header.rows == header.values and not header.nulls
+    return header.kind == DATA_PAGE or is_second
 
 
 def _plain_pages(
@@ -255,37 +264,16 @@ def _plain_pages(
         header = _header_at(look, at, end)
         if header is None:
             return None
-        begin = at + header.nbytes
-        values = header.values
-        is_plain = header.kind in (_DATA_PAGE, _DATA_PAGE_V2) and header.encoding == _PLAIN and not header.levels_bytes
+        begin, values = at + header.nbytes, header.values
         is_whole = header.page_bytes == header.plain_bytes == values * width and begin + values * width <= end
-        if not is_plain or not is_whole or values <= 0 or first_rows[-1] + values > rows:
+        if not _is_plain(header) or not is_whole or values <= 0 or first_rows[-1] + values > rows:
             return None
         starts.append(begin)
         first_rows.append(first_rows[-1] + values)
         at = begin + values * width
+    if at != end:
+        return None
     return np.array(starts, np.int64), np.array(first_rows, np.int64)
-
-
-class PageHeader(NamedTuple):
-    """What is needed of a page header.
-
-    Attributes:
-        nbytes: Its own length.
-        kind: Kind of page, 0 a data page, 3 one of version 2.
-        plain_bytes, page_bytes: Bytes of the page before and after compression.
-        values: Values, nulls included.
-        encoding: 0 is plain.
-        levels_bytes: Bytes of levels before the values (version 2).
-    """
-
-    nbytes: int
-    kind: int
-    plain_bytes: int
-    page_bytes: int
-    values: int
-    encoding: int
-    levels_bytes: int
 
 
 def _header_at(look: Callable[[int, int], bytes], at: int, end: int) -> PageHeader | None:
@@ -300,86 +288,3 @@ def _header_at(look: Callable[[int, int], bytes], at: int, end: int) -> PageHead
             nbytes *= 8
         except ValueError:
             return None
-
-
-def page_header(data: bytes) -> PageHeader:
-    """Return the page header at the beginning of `data`, in Thrift's compact protocol.
-
-    Raises:
-        IndexError: the header is longer than the data.
-        ValueError: it is none.
-    """
-    reader = _Compact(data)
-    page = reader.struct()
-    body = page.get(5, page.get(8))
-    if not isinstance(body, dict):
-        raise ValueError("not the header of a data page")  # noqa: TRY004 - the data's type, not the caller's
-    is_second = 5 not in page
-    levels = (body.get(5, 0), body.get(6, 0)) if is_second else (0, 0)
-    found = (page.get(1), page.get(2), page.get(3), body.get(1), body.get(4 if is_second else 2), *levels)
-    if not all(isinstance(value, int) for value in found):
-        raise ValueError("a page header of other types than the format says")
-    kind, plain_bytes, page_bytes, values, encoding, first, second = found
-    return PageHeader(reader.position, kind, plain_bytes, page_bytes, values, encoding, first + second)
-
-
-class _Compact:
-    """Reads Thrift's compact protocol: structs as dicts by field number, numbers, and what else there is as None."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.position = 0
-
-    def _byte(self) -> int:
-        value = self._data[self.position]
-        self.position += 1
-        return value
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 63:
-                raise ValueError("a number of more than 64 bits")
-
-    def _skip(self, nbytes: int) -> None:
-        if nbytes > _LONGEST_HEADER_BYTES:
-            raise ValueError("a field larger than a header may be")
-        self.position += nbytes
-        if self.position > len(self._data):
-            raise IndexError
-
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        """Read a struct."""
-        fields: dict[int, Any] = {}
-        number = 0
-        while (head := self._byte()) != 0:
-            number = number + (head >> 4) if head >> 4 else self._zigzag()
-            fields[number] = self._value(head & 0x0F, depth)
-        return fields
-
-    def _zigzag(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
-
-    def _value(self, type_: int, depth: int) -> Any:
-        match type_:
-            case 1 | 2:  # a bool is in its type
-                return None
-            case 3:
-                self._skip(1)
-            case 4 | 5 | 6:
-                return self._zigzag()
-            case 7:
-                self._skip(8)
-            case 8:
-                self._skip(self._varint())
-            case 12 if depth < _MOST_NESTED:
-                return self.struct(depth + 1)
-            case _:  # page headers hold no lists, sets or maps
-                raise ValueError(f"a field of type {type_} in a page header")
-        return None

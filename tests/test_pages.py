@@ -33,6 +33,7 @@ from parquet_loader import (
 )
 from parquet_loader import chunks as reading
 from parquet_loader.native import IS_BUILT, NativeChunks
+from parquet_loader.page_headers import page_header
 from parquet_loader.pages import (
     IS_POSSIBLE,
     RawColumn,
@@ -40,7 +41,6 @@ from parquet_loader.pages import (
     RawPages,
     ShortFileError,
     is_raw_type,
-    page_header,
     raw_pages,
 )
 

@@ -55,6 +55,7 @@ ROOMS = [
     "native",
     "arrays",
     "matrix",
+    "page_headers",
     "pages",
     "pieces",
     "decode",

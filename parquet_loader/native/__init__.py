@@ -5,16 +5,27 @@ Everything here is Arrow's or numpy's work where `IS_BUILT` is false.
 
 from __future__ import annotations
 
-from parquet_loader.native.chunks import Known, NativeChunks, NotDecodedError, known_chunks
+from parquet_loader.native.chunks import (
+    FalseClaim,
+    Known,
+    NativeChunks,
+    NotDecodedError,
+    check_pages,
+    first_byte,
+    known_chunks,
+)
 from parquet_loader.native.library import IS_BUILT, PROBLEM, kernels_remedy, warn_if_missing
 from parquet_loader.native.rows import join_columns, take_columns, take_ragged, take_rows
 
 __all__ = [
     "IS_BUILT",
     "PROBLEM",
+    "FalseClaim",
     "Known",
     "NativeChunks",
     "NotDecodedError",
+    "check_pages",
+    "first_byte",
     "join_columns",
     "kernels_remedy",
     "known_chunks",

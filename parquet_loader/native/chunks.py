@@ -2,7 +2,8 @@
 
 Arrow decodes one column chunk after another into memory of its own. For pages that are plain or behind a dictionary,
 uncompressed or by Snappy or LZ4, with no nulls in them, the kernels take about half the processor time of that, and
-one call for all columns. Everything else, and everything that turns out to be not as the footer says, is Arrow's.
+one call for all columns. Arrow decodes everything else. The kernels accept a page only if every level, run and length
+in it adds up exactly; if one does not, Arrow decodes the column chunk, or says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.footers import paths_of, schema_of
-from parquet_loader.native.library import KERNELS, SYSTEM
+from parquet_loader.native.library import KERNELS, NO_MEMORY, SYSTEM
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2}  # so pyarrow calls the raw kind; the older one it does not name
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
+_CODED = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 _PHYSICAL = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 
 
@@ -48,7 +50,7 @@ class Known(NamedTuple):
     Attributes:
         names: Of the columns.
         types: Arrow types in which they are delivered, as `pyarrow.parquet` would.
-        lines: int64 ``[columns, 7]``, what `kernels.c` is told of each.
+        lines: int64 ``[columns, 10]``, what `kernels.c` is told of each.
     """
 
     names: list[str]
@@ -71,11 +73,20 @@ def known_chunks(footer: pq.FileMetaData, row_group: int, names: Iterable[str], 
     leaves = {path: number for number, path in enumerate(paths) if is_clear and "." not in path}
     types = {field.name: field.type for field in schema if is_known_type(field.type)}
     group, known = footer.row_group(row_group), dict[str, tuple[int, ...]]()
+    always_compressed = is_always_compressed(footer.created_by)
     for name in names:
         if name in leaves and name in types:
             line = _line(types[name], group.column(leaves[name]), columns.column(leaves[name]), group.num_rows)
-            known |= {} if line is None else {name: line}
-    return Known(list(known), [types[name] for name in known], np.array([*known.values()], np.int64).reshape(-1, 7))
+            known |= {} if line is None else {name: (*line, int(always_compressed))}
+    return Known(list(known), [types[name] for name in known], np.array([*known.values()], np.int64).reshape(-1, 10))
+
+
+def is_always_compressed(created_by: str | None) -> bool:
+    """Whether pages of version 2 are compressed although their headers deny it: by parquet-cpp, before Arrow 3.
+
+    Arrow decides the same way; see PARQUET-10353.
+    """
+    return (created_by or "").lower().split(" ")[0] == "parquet-cpp"
 
 
 def _line(
@@ -93,16 +104,69 @@ def _line(
         or nullable > 1
         or chunk.num_values != rows
         or chunk.file_path
-        or not _ENCODINGS.issuperset(chunk.encodings)
+        or not _ENCODINGS.issuperset(encodings := chunk.encodings)
     ):
         return None
     if nullable and not (chunk.is_stats_set and chunk.statistics.has_null_count and not chunk.statistics.null_count):
         return None
-    first = int(chunk.data_page_offset)
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
-        first = min(first, int(chunk.dictionary_page_offset))
+    first = first_byte(chunk)
     end = first + int(chunk.total_compressed_size)
-    return (first, end, rows, width, delivered, codec, int(nullable))
+    plain, coded = "PLAIN" in encodings, not _CODED.isdisjoint(encodings)
+    return (first, end, rows, width, delivered, codec, int(nullable), int(plain), int(coded))
+
+
+def first_byte(chunk: pq.ColumnChunkMetaData) -> int:
+    """Return where a column chunk begins, as Arrow finds it."""
+    first = int(chunk.data_page_offset)
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < first:
+        first = int(chunk.dictionary_page_offset)
+    return first
+
+
+class FalseClaim(NamedTuple):
+    """What a page header claims and its column chunk cannot keep.
+
+    Attributes:
+        line: Number of the column chunk among those that were checked.
+        reason: See `wrong_claim` in `kernels.c`.
+        offset: Where the header begins in the file.
+        claimed: What it claims.
+        most: What there can be.
+    """
+
+    line: int
+    reason: int
+    offset: int
+    claimed: int
+    most: int
+
+
+def check_pages(source: str | pa.Buffer, lines: npt.NDArray[np.int64]) -> FalseClaim | None:
+    """Walk over the page headers of column chunks, and return the first false claim, or None.
+
+    Args:
+        source: A path, or the file's bytes in memory.
+        lines: int64 ``[column chunks, 6]``, see `pages_check` in `kernels.c`.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    report = np.zeros(5, np.int64)
+    if isinstance(source, str):
+        file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            size = os.fstat(file).st_size
+            code = KERNELS.pages_check(file, None, size, lines.ctypes.data, len(lines), report.ctypes.data)
+        finally:
+            os.close(file)
+    else:
+        at, size = source.address, source.size
+        code = KERNELS.pages_check(-1, at, size, lines.ctypes.data, len(lines), report.ctypes.data)
+    if code == SYSTEM:
+        raise OSError("the system could not read the file")
+    if code == NO_MEMORY:
+        raise MemoryError
+    return FalseClaim(*report.tolist()) if code else None
 
 
 class NativeChunks:

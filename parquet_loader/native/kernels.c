@@ -1,9 +1,12 @@
 /* Column chunks of flat numbers and fixed-width bytes, decoded from their pages to contiguous values.
  *
- * One call decodes some rows of many column chunks, and needs nothing of Python's, so that a thread gives up its lock
- * once for all of them. What is not exactly as expected (nulls, other encodings, damage) ends in an error code: then
- * Arrow reads the row group instead, or says what is wrong with it. So nothing here has to explain anything, and
- * everything here has to look before it reads: every length in a file may be a lie.
+ * One call decodes some rows of many column chunks without the GIL. A page is accepted only if every level, run and
+ * length in it adds up exactly; anything else (nulls, other encodings, damage) ends in an error code, and Arrow decodes
+ * the column chunk or reports the error. So nothing here explains a fault, and every length is checked before it is
+ * used: each of them may be wrong.
+ *
+ * `pages_check` serves the chunks that Arrow decodes: it walks over their page headers before Arrow allocates the sizes
+ * that they claim.
  *
  * Values are little-endian in files and here; `library.py` loads this on such machines only.
  */
@@ -33,8 +36,9 @@ enum { IN_MEMORY, IN_FILE, CODED };  /* where a page's values are: plain, still 
 
 #define SLACK 64  /* bytes behind a buffer of ours that may be read, or written, in vain */
 #define BLOCK 1024  /* codes unpacked at a time */
-#define LONGEST_HEADER (1 << 16)
-#define MOST_PAGE_BYTES ((int64_t)1 << 31)
+#define LONGEST_HEADER (1 << 16)  /* of a page that is decoded here */
+#define LONGEST_ARROW_HEADER (1 << 24)  /* Arrow's own limit */
+#define MOST_PADDING 256  /* values behind the last one: runs come in groups of 8 values, DuckDB's in 256 */
 
 typedef struct {
   uint8_t *bytes;
@@ -61,6 +65,9 @@ typedef struct {
   int64_t rows;         /* rows behind the current page */
   int64_t width, out;   /* bytes of a value in the file, and of it the low ones that are delivered */
   int codec, optional;
+  int plain_pages, coded_pages;  /* the encodings of data pages that the footer names */
+  int always_compressed;  /* pages of version 2, whatever their headers say: old parquet-cpp, PARQUET-10353 */
+  int had_pages;        /* a data page was read */
   int64_t left;         /* values of the current page that are still to come */
   int kind;             /* where they are */
   int64_t place;        /* IN_FILE: of the next value */
@@ -109,11 +116,22 @@ typedef struct {
   int is_short, is_wrong;
 } Thrift;
 
+enum { V1 = 1, DICTIONARY = 2, V2 = 3 };  /* the structs in a page header that are read; 0 is the header itself */
+enum { KIND = 1, PLAIN_BYTES = 2, PAGE_BYTES = 3 };  /* fields of the header */
+enum { VALUES = 1, ENCODING = 2, LEVELS_ENCODING = 3 };  /* of V1, and but for the last of DICTIONARY */
+enum { V2_NULLS = 2, V2_ROWS = 3, V2_ENCODING = 4, V2_LEVELS_BYTES = 5, V2_REPETITION_BYTES = 6, V2_IS_COMPRESSED = 7 };
+
+/* A bit for each field that a reader of the format insists on; bit 0: the struct is there. */
+static const uint32_t REQUIRED[4] = {0xE, 0x1E, 0x6, 0x7E};
+
 typedef struct {
-  int64_t kind, plain_bytes, page_bytes, values, encoding, levels_encoding, nulls, levels_bytes, repetition_bytes;
+  int64_t fields[4][8];
+  uint32_t seen[4];
   int is_compressed;
   int64_t nbytes;
 } Header;
+
+#define DEEPEST 16  /* structs and lists in one another */
 
 static uint8_t thrift_byte(Thrift *t) {
   if (t->next >= t->stop) {
@@ -140,74 +158,109 @@ static int64_t thrift_int(Thrift *t) {
 }
 
 static void thrift_skip_bytes(Thrift *t, uint64_t nbytes) {
-  if (nbytes > LONGEST_HEADER) t->is_wrong = 1;
+  if (nbytes > LONGEST_ARROW_HEADER) t->is_wrong = 1;
   else if (nbytes > (uint64_t)(t->stop - t->next)) t->is_short = 1;
   else t->next += nbytes;
 }
 
-/* Reads the structs of a page header: depth 0 the header, 1 what it says of its kind, deeper ones are passed over. */
-static void thrift_struct(Thrift *t, Header *header, int depth, int body) {
-  int64_t field = 0;
-  while (!t->is_short && !t->is_wrong) {
-    uint8_t head = thrift_byte(t);
-    int type = head & 0x0F;
-    if (head == 0) return;
-    field = head >> 4 ? field + (head >> 4) : thrift_int(t);
-    if (type == 1 || type == 2) {
-      if (depth == 1 && body == 8 && field == 7) header->is_compressed = type == 1;
-    } else if (type == 3) {
-      thrift_byte(t);
-    } else if (type >= 4 && type <= 6) {
-      int64_t value = thrift_int(t);
-      if (depth == 0) {
-        if (field == 1) header->kind = value;
-        if (field == 2) header->plain_bytes = value;
-        if (field == 3) header->page_bytes = value;
-      } else if (depth == 1 && body == 5) {
-        if (field == 1) header->values = value;
-        if (field == 2) header->encoding = value;
-        if (field == 3) header->levels_encoding = value;
-      } else if (depth == 1 && body == 7) {
-        if (field == 1) header->values = value;
-        if (field == 2) header->encoding = value;
-      } else if (depth == 1 && body == 8) {
-        if (field == 1) header->values = value;
-        if (field == 2) header->nulls = value;
-        if (field == 4) header->encoding = value;
-        if (field == 5) header->levels_bytes = value;
-        if (field == 6) header->repetition_bytes = value;
-      }
-    } else if (type == 7) {
-      thrift_skip_bytes(t, 8);
-    } else if (type == 8) {
-      thrift_skip_bytes(t, thrift_varint(t));
-    } else if (type == 12 && depth < 8) {
-      thrift_struct(t, header, depth + 1, depth == 0 ? (int)field : 0);
-    } else {
-      t->is_wrong = 1;
-    }
+static void thrift_skip(Thrift *t, int type, int depth);
+
+/* Skips `count` elements of a container; a bool takes a byte there. */
+static void thrift_skip_elements(Thrift *t, uint64_t count, int type, int depth) {
+  for (uint64_t i = 0; i < count && !t->is_short && !t->is_wrong; i++) {
+    if (type == 1 || type == 2) thrift_byte(t);
+    else thrift_skip(t, type, depth);
   }
 }
 
-static int read_header(Group *group, const Column *column, Header *header) {
+static void thrift_skip(Thrift *t, int type, int depth) {
+  uint64_t count;
+  if (depth > DEEPEST) {
+    t->is_wrong = 1;
+    return;
+  }
+  switch (type) {
+    case 1: case 2: break;  /* a bool is in its type */
+    case 3: thrift_byte(t); break;
+    case 4: case 5: case 6: thrift_varint(t); break;
+    case 7: thrift_skip_bytes(t, 8); break;
+    case 8: thrift_skip_bytes(t, thrift_varint(t)); break;
+    case 9: case 10: {
+      uint8_t head = thrift_byte(t);
+      count = head >> 4 == 15 ? thrift_varint(t) : head >> 4;
+      thrift_skip_elements(t, count, head & 0x0F, depth + 1);
+      break;
+    }
+    case 11:
+      if (!(count = thrift_varint(t))) break;
+      uint8_t types = thrift_byte(t);
+      for (uint64_t i = 0; i < count && !t->is_short && !t->is_wrong; i++) {
+        thrift_skip_elements(t, 1, types >> 4, depth + 1);
+        thrift_skip_elements(t, 1, types & 0x0F, depth + 1);
+      }
+      break;
+    case 12:
+      while (!t->is_short && !t->is_wrong) {
+        uint8_t head = thrift_byte(t);
+        if (!(head & 0x0F)) return;
+        if (!(head >> 4)) thrift_int(t);
+        thrift_skip(t, head & 0x0F, depth + 1);
+      }
+      break;
+    default: t->is_wrong = 1;
+  }
+}
+
+/* Reads a struct of a page header as Thrift's own code does: a field of another type is skipped like one that is not
+ * known, of a repeated one the last counts, and a type of 0 ends the struct. `part`: which struct. */
+static void thrift_struct(Thrift *t, Header *header, int part) {
+  int64_t field = 0;
+  header->seen[part] |= 1;
+  while (!t->is_short && !t->is_wrong) {
+    uint8_t head = thrift_byte(t);
+    int type = head & 0x0F, inner;
+    if (type == 0) break;
+    field = head >> 4 ? field + (head >> 4) : thrift_int(t);
+    if (field < INT16_MIN || field > INT16_MAX) t->is_wrong = 1;
+    int is_known = field > 0 && field < 8 && REQUIRED[part] >> field & 1;
+    if (is_known && type == 5) {
+      int64_t value = thrift_int(t);
+      if (value < INT32_MIN || value > INT32_MAX) t->is_wrong = 1;
+      header->fields[part][field] = value;
+      header->seen[part] |= 1u << field;
+    } else if (part == V2 && field == V2_IS_COMPRESSED && (type == 1 || type == 2)) {
+      header->is_compressed = type == 1;
+    } else if (part == 0 && type == 12 && (inner = field == 5 ? V1 : field == 7 ? DICTIONARY : field == 8 ? V2 : 0)) {
+      thrift_struct(t, header, inner);
+    } else {
+      thrift_skip(t, type, 1);
+    }
+  }
+  if (!t->is_short && REQUIRED[part] & ~header->seen[part]) t->is_wrong = 1;
+}
+
+/* Reads the page header at byte `at` of a chunk that ends at byte `end`; OTHER: it is none, or longer than `most`. */
+static int read_header(Group *group, int64_t at, int64_t end, int64_t most, Header *header) {
   uint8_t first[128], *more = NULL;
   int code = OTHER;
-  for (int64_t nbytes = sizeof first; nbytes <= LONGEST_HEADER; nbytes *= 8) {
-    int64_t there = column->end - column->at < nbytes ? column->end - column->at : nbytes;
+  for (int64_t nbytes = sizeof first; nbytes <= most; nbytes *= 8) {
+    int64_t there = end - at < nbytes ? end - at : nbytes;
     if (nbytes > (int64_t)sizeof first) {
       free(more);
       if (!(more = malloc((size_t)nbytes))) return NO_MEMORY;
     }
     uint8_t *bytes = more ? more : first;
-    if ((code = fetch(group, column->at, there, bytes)) != OK) break;
+    if ((code = fetch(group, at, there, bytes)) != OK) break;
     Thrift t = {bytes, bytes + there, 0, 0};
-    *header = (Header){.kind = -1, .plain_bytes = -1, .page_bytes = -1, .values = -1, .encoding = -1,
-                       .levels_encoding = -1, .is_compressed = 1};
-    thrift_struct(&t, header, 0, 0);
+    *header = (Header){.is_compressed = 1};
+    thrift_struct(&t, header, 0);
     header->nbytes = t.next - bytes;
-    code = t.is_wrong || (t.is_short && there < nbytes) ? OTHER : OK;
-    if (t.is_wrong || !t.is_short) break;
+    if (!t.is_short) {
+      code = t.is_wrong ? OTHER : OK;
+      break;
+    }
     code = OTHER;
+    if (there < nbytes) break;
   }
   free(more);
   return code;
@@ -244,6 +297,7 @@ static int snappy(const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out
   Thrift length_of = {in, stop, 0, 0};
   uint64_t total = thrift_varint(&length_of);
   if (length_of.is_short || length_of.is_wrong || total != (uint64_t)out_bytes) return OTHER;
+  if (length_of.next - in > 5) return OTHER;  /* Snappy's own reader takes no more */
   in = length_of.next;
   while (in < stop) {
     uint8_t tag = *in++;
@@ -289,6 +343,7 @@ static int lz4_length(const uint8_t **in, const uint8_t *stop, uint64_t *length)
   return OK;
 }
 
+/* By the format the last 5 bytes are literals, and the last match begins 12 bytes before the end at least. */
 static int lz4(const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out_bytes) {
   const uint8_t *stop = in + in_bytes, *end = out + out_bytes;
   uint8_t *at = out;
@@ -297,21 +352,26 @@ static int lz4(const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out_by
     uint64_t length = token >> 4;
     if (length == 15 && lz4_length(&in, stop, &length)) return OTHER;
     if (copy_literal(&in, stop, &at, end, length)) return OTHER;
-    if (in == stop) break;  /* the last sequence has no match */
-    if (stop - in < 2) return OTHER;
+    if (in == stop) return at == end ? OK : OTHER;  /* the last sequence has no match */
+    if (stop - in < 2 || end - at < 12) return OTHER;
     uint64_t offset = (uint64_t)in[0] | (uint64_t)in[1] << 8;
     in += 2;
     length = token & 15;
     if (length == 15 && lz4_length(&in, stop, &length)) return OTHER;
     if (copy_match(&at, out, end, offset, length + 4)) return OTHER;
+    if (end - at < 5) return OTHER;
   }
-  return at == end ? OK : OTHER;
+  return OTHER;
 }
+
+/* The most bytes that a codec can give for one. */
+static int64_t most_expansion(int codec) { return codec == SNAPPY ? 64 : codec == LZ4_RAW ? 256 : 1; }
 
 /* Puts `out_bytes` of a page that takes `nbytes` in the file at `out`. */
 static int unpacked(Group *group, int codec, int64_t at, int64_t nbytes, uint8_t *out, int64_t out_bytes) {
   int code;
   if (codec == PLAIN_CODEC) return nbytes == out_bytes ? fetch(group, at, nbytes, out) : OTHER;
+  if (nbytes == 0) return OTHER;
   const uint8_t *in;
   if (group->base) {
     if (at < 0 || nbytes < 0 || at > group->size - nbytes) return ENDED;
@@ -325,33 +385,72 @@ static int unpacked(Group *group, int codec, int64_t at, int64_t nbytes, uint8_t
 
 /* ---- levels and codes: runs of one value, and of values packed by bits ---- */
 
-static int run_header(const uint8_t **next, const uint8_t *stop, uint64_t *header) {
+INLINE int run_header(const uint8_t **next, const uint8_t *stop, uint64_t *header) {
+  if (*next < stop && **next < 0x80) {  /* most of them are a byte */
+    *header = *(*next)++;
+    return OK;
+  }
   Thrift t = {*next, stop, 0, 0};
   *header = thrift_varint(&t);
   *next = t.next;
   return t.is_short || t.is_wrong ? OTHER : OK;
 }
 
-/* Whether the definition levels of a page say that no value is null. */
-static int all_defined(const uint8_t *next, const uint8_t *stop, int64_t values) {
-  while (values > 0) {
-    uint64_t header, count;
-    if (run_header(&next, stop, &header)) return 0;
-    count = header >> 1;
-    if (header & 1) {
-      if (count > (uint64_t)(stop - next)) return 0;
-      for (uint64_t byte = 0; byte < count && values > 0; byte++, values -= 8) {
-        uint8_t mask = values >= 8 ? 0xFF : (uint8_t)((1 << values) - 1);
-        if ((next[byte] & mask) != mask) return 0;
-      }
-      next += count;
-    } else {
-      if (next >= stop || *next++ != 1 || count == 0) return 0;
-      values = count > (uint64_t)values ? 0 : values - (int64_t)count;
-    }
-    if (count == 0) return 0;
+typedef struct {
+  int is_literal;
+  uint64_t count;       /* values, those behind the last one included */
+  const uint8_t *values;
+  uint32_t repeated;
+} Run;
+
+/* Reads the run at `next`, of which `values` are wanted; its bytes have to be there, and its values to fit into `bits`. */
+INLINE int read_run(const uint8_t **next, const uint8_t *stop, int64_t values, int bits, Run *run) {
+  uint64_t header;
+  if (run_header(next, stop, &header) || header >> 1 == 0) return OTHER;
+  uint64_t count = header >> 1, there = (uint64_t)(stop - *next);
+  run->is_literal = (int)(header & 1);
+  run->values = *next;
+  if (run->is_literal) {
+    if (count > ((uint64_t)values + MOST_PADDING - 1) / 8) return OTHER;
+    if (count * (uint64_t)bits > there) return OTHER;
+    *next += count * (uint64_t)bits;
+    run->count = count * 8;
+    return OK;
   }
-  return 1;
+  uint64_t nbytes = (uint64_t)(bits + 7) / 8;
+  if (count > (uint64_t)values || there < nbytes) return OTHER;
+  run->repeated = 0;
+  for (uint64_t i = 0; i < nbytes; i++) run->repeated |= (uint32_t)*(*next)++ << 8 * i;
+  run->count = count;
+  return bits == 32 || run->repeated >> bits == 0 ? OK : OTHER;
+}
+
+/* Whether runs give so many values of so many bits, and end with their bytes. */
+static int runs_add_up(const uint8_t *next, const uint8_t *stop, int64_t values, int bits) {
+  Run run;
+  while (values > 0) {
+    if (read_run(&next, stop, values, bits, &run)) return 0;
+    values -= (int64_t)run.count;
+  }
+  return next == stop;
+}
+
+/* Whether the definition levels of a page say that no value is null: 1 for each, and nothing behind them. */
+static int all_defined(const uint8_t *next, const uint8_t *stop, int64_t values) {
+  Run run;
+  while (values > 0) {
+    if (read_run(&next, stop, values, 1, &run)) return 0;
+    if (!run.is_literal && run.repeated != 1) return 0;
+    int64_t some = values < (int64_t)run.count ? values : (int64_t)run.count;
+    if (run.is_literal) {
+      for (int64_t i = 0; i < some; i += 8) {
+        uint8_t mask = some - i >= 8 ? 0xFF : (uint8_t)((1 << (some - i)) - 1);
+        if ((run.values[i / 8] & mask) != mask) return 0;
+      }
+    }
+    values -= some;
+  }
+  return next == stop;
 }
 
 INLINE void unpack_bits(const uint8_t *in, uint32_t *out, int64_t count, const int bits) {
@@ -407,33 +506,22 @@ FOR_EACH_TARGET static void look_up(
   FOR_WIDTH(width, LOOK_UP)
 }
 
-static int begin_run(Column *column) {
-  uint64_t header;
-  if (run_header(&column->next, column->stop, &header) || header >> 1 == 0) return OTHER;
-  uint64_t count = header >> 1, there = (uint64_t)(column->stop - column->next);
-  column->is_literal = (int)(header & 1);
+static int begin_run(Column *column, int64_t values) {
+  Run run;
+  if (read_run(&column->next, column->stop, values, column->bits, &run)) return OTHER;
+  column->is_literal = run.is_literal;
+  column->run = run.values;
+  column->repeated = run.repeated;
   column->run_done = 0;
-  if (column->is_literal) {
-    /* The last group may lack the bytes behind the last value. */
-    uint64_t nbytes = column->bits && count > there ? there : count * (uint64_t)column->bits;
-    column->run_left = count > MOST_PAGE_BYTES ? MOST_PAGE_BYTES : (int64_t)count * 8;
-    column->run = column->next;
-    column->next += nbytes > there ? there : nbytes;
-    return OK;
-  }
-  int nbytes = (column->bits + 7) / 8;
-  if (there < (uint64_t)nbytes) return OTHER;
-  column->repeated = 0;
-  memcpy(&column->repeated, column->next, (size_t)nbytes);
-  column->next += nbytes;
-  column->run_left = count > INT64_MAX ? INT64_MAX : (int64_t)count;
-  return (int64_t)column->repeated < column->entries ? OK : OTHER;
+  column->run_left = (int64_t)run.count;
+  return run.is_literal || (int64_t)run.repeated < column->entries ? OK : OTHER;
 }
 
 static int look_up_rows(Column *column, int64_t rows, uint8_t *out) {
   uint32_t codes[BLOCK + 8];
+  int64_t values = column->left;
   while (rows > 0) {
-    if (column->run_left == 0 && begin_run(column)) return OTHER;
+    if (column->run_left == 0 && begin_run(column, values)) return OTHER;
     int64_t some = rows < column->run_left ? rows : column->run_left;
     if (!out) {
       /* passed over */
@@ -449,7 +537,7 @@ static int look_up_rows(Column *column, int64_t rows, uint8_t *out) {
     } else {
       fill(column->dictionary.bytes + column->repeated * column->out, column->out, some, out);
     }
-    column->run_done += some, column->run_left -= some, rows -= some;
+    column->run_done += some, column->run_left -= some, rows -= some, values -= some;
     if (out) out += some * column->out;
   }
   return OK;
@@ -458,48 +546,62 @@ static int look_up_rows(Column *column, int64_t rows, uint8_t *out) {
 /* ---- pages ---- */
 
 static int read_dictionary(Group *group, Column *column, const Header *header) {
-  int is_plain = header->encoding == PLAIN || header->encoding == PLAIN_DICTIONARY;
-  int64_t nbytes = header->values * column->width;
+  int64_t encoding = header->fields[DICTIONARY][ENCODING], values = header->fields[DICTIONARY][VALUES];
+  int64_t nbytes = values * column->width, page_bytes = header->fields[0][PAGE_BYTES];
   int code;
-  if (column->entries >= 0 || !is_plain || header->plain_bytes != nbytes) return OTHER;
+  if (!header->seen[DICTIONARY] || column->entries >= 0 || column->had_pages || values < 0) return OTHER;
+  if ((encoding != PLAIN && encoding != PLAIN_DICTIONARY) || header->fields[0][PLAIN_BYTES] != nbytes) return OTHER;
+  if (nbytes > page_bytes * most_expansion(column->codec)) return OTHER;
   if ((code = reserve(&column->dictionary, nbytes))) return code;
   int64_t at = column->at + header->nbytes;
-  if ((code = unpacked(group, column->codec, at, header->page_bytes, column->dictionary.bytes, nbytes))) return code;
+  if ((code = unpacked(group, column->codec, at, page_bytes, column->dictionary.bytes, nbytes))) return code;
   if (column->out < column->width)
-    narrow(column->dictionary.bytes, column->width, header->values, column->out, column->dictionary.bytes);
-  column->entries = header->values;
+    narrow(column->dictionary.bytes, column->width, values, column->out, column->dictionary.bytes);
+  column->entries = values;
   return OK;
 }
 
 static int begin_page(Group *group, Column *column, const Header *header) {
-  int64_t at = column->at + header->nbytes, values = header->values, levels = 0;
-  int codec = header->is_compressed ? column->codec : PLAIN_CODEC, code;
-  if (values > column->rows) return OTHER;
-  if (header->plain_bytes > values * (column->width + 8) + LONGEST_HEADER) return OTHER;
-  int is_coded = header->encoding == RLE_DICTIONARY || header->encoding == PLAIN_DICTIONARY;
-  if (!is_coded && header->encoding != PLAIN) return OTHER;
-  int has_levels = header->kind == DATA_PAGE ? column->optional : header->levels_bytes > 0;
-  if (header->kind == DATA_PAGE_V2) {
-    levels = header->levels_bytes;
-    if (header->nulls || header->repetition_bytes || levels < 0 || levels > header->page_bytes) return OTHER;
-    if (levels > header->plain_bytes) return OTHER;
-  } else if (column->optional && header->levels_encoding != RLE) {
+  int is_second = header->fields[0][KIND] == DATA_PAGE_V2, part = is_second ? V2 : V1, code;
+  const int64_t *fields = header->fields[part];
+  int64_t at = column->at + header->nbytes, values = fields[VALUES], levels = 0;
+  int64_t page_bytes = header->fields[0][PAGE_BYTES], plain_bytes = header->fields[0][PLAIN_BYTES];
+  int64_t encoding = fields[is_second ? V2_ENCODING : ENCODING];
+  int is_coded = encoding == RLE_DICTIONARY || encoding == PLAIN_DICTIONARY;
+  int codec = !is_second || header->is_compressed || column->always_compressed ? column->codec : PLAIN_CODEC;
+  if (!header->seen[part] || values <= 0 || values > column->rows) return OTHER;
+  if (!(is_coded ? column->coded_pages : encoding == PLAIN && column->plain_pages)) return OTHER;
+  if (plain_bytes > values * (column->width + 8) + LONGEST_HEADER) return OTHER;
+  if (plain_bytes > page_bytes * most_expansion(codec)) return OTHER;
+  if (is_second) {
+    levels = fields[V2_LEVELS_BYTES];
+    if (fields[V2_NULLS] || fields[V2_ROWS] != values || fields[V2_REPETITION_BYTES]) return OTHER;
+    if (levels < 0 || levels > page_bytes || levels > plain_bytes || !levels != !column->optional) return OTHER;
+  } else if (column->optional && fields[LEVELS_ENCODING] != RLE) {
     return OTHER;
   }
+  column->had_pages = 1;
   column->rows -= values;
   column->left = values;
+  /* The last page ends with the chunk. */
+  if (column->rows == 0 && at + page_bytes != column->end) return OTHER;
+  if (levels) {
+    if ((code = reserve(&column->page, levels)) || (code = fetch(group, at, levels, column->page.bytes))) return code;
+    if (!all_defined(column->page.bytes, column->page.bytes + levels, values)) return OTHER;
+  }
+  int64_t nbytes = plain_bytes - levels;
+  int has_levels = !is_second && column->optional;
   if (codec == PLAIN_CODEC && !is_coded && !has_levels && column->out == column->width && !group->base) {
-    if (header->page_bytes != header->plain_bytes || header->page_bytes != values * column->width) return OTHER;
+    if (page_bytes != plain_bytes || nbytes != values * column->width) return OTHER;
     column->kind = IN_FILE;
-    column->place = at;
+    column->place = at + levels;
     return OK;
   }
-  int64_t nbytes = header->plain_bytes - levels;
   if ((code = reserve(&column->page, nbytes))) return code;
-  if ((code = unpacked(group, codec, at + levels, header->page_bytes - levels, column->page.bytes, nbytes))) return code;
+  if ((code = unpacked(group, codec, at + levels, page_bytes - levels, column->page.bytes, nbytes))) return code;
   column->next = column->page.bytes;
   column->stop = column->next + nbytes;
-  if (header->kind == DATA_PAGE && has_levels) {
+  if (has_levels) {
     uint32_t length;
     if (nbytes < 4) return OTHER;
     memcpy(&length, column->next, 4);
@@ -516,21 +618,21 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   column->run_left = 0;
   if (column->entries < 0 || column->next >= column->stop) return OTHER;
   column->bits = *column->next++;
-  return column->bits <= 32 ? OK : OTHER;
+  return column->bits <= 32 && runs_add_up(column->next, column->stop, values, column->bits) ? OK : OTHER;
 }
 
 static int next_page(Group *group, Column *column) {
   Header header;
   int code;
   if (column->at >= column->end) return ENDED;
-  if ((code = read_header(group, column, &header))) return code;
+  if ((code = read_header(group, column->at, column->end, LONGEST_HEADER, &header))) return code;
+  int64_t page_bytes = header.fields[0][PAGE_BYTES], kind = header.fields[0][KIND];
   int64_t room = column->end - column->at - header.nbytes;
-  if (header.page_bytes < 0 || header.page_bytes > room || header.plain_bytes < 0) return OTHER;
-  if (header.plain_bytes > MOST_PAGE_BYTES || header.values < 0 || header.values > MOST_PAGE_BYTES) return OTHER;
-  if (header.kind == DICTIONARY_PAGE) code = read_dictionary(group, column, &header);
-  else if (header.kind == DATA_PAGE || header.kind == DATA_PAGE_V2) code = begin_page(group, column, &header);
+  if (page_bytes < 0 || page_bytes > room || header.fields[0][PLAIN_BYTES] < 0) return OTHER;
+  if (kind == DICTIONARY_PAGE) code = read_dictionary(group, column, &header);
+  else if (kind == DATA_PAGE || kind == DATA_PAGE_V2) code = begin_page(group, column, &header);
   else code = OTHER;
-  column->at += header.nbytes + header.page_bytes;
+  column->at += header.nbytes + page_bytes;
   return code;
 }
 
@@ -607,17 +709,19 @@ INLINE void copy_row(const uint8_t *in, int64_t width, uint8_t *out) {
 /* Of the source that this was compiled from. */
 const char *kernels_digest(void) { return DIGEST; }
 
-/* Column chunks to be read forward. Each of `count` lines of 7 numbers says: first byte in the file, byte behind the
- * last, rows, bytes of a value, bytes of it to deliver, codec, whether there may be nulls. NULL: no memory. */
+/* Column chunks to be read forward. Each of `count` lines of 10 numbers says: first byte in the file, byte behind the
+ * last, rows, bytes of a value, bytes of it to deliver, codec, whether there may be nulls, whether data pages may be
+ * plain, and coded, whether pages of version 2 are always compressed. NULL: no memory. */
 void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
   Group *group = calloc(1, sizeof(Group) + (size_t)count * sizeof(Column));
   if (!group) return NULL;
   group->file = file, group->base = base, group->size = size, group->count = count;
-  for (int64_t i = 0; i < count; i++, lines += 7) {
+  for (int64_t i = 0; i < count; i++, lines += 10) {
     Column *column = &group->columns[i];
     column->at = lines[0], column->end = lines[1], column->rows = lines[2];
     column->width = lines[3], column->out = lines[4];
     column->codec = (int)lines[5], column->optional = (int)lines[6];
+    column->plain_pages = (int)lines[7], column->coded_pages = (int)lines[8], column->always_compressed = (int)lines[9];
     column->entries = -1;
   }
   return group;
@@ -637,6 +741,54 @@ int chunks_read(void *chunks, int64_t rows, uint8_t *const *outs) {
       hand_over(&column->page, &group->page);
       hand_over(&column->dictionary, &group->dictionary);
       column->entries = -1;
+    }
+  }
+  return OK;
+}
+
+enum { NO_HEADER = 1, LONGER_THAN_CHUNK, LARGER_THAN_CODEC, LARGER_THAN_FOOTER, TOO_MANY_ENTRIES, TOO_MANY_VALUES };
+
+/* Returns which claim of a page header its chunk cannot keep, or 0; `said` gets what it claims and what there is. See
+ * `pages_check`. */
+static int64_t wrong_claim(const Header *header, const int64_t *line, int64_t room, int64_t *said) {
+  int64_t values = line[2], expansion = line[4], largest = line[5];
+  int64_t kind = header->fields[0][KIND], page_bytes = header->fields[0][PAGE_BYTES];
+  int64_t plain_bytes = header->fields[0][PLAIN_BYTES];
+  if ((said[0] = page_bytes) < 0 || page_bytes > (said[1] = room)) return LONGER_THAN_CHUNK;
+  said[0] = plain_bytes;
+  if (plain_bytes < 0) return LARGER_THAN_CODEC;
+  if (expansion > 1 && plain_bytes > (said[1] = page_bytes * expansion)) return LARGER_THAN_CODEC;
+  if (expansion != 1 && plain_bytes > (said[1] = largest)) return LARGER_THAN_FOOTER;
+  if (kind == DICTIONARY_PAGE) {
+    said[0] = header->fields[DICTIONARY][VALUES];
+    said[1] = (expansion == 1 ? page_bytes : plain_bytes) / (line[3] > 1 ? line[3] : 1);
+    return said[0] < 0 || said[0] > said[1] ? TOO_MANY_ENTRIES : 0;
+  }
+  if (kind == DATA_PAGE || kind == DATA_PAGE_V2) {
+    said[0] = header->fields[kind == DATA_PAGE ? V1 : V2][VALUES];
+    if (said[0] < 0 || said[0] > (said[1] = values)) return TOO_MANY_VALUES;
+  }
+  return 0;
+}
+
+/* Walks over the page headers of column chunks, as far as Arrow would read them. Each of `count` lines of 6 numbers
+ * says: first byte in the file, byte behind the last that Arrow may read, values, least bytes of a dictionary's entry,
+ * bytes that the codec gives at most for one (1: there is none, 0: not known), bytes that a page may take decompressed.
+ * OTHER: a header claims more than its chunk can keep; `report` gets the line's number, what is wrong, the header's
+ * place, what it claims, and what there is. */
+int pages_check(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count, int64_t *report) {
+  Group group = {.file = file, .base = base, .size = size};
+  for (int64_t i = 0; i < count; i++, lines += 6) {
+    int64_t at = lines[0], end = lines[1] < size ? lines[1] : size, left = lines[2];
+    while (left > 0 && at < end) {
+      Header header;
+      int code = read_header(&group, at, end, LONGEST_ARROW_HEADER, &header);
+      report[0] = i, report[1] = NO_HEADER, report[2] = at, report[3] = report[4] = 0;
+      if (code) return code;
+      if ((report[1] = wrong_claim(&header, lines, end - at - header.nbytes, report + 3))) return OTHER;
+      int64_t kind = header.fields[0][KIND];
+      if (kind == DATA_PAGE || kind == DATA_PAGE_V2) left -= header.fields[kind == DATA_PAGE ? V1 : V2][VALUES];
+      at += header.nbytes + header.fields[0][PAGE_BYTES];
     }
   }
   return OK;

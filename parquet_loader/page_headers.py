@@ -1,0 +1,397 @@
+"""Page headers: parsed, and checked against their column chunk before Arrow allocates the sizes that they claim.
+
+A page header says how many bytes its page takes in the file, how many decompressed, and how many values it holds. Arrow
+allocates these sizes before it finds that the chunk is shorter. So the headers of a chunk that Arrow is to decode are
+read first, by the kernels if they were compiled, and a false claim is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parquet_loader import native
+from parquet_loader.native import FalseClaim, first_byte
+from parquet_loader.types import IntArray
+
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
+
+_FIRST_LOOK_BYTES = 128
+_LONGEST_HEADER_BYTES = 2**24  # Arrow's own limit
+_DEEPEST = 16
+
+# Arrow reads so far behind a column chunk: old versions of parquet-cpp left the header of its dictionary page out of
+# its length (PARQUET-816).
+_BEHIND_CHUNK_BYTES = 100
+
+# The most bytes that one compressed byte can stand for, by the formats of the codecs; Brotli and others know no bound.
+_EXPANSION = {"UNCOMPRESSED": 1, "SNAPPY": 64, "LZ4": 256, "LZ4_HADOOP": 256, "GZIP": 1040, "ZSTD": 2**15}
+# Smaller pages are read whatever the footer says: some writers get `total_uncompressed_size` wrong.
+_SMALL_PAGE_BYTES = 16 * 2**20
+_ENTRY_BYTES = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
+
+
+class Reason(IntEnum):
+    """Why a claim is false; the same numbers as in `kernels.c`."""
+
+    NO_HEADER = 1
+    LONGER_THAN_CHUNK = 2
+    LARGER_THAN_CODEC = 3
+    LARGER_THAN_FOOTER = 4
+    TOO_MANY_ENTRIES = 5
+    TOO_MANY_VALUES = 6
+
+
+_MESSAGES = {
+    Reason.NO_HEADER: "there is no page header at byte {at}",
+    Reason.LONGER_THAN_CHUNK: "the page header at byte {at} claims {claimed} bytes, its column chunk has {most} left",
+    Reason.LARGER_THAN_CODEC: (
+        "the page header at byte {at} claims {claimed} bytes when decompressed, its codec gives {most} at most"
+    ),
+    Reason.LARGER_THAN_FOOTER: (
+        "the page header at byte {at} claims {claimed} bytes when decompressed, the footer allows {most}"
+    ),
+    Reason.TOO_MANY_ENTRIES: (
+        "the page header at byte {at} claims {claimed} dictionary entries, its bytes can hold {most}"
+    ),
+    Reason.TOO_MANY_VALUES: "the page header at byte {at} claims {claimed} values, its column chunk has {most}",
+}
+
+
+class FalseClaimError(ValueError):
+    """A page header claims more than its column chunk can hold; the message says what."""
+
+    def __init__(self, claim: FalseClaim) -> None:
+        super().__init__(
+            _MESSAGES[Reason(claim.reason)].format(at=claim.offset, claimed=claim.claimed, most=claim.most)
+        )
+
+
+class ChunkBounds(NamedTuple):
+    """What the page headers of a column chunk may claim.
+
+    Attributes:
+        first: The chunk's first byte in the file.
+        end: The byte behind the last that Arrow may read.
+        values: Values, nulls included.
+        entry_bytes: The least that an entry of the dictionary takes.
+        expansion: The most bytes that one compressed byte can stand for; 1 without a codec, 0 if there is no bound.
+        largest_bytes: The most that a page may take when it is decompressed.
+    """
+
+    first: int
+    end: int
+    values: int
+    entry_bytes: int
+    expansion: int
+    largest_bytes: int
+
+
+def chunk_bounds(footer: pq.FileMetaData, row_group: int, leaves: Iterable[int]) -> IntArray:
+    """Return the `ChunkBounds` of leaf columns of a row group as int64 ``[leaves, 6]``."""
+    group, schema, lines = footer.row_group(row_group), pq.ParquetSchema(footer), list[ChunkBounds]()
+    for leaf in leaves:
+        chunk = group.column(leaf)
+        type_, compressed = chunk.physical_type, int(chunk.total_compressed_size)
+        entry_bytes = schema.column(leaf).length if type_ == "FIXED_LEN_BYTE_ARRAY" else _ENTRY_BYTES.get(type_, 1)
+        largest = max(_SMALL_PAGE_BYTES, int(chunk.total_uncompressed_size))
+        first = first_byte(chunk)
+        end = min(first + compressed, 2**62) + _BEHIND_CHUNK_BYTES
+        expansion = _EXPANSION.get(chunk.compression, 0)
+        lines.append(ChunkBounds(first, end, chunk.num_values, max(entry_bytes, 1), expansion, largest))
+    return np.array(lines, np.int64).reshape(-1, 6)
+
+
+def check_pages(source: str | pa.Buffer, bounds: IntArray) -> None:
+    """Read the page headers of column chunks, and check what they claim.
+
+    Args:
+        source: A path, or the file's bytes in memory.
+        bounds: See `chunk_bounds`.
+
+    Raises:
+        FalseClaimError: a page header claims more than its chunk can hold.
+        OSError: the file cannot be read.
+    """
+    if native.IS_BUILT:
+        claim = native.check_pages(source, np.ascontiguousarray(bounds))
+        if claim is not None:
+            raise FalseClaimError(claim)
+        return
+    if not isinstance(source, str):
+        memory = memoryview(source)
+        for walk in walks(bounds, len(memory)):
+            while not walk.is_done:
+                walk.take_header(memory[walk.at : walk.end])
+        return
+    file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        for walk in walks(bounds, os.fstat(file).st_size):
+            nbytes = _FIRST_LOOK_BYTES
+            while not walk.is_done:
+                data = os.pread(file, min(nbytes, walk.end - walk.at), walk.at)
+                is_taken = walk.take_header(data)
+                nbytes = _FIRST_LOOK_BYTES if is_taken else nbytes * 8
+    finally:
+        os.close(file)
+
+
+class HeaderWalk:
+    """Goes from page header to page header of a column chunk, as far as Arrow would, and checks what they claim.
+
+    Args:
+        number: Of the chunk among those that are checked.
+        bounds: What its headers may claim.
+        file_bytes: The file's length.
+
+    Attributes:
+        at: Where the next header begins.
+        end: The byte behind the last that Arrow may read.
+    """
+
+    def __init__(self, number: int, bounds: ChunkBounds, file_bytes: int) -> None:
+        self._number, self._bounds = number, bounds
+        self._values_left = bounds.values
+        self._partial = b""
+        self.at, self.end = bounds.first, min(bounds.end, file_bytes)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether Arrow would read no further."""
+        return self._values_left <= 0 or not 0 <= self.at < self.end
+
+    def take_header(self, data: bytes | memoryview) -> bool:
+        """Check the header at `at`, with which `data` begins, and go to the next; False: it takes more than `data`.
+
+        Raises:
+            FalseClaimError: there is no header, or a false one.
+        """
+        header = None
+        for nbytes in (_FIRST_LOOK_BYTES, _LONGEST_HEADER_BYTES):
+            try:
+                header = page_header(bytes(data[:nbytes]))
+                break
+            except IndexError:  # it goes on
+                continue
+            except ValueError:
+                raise self._false(Reason.NO_HEADER) from None
+        if header is None:
+            if len(data) >= min(_LONGEST_HEADER_BYTES, self.end - self.at):
+                raise self._false(Reason.NO_HEADER)
+            return False
+        self._check(header)
+        if header.kind in (DATA_PAGE, DATA_PAGE_V2):
+            self._values_left -= header.values
+        self.at += header.nbytes + header.page_bytes
+        return True
+
+    def feed(self, start: int, data: memoryview) -> None:
+        """Check the headers in the chunk's bytes from `start` on, which come in order. Raises as `take_header`."""
+        partial = self._partial
+        if partial:
+            if start != self.at + len(partial):
+                return  # read anew
+            start, data = self.at, memoryview(partial + bytes(data))
+        self._partial = b""
+        while not self.is_done and start <= self.at < start + len(data):
+            rest = data[self.at - start : self.end - start]
+            if not self.take_header(rest):
+                self._partial = bytes(rest)
+                return
+
+    def _check(self, header: PageHeader) -> None:
+        bounds, room = self._bounds, self.end - self.at - header.nbytes
+        plain_bytes = header.plain_bytes
+        if not 0 <= header.page_bytes <= room:
+            raise self._false(Reason.LONGER_THAN_CHUNK, header.page_bytes, room)
+        by_codec = header.page_bytes * bounds.expansion
+        if plain_bytes < 0 or (bounds.expansion > 1 and plain_bytes > by_codec):
+            raise self._false(Reason.LARGER_THAN_CODEC, plain_bytes, by_codec)
+        if bounds.expansion != 1 and plain_bytes > bounds.largest_bytes:
+            raise self._false(Reason.LARGER_THAN_FOOTER, plain_bytes, bounds.largest_bytes)
+        if header.kind == DICTIONARY_PAGE:
+            entries = (header.page_bytes if bounds.expansion == 1 else plain_bytes) // bounds.entry_bytes
+            if not 0 <= header.values <= entries:
+                raise self._false(Reason.TOO_MANY_ENTRIES, header.values, entries)
+        elif header.kind in (DATA_PAGE, DATA_PAGE_V2) and not 0 <= header.values <= bounds.values:
+            raise self._false(Reason.TOO_MANY_VALUES, header.values, bounds.values)
+
+    def _false(self, reason: int, claimed: int = 0, most: int = 0) -> FalseClaimError:
+        return FalseClaimError(FalseClaim(self._number, reason, self.at, claimed, most))
+
+
+def walks(bounds: IntArray, file_bytes: int) -> list[HeaderWalk]:
+    """Return a walk for each column chunk."""
+    return [HeaderWalk(n, ChunkBounds(*line), file_bytes) for n, line in enumerate(bounds.tolist())]
+
+
+class FeedCheck:
+    """Checks the page headers of column chunks that are read forward, in the bytes that are read.
+
+    Args:
+        bounds: See `chunk_bounds`.
+        file_bytes: The file's length.
+    """
+
+    def __init__(self, bounds: IntArray, file_bytes: int) -> None:
+        self._walks = sorted(walks(bounds, file_bytes), key=lambda walk: walk.at)
+        self._starts: Sequence[int] = [walk.at for walk in self._walks]
+
+    def __call__(self, start: int, data: npt.NDArray[np.uint8]) -> None:
+        """Check the headers in bytes of the file from `start` on. Raises as `HeaderWalk.take_header`."""
+        number = bisect_right(self._starts, start) - 1
+        if number >= 0:
+            self._walks[number].feed(start, memoryview(data.data))
+
+
+class PageHeader(NamedTuple):
+    """A page header.
+
+    Attributes:
+        nbytes: Its own length.
+        kind: Kind of page: 0 a data page, 2 a dictionary, 3 a data page of version 2.
+        plain_bytes, page_bytes: Bytes of the page before and after compression.
+        values: Values, nulls included; entries of a dictionary; 0 for other kinds of page.
+        encoding: 0 is plain; -1: it is not said.
+        nulls, rows, levels_bytes, repetition_bytes: What a data page of version 2 says besides, 0 for other pages.
+    """
+
+    nbytes: int
+    kind: int
+    plain_bytes: int
+    page_bytes: int
+    values: int = 0
+    encoding: int = -1
+    nulls: int = 0
+    rows: int = 0
+    levels_bytes: int = 0
+    repetition_bytes: int = 0
+
+
+# By struct in a page header, 0 the header itself: the int32 fields that a reader of the format insists on.
+_REQUIRED = {0: {1, 2, 3}, 5: {1, 2, 3, 4}, 7: {1, 2}, 8: {1, 2, 3, 4, 5, 6}}
+_STRUCT_OF = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}
+
+
+def page_header(data: bytes) -> PageHeader:
+    """Return the page header at the beginning of `data`, in Thrift's compact protocol.
+
+    It is read as Thrift's own code does: a field of another type is skipped like one that is not known.
+
+    Raises:
+        IndexError: the header is longer than the data.
+        ValueError: it is none.
+    """
+    reader = _Compact(data)
+    structs: dict[int, dict[int, int]] = {}
+    reader.read_struct(0, structs)
+    top = structs[0]
+    body = structs.get(_STRUCT_OF.get(top[1], -1))
+    if body is None:
+        return PageHeader(reader.position, top[1], top[2], top[3])
+    if top[1] == DATA_PAGE_V2:
+        return PageHeader(reader.position, top[1], top[2], top[3], body[1], body[4], body[2], body[3], body[5], body[6])
+    return PageHeader(reader.position, top[1], top[2], top[3], body[1], body[2])
+
+
+class _Compact:
+    """Reads Thrift's compact protocol, as far as page headers need it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.position = 0
+
+    def read_struct(self, part: int, structs: dict[int, dict[int, int]]) -> None:
+        """Read the int32 fields of a struct of a page header, and of the structs in it; of repeated ones the last."""
+        fields, required = structs.setdefault(part, {}), _REQUIRED[part]
+        for number, type_ in self._fields():
+            if not -(2**15) <= number < 2**15:
+                raise ValueError("a field's number of more than 16 bits")
+            if type_ == 5 and number in required:
+                value = self._zigzag()
+                if not -(2**31) <= value < 2**31:
+                    raise ValueError("a number of more than 32 bits")
+                fields[number] = value
+            elif type_ == 12 and part == 0 and number != 0 and number in _REQUIRED:
+                self.read_struct(number, structs)
+            else:
+                self._skip(type_)
+        if not required <= fields.keys():
+            raise ValueError("a page header lacks a field")
+
+    def _fields(self) -> Any:
+        number = 0
+        while (head := self._byte()) & 0x0F:  # a type of 0 ends a struct
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            yield number, head & 0x0F
+
+    def _byte(self) -> int:
+        value = self._data[self.position]
+        self.position += 1
+        return value
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & (2**64 - 1)
+            shift += 7
+            if shift > 63:
+                raise ValueError("a number of more than 64 bits")
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def _skip_bytes(self, nbytes: int) -> None:
+        if nbytes > _LONGEST_HEADER_BYTES:
+            raise ValueError("a field larger than a header may be")
+        self.position += nbytes
+        if self.position > len(self._data):
+            raise IndexError
+
+    def _skip(self, type_: int, depth: int = 1) -> None:
+        if depth > _DEEPEST:
+            raise ValueError("structs too deep in one another")
+        match type_:
+            case 1 | 2:  # a bool is in its type
+                pass
+            case 3:
+                self._byte()
+            case 4 | 5 | 6:
+                self._varint()
+            case 7:
+                self._skip_bytes(8)
+            case 8:
+                self._skip_bytes(self._varint())
+            case 9 | 10:
+                head = self._byte()
+                self._skip_elements(self._varint() if head >> 4 == 15 else head >> 4, (head & 0x0F,), depth)
+            case 11:
+                count = self._varint()
+                if count:
+                    types = self._byte()
+                    self._skip_elements(count, (types >> 4, types & 0x0F), depth)
+            case 12:
+                for _, inner in self._fields():
+                    self._skip(inner, depth + 1)
+            case _:
+                raise ValueError(f"a field of type {type_} in a page header")
+
+    def _skip_elements(self, count: int, types: tuple[int, ...], depth: int) -> None:
+        for _ in range(min(count, _LONGEST_HEADER_BYTES + 1)):
+            for type_ in types:
+                if type_ in (1, 2):
+                    self._byte()  # a bool takes a byte in a container
+                else:
+                    self._skip(type_, depth + 1)
