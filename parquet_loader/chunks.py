@@ -18,6 +18,7 @@ from parquet_loader.filesystem import is_local
 from parquet_loader.footers import paths_of, schema_of
 from parquet_loader.native import IS_BUILT, Known, NativeChunks, known_chunks
 from parquet_loader.options import ReadOptions, RemoteOptions
+from parquet_loader.page_headers import FeedCheck, check_pages, chunk_bounds
 from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
 from parquet_loader.places import Places, bytes_kept
 from parquet_loader.ranges import ByteRange, chunk_ranges, row_group_ranges, selected
@@ -61,6 +62,7 @@ class Chunks:
         self._options = options
         self._columns_of = columns_of
         self._leaves_of: dict[int, Sequence[int]] = {}
+        self._bounds = Places[tuple[int, tuple[str, ...]], IntArray]()
         self._known = Places[tuple[int, tuple[str, ...]], Known]()
         self._pages = Places[tuple[int, tuple[str, ...]], dict[str, RawPages]]()
         self.cache: RowGroupCache | None = None
@@ -192,12 +194,18 @@ class Chunks:
         return self.cache.figures if before is None else self.cache.figures.since(before)
 
     def open(self, row_group: int, columns: Sequence[str], copy: Copy = None) -> pq.ParquetFile:
-        """Return a row group's file, or the copy of it, opened to read these columns; whoever asks closes it."""
+        """Return a row group's file, or the copy of it, opened to read these columns; whoever asks closes it.
+
+        Raises:
+            FalseClaimError: a page header claims more than its column chunk can hold; Arrow would allocate that much.
+        """
         file = int(self._snapshot.row_group_file[row_group])
         is_fetched = isinstance(copy, pa.Buffer)
         opened = pa.BufferReader(copy) if is_fetched else copy
         if self._snapshot.remote is not None and (copy is None or isinstance(copy, FromStore)):
             opened = self._streamed(row_group, columns, STREAMED_BYTES if copy is None else copy.held_bytes)
+        else:
+            check_pages(copy or self._snapshot.files[file].path, self._chunk_bounds(row_group, columns))
         maps = self._options.memory_map and (isinstance(copy, str) or self._snapshot.remote is None)
         return pq.ParquetFile(
             opened or self._snapshot.files[file].path,
@@ -216,7 +224,17 @@ class Chunks:
         self.ranges(row_group, footer, remote.options, columns)  # says what is wrong with them
         chunks = chunk_ranges(footer, int(self._snapshot.row_group_number[row_group]), columns, file.size_bytes)
         fetch_into, request_bytes = partial(remote.fetch_into, file), int(remote.options.request_bytes)
-        return pa.PythonFile(StreamedFile(fetch_into, file.size_bytes, chunks, most_bytes, request_bytes), mode="r")
+        check = FeedCheck(self._chunk_bounds(row_group, columns), file.size_bytes)
+        streamed = StreamedFile(fetch_into, file.size_bytes, chunks, most_bytes, request_bytes, check)
+        return pa.PythonFile(streamed, mode="r")
+
+    def _chunk_bounds(self, row_group: int, columns: Sequence[str]) -> IntArray:
+        def find() -> IntArray:
+            footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
+            leaves = selected(paths_of(footer), columns)
+            return chunk_bounds(footer, int(self._snapshot.row_group_number[row_group]), leaves)
+
+        return self._bounds.of((row_group, tuple(columns)), find, lambda _: bytes_kept(len(columns)))
 
     @contextmanager
     def raw(

@@ -61,6 +61,7 @@ class StreamedFile:
         chunks: The column chunks that are read.
         held_bytes: What may lie in memory; each column takes twice 64 KiB at least.
         request_bytes: The largest part.
+        check: Called with the place and the bytes of what is read of a column chunk, before Arrow gets them; may raise.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class StreamedFile:
         chunks: Sequence[ByteRange],
         held_bytes: int,
         request_bytes: int,
+        check: Callable[[int, Bytes], None] = lambda start, found: None,  # noqa: ARG005 - names for the reader
     ) -> None:
         self._fetch_into = fetch_into
+        self._check = check
         self._file_bytes = file_bytes
         self._at = 0
         self.closed = False
@@ -95,13 +98,15 @@ class StreamedFile:
             place = np.empty(stop - start, np.uint8)
             self._fetch_into([ByteRange(start, stop)], [place])
             return place
-        pieces: list[Bytes] = []
+        first, pieces = start, list[Bytes]()
         while start < stop:
             number = chunk.number_of(start)
             span, held = chunk.part(number), self._part(chunk, number)
             pieces.append(held[start - span.start : stop - span.start])
             start = span.stop
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        found = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        self._check(first, found)
+        return found
 
     def _part(self, chunk: _Chunk, number: int) -> Bytes:
         """Return a part of a column chunk; where it has to be fetched, then with those that others will need next."""
