@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from parquet_loader.errors import ConfigurationError, DataError, SchemaError
+from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.frames import Kept, keep
 from parquet_loader.frames.keys import dask_key, digest, pandas_key, spark_key
+from parquet_loader.hints import LOADER_KEYWORDS, check_frame, check_keywords
 from parquet_loader.loader import BatchedDataLoader
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import iter_tables
@@ -69,8 +70,7 @@ def from_pandas(
     Raises:
         DataError, SchemaError, WriteError: as in `write_dataset`.
     """
-    if hasattr(frame, "__next__"):
-        raise ConfigurationError("from_pandas: an iterator can be read only once; write_dataset takes it")
+    check_frame(frame)
     frame = _held(frame)
     content, rows = pandas_key(frame, schema)
     key = digest("pandas", content, schema and schema.to_json(), write_options)
@@ -156,4 +156,5 @@ def _converted(
     keep_files: bool,
     loader_options: dict[str, Any],
 ) -> ConvertedLoader:
+    check_keywords(BatchedDataLoader.__init__, loader_options, LOADER_KEYWORDS)
     return ConvertedLoader(keep(cache_dir, key, write, forever=keep_files), batch_size, **loader_options)

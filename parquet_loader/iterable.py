@@ -32,6 +32,10 @@ class ParquetIterable(IterableDataset[Batch]):
     """
 
     def __init__(self, loader: BatchedDataLoader) -> None:
+        if not isinstance(loader, BatchedDataLoader):
+            raise ConfigurationError(
+                f"ParquetIterable: found {loader!r:.80}; pass a loader, ParquetIterable(BatchedDataLoader(source, 64))"
+            )
         self.loader = loader
         # The epoch that was set, and behind it how many passes each worker has begun since.
         self._passes = torch.zeros(1 + MOST_WORKERS, dtype=torch.int64).share_memory_()

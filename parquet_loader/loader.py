@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -28,6 +28,7 @@ from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
 from parquet_loader.following import Following, files_named
 from parquet_loader.forecast import EpochPlan
+from parquet_loader.hints import LOADER_KEYWORDS, NotIndexed, check_source, explains_keywords
 from parquet_loader.isolated import IsolatedEngine, ReadingProcess
 from parquet_loader.live import Deliveries, EpochFiles, LiveSource
 from parquet_loader.memory import use_returning_pool
@@ -49,7 +50,21 @@ from parquet_loader.stats import LoaderStats
 from parquet_loader.types import Shard, check_int, format_bytes, parse_bytes
 
 
-class BatchedDataLoader:
+@dataclass(frozen=True, slots=True)
+class LoadedRows:
+    """What `BatchedDataLoader.dataset` is: the number of rows, for code that asks ``len(loader.dataset)``.
+
+    Attributes:
+        rows: Rows of an epoch, those of all ranks together.
+    """
+
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+class BatchedDataLoader(NotIndexed):
     """Iterate over Parquet in batches of tensors (or of numpy arrays), read and shuffled in the background.
 
     Each pass over the loader is one epoch, and the next pass the next one, also after a pass that was left early;
@@ -95,8 +110,11 @@ class BatchedDataLoader:
         MemoryLimitError: `memory_limit` is too small; the message names one that would do.
         ConfigurationError: An argument has the wrong kind or value.
         UnsupportedError: An argument that this version does not support yet.
+        TypeError: A keyword that there is not; of keywords of torch's `DataLoader` and of Petastorm the message names
+            the equivalent.
     """
 
+    @explains_keywords(LOADER_KEYWORDS)
     def __init__(
         self,
         source: Source | Opened | LiveSource,
@@ -124,6 +142,8 @@ class BatchedDataLoader:
         output_options: OutputOptions | None = None,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in ("self", "source", "filesystem", "shard")}
+        if not isinstance(source, Opened | LiveSource):
+            check_source(source)
         self.batch_size = check_int("batch_size", batch_size, 1, 2**31)
         self.seed = check_int("seed", seed, 0, 2**64 - 1)
         self.shuffle = check_bool("shuffle", shuffle)
@@ -216,6 +236,11 @@ class BatchedDataLoader:
     def schema(self) -> Schema:
         """What a batch holds: a field by name."""
         return self._dataset.schema
+
+    @property
+    def dataset(self) -> LoadedRows:
+        """The rows of an epoch, all ranks together; it has a length and nothing else."""
+        return LoadedRows(self._dataset.rows)
 
     @property
     def window_rows(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
+from parquet_loader.hints import NotIndexed
 from parquet_loader.loader import BatchedDataLoader
 from parquet_loader.output import Batch
 from parquet_loader.types import IntArray, check_int
@@ -54,7 +55,7 @@ def _due_before(end: float, share: float, most: int | None = None) -> int:
     return count
 
 
-class MixedLoader:
+class MixedLoader(NotIndexed):
     """Iterate over several loaders as one: each batch comes from one of them.
 
     The order is a function of the loaders' orders, the weights and the stopping rule, the same on all ranks (each
@@ -82,6 +83,10 @@ class MixedLoader:
         stop: Stop = "first_exhausted",
         named: bool = False,
     ) -> None:
+        if not isinstance(loaders, Mapping) or not isinstance(weights, Mapping):
+            raise ConfigurationError(
+                "MixedLoader: expected two dicts, such as {'a': loader, 'b': other}, {'a': 3, 'b': 1}"
+            )
         if not loaders or any(not isinstance(loader, BatchedDataLoader) for loader in loaders.values()):
             raise ConfigurationError(f"loaders={loaders!r:.80}: expected a BatchedDataLoader for each name")
         if any(loader.changes for loader in loaders.values()):

@@ -310,7 +310,7 @@ def test_file_urls_are_unquoted(tmp_path: Path) -> None:
 
 
 def test_an_arrow_stream_of_no_columns_is_refused_by_its_type(tmp_path: Path) -> None:
-    with pytest.raises(SchemaError, match="ChunkedArray is no batch"):
+    with pytest.raises(SchemaError, match="ChunkedArray is not a batch"):
         write_dataset(pa.chunked_array([[1]]), tmp_path / "set", Schema({"i": Scalar("int64")}))
 
 

@@ -24,6 +24,7 @@ ROOMS = [
     "types",
     "options",
     "arguments",
+    "hints",
     "memory",
     "schema",
     "hdfs",
@@ -108,7 +109,7 @@ ROOMS = [
     "cli",
 ]
 # Side rooms: nothing on the way from files to batches needs them, and they need nothing of it.
-NARROWER = {"write": {"errors", "types", "schema", "filesystem", "plan"}}
+NARROWER = {"write": {"errors", "hints", "types", "schema", "filesystem", "plan"}}
 # `types` imports torch only inside methods that are called with tensors, `ranks` where there are several.
 MAY_IMPORT_TORCH = {"collate", "device", "tensors", "iterable", "store", "petastorm", "cli"}
 MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"types", "ranks"}

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError, SchemaError, WriteError
 from parquet_loader.filesystem import PathLike, resolve
+from parquet_loader.hints import WRITER_KEYWORDS, explains_keywords
 from parquet_loader.schema import Schema
 from parquet_loader.write.layout import ColumnLayout
 from parquet_loader.write.options import WriteOptions
@@ -80,6 +81,7 @@ class DatasetWriter:
         ...         writer.write(batch)
     """
 
+    @explains_keywords(WRITER_KEYWORDS)
     def __init__(
         self,
         path: PathLike,
@@ -121,10 +123,10 @@ class DatasetWriter:
         return f"DatasetWriter({self.path!r}, {state}, {self._packer.rows} rows)"
 
     def write(self, batch: Any) -> None:
-        """Add rows: a dict of columns, row dicts, Arrow data, a frame, or an iterator or reader of any of these.
+        """Add rows: a dict of columns, row dicts, Arrow data, a frame, or an iterable of rows or of any of these.
 
         Args:
-            batch: See `parquet_loader.schema.encode.to_table`; readers and iterators are consumed a piece at a time.
+            batch: As in `write_dataset`; readers and iterables are consumed a piece at a time.
 
         Raises:
             DataError, SchemaError: the batch does not fit the schema.
@@ -228,6 +230,7 @@ class DatasetWriter:
             raise WriteError(f"{self.path}: the writer is closed; mode='append' in a new one adds rows")
 
 
+@explains_keywords(WRITER_KEYWORDS)
 def write_dataset(
     data: Any,
     path: PathLike,
@@ -240,8 +243,9 @@ def write_dataset(
     """Write `data` as a data set and say what was written.
 
     Args:
-        data: A dict of columns, row dicts, Arrow data, a frame, or an iterator or reader of any of these, which is
-            never held as a whole.
+        data: A dict of columns, a list of row dicts, a pandas or Polars frame, Arrow data, a `datasets.Dataset`, or an
+            iterable: of row dicts, or of any of these. An iterable is never held as a whole. A dict that an iterable
+            yields is a row if any of its values cannot be a column, and else a batch of columns.
         path: Directory of the data set, local or a URL.
         schema: What the columns mean.
         mode: ``"error"``, ``"append"`` or ``"overwrite"``; this and the others as in `DatasetWriter`.

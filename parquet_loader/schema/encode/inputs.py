@@ -182,18 +182,19 @@ def row_bytes(values: Any) -> float:
     if isinstance(values, list | tuple) or getattr(getattr(values, "dtype", None), "kind", "") == "O":
         items = values.iloc if hasattr(values, "iloc") else values
         seen = [items[i] for i in range(0, count_rows(values), max(1, rows // 16))]
-        return sum(map(_value_bytes, seen)) / max(1, len(seen))
+        return sum(map(value_bytes, seen)) / max(1, len(seen))
     size = getattr(values, "nbytes", None)
     return size / rows if isinstance(size, int) else 64.0
 
 
-def _value_bytes(value: Any) -> float:
+def value_bytes(value: Any) -> float:
+    """Return about how many bytes one value of a row takes, or a whole row as a dict."""
     if isinstance(value, str | bytes | bytearray | memoryview):
         return 8.0 + len(value)
     if isinstance(value, list | tuple):
-        return 8.0 + len(value) * (_value_bytes(value[0]) if value else 0.0)
+        return 8.0 + len(value) * (value_bytes(value[0]) if value else 0.0)
     if isinstance(value, Mapping):
-        return 8.0 + sum(map(_value_bytes, value.values()))
+        return 8.0 + sum(map(value_bytes, value.values()))
     if value is None or isinstance(value, bool | int | float | dt.date):
         return 8.0
     size = getattr(value, "nbytes", 64)

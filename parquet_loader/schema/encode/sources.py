@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import DataError, SchemaError
-from parquet_loader.schema.encode.inputs import count_rows, row_bytes, slice_rows
+from parquet_loader.schema.encode.containers import as_batches, what_to_use
+from parquet_loader.schema.encode.inputs import count_rows, row_bytes, slice_rows, value_bytes
 from parquet_loader.schema.encode.lossless import Misfit
 
 _FORMS = (
     "expected a dict of columns, a list of row dicts, an Arrow table, record batch or reader, "
-    "a pandas or Polars frame, or an iterator of these"
+    "a pandas or Polars frame, or an iterable of rows or of these"
 )
 
 
 def pieces(data: Any, piece_bytes: int) -> Iterator[dict[str, Any]]:
-    """Yield the columns of `data` a slice of rows at a time; a reader or iterator is never held as a whole.
+    """Yield the columns of `data` a slice of rows at a time; a reader or iterable is never held as a whole.
 
     Args:
-        data: As `to_table` takes it; an iterator yields anything of that, batch after batch.
+        data: As `to_table` takes it; an iterable yields row dicts, or anything else of that, batch after batch.
         piece_bytes: About how large a slice may be.
 
     Raises:
-        SchemaError: `data` is of another form, or a column is none.
+        SchemaError: `data` is of another form, or a column is not a column.
         DataError: columns of unequal length.
     """
-    if isinstance(data, pa.RecordBatchReader):
+    batches = as_batches(data)
+    if batches is not None:
+        yield from _of_iterable(batches, piece_bytes)
+    elif isinstance(data, pa.RecordBatchReader):
         empty = True
         for batch in data:
             empty = False
@@ -36,28 +41,73 @@ def pieces(data: Any, piece_bytes: int) -> Iterator[dict[str, Any]]:
         if empty:
             yield from pieces(data.schema.empty_table(), piece_bytes)
     elif isinstance(data, pa.Table | pa.RecordBatch):
-        _refuse_repeated(data.schema.names)
+        _check_names(data.schema.names)
         columns = dict(zip(data.schema.names, data.columns, strict=True))
         yield from _slices(columns, data.num_rows, data.nbytes, piece_bytes)
     elif isinstance(data, Mapping):
         yield from _of_mapping(data, piece_bytes)
     elif type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
         yield from _of_mapping(_pandas_columns(data), piece_bytes)
+    elif isinstance(data, np.ndarray) and data.dtype.names is not None and data.ndim == 1:
+        yield from _of_mapping({name: data[name] for name in data.dtype.names}, piece_bytes)
+    elif (advice := what_to_use(data)) is not None:
+        raise SchemaError(f"{type(data).__name__} is not a batch; {advice}")
     elif hasattr(data, "__arrow_c_stream__"):
         try:
             reader = pa.RecordBatchReader.from_stream(data)
         except (pa.ArrowException, ValueError) as error:
-            raise SchemaError(f"{type(data).__name__} is no batch: {str(error).splitlines()[0]}; {_FORMS}") from None
+            raise SchemaError(f"{type(data).__name__} is not a batch: {str(error).splitlines()[0]}; {_FORMS}") from None
         yield from pieces(reader, piece_bytes)
     elif hasattr(data, "__arrow_c_array__"):
         yield from pieces(pa.record_batch(data), piece_bytes)
-    elif isinstance(data, Iterator):
-        for batch in data:
-            yield from pieces(batch, piece_bytes)
-    elif isinstance(data, Sequence) and not isinstance(data, str | bytes):
+    elif isinstance(data, Sequence) and (not len(data) or isinstance(data[0], Mapping)):
         yield from _of_rows(data, piece_bytes)
+    elif isinstance(data, Iterable):
+        yield from _of_iterable(data, piece_bytes)
     else:
-        raise SchemaError(f"{type(data).__name__} is no batch; {_FORMS}")
+        raise SchemaError(f"{type(data).__name__} is not a batch; {_FORMS}")
+
+
+def _of_iterable(items: Iterable[Any], piece_bytes: int) -> Iterator[dict[str, Any]]:
+    """Yield the pieces of batches one after the other, or of single rows gathered up to `piece_bytes`."""
+    rows: list[Mapping[Any, Any]] = []
+    size, are_rows = 0.0, None
+    for number, item in enumerate(items):
+        if isinstance(item, tuple | str | bytes | float | int | np.generic | None):
+            raise SchemaError(
+                f"item {number} is {_a(item)}, neither a row nor a batch; "
+                "a row is a dict, such as {'image': array, 'label': 3}"
+            )
+        is_row = isinstance(item, Mapping) and (are_rows or _is_row(item))
+        if are_rows is not None and is_row != are_rows:
+            found, before = ("the dict of one row", "batches") if is_row else (f"{_a(item)}", "dicts of one row")
+            raise SchemaError(f"item {number} is {found}, and the items before it are {before}; yield one kind only")
+        are_rows = is_row
+        if not is_row:
+            yield from pieces(item, piece_bytes)
+            continue
+        rows.append(item)
+        size += value_bytes(item)
+        if size >= piece_bytes:
+            yield from _of_rows(rows, 2**62)
+            rows, size = [], 0.0
+    if rows:
+        yield from _of_rows(rows, 2**62)
+
+
+def _a(item: Any) -> str:
+    name = "None" if item is None else type(item).__name__
+    return name if item is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _is_row(item: Mapping[Any, Any]) -> bool:
+    """Whether a dict is one row: whether any of its values cannot be a column."""
+    for value in item.values():
+        try:
+            count_rows(value)
+        except Misfit:
+            return True
+    return False
 
 
 def _slices(columns: dict[str, Any], rows: int, size: float, piece_bytes: int) -> Iterator[dict[str, Any]]:
@@ -70,11 +120,9 @@ def _slices(columns: dict[str, Any], rows: int, size: float, piece_bytes: int) -
 
 
 def _of_mapping(data: Mapping[Any, Any], piece_bytes: int) -> Iterator[dict[str, Any]]:
-    columns: dict[str, Any] = {}
-    for name, values in data.items():
-        if not isinstance(name, str):
-            raise SchemaError(f"the column name {name!r} is no str")
-        columns[name] = values
+    named = [(_column_name(name), values) for name, values in data.items()]
+    _check_names([name for name, _ in named])
+    columns = dict(named)
     sizes: dict[str, float] = {}
     counts: dict[str, int] = {}
     for name, values in columns.items():
@@ -86,23 +134,45 @@ def _of_mapping(data: Mapping[Any, Any], piece_bytes: int) -> Iterator[dict[str,
     if len(set(counts.values())) > 1:
         first = next(iter(counts))
         other = next(name for name in counts if counts[name] != counts[first])
-        raise DataError(f"columns of unequal length: {first!r} has {counts[first]} rows, {other!r} has {counts[other]}")
+        raise DataError(
+            f"columns of unequal length: {first!r} has {counts[first]} rows, {other!r} has {counts[other]}; "
+            "a dict is one batch of columns; rows are dicts in a list"
+        )
     rows = next(iter(counts.values()), 0)
     yield from _slices(columns, rows, rows * sum(sizes.values()), piece_bytes)
 
 
+def _column_name(name: Any) -> str:
+    """Return a name as it is stored: integers, which pandas gives to columns without names, as their digits."""
+    if isinstance(name, str):
+        return name
+    if isinstance(name, int | np.integer) and not isinstance(name, bool):
+        return str(int(name))
+    if isinstance(name, tuple):
+        raise SchemaError(
+            f"the column name {name!r} has several levels; give each column one name, in pandas by "
+            "frame.columns = ['_'.join(map(str, name)) for name in frame.columns]"
+        )
+    raise SchemaError(
+        f"the column name {name!r} is {_a(name)}, not a str; in pandas, frame.columns = frame.columns.map(str) names it"
+    )
+
+
 def _pandas_columns(frame: Any) -> dict[Any, Any]:
     named = [name for name in frame.index.names if name is not None]
-    if named:
+    if named or frame.index.nlevels > 1:
+        what = f"is named {named[0]!r}" if named else f"has {frame.index.nlevels} levels"
         raise SchemaError(
-            f"the frame's index is named {named[0]!r}, and an index is not written; "
+            f"the frame's index {what}, and an index is not written; "
             "reset_index() makes it a column, reset_index(drop=True) leaves it out"
         )
-    _refuse_repeated(list(frame.columns))
+    _check_names(list(frame.columns))
     return dict(frame.items())
 
 
-def _refuse_repeated(names: list[Any]) -> None:
+def _check_names(names: list[Any]) -> None:
+    if not names:
+        raise SchemaError("there are no columns; leave such batches out (in pandas, reset_index() makes the index one)")
     seen = set()
     for name in names:
         if name in seen:

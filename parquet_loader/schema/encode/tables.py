@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from parquet_loader.errors import DataError, SchemaError, nearest
 from parquet_loader.schema.encode.columns import Column, constant, encode_column, numbers, refuse_nulls
-from parquet_loader.schema.encode.inputs import count_rows, plain
+from parquet_loader.schema.encode.inputs import count_rows, plain, to_arrow
 from parquet_loader.schema.encode.leaves import is_nested, leaf_columns
 from parquet_loader.schema.encode.lossless import Misfit, from_python
 from parquet_loader.schema.encode.sources import pieces
@@ -29,7 +29,9 @@ def to_table(data: Any, schema: Schema | None = None) -> pa.Table:
 
     Args:
         data: A dict of columns, a list of row dicts (an absent key is a null), an Arrow table, record batch or reader,
-            a pandas or Polars frame, or an iterator of any of these. A column is an array (numpy, torch in host memory,
+            a pandas or Polars frame, a `datasets.Dataset`, or an iterable of row dicts or of any of these. A dict that
+            an iterable yields is a row if any of its values cannot be a column. Names that are integers, as of pandas
+            frames without names, become text. A column is an array (numpy, torch in host memory,
             anything with ``__array__``, ``__dlpack__`` or the Arrow PyCapsule interface), a list, a pandas Series, or,
             for rows of varying length, a `Ragged` or a tuple ``(values, offsets)``. A group takes its members'
             columns, or one matrix ``[rows, members]`` under its own name.
@@ -108,7 +110,7 @@ def _infer_column(name: str, values: Any) -> dict[str, Field]:
         if hasattr(first, "__array__") and getattr(first, "ndim", 0) > 0:
             array = np.asarray(first)
             return {name: Tensor(array.dtype, array.shape) if array.ndim > 1 else RaggedList(array.dtype)}
-        given = from_python(given)
+        given = to_arrow(given)
     if isinstance(given, np.ndarray):
         given = pa.array(given)
     return infer_fields(pa.field(name, given.type))

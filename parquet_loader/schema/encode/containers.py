@@ -1,0 +1,75 @@
+"""Data sets of other libraries: as batches if their rows can be had in order, else what to use for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from parquet_loader.errors import SchemaError
+
+_ROWS_AT_ONCE = 1000
+_PARTITIONED = {"dask": "write_dask", "dask_expr": "write_dask", "distributed": "write_dask", "pyspark": "write_spark"}
+
+
+def as_batches(data: Any) -> Iterator[Any] | None:
+    """Return the batches of a `datasets.Dataset` or `pyarrow.dataset.Dataset`, or None for any other object.
+
+    Raises:
+        SchemaError: a `datasets.DatasetDict`, which holds several data sets.
+    """
+    kinds = [(base.__module__.partition(".")[0], base.__name__) for base in type(data).__mro__]
+    if ("datasets", "DatasetDict") in kinds or ("datasets", "IterableDatasetDict") in kinds:
+        names = list(data)
+        raise SchemaError(
+            f"{type(data).__name__} holds the splits {', '.join(map(repr, names))}; write them one by one, "
+            f"write_dataset(data[{names[0] if names else 'train'!r}], path)"
+        )
+    if ("datasets", "Dataset") in kinds:
+        return _hugging_face(data)
+    if ("datasets", "IterableDataset") in kinds:
+        # Its Arrow tables differ in type from batch to batch where it infers them, and then it fails itself.
+        rows = data.with_format(None)
+        return map(dict, rows.decode(False) if hasattr(rows, "decode") and data.features else rows)
+    if type(data).__module__.startswith("pyarrow._dataset"):  # a scanner, or a data set or fragment to scan
+        return iter([(data if hasattr(data, "to_reader") else data.scanner()).to_reader()])
+    return None
+
+
+def _hugging_face(data: Any) -> Iterator[Any]:
+    """Yield the rows that a data set shows as Arrow tables: of the columns that its format names, as it orders them."""
+    if data.format["type"] == "custom":  # a transform that is applied to rows as they are read
+        yield from data
+        return
+    names = data.format["columns"]
+    arrow = data.with_format("arrow", columns=names)
+    if len(data) == 0:
+        yield arrow[:0]
+    for table in arrow.iter(batch_size=_ROWS_AT_ONCE):
+        yield table.select(names)
+
+
+def what_to_use(data: Any) -> str | None:
+    """Return what to do with data that cannot be read as they are, or None if nothing is known of their kind."""
+    package, name = type(data).__module__.partition(".")[0], type(data).__name__
+    if package in _PARTITIONED and not isinstance(data, Mapping):
+        return f"{_PARTITIONED[package]}(data, path) writes it in parallel"
+    if isinstance(data, str | os.PathLike):
+        return "rewrite_dataset(source, path) writes the rows of Parquet files anew"
+    if isinstance(data, bytes | bytearray | memoryview):
+        return "a file's bytes are read by pyarrow.parquet.read_table(pyarrow.BufferReader(data))"
+    if (package, name) == ("polars", "LazyFrame"):
+        return "collect() makes it a frame, and collect_batches() an iterator of frames"
+    if package in ("pandas", "polars") and name == "Series":
+        return "to_frame() makes it a frame of one column"
+    if isinstance(data, np.ndarray) or (hasattr(data, "__dlpack__") and hasattr(data, "shape")):
+        return "an array is one column: {'x': array} gives it a name"
+    if (package, name) == ("pyarrow", "ParquetFile"):
+        return "iter_batches() gives its rows; rewrite_dataset(source, path) writes the rows of Parquet files anew"
+    if not any(hasattr(data, name) for name in ("__iter__", "__arrow_c_stream__", "__arrow_c_array__")) and (
+        hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    ):
+        return "a map-style data set is written as rows: ({'x': x, 'y': y} for x, y in data)"
+    return None

@@ -1,0 +1,208 @@
+"""Common mistakes with a loader get one line that names what to use: sources, keywords, item access, torch's wrappers.
+
+Each of these tests failed on commit 519114a, except `test_the_equivalents_that_messages_name_exist` and
+`test_signatures_are_those_of_the_functions`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, random_split
+
+import parquet_loader
+from parquet_loader import (
+    BatchedDataLoader,
+    ConfigurationError,
+    DatasetWriter,
+    MixedLoader,
+    ParquetIterable,
+    from_pandas,
+    write_dataset,
+)
+from parquet_loader.hints import LOADER_KEYWORDS, WRITER_KEYWORDS
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    write_dataset({"a": np.arange(10)}, tmp_path / "data")
+    return str(tmp_path / "data")
+
+
+@pytest.fixture
+def loader(path: str) -> Iterator[BatchedDataLoader]:
+    with BatchedDataLoader(path, 4) as made:
+        yield made
+
+
+def first(items: Any) -> Any:
+    return next(iter(items))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda loader: loader[0],
+        lambda loader: loader[1:],
+        lambda loader: first(DataLoader(loader)),
+        lambda loader: first(DataLoader(loader, batch_size=None)),
+        lambda loader: first(DataLoader(loader, batch_size=2, shuffle=True)),
+        lambda loader: first(DataLoader(loader, num_workers=1)),
+        lambda loader: random_split(loader, [0.5, 0.5])[0][0],
+        lambda loader: Subset(loader, [0])[0],
+        lambda loader: ConcatDataset([loader, loader])[0],
+        lambda loader: MixedLoader({"a": loader}, {"a": 1})[0],
+    ],
+)
+def test_item_access_names_iteration_and_what_replaces_torchs_wrappers(
+    use: Callable[[Any], Any], loader: BatchedDataLoader
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        use(loader)
+    last = str(caught.value).splitlines()[-1]
+    for advice in (
+        "iterate over the loader itself",
+        "ParquetIterable(loader)",
+        "filters=split(...)",
+        "a list of paths",
+    ):
+        assert advice in last
+
+
+def test_next_of_a_loader_names_iter(loader: BatchedDataLoader) -> None:
+    for each in (loader, MixedLoader({"a": loader}, {"a": 1})):
+        with pytest.raises(TypeError, match=r"batches = iter\(loader\) begins an epoch"):
+            next(each)
+
+
+def test_the_length_of_the_dataset_is_its_rows(loader: BatchedDataLoader) -> None:
+    assert len(loader.dataset) == 10
+
+
+FRAME = pd.DataFrame({"a": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda _: FRAME, "source is a pandas.DataFrame; from_pandas(data, batch_size)"),
+        (lambda _: FRAME["a"], "to_frame() makes it a frame; from_pandas"),
+        (lambda _: pl.DataFrame(FRAME), "source is a polars.DataFrame; from_pandas(data, batch_size)"),
+        (lambda _: pl.DataFrame(FRAME).lazy(), "collect() makes it a frame; from_pandas"),
+        (lambda _: pa.table(FRAME), "source is a pyarrow.Table; from_pandas(data, batch_size)"),
+        (lambda _: pa.table(FRAME).to_reader(), "source is a pyarrow.RecordBatchReader; write_dataset(data, path)"),
+        (pads.dataset, "BatchedDataLoader(dataset.files, batch_size)"),
+        (lambda path: pq.ParquetFile(next(iter(Path(path).iterdir()))), "pass the path of the file"),
+        (lambda _: {"a": np.arange(3)}, "source is a dict; from_pandas(data, batch_size)"),
+        (lambda _: [{"a": 1}], "source is a list that holds a dict; write_dataset(data, path)"),
+        (lambda _: [FRAME], "source is a list that holds a pandas.DataFrame; write_dataset(data, path)"),
+        (lambda _: np.zeros(3), "from_pandas({'x': array}, batch_size)"),
+        (lambda _: torch.zeros(3), "from_pandas({'x': array}, batch_size)"),
+        (lambda _: TensorDataset(torch.zeros(3)), "write_dataset(({'x': x, 'y': y} for x, y in data), path)"),
+        (lambda _: (row for row in [{"a": 1}]), "source is a generator; write_dataset(data, path)"),
+        (lambda _: None, "source is None; expected a path"),
+        (lambda _: 3, "source is an int; expected a path"),
+        (lambda _: b"path", "expected a path"),
+        (lambda _: [1, 2], "source is a list that holds an int; expected paths or URLs"),
+    ],
+)
+def test_a_source_of_another_kind_names_what_reads_it(make: Callable[[str], Any], message: str, path: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        BatchedDataLoader(make(path), 2)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dask_frame_is_sent_to_from_dask() -> None:
+    frame = pytest.importorskip("dask.dataframe").from_pandas(FRAME, npartitions=1)
+    with pytest.raises(ConfigurationError, match=r"from_dask\(data, batch_size\)"):
+        BatchedDataLoader(frame, 2)
+    with pytest.raises(ConfigurationError, match=r"from_dask\(data, batch_size\)"):
+        from_pandas(frame, 2)
+
+
+def test_a_path_given_to_from_pandas_is_sent_to_the_loader(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"BatchedDataLoader\(path, batch_size\) reads files"):
+        from_pandas(path, 2)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "equivalent"),
+    [
+        ("num_workers", "num_threads=<n>"),
+        ("pin_memory", "device='cuda'"),
+        ("collate_fn", "transform="),
+        ("sampler", "shuffle=True, seed=<n>"),
+        ("batch_sampler", "shard=Shard(rank, world_size)"),
+        ("worker_init_fn", "transform="),
+        ("generator", "seed=<n>"),
+        ("prefetch_factor", "memory_limit=<bytes>"),
+        ("persistent_workers", "leave it out"),
+        ("reader_pool_type", "isolation='process'"),
+        ("workers_count", "num_threads=<n>"),
+        ("num_epochs", "for batch in loader"),
+        ("schema_fields", "columns=[<names>]"),
+        ("cur_shard", "shard=Shard(rank, world_size)"),
+        ("predicate", "filters="),
+        ("verify_checksums", "read_options=ReadOptions(verify_checksums=<value>)"),
+        ("logical_shards", "shard_options=ShardOptions(logical_shards=<value>)"),
+        ("row_numbers", "output_options=OutputOptions(row_numbers=<value>)"),
+        ("deadline_s", "remote=RemoteOptions(deadline_s=<value>)"),
+        ("suffle", "Did you mean 'shuffle'"),
+    ],
+)
+def test_a_keyword_of_another_loader_names_the_equivalent(keyword: str, equivalent: str, path: str) -> None:
+    given: dict[str, Any] = {keyword: 1}
+    with pytest.raises(TypeError) as caught:
+        BatchedDataLoader(path, 4, **given)
+    assert f"BatchedDataLoader: there is no argument {keyword!r}" in str(caught.value)
+    assert equivalent in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_from_pandas_refuses_an_unknown_keyword_before_it_writes(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="num_threads=<n>"):
+        from_pandas(FRAME, 2, cache_dir=tmp_path / "frames", num_workers=2)
+    assert not (tmp_path / "frames").exists()
+
+
+@pytest.mark.parametrize("make", [lambda path, **k: write_dataset({}, path, **k), DatasetWriter])
+def test_a_keyword_of_another_writer_names_the_equivalent(make: Callable[..., Any], tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"options=WriteOptions\(compression=<codec>\)"):
+        make(tmp_path / "data", compression="zstd")
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_equivalents_that_messages_name_exist() -> None:
+    loader_names = set(inspect.signature(BatchedDataLoader).parameters)
+    assert not loader_names & set(LOADER_KEYWORDS)
+    for advice in LOADER_KEYWORDS.values():
+        argument = re.match(r"(\w+)=", advice)
+        assert argument is None or argument[1] in loader_names
+    for advice in (*LOADER_KEYWORDS.values(), *WRITER_KEYWORDS.values()):
+        for name in re.findall(r"=([A-Z]\w+)\(", advice):
+            assert hasattr(parquet_loader, name)
+
+
+def test_signatures_are_those_of_the_functions() -> None:
+    assert list(inspect.signature(BatchedDataLoader).parameters)[:3] == ["source", "batch_size", "schema"]
+    assert list(inspect.signature(write_dataset).parameters)[:3] == ["data", "path", "schema"]
+
+
+def test_other_kinds_given_to_loaders_of_loaders_are_refused(loader: BatchedDataLoader, path: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected two dicts"):
+        MixedLoader([loader], [1])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"ParquetIterable\(BatchedDataLoader\(source, 64\)\)"):
+        ParquetIterable(path)  # type: ignore[arg-type]
