@@ -66,6 +66,13 @@ def plain(array: pa.ChunkedArray) -> pa.ChunkedArray:
     return array
 
 
+def without_extensions(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the array with extension types taken off, and dictionaries left as they are."""
+    while isinstance(array.type, pa.BaseExtensionType):
+        array = pa.chunked_array([c.storage for c in array.chunks], array.type.storage_type)
+    return array
+
+
 def validity(array: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return where values are, uint8."""
     return pc.is_valid(array).cast(pa.uint8())
@@ -149,6 +156,27 @@ def _cast_scalar(array: pa.ChunkedArray, stored: pa.DataType, target: pa.DataTyp
     if t.is_float16(array.type) and not t.is_float16(target):
         array = _cast(array, pa.float32())
     return _cast(array, target)
+
+
+# Seconds since 1970 that nanoseconds in 64 bits reach, either way.
+_NANOSECONDS_REACH_S = (2**63 - 1) // 10**9
+
+
+def first_beyond_nanoseconds(array: pa.Array) -> int | None:
+    """Return a time in seconds that 64 bits of nanoseconds do not hold, wherever it is nested; None: there is none."""
+    array = _combined(plain(pa.chunked_array([array])))
+    type_ = array.type
+    if type_ in (pa.timestamp("s"), pa.timestamp("s", tz="UTC")):
+        bounds = pc.min_max(array.cast(pa.int64()))
+        low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
+        return high if high > _NANOSECONDS_REACH_S else low if low < -_NANOSECONDS_REACH_S else None
+    if pa.types.is_struct(type_):
+        children = array.flatten()
+    elif pa.types.is_map(type_):
+        children = [array.keys, array.items]
+    else:
+        children = [array.flatten()] if is_list_like(type_) else []
+    return next((found for child in children if (found := first_beyond_nanoseconds(child)) is not None), None)
 
 
 def tensor(array: pa.ChunkedArray, field: Tensor) -> pa.ChunkedArray:
@@ -294,33 +322,78 @@ def _refuse_other_than_utf8(array: pa.ChunkedArray) -> None:
 
 
 def category(array: pa.ChunkedArray, field: Category) -> pa.ChunkedArray:
-    """Convert text to codes; integers are codes already, and are checked."""
+    """Convert words to codes, dictionaries of words without taking them apart; integers for text are codes already."""
     target = pa.from_numpy_dtype(field.dtype)
-    if not is_text(array.type):
-        codes = _filled(array, field, 0, None if field.fill is None else field.code(field.fill))
-        bounds = pc.min_max(codes)
-        if len(codes) and (bounds["min"].as_py() < 0 or bounds["max"].as_py() >= len(field.vocabulary)):
-            bad = pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(field.vocabulary)))
-            row = pc.index(bad, True).as_py()
-            raise ValueProblem(
-                row, f"holds the code {codes[row].as_py()}, but the vocabulary has {len(field.vocabulary)} words"
-            )
-        return _cast(codes, target)
-    text = array.cast(pa.large_string())
-    codes = pc.index_in(text, value_set=pa.array(field.vocabulary, pa.large_string()))
-    if codes.null_count > array.null_count:
-        if field.unknown is None:
-            row = pc.index(pc.and_(pc.is_null(codes), pc.is_valid(text)), True).as_py()
-            raise ValueProblem(
-                row,
-                f"holds {text[row].as_py()!r:.60}, which is not among the {len(field.vocabulary)} words of the "
-                "vocabulary; unknown=<word> maps such values to a word",
-            )
+    if pa.types.is_integer(array.type) and not field.is_integer:
+        check_codes(array, field)
+        codes = array
+    elif pa.types.is_dictionary(array.type):
+        codes = _by_chunk(array, pa.int32(), lambda chunk: _codes_of_dictionary(chunk, field))
+    else:
+        codes = _by_chunk(_without_views(array), pa.int32(), lambda chunk: _codes_of_words(chunk, field))
+    return _cast(_filled(codes, field, 0, None if field.fill is None else field.code(field.fill)), target)
+
+
+def check_codes(array: pa.ChunkedArray, field: Category) -> None:
+    """Refuse integers that are no positions in the vocabulary."""
+    bounds, count = pc.min_max(array), len(field.vocabulary)
+    if bounds["min"].is_valid and (bounds["min"].as_py() < 0 or bounds["max"].as_py() >= count):
+        bad = pc.or_(pc.less(array, 0), pc.greater_equal(array, count))
+        row = pc.index(bad, True).as_py()
+        raise ValueProblem(row, f"holds the code {array[row].as_py()}, but the vocabulary has {count} words")
+
+
+def coded_words(array: pa.ChunkedArray, stored: Category) -> pa.ChunkedArray:
+    """Return stored codes as a dictionary of the words they stand for."""
+    check_codes(array, stored)
+    words = stored.words
+    index = pa.int64() if array.type in (pa.uint32(), pa.uint64()) else array.type
+    type_ = pa.dictionary(index, words.type)
+    return _by_chunk(array, type_, lambda chunk: pa.DictionaryArray.from_arrays(chunk.cast(index), words))
+
+
+def _codes_of_dictionary(chunk: pa.DictionaryArray, field: Category) -> pa.Array:
+    """Return int32 codes, null where there is no value; each word of the dictionary is looked up once."""
+    words = chunk.dictionary
+    codes = _looked_up(words, field)
+    taken = codes.take(chunk.indices)
+    if codes.null_count > words.null_count and taken.null_count > chunk.null_count:
+        bad = pc.and_(pc.is_null(taken), pc.is_valid(words.take(chunk.indices)))
+        row = pc.index(bad, True).as_py()
+        if row >= 0:
+            raise _not_a_word(row, words[chunk.indices[row].as_py()], field)
+    return taken
+
+
+def _codes_of_words(words: pa.Array, field: Category) -> pa.Array:
+    codes = _looked_up(words, field)
+    if codes.null_count > words.null_count:
+        row = pc.index(pc.and_(pc.is_null(codes), pc.is_valid(words)), True).as_py()
+        raise _not_a_word(row, words[row], field)
+    return codes
+
+
+def _looked_up(words: pa.Array, field: Category) -> pa.Array:
+    """Return int32 codes of words, that of `unknown` where the vocabulary lacks them; null if there is none."""
+    if pa.types.is_null(words.type):
+        return pa.nulls(len(words), pa.int32())
+    kind = pa.large_string() if not field.is_integer else pa.uint64() if words.type == pa.uint64() else pa.int64()
+    known = field.words
+    if kind == pa.uint64():
+        known = pc.if_else(pc.less(known, 0), None, known)
+    codes = pc.index_in(words.cast(kind), value_set=known.cast(kind), skip_nulls=True)
+    if codes.null_count > words.null_count and field.unknown is not None:
         unknown = pa.scalar(field.code(field.unknown), codes.type)
-        codes = pc.if_else(pc.and_(pc.is_null(codes), pc.is_valid(text)), unknown, codes)
-    if codes.null_count:
-        codes = _filled(codes, field, 0, None if field.fill is None else field.code(field.fill))
-    return _cast(codes, target)
+        codes = pc.if_else(pc.and_(pc.is_null(codes), pc.is_valid(words)), unknown, codes)
+    return codes
+
+
+def _not_a_word(row: int, word: pa.Scalar, field: Category) -> ValueProblem:
+    return ValueProblem(
+        row,
+        f"holds {word.as_py()!r:.60}, which is not among the {len(field.vocabulary)} words of the vocabulary; "
+        "add the word, or give unknown=<word>, which takes the place of such values",
+    )
 
 
 def ragged(array: pa.ChunkedArray, field: RaggedList) -> pa.ChunkedArray:
@@ -371,7 +444,7 @@ def encoded(array: pa.ChunkedArray, field: Encoded) -> pa.ChunkedArray:
 def convert(array: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     """Return the canonical array of any field but a group."""
     if pa.types.is_null(array.type) and not isinstance(field, Group):
-        array = array.cast(field.arrow_type)
+        array = array.cast(field.word_type if isinstance(field, Category) else field.arrow_type)
     match field:
         case Scalar():
             return scalar(array, field)
@@ -414,7 +487,7 @@ def accepts(type_: pa.DataType, field: Field) -> bool:
                 type_, Scalar(field.type)
             )
         case Category():
-            return is_text(type_) or bool(t.is_integer(type_))
+            return bool(t.is_integer(type_)) or (is_text(type_) and not field.is_integer)
         case RaggedList():
             return is_list_like(type_) and accepts(type_.value_type, field.item)
         case Text():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,6 @@ from parquet_loader.remote.store import RemoteStore
 from parquet_loader.remote.streamed import FromStore, StreamedFile
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
-from parquet_loader.trust import check_private
 from parquet_loader.types import IntArray
 
 # Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
@@ -70,8 +69,6 @@ class Chunks:
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
             columns = [self.columns_read(row_group) for row_group in firsts.tolist()]
-            if not cache.shared:
-                check_private(str(cache.path), "LocalCache(path=...)", "pass shared=True")
             self.cache = RowGroupCache(cache, snapshot, columns)
 
     def columns_read(self, row_group: int) -> list[str]:
@@ -196,8 +193,14 @@ class Chunks:
             return None
         return self.cache.figures if before is None else self.cache.figures.since(before)
 
-    def open(self, row_group: int, columns: Sequence[str], copy: Copy = None) -> pq.ParquetFile:
+    def open(self, row_group: int, columns: Sequence[str], copy: Copy = None, **as_arrow: Any) -> pq.ParquetFile:
         """Return a row group's file, or the copy of it, opened to read these columns; whoever asks closes it.
+
+        Args:
+            row_group: The row group.
+            columns: What is read of it.
+            copy: Where its bytes are, if not in the file.
+            as_arrow: What `pyarrow.parquet.ParquetFile` takes about the types in which values arrive.
 
         Raises:
             FalseClaimError: a page header claims more than its column chunk can hold; Arrow would allocate that much.
@@ -218,6 +221,7 @@ class Chunks:
             memory_map=maps,
             buffer_size=0 if is_fetched or maps else BUFFER_BYTES,
             page_checksum_verification=self._options.verify_checksums,
+            **as_arrow,
         )
 
     def _streamed(self, row_group: int, columns: Sequence[str], most_bytes: int) -> pa.PythonFile:

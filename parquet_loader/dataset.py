@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -12,12 +13,11 @@ import pyarrow.compute as pc
 from parquet_loader.cache import LocalCache
 from parquet_loader.constant_lists import with_constant_lists
 from parquet_loader.counting import Counted, Known, count_rows
-from parquet_loader.delivered import decoders_of, found_schema, select
+from parquet_loader.delivered import completed, decoders_of, found_schema, select, select_inferred
 from parquet_loader.errors import SchemaError
 from parquet_loader.filters import RowFilter
 from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan, plan_epoch
-from parquet_loader.processors import available_processors
 from parquet_loader.ranks import Ranks
 from parquet_loader.read import Reader
 from parquet_loader.schema import Scalar, Schema
@@ -129,13 +129,10 @@ def open_dataset(
         SchemaError, DataError, SourceError, MemoryLimitError, ConfigurationError: see there.
     """
     snapshot.footers.limit(int(memory_limit_bytes * SHARE_FOOTERS))
-    if schema is None:
-        snapshot, schema = with_unischema(snapshot, columns)
-    row_filter = None if filters is None else RowFilter(filters, snapshot)
-    if schema is None:
-        chosen = with_constant_lists(found_schema(snapshot, columns), snapshot, read_options)
-    else:
-        chosen = select(schema, columns)
+    row_filter = None if filters is None else RowFilter(filters, snapshot, schema)
+    snapshot, chosen = resolved_schema(snapshot, schema, columns, read_options)
+    if row_filter is not None:
+        row_filter.check_words(Schema({**(schema or {}), **chosen}))
     if not chosen and snapshot.row_group_rows.any():
         raise SchemaError("there is no column to deliver: the schema names none")
     reader = Reader(snapshot, decoders_of(chosen, snapshot), row_filter, read_options, row_numbers, cache)
@@ -168,6 +165,29 @@ def open_dataset(
     return Dataset(snapshot, chosen, reader, counted, sizing)
 
 
+def resolved_schema(
+    snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, read_options: ReadOptions
+) -> tuple[Snapshot, Schema]:
+    """Return what is delivered of a source, and the snapshot to read it from.
+
+    A declared schema says it all, unless it is one with ``extra="infer"``; what it does not name follows from the
+    metadata of Petastorm, the schema that the files carry, or the types of their columns.
+
+    Raises:
+        SchemaError: the files differ, or do not fit.
+    """
+    if schema is not None and schema.extra != "infer":
+        return snapshot, select(schema, columns)
+    declared = frozenset[str]() if schema is None else schema.column_names()
+    snapshot, known = with_unischema(snapshot, columns)
+    if known is not None:
+        inferred = select_inferred(known, columns, declared)
+    else:
+        inferred = with_constant_lists(found_schema(snapshot, columns, declared), snapshot, read_options)
+    return snapshot, inferred if schema is None else select(completed(schema, inferred, snapshot), columns)
+
+
 def default_num_threads() -> int:
     """Return the number of processors this process may use, at most 8."""
-    return min(8, available_processors())
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(8, available))

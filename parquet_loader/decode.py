@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.arrays import ValueProblem, accepts, convert, plain, validity
+from parquet_loader.arrays import ValueProblem, accepts, coded_words, convert, plain, validity, without_extensions
 from parquet_loader.columns import Column, column_of, columns_of
 from parquet_loader.errors import DataError, SchemaError, nearest
 from parquet_loader.matrix import matrix
 from parquet_loader.pages import byte_width, is_raw_type
-from parquet_loader.schema import Category, Field, Group, Scalar, Schema, Tensor, policy_of
+from parquet_loader.schema import METADATA_KEY, Category, Field, Group, Scalar, Schema, Tensor, policy_of
 from parquet_loader.schema.infer import is_list_like, plain_type
 
 
@@ -31,6 +31,25 @@ class Place:
     first_row: int = 0
 
 
+class ColumnProblems(SchemaError):
+    """Columns of a file that cannot be read as a schema says.
+
+    Attributes:
+        problems: Each with the column, and the reason.
+    """
+
+    def __init__(self, file_name: str, problems: Sequence[tuple[str, str]]) -> None:
+        super().__init__("; ".join(self.text(file_name, column, reason) for column, reason in problems))
+        self.problems = tuple(problems)
+
+    @staticmethod
+    def text(where: str, column: str, reason: str) -> str:
+        """Return one of these as a sentence."""
+        return (
+            f"{where}: {reason}" if reason.startswith("there is no column") else f"{where}, column {column!r}: {reason}"
+        )
+
+
 class Decoder:
     """Turns tables of the files of one Arrow schema into canonical tables. Immutable; any thread may use it.
 
@@ -41,7 +60,7 @@ class Decoder:
         file_name: A file of this schema, for messages.
 
     Raises:
-        SchemaError: a column is not there, or of a type that its field cannot take.
+        ColumnProblems: columns are not there, or of types that their fields cannot take.
     """
 
     def __init__(self, schema: Schema, file_schema: pa.Schema, partition_schema: pa.Schema, file_name: str) -> None:
@@ -53,11 +72,27 @@ class Decoder:
         self._paths: dict[str, tuple[str, str] | None] = {}
         reads: dict[str, None] = {}
         self._parts = [(name, field, self._stored_parts(name, field)) for name, field in schema.items()]
+        self._carried = _carried_categories(schema, file_schema)
+        self._sources: dict[str, str] = {}  # by column, the one of its names that the file has
+        problems: list[tuple[str, str]] = []
         for _, _, parts in self._parts:
             for column, part in parts:
-                self._paths[column] = _steps(column, file_schema)
-                if self._check(column, part):
-                    reads[read_name(file_schema, column)] = None
+                source = self._sources[column] = self._named(column, part)
+                self._paths[column] = _steps(source, file_schema)
+                problem = self._problem(column, source, part)
+                if problem is not None:
+                    problems.append((column, problem))
+                elif self._paths[column] is not None:
+                    reads[read_name(file_schema, source)] = None
+        if problems:
+            raise ColumnProblems(file_name, problems)
+        # Text for categories arrives as positions in a dictionary, so that each word is looked up once.
+        self.dictionary_columns: frozenset[str] = frozenset(
+            self._sources[column]
+            for _, _, parts in self._parts
+            for column, part in parts
+            if isinstance(part, Category) and _is_plain_text(file_schema, self._sources[column])
+        )
         self.read_columns: tuple[str, ...] = tuple(reads)
         # Of these, columns of the file's top level that have no nulls, as values that Parquet keeps as Arrow does.
         self.raw_columns: dict[str, pa.DataType] = {
@@ -111,29 +146,43 @@ class Decoder:
                 return ((name, field),)
         return tuple(parts_of(name, field))
 
-    def _check(self, name: str, field: Field) -> bool:
-        """Check that the files can give a column; return whether it is read from them."""
-        type_ = type_at(self._file_schema, name)
-        own = type_ is not None
-        if type_ is None and name in self._partition_schema.names:
-            type_ = self._partition_schema.field(name).type
+    def _named(self, name: str, field: Field) -> str:
+        """Return the first of a column's names that the file has, or else its own."""
+        names: tuple[str, ...] = (name, *field.aliases)
+        for candidate in names:
+            if type_at(self._file_schema, candidate) is not None or candidate in self._partition_schema.names:
+                return candidate
+        return name
+
+    def _problem(self, name: str, source: str, field: Field) -> str | None:
+        """Return why the file cannot give a column; None if it can."""
+        type_ = type_at(self._file_schema, source)
+        if type_ is None and source in self._partition_schema.names:
+            type_ = self._partition_schema.field(source).type
         if type_ is None:
             if getattr(field, "missing", None) is None:
-                raise SchemaError(
-                    f"{self._file_name}: there is no column {name!r}. "
+                return (
+                    f"there is no column {name!r}. "
                     f"{nearest(name, [*self._file_schema.names, *self._partition_schema.names])} "
                     "A field with missing=<value> reads files that lack it"
                 )
-            return False
+            return None
         if isinstance(field, Group):
             if plain_type(type_) != pa.binary(field.width_bytes):
-                raise SchemaError(
-                    f"{self._file_name}, column {name!r}: expected {pa.binary(field.width_bytes)} for the packed "
+                return (
+                    f"expected {pa.binary(field.width_bytes)} for the packed "
                     f"group, found {type_}; was the group written with other members?"
                 )
+            for member, part in field.members:
+                stored = self._carried.get(member)
+                if isinstance(part, Category) and stored is not None and stored.vocabulary != part.vocabulary:
+                    return (
+                        f"the packed group holds codes of member {member!r} in another vocabulary; "
+                        "read it with the schema of the file"
+                    )
         elif not accepts(type_, field):
-            raise SchemaError(f"{self._file_name}, column {name!r}: the type {type_} cannot be read as {field!r}")
-        return own
+            return f"the type {type_} cannot be read as {field!r}"
+        return None
 
     def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], place: Place) -> pa.Table:
         """Return the canonical columns of a table of the files' columns, row for row.
@@ -184,7 +233,7 @@ class Decoder:
         if isinstance(field, Group) or (array.type == self._as_is.get(name) and not array.null_count):
             return array
         try:
-            return convert(array, field)
+            return convert(self._words(array, name, field), field)
         except ValueProblem as problem:
             row = "" if problem.row is None else f", row {place.first_row + problem.row}"
             raise DataError(f"{place.name}, column {name!r}{row}: {problem.reason}") from None
@@ -192,6 +241,14 @@ class Decoder:
             raise DataError(
                 f"{place.name}, column {name!r}: {array.type} cannot be read as {field!r}: {error}"
             ) from error
+
+    def _words(self, array: pa.ChunkedArray, name: str, field: Field) -> pa.ChunkedArray:
+        """Return a category's codes as words, unless the codes mean the same words in the file as here."""
+        stored = self._carried.get(self._sources[name])
+        if not isinstance(field, Category) or stored is None or not pa.types.is_integer(array.type):
+            return array
+        is_same = stored.vocabulary == field.vocabulary and not field.is_integer
+        return array if is_same or stored.storage != "codes" else coded_words(array, stored)
 
     def _source(
         self,
@@ -203,9 +260,14 @@ class Decoder:
     ) -> pa.ChunkedArray:
         path = self._paths[name]
         if path is not None:
-            array = plain(table.column(positions[path[0]]))
+            array = table.column(positions[path[0]])
+            if isinstance(field, Category) and not path[1]:
+                array = without_extensions(array)
+                if pa.types.is_dictionary(array.type) and not any(c.dictionary.null_count for c in array.chunks):
+                    return array
+            array = plain(array)
             return _descend(array, path[1]) if path[1] else array
-        value = partitions.get(name)
+        value = partitions.get(self._sources[name])
         if value is None:
             value = _missing_value(field)
         return plain(pa.chunked_array([pa.repeat(value, len(table))]))
@@ -218,7 +280,7 @@ def _missing_value(field: Field) -> pa.Scalar:
     # Arrow takes every int for an int64, unless told otherwise.
     number = pa.uint64() if isinstance(missing, int) and missing >= 2**63 else None
     if isinstance(field, Category):
-        return pa.scalar(missing, pa.string())
+        return pa.scalar(missing, field.word_type)
     if isinstance(field, Scalar):
         return (
             pa.scalar(missing, field.arrow_type) if not isinstance(missing, int | float) else pa.scalar(missing, number)
@@ -228,12 +290,39 @@ def _missing_value(field: Field) -> pa.Scalar:
     return pa.scalar(list(missing) if isinstance(missing, tuple) else missing, field.arrow_type)
 
 
+def _carried_categories(schema: Schema, file_schema: pa.Schema) -> dict[str, Category]:
+    """Return the categories of the schema that a file carries, by stored column, if categories are read at all."""
+
+    def categories(fields: Mapping[str, Field]) -> dict[str, Category]:
+        found = {name: field for name, field in fields.items() if isinstance(field, Category)}
+        for field in fields.values():
+            if isinstance(field, Group):
+                found |= {name: part for name, part in field.members if isinstance(part, Category)}
+        return found
+
+    if not categories(schema) or METADATA_KEY not in (file_schema.metadata or {}):
+        return {}
+    return categories(Schema.from_arrow(file_schema))
+
+
+def _is_plain_text(schema: pa.Schema, name: str) -> bool:
+    return name in schema.names and schema.field(name).type in (pa.string(), pa.large_string())
+
+
 def parts_of(name: str, field: Field) -> Iterable[tuple[str, Field]]:
     """Return the stored columns of a field: its own, or those of a group's members."""
     if isinstance(field, Group) and field.storage == "columns":
         members: Iterable[tuple[str, Field]] = field.members
         return members
     return ((name, field),)
+
+
+def heads(name: str) -> Iterator[str]:
+    """Yield a dotted name, and what it begins with: all that stands for it."""
+    yield name
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
 
 
 def _steps(name: str, parent: pa.Schema | pa.StructType) -> tuple[str, str] | None:

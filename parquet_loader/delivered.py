@@ -2,60 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.decode import Decoder, type_at
+from parquet_loader.decode import ColumnProblems, Decoder, heads, type_at
 from parquet_loader.errors import SchemaError, nearest
 from parquet_loader.schema import METADATA_KEY, Field, Group, Schema
-from parquet_loader.schema.infer import infer_fields
+from parquet_loader.schema.infer import infer_columns, infer_fields, is_index_column, nodes
 from parquet_loader.snapshot import Snapshot
+from parquet_loader.types import IntArray
+
+# Named in one error, at most.
+_COLUMNS_SHOWN = 20
+_VARIANTS_SHOWN = 4
 
 
-def found_schema(snapshot: Snapshot, columns: Sequence[str] | None = None) -> Schema:
+def found_schema(
+    snapshot: Snapshot, columns: Sequence[str] | None = None, declared: Collection[str] = frozenset()
+) -> Schema:
     """Return the schema that the files carry, or that follows from their columns, with the partition columns.
-
-    With `columns`, only these are looked at: others may differ, or be of types that no tensor holds.
 
     Files without rows have no say, nor has a file on the type of a column in which it holds nothing but nulls.
 
+    Args:
+        snapshot: The files.
+        columns: Look at these only: others may differ, or be of types that no tensor holds.
+        declared: Names of columns that a schema declares; they are left out, however they differ.
+
     Raises:
-        SchemaError: two files differ; names both and the column.
+        SchemaError: files differ; names the columns, with examples of the files and how many there are of each kind.
     """
-    with_rows = sorted(set(snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]].tolist()))
-    numbers = with_rows or [0]
-    known = [_fields_of(snapshot, number, columns) for number in numbers]
-    found: dict[str, tuple[Field, int]] = {}
-    for number, fields in zip(numbers, known, strict=True):
-        for name, field in fields.items():
-            first_field, first = found.setdefault(name, (field, number))
-            if first_field != field:
-                raise _differ(snapshot, name, (first, first_field), (number, field))
+    is_wanted = _wanting(columns, declared)
+    numbers = np.flatnonzero(files_by_schema(snapshot)).tolist() or [0]
+    known = {number: _fields_of(snapshot, number, is_wanted) for number in numbers}
+    found: dict[str, dict[Field | None, list[int]]] = {}
     for number in numbers:
-        schema = snapshot.schemas[number]
-        carried = Schema.from_arrow(schema) if is_carrying(schema) else {}
-        for name, (field, first) in found.items():
-            if type_at(schema, name) is None and name not in carried:
-                raise _differ(snapshot, name, (first, field), (number, None))
-    if not is_carrying(snapshot.schemas[numbers[0]]):
-        known_to_some, is_wanted = {head for name in found for head in heads(name)}, _wanting(columns)
-        for column in snapshot.schemas[numbers[0]]:
-            if is_wanted(column.name) and column.name not in known_to_some:
-                infer_fields(column)  # raises: no file says what it is
-    fields = {name: field for name, (field, _) in found.items()}
+        for name, field in known[number].items():
+            found.setdefault(name, {}).setdefault(field, []).append(number)
+    for number in numbers:
+        for name, variants in found.items():
+            if name not in known[number] and type_at(snapshot.schemas[number], name) is None:
+                variants.setdefault(None, []).append(number)
+    different = {name: variants for name, variants in found.items() if len(variants) > 1}
+    if different:
+        raise _differ(snapshot, different)
+    first = snapshot.schemas[numbers[0]]
+    if not is_carrying(first):
+        for column in first:
+            for name, type_ in nodes(column.type, column.name):
+                if pa.types.is_null(type_) and is_wanted(name) and name not in found:
+                    infer_fields(column, is_wanted=is_wanted)  # raises: no file says what it is
+    fields: dict[str, Field] = {name: field for name, (field,) in found.items() if field is not None}
     for column in snapshot.partition_schema:
-        if column.name not in fields and column.name not in snapshot.schemas[numbers[0]].names:
+        if column.name not in fields and column.name not in first.names and column.name not in declared:
             fields.update(infer_fields(column))
-    names = [*snapshot.schemas[numbers[0]].names, *snapshot.partition_schema.names]
-    return select(Schema(fields), columns, names)
+    return select_inferred(Schema(fields), columns, declared, [*first.names, *snapshot.partition_schema.names])
 
 
-def _fields_of(snapshot: Snapshot, number: int, columns: Sequence[str] | None) -> dict[str, Field]:
-    """Return `_known_fields` of one of the snapshot's schemas; errors name a file."""
+def completed(schema: Schema, inferred: Mapping[str, Field], snapshot: Snapshot) -> Schema:
+    """Return a declared schema with the inferred fields of all other columns, in the order of the first file."""
+    places: dict[str, int] = {}
+    for name in (*snapshot.schemas[0].names, *snapshot.partition_schema.names):
+        places.setdefault(name, len(places))
+
+    def place(name: str) -> int:
+        field = schema.get(name)
+        own = () if field is None else (*field.aliases, *(field.fields if isinstance(field, Group) else ()))
+        return min(places.get(head, len(places)) for other in (name, *own) for head in heads(other))
+
+    fields = {**inferred, **schema}
+    return Schema({name: fields[name] for name in sorted(fields, key=place)})
+
+
+def files_by_schema(snapshot: Snapshot) -> IntArray:
+    """Return how many files with rows each of the snapshot's schemas has, int64 ``[schemas]``."""
+    with_rows = np.unique(snapshot.row_group_file[snapshot.row_group_rows > 0])
+    return np.bincount(snapshot.file_schema[with_rows], minlength=len(snapshot.schemas))
+
+
+def _fields_of(snapshot: Snapshot, number: int, is_wanted: Callable[[str], bool]) -> dict[str, Field]:
+    """Return the wanted fields of one of the snapshot's schemas, but for columns in which it holds nothing but nulls.
+
+    Raises:
+        SchemaError: no tensor can hold the type of a column; names a file.
+    """
+    schema = snapshot.schemas[number]
     try:
-        return _known_fields(snapshot.schemas[number], columns)
+        if is_carrying(schema):
+            return {name: field for name, field in Schema.from_arrow(schema).items() if is_wanted(name)}
+        of_nulls = {
+            name for column in schema for name, type_ in nodes(column.type, column.name) if pa.types.is_null(type_)
+        }
+        return infer_columns(schema, lambda name: name not in of_nulls and is_wanted(name))
     except SchemaError as error:
         raise SchemaError(f"{_file_of(snapshot, number)}: {error}") from error
 
@@ -64,35 +104,14 @@ def _file_of(snapshot: Snapshot, number: int) -> str:
     return snapshot.files[int(np.argmax(snapshot.file_schema == number))].name
 
 
-def _known_fields(schema: pa.Schema, columns: Sequence[str] | None) -> dict[str, Field]:
-    """Return the wanted fields of one file, but for columns in which it holds nothing but nulls."""
-    if is_carrying(schema):
-        fields = Schema.from_arrow(schema)
-    else:
-        is_wanted = _wanting(columns)
-        known = [c for c in schema if is_wanted(c.name) and not _holds_nulls_only(c.type)]
-        fields = Schema.from_arrow(pa.schema(known))
+def _wanting(columns: Sequence[str] | None, declared: Collection[str] = frozenset()) -> Callable[[str], bool]:
+    """Return what tells by dotted name whether a column is looked at."""
     if columns is None:
-        return dict(fields)
+        return lambda name: not is_index_column(name) and not any(head in declared for head in heads(name))
     asked = set(columns)
-    return {name: field for name, field in fields.items() if not asked.isdisjoint(heads(name))}
-
-
-def heads(name: str) -> Iterator[str]:
-    """Yield a dotted name, and what it begins with: all that stands for it."""
-    yield name
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
-
-
-def _wanting(columns: Sequence[str] | None) -> Callable[[str], bool]:
-    """Return what tells whether a file's column holds one of the names asked for."""
-    if columns is None:
-        return lambda _: True
-    exact = set(columns)
-    begun = {head for name in exact for head in heads(name)}
-    return lambda column: column in begun or not exact.isdisjoint(heads(column))
+    return lambda name: (
+        not asked.isdisjoint(heads(name)) and (not declared or not any(head in declared for head in heads(name)))
+    )
 
 
 def is_carrying(schema: pa.Schema) -> bool:
@@ -100,18 +119,32 @@ def is_carrying(schema: pa.Schema) -> bool:
     return METADATA_KEY in (schema.metadata or {})
 
 
-def _holds_nulls_only(type_: pa.DataType) -> bool:
-    if pa.types.is_null(type_):
-        return True
-    return any(_holds_nulls_only(type_.field(i).type) for i in range(type_.num_fields))
-
-
-def _differ(snapshot: Snapshot, column: str, one: tuple[int, Field], other: tuple[int, Field | None]) -> SchemaError:
-    names = [_file_of(snapshot, number) for number, _ in (one, other)]
+def _differ(snapshot: Snapshot, different: Mapping[str, Mapping[Field | None, list[int]]]) -> SchemaError:
+    """Return the error about columns that are not the same in all files: what each is, and where."""
+    texts = []
+    for name, variants in list(different.items())[:_COLUMNS_SHOWN]:
+        shown = [
+            f"{_some_files(snapshot, numbers)} {_has(snapshot, numbers)} {field or 'no such column'}"
+            for field, numbers in list(variants.items())[:_VARIANTS_SHOWN]
+        ]
+        more = len(variants) - len(shown)
+        texts.append(f"{name!r} differs: {', '.join(shown)}{f', and {more} more kinds' if more else ''}")
+    more = len(different) - len(texts)
+    what = "column" if len(different) == 1 else f"{len(different)} columns differ between files:"
     return SchemaError(
-        f"column {column!r} differs: {names[0]} has {one[1]}, {names[1]} has {other[1] or 'no such column'}; "
-        "pass schema= (missing=<value> reads files that lack a column), or columns= without it"
+        f"{what} {'; '.join(texts)}{f'; and {more} more columns' if more else ''}; pass schema= "
+        "(missing=<value> reads files that lack a column, aliases=<names> one that has other names, and extra='infer' "
+        "leaves the other columns as they are), or columns= without it"
     )
+
+
+def _some_files(snapshot: Snapshot, numbers: Sequence[int]) -> str:
+    count = int(files_by_schema(snapshot)[numbers].sum())
+    return _file_of(snapshot, numbers[0]) + (f" (and {count - 1} more)" if count > 1 else "")
+
+
+def _has(snapshot: Snapshot, numbers: Sequence[int]) -> str:
+    return "have" if int(files_by_schema(snapshot)[numbers].sum()) > 1 else "has"
 
 
 def select(schema: Schema, columns: Sequence[str] | None, known: Sequence[str] = ()) -> Schema:
@@ -138,17 +171,51 @@ def select(schema: Schema, columns: Sequence[str] | None, known: Sequence[str] =
     return schema.select(names)
 
 
+def select_inferred(
+    schema: Schema, columns: Sequence[str] | None, declared: Collection[str], known: Sequence[str] = ()
+) -> Schema:
+    """Return those of the named fields that are not declared; as `select`."""
+    if columns is not None:
+        columns = [name for name in columns if not any(head in declared for head in heads(name))]
+    return select(Schema({name: field for name, field in schema.items() if name not in declared}), columns, known)
+
+
 def _is_in_group(schema: Schema, column: str) -> bool:
     return any(isinstance(field, Group) and column in field.fields for field in schema.values())
 
 
 def decoders_of(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
-    """Return one decoder for each of the snapshot's schemas; those of files without rows are never used."""
-    with_rows = snapshot.file_schema[snapshot.row_group_file[snapshot.row_group_rows > 0]]
+    """Return one decoder for each of the snapshot's schemas; those of files without rows are never used.
+
+    Raises:
+        SchemaError: files cannot be read as the schema says; names all such columns, and how many files they are in.
+    """
+    files = files_by_schema(snapshot)
     decoders: list[Decoder | None] = []
+    problems: dict[tuple[str, str], tuple[str, list[int]]] = {}
     for number, file_schema in enumerate(snapshot.schemas):
-        name = snapshot.files[int(np.argmax(snapshot.file_schema == number))].name
-        is_read = number in with_rows or not len(with_rows)
-        decoders.append(Decoder(schema, file_schema, snapshot.partition_schema, name) if is_read else None)
+        decoders.append(None)
+        if files[number] or not files.any():
+            name = _file_of(snapshot, number)
+            try:
+                decoders[-1] = Decoder(schema, file_schema, snapshot.partition_schema, name)
+            except ColumnProblems as error:
+                for column, reason in error.problems:
+                    # What a missing column is like depends on the file; that it is missing does not.
+                    kind = reason.partition(". ")[0] if reason.startswith("there is no") else reason
+                    problems.setdefault((column, kind), (reason, []))[1].append(number)
+    if problems:
+        raise _unfit(snapshot, problems)
     usable = next(d for d in decoders if d is not None)
     return [d or usable for d in decoders]
+
+
+def _unfit(snapshot: Snapshot, problems: Mapping[tuple[str, str], tuple[str, list[int]]]) -> SchemaError:
+    """Return the error about columns that cannot be read as a schema says."""
+    texts = [
+        ColumnProblems.text(_some_files(snapshot, numbers), column, reason)
+        for (column, _), (reason, numbers) in list(problems.items())[:_COLUMNS_SHOWN]
+    ]
+    more = len(problems) - len(texts)
+    begin = f"{len(problems)} columns do not fit the schema: " if len(problems) > 1 else ""
+    return SchemaError(f"{begin}{'; '.join(texts)}{f'; and {more} more' if more else ''}")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.errors import ConfigurationError, SchemaError, nearest
+from parquet_loader.arrays import ValueProblem, coded_words
+from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
+from parquet_loader.schema import METADATA_KEY, Category, Field, Group, Schema
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.split import check_number_keys, check_text_keys
 from parquet_loader.virtual import Positions, hashed_column, is_constant, virtual_columns, with_hashes
@@ -35,6 +37,36 @@ def _lazily(name: str) -> Any:
     return importlib.import_module(f"pyarrow.{name}")
 
 
+Filters: TypeAlias = "pc.Expression | Sequence[Any]"
+"""A boolean expression, or pyarrow's list form of one: tuples that all hold, or lists of which one holds."""
+
+
+def as_expression(filters: Filters | None) -> pc.Expression | None:
+    """Return filters as an expression.
+
+    Args:
+        filters: An expression, tuples ``(column, operator, value)`` joined by *and*, or lists of tuples joined by *or*.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if filters is None or isinstance(filters, pc.Expression):
+        return filters
+    try:
+        if isinstance(filters, list | tuple):
+            return _lazily("parquet").filters_to_expression([filters] if _is_term(filters) else list(filters))
+    except (ValueError, TypeError, AttributeError, IndexError, pa.ArrowException):
+        pass
+    raise ConfigurationError(
+        f"filters={filters!r:.80}: expected a pyarrow.compute expression, such as "
+        "(pc.field('year') >= 2020) & pc.field('label').is_valid(), or tuples such as [('year', '>=', 2020)]"
+    )
+
+
+def _is_term(filters: Sequence[Any]) -> bool:
+    return isinstance(filters, tuple) and len(filters) == 3 and isinstance(filters[0], str)
+
+
 class RowFilter:
     """A bound filter expression. Immutable; any thread may use it.
 
@@ -45,19 +77,21 @@ class RowFilter:
     Args:
         expression: A boolean `pyarrow.compute` expression over the files' columns, as stored, and partition columns.
         snapshot: The files it applies to; every distinct schema among them is checked.
+        declared: The schema given, if any: the categories in it that files without a schema hold as codes.
+
+    Columns that a file holds as codes of categories are compared as words, or as the codes if that alone fits.
 
     Raises:
         ConfigurationError: it is no expression.
         SchemaError: it names a column that is not there, or compares what cannot be compared.
     """
 
-    def __init__(self, expression: pc.Expression, snapshot: Snapshot) -> None:
-        if not isinstance(expression, pc.Expression):
-            raise ConfigurationError(
-                f"filters={expression!r:.80}: expected a pyarrow.compute expression, "
-                "such as (pc.field('year') >= 2020) & pc.field('label').is_valid()"
-            )
-        self._expression = expression
+    def __init__(self, expression: pc.Expression, snapshot: Snapshot, declared: Schema | None = None) -> None:
+        given = as_expression(expression)
+        assert given is not None
+        self._expression = expression = given
+        # By schema of the snapshot: the columns of codes that are compared as words.
+        self._words_of: list[dict[str, Category]] = []
         self.columns: tuple[str, ...] = ()
         self.virtual: tuple[str, ...] = ()
         for number, schema in enumerate(snapshot.schemas):
@@ -65,10 +99,17 @@ class RowFilter:
             known = with_partitions(schema, snapshot.partition_schema)
             more = virtual_columns(str(expression), known.names)
             check_number_keys(expression, known, file)
+            words = columns_of_codes(schema, declared)
+            as_words = _with_words(known, words)
+            if words and _binding_error(expression, with_partitions(as_words, more)) is None:
+                known = as_words
+            else:
+                words = {}
             needed = _columns_of(expression, with_partitions(known, more), file)
             hashed = [column for name in needed if name in more.names and (column := hashed_column(name)) is not None]
             check_text_keys(hashed, known, file)
             own = [name for name in needed if name not in more.names]
+            self._words_of.append({name: words[name] for name in own if name in words})
             self.columns = tuple(dict.fromkeys((*self.columns, *own, *hashed)))
             self.virtual = tuple(dict.fromkeys((*self.virtual, *(name for name in needed if name in more.names))))
 
@@ -80,9 +121,54 @@ class RowFilter:
         """Whether it asks where rows are."""
         return any(hashed_column(name) is None for name in self.virtual)
 
-    def apply(self, table: pa.Table) -> pa.Table:
-        """Return the rows that pass, in their order."""
-        return _passing(with_hashes(table, self.virtual), self._expression)
+    def apply(self, table: pa.Table, schema: int | None = None, where: str = "") -> pa.Table:
+        """Return the rows that pass, in their order.
+
+        Args:
+            table: Rows with the columns that the filter needs.
+            schema: The number of their file's schema in the snapshot, if they hold columns of the file's own.
+            where: The file and row group, for messages.
+
+        Raises:
+            DataError: a code is not in the vocabulary.
+        """
+        words = {} if schema is None else self._words_of[schema]
+        for name, field in words.items():
+            place = table.schema.get_field_index(name)
+            try:
+                table = table.set_column(place, name, coded_words(table.column(name), field))
+            except ValueProblem as problem:
+                raise DataError(f"{where}, column {name!r}: {problem.reason}") from None
+        table = _passing(with_hashes(table, self.virtual), self._expression)
+        for name in words:
+            codes = [chunk.indices for chunk in table.column(name).chunks]
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, pa.chunked_array(codes, table.column(name).type.index_type))
+        return table
+
+    def check_words(self, schema: Schema) -> None:
+        """Refuse comparisons that make no sense for categories of text: by order, or with a word that is none.
+
+        Raises:
+            SchemaError: there is one; names the column and the word.
+        """
+        text = str(self._expression)
+        bare = re.sub(_TEXT, '""', text)
+        for name, field in categories_of(schema).items():
+            if field.is_integer:
+                continue
+            own = re.escape(name)
+            if re.search(rf'\((?:{own} (?:<|<=|>|>=) ""|"" (?:<|<=|>|>=) {own})\)', bare):
+                raise SchemaError(
+                    f"filters: the words of the Category {name!r} have no order; compare them with ==, != or isin"
+                )
+            for found in re.findall(rf"\({own} == ({_TEXT})\)", text):
+                word = _unquoted(found)
+                if field.unknown is None and word is not None and word not in field.vocabulary:
+                    raise SchemaError(
+                        f"filters: column {name!r} is compared with {word!r}, which is not among the "
+                        f"{len(field.vocabulary)} words of its vocabulary. {nearest(word, map(str, field.vocabulary))}"
+                    )
 
     def differs_within(self, own_columns: Collection[str]) -> bool:
         """Whether rows of one row group of a file with these columns may differ in passing."""
@@ -124,12 +210,47 @@ class RowFilter:
                 fragments.append(parquet.make_fragment(str(group), snapshot.filesystem, here))
             each = pads.FileSystemDataset(fragments, schema, parquet, snapshot.filesystem)
             groups = {int(fragment.path) for fragment in each.get_fragments(self._expression)}
-        if not groups or not self.columns:
+        if not groups or not self.columns or self._words_of[int(snapshot.file_schema[file])]:
             return groups
         if not _may_prune(self._expression, [schema.field(name).type for name in self.columns]):
             return groups
         fragment = pads.ParquetFileFormat().make_fragment(info.path, snapshot.filesystem, known)
         return groups & {group.id for group in fragment.subset(self._expression, schema=schema).row_groups}
+
+
+def categories_of(fields: Mapping[str, Field]) -> dict[str, Category]:
+    """Return the categories of a schema by the names that their columns have in files."""
+    parts = [(name, field) for name, field in fields.items() if not isinstance(field, Group)]
+    parts += [part for field in fields.values() if isinstance(field, Group) for part in field.members]
+    found: dict[str, Category] = {}
+    for name, field in parts:
+        if isinstance(field, Category):
+            found |= dict.fromkeys((name, *field.aliases), field)
+    return found
+
+
+def columns_of_codes(file_schema: pa.Schema, declared: Schema | None) -> dict[str, Category]:
+    """Return the columns in which a file holds codes of categories, as it says itself, or else the declared schema."""
+    if METADATA_KEY in (file_schema.metadata or {}):
+        found = {n: f for n, f in categories_of(Schema.from_arrow(file_schema)).items() if f.storage == "codes"}
+    else:
+        found = {n: f for n, f in categories_of(declared or {}).items() if not f.is_integer}
+    types = {column.name: column.type for column in file_schema}
+    return {n: f for n, f in found.items() if n in types and pa.types.is_integer(types[n])}
+
+
+def _with_words(schema: pa.Schema, words: Mapping[str, Category]) -> pa.Schema:
+    for name, field in words.items():
+        place = schema.get_field_index(name)
+        index = schema.field(name).type
+        index = pa.int64() if index in (pa.uint32(), pa.uint64()) else index
+        schema = schema.set(place, pa.field(name, pa.dictionary(index, field.word_type)))
+    return schema
+
+
+def _unquoted(text: str) -> str | None:
+    """Return the word that Arrow shows in quotes; None if it holds what is shown in another way."""
+    return None if "\\" in text or not text.isprintable() else text[1:-1]
 
 
 def _passing(table: pa.Table, expression: pc.Expression) -> pa.Table:

@@ -9,15 +9,17 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from parquet_loader.arrays import first_beyond_nanoseconds
 from parquet_loader.cache import LocalCache
 from parquet_loader.chunks import Chunks, Copy
 from parquet_loader.columns import Column
-from parquet_loader.decode import Decoder, Place
+from parquet_loader.decode import Decoder, Place, heads
 from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filters import RowFilter
 from parquet_loader.native import IS_BUILT, NativeChunks, NotDecodedError
 from parquet_loader.options import ReadOptions
+from parquet_loader.parquet_schema import has_int96
 from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import BoolArray
@@ -70,6 +72,10 @@ class Reader:
             for decoder, filtering in zip(decoders, self._filter_columns_of, strict=True)
         ]
         self.chunks = Chunks(snapshot, options, columns_of, cache)
+        self._int96_of = [
+            _with_int96(schema, names) for schema, names in zip(snapshot.schemas, columns_of, strict=True)
+        ]
+        self._int96_checked = np.zeros(snapshot.row_groups if any(self._int96_of) else 0, np.bool_)
         self.positions = Positions(snapshot) if row_filter is not None and row_filter.names_positions else None
         self.passing = self._passing_whole()
         self._row_numbers = row_numbers
@@ -90,6 +96,7 @@ class Reader:
         copy: Copy = fetched
         try:
             copy = self.chunks.copy(row_group, columns) if fetched is None else fetched
+            self._check_int96(row_group, copy)
             table = self._table(row_group, columns, copy)
         except READ_ERRORS as error:
             if not isinstance(copy, str) or is_out_of_descriptors(error):
@@ -135,7 +142,7 @@ class Reader:
         others = [name for name in columns if name not in found]
         if not others:
             return pa.Table.from_arrays(list(found.values()), names=list(found))
-        with self.chunks.open(row_group, others, copy) as file:
+        with self.chunks.open(row_group, others, copy, read_dictionary=self._dictionaries(row_group, others)) as file:
             number = int(self._snapshot.row_group_number[row_group])
             table = file.read_row_group(number, columns=others, use_threads=False)
         for name, array in found.items():
@@ -192,6 +199,7 @@ class Reader:
             raise self._explained(row_group, columns, error) from error
         while True:
             try:
+                self._check_int96(row_group, copy)
                 with (
                     self.chunks.raw(row_group, decoder, placed, copy) as raw,
                     self.chunks.native(row_group, numbers, copy) as straight,
@@ -262,11 +270,17 @@ class Reader:
             yield pa.RecordBatch.from_arrays(arrays, names=names)
             done += some
 
+    def _dictionaries(self, row_group: int, columns: Sequence[str]) -> list[str] | None:
+        """Return those of the columns that Arrow reads as dictionaries; filters compare values, so theirs are not."""
+        wanted = self._decoder(row_group).dictionary_columns
+        filtered = () if self._filter is None else self._filter.columns
+        return [name for name in columns if name in wanted and name not in filtered] or None
+
     def _decoded_batches(
         self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy
     ) -> Iterator[pa.RecordBatch]:
         """Yield what Arrow decodes."""
-        with self.chunks.open(row_group, columns, copy) as file:
+        with self.chunks.open(row_group, columns, copy, read_dictionary=self._dictionaries(row_group, columns)) as file:
             number = int(self._snapshot.row_group_number[row_group])
             yield from file.iter_batches(batch_rows, row_groups=[number], columns=columns, use_threads=False)
 
@@ -302,10 +316,12 @@ class Reader:
 
     def _count(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy) -> int:
         assert self._filter is not None
+        self._check_int96(row_group, copy, columns)
         passing, read = 0, 0
         for batch in self._batches(row_group, batch_rows, columns, copy):
             table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
-            passing += len(self._filter.apply(table))
+            where = self._snapshot.describe(row_group)
+            passing += len(self._filter.apply(table, self._schema_of(row_group), where))
             read += len(batch)
         self._check_rows(row_group, read)
         return passing
@@ -341,8 +357,11 @@ class Reader:
         names: list[str] = self._snapshot.schema_of(int(self._snapshot.row_group_file[row_group])).names
         return names
 
+    def _schema_of(self, row_group: int) -> int:
+        return int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])
+
     def _decoder(self, row_group: int) -> Decoder:
-        return self._decoders[int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])]
+        return self._decoders[self._schema_of(row_group)]
 
     def _canonical(
         self,
@@ -358,7 +377,8 @@ class Reader:
             first_number = int(self._first_rows[row_group]) + first_row
             table = table.append_column(_ROW_NUMBER, pa.array(np.arange(first_number, first_number + len(table))))
         if row_filter is not None:
-            table = row_filter.apply(self._with_known_columns(row_group, table, first_row))
+            known = self._with_known_columns(row_group, table, first_row)
+            table = row_filter.apply(known, self._schema_of(row_group), name)
             name, first_row = f"{name} (rows that pass the filter)", 0
         decoder, values, place = self._decoder(row_group), self._snapshot.partition_values(file), Place(name, first_row)
         decoded = (
@@ -381,6 +401,38 @@ class Reader:
             if name not in table.column_names:
                 table = table.append_column(name, pa.repeat(value, len(table)))
         return table
+
+    def _check_int96(self, row_group: int, copy: Copy, columns: Collection[str] | None = None) -> None:
+        """Look once for INT96 timestamps beyond the range of nanoseconds, which Arrow would wrap.
+
+        Args:
+            row_group: The row group.
+            copy: Where its bytes are.
+            columns: Look at these only, which does not count as a look at all; None: all that are read.
+
+        Raises:
+            DataError: there is one; names the column, the row and the value.
+        """
+        found = self._int96_of[int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])]
+        names = found if columns is None else [name for name in found if name.partition(".")[0] in columns]
+        if not names or self._int96_checked[row_group]:
+            return
+        with self.chunks.open(row_group, names, copy, coerce_int96_timestamp_unit="s") as file:
+            number = int(self._snapshot.row_group_number[row_group])
+            first_row = 0
+            for batch in file.iter_batches(65536, row_groups=[number], columns=names, use_threads=False):
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    seconds = first_beyond_nanoseconds(column)
+                    if seconds is not None:
+                        raise DataError(
+                            f"{self._snapshot.describe(row_group)}, column {name!r}, rows {first_row} to "
+                            f"{first_row + len(batch) - 1}: the INT96 timestamp {_date_of(seconds)} does not fit "
+                            "timestamp[ns]; leave the column out with columns=[...], or write it as TIMESTAMP(us) "
+                            "(Spark: spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS)"
+                        )
+                first_row += len(batch)
+        if columns is None:
+            self._int96_checked[row_group] = True
 
     def _check_rows(self, row_group: int, found: int) -> None:
         expected = int(self._snapshot.row_group_rows[row_group])
@@ -414,6 +466,17 @@ class Reader:
         reason = "".join(c if c.isprintable() else "?" for c in str(error).split("\n")[0])
         where = self._snapshot.describe(row_group) + (f", column {culprit!r}" if culprit else "")
         return DataError(f"{where}: the data cannot be decoded: {reason}; on_error='skip' leaves such row groups out")
+
+
+def _with_int96(schema: pa.Schema, names: Sequence[str]) -> list[str]:
+    """Return those of the columns that are read which INT96 timestamps are in."""
+    marked = {field.name for field in schema if has_int96(field)}
+    return [name for name in names if any(head in marked for head in heads(name))] if marked else []
+
+
+def _date_of(seconds: int) -> str:
+    """Return a time as text, also of years that Python's datetime lacks."""
+    return str(np.datetime64(seconds, "s")).replace("T", " ")
 
 
 def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

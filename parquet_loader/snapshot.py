@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from parquet_loader.errors import SourceError
 from parquet_loader.footers import FooterCache, same_content, schema_of
 from parquet_loader.options import RemoteOptions
+from parquet_loader.parquet_schema import arrow_schema_of
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.listing import lister_for
 from parquet_loader.remote.store import RemoteStore, store_of
@@ -195,7 +196,7 @@ def _all_examined(
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         rows, sizes = [g.num_rows for g in groups], [g.total_byte_size for g in groups]
         try:
-            schema = schema_of(footer).to_arrow_schema()
+            schema = arrow_schema_of(schema_of(footer))
             schema = schemas.setdefault(schema.serialize().to_pybytes(), schema)
         except (pa.ArrowException, ValueError) as error:
             raise SourceError(f"{files[number].name}: the footer's schema cannot be read: {error}") from error

@@ -127,7 +127,7 @@ def categories(draw: st.DrawFn) -> Column:
     field = Category(
         WORDS,
         dtype=draw(st.sampled_from(["int64", "uint8"])),
-        storage=draw(st.sampled_from(["codes", "text"])),
+        storage=draw(st.sampled_from(["codes", "words"])),
         **policies(draw, "blue"),
     )
     return rows_of(draw, field, st.sampled_from(WORDS))

@@ -541,7 +541,7 @@ WRONG_ARGUMENTS: list[tuple[str, Any]] = [
     *(("shuffle", value) for value in ("yes", None, 2)),
     *(("drop_last", value) for value in ("no", None)),
     *(("columns", value) for value in ("id", [1], [], 5)),
-    *(("filters", value) for value in ("id > 3", [("id", ">", 3)], 5)),
+    *(("filters", value) for value in ("id > 3", [("id", ">")], 5)),
     *(("transform", value) for value in (3, "normalise")),
     *(("schema", value) for value in ({"id": "int64"}, 5)),
     *(("shard", value) for value in (5, (0, 2))),

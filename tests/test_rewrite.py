@@ -268,7 +268,7 @@ def test_images_categories_and_groups_of_a_schema_survive(tmp_path: Path) -> Non
     schema = Schema(
         {
             "image": Image((4, 4, 3)),
-            "word": Category(("a", "b"), storage="text"),
+            "word": Category(("a", "b"), storage="words"),
             "group": Group(["p", "q"], "float32", storage="packed"),
             "lists": RaggedList(RaggedList(Text())),
             "listed": Tensor("int8", (2, 2), null="mask", storage="list"),

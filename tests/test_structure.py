@@ -19,7 +19,6 @@ PACKAGE = Path(__file__).parent.parent / "parquet_loader"
 ROOMS = [
     "errors",
     "descriptors",
-    "trust",
     "redact",
     "interrupts",
     "types",
@@ -27,7 +26,6 @@ ROOMS = [
     "arguments",
     "hints",
     "memory",
-    "processors",
     "schema",
     "hdfs",
     "filesystem",
@@ -36,6 +34,7 @@ ROOMS = [
     "ranges",
     "remote",
     "footers",
+    "parquet_schema",
     "snapshot",
     "locks",
     "cache",
@@ -50,13 +49,13 @@ ROOMS = [
     "hashing",
     "virtual",
     "split",
-    "filters",
     "columns",
     "jpeg",
     "blobs",
     "unpack",
     "native",
     "arrays",
+    "filters",
     "matrix",
     "page_headers",
     "pages",
@@ -99,10 +98,7 @@ ROOMS = [
     "device",
     "tensors",
     "outputs",
-    "mixing",
     "stats",
-    "advice",
-    "diagnosis",
     "epoch",
     "loader",
     "mixture",
@@ -114,7 +110,7 @@ ROOMS = [
     "cli",
 ]
 # Side rooms: nothing on the way from files to batches needs them, and they need nothing of it.
-NARROWER = {"write": {"errors", "hints", "trust", "types", "schema", "filesystem", "plan"}}
+NARROWER = {"write": {"errors", "hints", "types", "schema", "filesystem", "plan"}}
 # `types` imports torch only inside methods that are called with tensors, `ranks` where there are several.
 MAY_IMPORT_TORCH = {"collate", "device", "tensors", "iterable", "store", "petastorm", "cli"}
 MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"types", "ranks"}

@@ -672,7 +672,7 @@ def test_every_kind_of_field_is_written(tmp_path: Path) -> None:
     schema = Schema(
         {
             "image": Image((4, 4, 3)),
-            "word": Category(("a", "b"), storage="text"),
+            "word": Category(("a", "b"), storage="words"),
             "group": Group(["p", "q"], "float32", storage="packed"),
             "lists": RaggedList(RaggedList(Text())),
             "masked": Tensor("int8", (2, 2), null="mask", storage="list"),

@@ -157,7 +157,8 @@ class RowGroups:
             self._check_rows(row_group, len(table))
         whole = self._with_partitions(row_group, table, needed, rows)
         if self._filter is not None:
-            whole = self._filter.apply(whole)
+            schema = int(self.snapshot.file_schema[self.snapshot.row_group_file[row_group]])
+            whole = self._filter.apply(whole, schema, self.describe(row_group))
         return whole.select([name for name in needed if name in set(columns)])
 
     def slices(self, row_group: int, columns: Collection[str], rows: int) -> Iterator[pa.Table]:

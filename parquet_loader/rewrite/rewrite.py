@@ -10,16 +10,15 @@ from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from parquet_loader.arguments import check_bool, check_choice, check_columns
 from parquet_loader.constant_lists import with_constant_lists
-from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
+from parquet_loader.dataset import Dataset, default_num_threads, open_dataset, resolved_schema
 from parquet_loader.delivered import found_schema, is_carrying, select
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetLoaderError, WriteError
 from parquet_loader.filesystem import PathLike, is_local, resolve
-from parquet_loader.filters import RowFilter
+from parquet_loader.filters import Filters, RowFilter, as_expression
 from parquet_loader.memory import use_returning_pool
 from parquet_loader.options import ReadOptions
 from parquet_loader.rewrite.attempt import Job, Written, most_row_group_bytes, write_rows
@@ -46,7 +45,7 @@ def rewrite_dataset(
     *,
     schema: Schema | None = None,
     columns: Sequence[str] | None = None,
-    filters: pc.Expression | None = None,
+    filters: Filters | None = None,
     shuffle: bool = False,
     seed: int = 0,
     pack: Pack = None,
@@ -133,6 +132,7 @@ def rewrite_dataset(
     snapshot = open_snapshot(source, filesystem)
     _refuse_overlap(source, snapshot, home, target_path)
     snapshot, fields = _fields_of(snapshot, schema, columns, options)
+    filters = as_expression(filters)
     dataset = _opened(snapshot, fields.readable(fields.chosen), filters, limit, threads, options)
     with ExitStack() as stack:
         passes = 2 if check_bool("shuffle", shuffle) else 1
@@ -143,7 +143,7 @@ def rewrite_dataset(
         job = Job(
             dataset=dataset,
             fields=fields,
-            row_filter=None if filters is None else RowFilter(filters, snapshot),
+            row_filter=None if filters is None else RowFilter(filters, snapshot, schema),
             read_options=options,
             shuffle=shuffle,
             seed=seed,
@@ -192,6 +192,8 @@ def _fields_of(
     snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, options: ReadOptions
 ) -> tuple[Snapshot, Fields]:
     """Return what the source holds, by the schema given or found; the snapshot is that with Petastorm's fields seen."""
+    if schema is not None and schema.extra == "infer":
+        snapshot, schema = resolved_schema(snapshot, schema, columns, options)
     if schema is not None:
         chosen = select(schema, columns)
         return snapshot, Fields(chosen, chosen, frozenset(chosen), is_given=True)

@@ -126,9 +126,14 @@ class StoredDecoder(Decoder):
         except (DataError, SchemaError) as error:
             raise DataError(f"{place.name}, {error}") from error
 
-    @staticmethod
-    def _fitted(array: pa.ChunkedArray, field: Field, name: str, place: Place) -> pa.ChunkedArray:
+    def _fitted(self, array: pa.ChunkedArray, field: Field, name: str, place: Place) -> pa.ChunkedArray:
         """Return numbers of another type than the field's as a loader would deliver them, but with their nulls."""
+        if isinstance(field, Category):
+            try:
+                return self._words(array, name, field)
+            except ValueProblem as problem:
+                row = "" if problem.row is None else f", row {place.first_row + problem.row}"
+                raise DataError(f"{place.name}, column {name!r}{row}: {problem.reason}") from None
         if not isinstance(field, Scalar) or array.type == field.type or pa.types.is_null(array.type):
             return array
         if pa.types.is_decimal(field.type):

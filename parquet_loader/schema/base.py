@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
@@ -65,6 +66,17 @@ def check_null(null: str) -> None:
     """Refuse null policies that are none."""
     if null not in ("refuse", "mask"):
         raise ConfigurationError(f"null={null!r}: expected 'refuse' or 'mask'; to fill nulls give fill=<value>")
+
+
+def checked_aliases(aliases: object) -> tuple[str, ...]:
+    """Return other names of a column as a tuple; one name may be given alone."""
+    given: object = (aliases,) if isinstance(aliases, str) else aliases
+    if not isinstance(given, Iterable):
+        raise ConfigurationError(f"aliases={aliases!r:.80}: expected names of columns")
+    names = tuple(given)
+    if not all(isinstance(name, str) and name for name in names):
+        raise ConfigurationError(f"aliases={aliases!r:.80}: expected names of columns")
+    return names
 
 
 def number_of(where: str, value: Any, dtype: np.dtype[Any]) -> bool | int | float:

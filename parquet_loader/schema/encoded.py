@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,61 +14,109 @@ import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype
-from parquet_loader.schema.base import FieldBase, NullPolicy, check_null
+from parquet_loader.schema.base import FieldBase, NullPolicy, check_null, checked_aliases
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Category(FieldBase):
-    """Text from a known vocabulary, delivered as integer codes: the position in `vocabulary`.
+    """A word or whole number from a known vocabulary, delivered as an integer code: its position in `vocabulary`.
+
+    Codes have no order of their own: filters compare words with ``==``, ``!=`` and ``isin``, never with ``<``.
 
     Args:
-        vocabulary: The values, in the order of their codes.
+        vocabulary: The words, all text or all integers, in the order of their codes.
         dtype: Integer dtype of the delivered codes; int64 serves `nn.Embedding` and class targets alike.
-        null: As in `Scalar`.
+        null: As in `Scalar`; under a mask the gaps hold code 0, or that of `fill`.
         fill: Entry of the vocabulary that takes the place of a null.
         missing: Entry of the vocabulary for files that lack the column.
         unknown: Entry of the vocabulary that takes the place of a value not in it; None refuses such values.
-        storage: ``"codes"`` stores the smallest signed integers that hold the codes; ``"text"`` stores the values.
+        storage: ``"words"`` stores the words, which other tools read, with Parquet's dictionary encoding; ``"codes"``
+            stores the smallest signed integers that hold the codes.
+        aliases: As in `Scalar`.
     """
 
-    vocabulary: tuple[str, ...]
+    vocabulary: Sequence[str] | Sequence[int]
     dtype: Any = "int64"
     null: NullPolicy = "refuse"
-    fill: str | None = None
-    missing: str | None = None
-    unknown: str | None = None
-    storage: Literal["codes", "text"] = "codes"
+    fill: str | int | None = None
+    missing: str | int | None = None
+    unknown: str | int | None = None
+    storage: Literal["words", "codes"] = "words"
+    aliases: tuple[str, ...] | str = ()
 
     def __post_init__(self) -> None:
-        words = tuple(self.vocabulary)
-        if not words or not all(isinstance(w, str) for w in words):
-            raise ConfigurationError("Category: the vocabulary is one or more str")
-        if len(set(words)) != len(words):
-            twice = next(w for w in words if words.count(w) > 1)
-            raise ConfigurationError(f"Category: {twice!r} stands in the vocabulary more than once")
+        words = _words(self.vocabulary)
         object.__setattr__(self, "vocabulary", words)
         dtype = np.dtype(self.dtype)
         if dtype.kind not in "iu" or len(words) - 1 > np.iinfo(dtype).max:
             raise ConfigurationError(f"Category: {dtype} cannot hold {len(words)} codes")
         object.__setattr__(self, "dtype", dtype)
         check_null(self.null)
-        if self.storage not in ("codes", "text"):
-            raise ConfigurationError(f"Category storage={self.storage!r}: expected 'codes' or 'text'")
+        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
+        if self.storage == "text":  # type: ignore[comparison-overlap]  # the older name of "words"
+            object.__setattr__(self, "storage", "words")
+        if self.storage not in ("words", "codes"):
+            raise ConfigurationError(f"Category storage={self.storage!r}: expected 'words' or 'codes'")
+        known = set(words)
         for label, value in (("fill", self.fill), ("missing", self.missing), ("unknown", self.unknown)):
-            if value is not None and value not in words:
+            if value is None:
+                continue
+            entry: Any = value
+            if self.is_integer and _is_integer(value):
+                entry = operator.index(entry)
+            if type(entry) is not type(words[0]) or entry not in known:
                 raise ConfigurationError(f"Category({label}={value!r}): not in the vocabulary")
+            object.__setattr__(self, label, entry)
 
-    def code(self, word: str) -> int:
+    @property
+    def is_integer(self) -> bool:
+        """Whether the words are integers."""
+        return isinstance(self.vocabulary[0], int)
+
+    def code(self, word: str | int) -> int:
         """Return the code of `word`."""
-        return self.vocabulary.index(word)
+        words: Sequence[str | int] = self.vocabulary
+        return words.index(word)
+
+    @property
+    def words(self) -> pa.Array:
+        """The vocabulary as an Arrow array, of strings or int64."""
+        return pa.array(self.vocabulary, self.word_type)
+
+    @property
+    def word_type(self) -> pa.DataType:
+        """The Arrow type of the words: string or int64."""
+        return pa.int64() if self.is_integer else pa.string()
 
     @property
     def arrow_type(self) -> pa.DataType:
         """The type of the column as stored."""
-        if self.storage == "text":
-            return pa.string()
+        if self.storage == "words":
+            return self.word_type
         highest = len(self.vocabulary) - 1
         return next(t for t in (pa.int8(), pa.int16(), pa.int32()) if highest <= np.iinfo(t.to_pandas_dtype()).max)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _words(vocabulary: object) -> tuple[str, ...] | tuple[int, ...]:
+    """Return a vocabulary as a tuple of str or of int."""
+    if isinstance(vocabulary, str) or not isinstance(vocabulary, Iterable):
+        raise ConfigurationError(f"Category: the vocabulary is {vocabulary!r:.80}; expected a list of words")
+    entries = tuple(vocabulary)
+    words: tuple[Any, ...]
+    if entries and all(isinstance(entry, str) for entry in entries):
+        words = tuple(map(str, entries))
+    elif entries and all(map(_is_integer, entries)) and all(-(2**63) <= entry < 2**63 for entry in entries):
+        words = tuple(map(operator.index, entries))
+    else:
+        raise ConfigurationError("Category: the vocabulary is one or more str, or one or more integers of 64 bits")
+    if len(set(words)) != len(words):
+        twice = next(word for word, count in Counter(words).items() if count > 1)
+        raise ConfigurationError(f"Category: {twice!r} stands in the vocabulary more than once")
+    return words
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -79,6 +129,7 @@ class Image(FieldBase):
         encoding: How the writer encodes arrays: ``"png"`` or ``"jpeg"``; bytes that are encoded already stay as is.
         null, fill, missing: As in `Bytes`, with encoded images as values; gaps are black images, which needs a
             `shape` without None.
+        aliases: As in `Scalar`.
     """
 
     shape: tuple[int | None, int | None, int] = (None, None, 3)
@@ -86,6 +137,7 @@ class Image(FieldBase):
     null: NullPolicy = "refuse"
     fill: bytes | None = None
     missing: bytes | None = None
+    aliases: tuple[str, ...] | str = ()
 
     def __post_init__(self) -> None:
         shape = tuple(self.shape)
@@ -99,6 +151,7 @@ class Image(FieldBase):
         if self.encoding not in ("png", "jpeg"):
             raise ConfigurationError(f"Image encoding={self.encoding!r}: expected 'png' or 'jpeg'")
         check_null(self.null)
+        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
         if self.null == "mask" and self.fill is None and shape[0] is None:
             raise ConfigurationError("Image(null='mask') needs a shape without None, or fill=<encoded image>")
 
@@ -129,12 +182,14 @@ class Encoded(FieldBase):
         shape: Shape of one row's array, None for a length that varies; images are ``(h, w)`` or ``(h, w, channels)``.
         encoding: ``"npy"`` (`np.save`), ``"npz"`` (`np.savez_compressed`, member ``arr``), ``"png"`` or ``"jpeg"``.
         null: As in `Scalar`; gaps are zeros, or empty.
+        aliases: As in `Scalar`.
     """
 
     type: Any
     shape: tuple[int | None, ...]
     encoding: Literal["npy", "npz", "png", "jpeg"] = "npy"
     null: NullPolicy = "refuse"
+    aliases: tuple[str, ...] | str = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", arrow_type_of(self.type))
@@ -148,6 +203,7 @@ class Encoded(FieldBase):
             raise ConfigurationError(f"Encoded shape {shape}: lengths are at least 1, or None where they vary")
         object.__setattr__(self, "shape", shape)
         check_null(self.null)
+        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
         if self.encoding not in ("npy", "npz", "png", "jpeg"):
             raise ConfigurationError(f"Encoded encoding={self.encoding!r}: expected 'npy', 'npz', 'png' or 'jpeg'")
         if self.is_image and (len(shape) not in (2, 3) or self.type not in (pa.uint8(), pa.uint16())):

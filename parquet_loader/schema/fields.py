@@ -1,7 +1,7 @@
 """The kinds of field a `Schema` is made of: small frozen values, validated once, with no behaviour of their own.
 
-Every field answers three questions: what is stored in the file (`arrow_type`), what a null means
-(`null` and `fill`), and what stands in for the field in a file that was written before it existed (`missing`).
+Every field says what is stored in the file (`arrow_type`), what a null means (`null` and `fill`), what other names its
+column has in some files (`aliases`), and what stands in for it in a file that lacks it (`missing`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_scalar_type, stored_type
-from parquet_loader.schema.base import FieldBase, NullPolicy, check_null, number_of
+from parquet_loader.schema.base import FieldBase, NullPolicy, check_null, checked_aliases, number_of
 from parquet_loader.schema.encoded import Category, Encoded, Image
 
 __all__ = [
@@ -47,12 +47,14 @@ class Scalar(FieldBase):
             it, with `fill` or zero in the gaps.
         fill: Value that takes the place of a null; ``float("nan")`` is allowed for floats.
         missing: Value for files that lack the column; None refuses such files.
+        aliases: Other names of the column; of these and its own, the first that a file has is read.
     """
 
     type: Any
     null: NullPolicy = "refuse"
     fill: Any = None
     missing: Any = None
+    aliases: tuple[str, ...] | str = ()
 
     def __post_init__(self) -> None:
         type_ = arrow_type_of(self.type)
@@ -60,6 +62,7 @@ class Scalar(FieldBase):
             raise ConfigurationError(f"Scalar({self.type!r}): not a scalar type; see Text, Bytes, Tensor, RaggedList")
         object.__setattr__(self, "type", type_)
         check_null(self.null)
+        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
         dtype = delivered_dtype(type_)
         for label, value in (("fill", self.fill), ("missing", self.missing)):
             if value is not None:
@@ -88,6 +91,7 @@ class Tensor(FieldBase):
         missing: Number for every element in files that lack the column.
         storage: ``"raw"`` stores a row's bytes as FIXED_LEN_BYTE_ARRAY (C order, little endian), which decodes 7-16
             times faster; ``"list"`` stores a fixed-size list of numbers that every other engine can compute with.
+        aliases: As in `Scalar`.
     """
 
     type: Any
@@ -96,6 +100,7 @@ class Tensor(FieldBase):
     fill: Any = None
     missing: Any = None
     storage: Literal["raw", "list"] = "raw"
+    aliases: tuple[str, ...] | str = ()
 
     def __post_init__(self) -> None:
         type_ = arrow_type_of(self.type)
@@ -115,6 +120,7 @@ class Tensor(FieldBase):
                 f"Tensor shape {shape}: a row of {self.width_bytes} bytes is over the limit of 2 GiB"
             )
         check_null(self.null)
+        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
         if self.storage not in ("raw", "list"):
             raise ConfigurationError(f"Tensor storage={self.storage!r}: expected 'raw' or 'list'")
         for label, value in (("fill", self.fill), ("missing", self.missing)):
@@ -152,14 +158,17 @@ class Text(FieldBase):
         null: As in `Scalar`; gaps hold `fill` or the empty string.
         fill: Text that takes the place of a null.
         missing: Text for files that lack the column.
+        aliases: As in `Scalar`.
     """
 
     null: NullPolicy = "refuse"
     fill: str | None = None
     missing: str | None = None
+    aliases: tuple[str, ...] | str = ()
 
     def __post_init__(self) -> None:
         check_null(self.null)
+        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
         for label, value in (("fill", self.fill), ("missing", self.missing)):
             if value is not None and not isinstance(value, str):
                 raise ConfigurationError(f"Text({label}={value!r}): expected a str")
@@ -177,9 +186,11 @@ class Bytes(FieldBase):
     null: NullPolicy = "refuse"
     fill: bytes | None = None
     missing: bytes | None = None
+    aliases: tuple[str, ...] | str = ()
 
     def __post_init__(self) -> None:
         check_null(self.null)
+        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
         for label, value in (("fill", self.fill), ("missing", self.missing)):
             if value is not None and not isinstance(value, bytes):
                 raise ConfigurationError(f"Bytes({label}={value!r}): expected bytes")
@@ -200,12 +211,14 @@ class RaggedList(FieldBase):
         null: As in `Scalar`; gaps are empty lists.
         fill: ``()`` reads null rows as empty lists.
         missing: ``()`` reads files that lack the column as empty lists.
+        aliases: As in `Scalar`.
     """
 
     item: Any
     null: NullPolicy = "refuse"
     fill: tuple[()] | None = None
     missing: tuple[()] | None = None
+    aliases: tuple[str, ...] | str = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.item, Tensor | Text | Bytes | RaggedList | Scalar):
@@ -213,6 +226,7 @@ class RaggedList(FieldBase):
         if self.item.null == "mask":
             raise ConfigurationError("RaggedList: nulls inside a list have no mask; give the item fill=<value>")
         check_null(self.null)
+        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
         for label, value in (("fill", self.fill), ("missing", self.missing)):
             if value is not None:
                 if len(value) > 0:
@@ -269,6 +283,11 @@ class Group(FieldBase):
             raise ConfigurationError(f"Group storage={self.storage!r}: expected 'columns' or 'packed'")
         object.__setattr__(self, "members", tuple(members.items()))
         object.__setattr__(self, "field", None)
+
+    @property
+    def aliases(self) -> tuple[()]:
+        """There are none: each member has its own."""
+        return ()
 
     @property
     def fields(self) -> dict[str, Scalar | Category]:

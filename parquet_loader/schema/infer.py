@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 
@@ -10,10 +13,21 @@ from parquet_loader.errors import SchemaError
 from parquet_loader.schema.arrow_types import is_scalar_type
 from parquet_loader.schema.fields import Bytes, Field, RaggedList, Scalar, Tensor, Text
 
+NOT_UNDERSTOOD_KEY = b"parquet_loader.not_understood"
+"""Key in the metadata of an Arrow field: JSON object from dotted names below it to Parquet types that Arrow lacks."""
+
 _HINT = "leave it out with columns=[...], or write it as a type that a tensor can hold"
+_INDEX_COLUMN = re.compile(r"__index_level_\d+__|__null_dask_index__")
 
 
-def infer_fields(field: pa.Field, prefix: str = "") -> dict[str, Field]:
+def is_index_column(name: str) -> bool:
+    """Whether pandas or Dask made up the name, for an index that has none; such columns are read only by name."""
+    return _INDEX_COLUMN.fullmatch(name) is not None
+
+
+def infer_fields(
+    field: pa.Field, prefix: str = "", is_wanted: Callable[[str], bool] = lambda _: True
+) -> dict[str, Field]:
     """Return the fields that deliver one column of a file that carries no schema, by delivered name.
 
     ==================================== =========================================================================
@@ -33,17 +47,41 @@ def infer_fields(field: pa.Field, prefix: str = "") -> dict[str, Field]:
     map                                  as list of structs ``"name.key"``, ``"name.value"``
     dictionary, run-end encoded          as the type of their values
     extension types                      fixed-shape tensor: `Tensor`; JSON: `Text`; others: as their storage
-    null, interval, union                `SchemaError`
+    null, interval, union, and columns   `SchemaError`
+    marked with `NOT_UNDERSTOOD_KEY`
     ==================================== =========================================================================
 
     Args:
         field: The column.
         prefix: Dotted name of the struct it stands in, with the dot at the end.
+        is_wanted: Tells by dotted name which leaves to return; the types of others do not matter.
 
     Raises:
         SchemaError: no tensor can hold the type; the message names column and type.
     """
-    return _leaves(field.type, prefix + field.name)
+    unknown = json.loads((field.metadata or {}).get(NOT_UNDERSTOOD_KEY, b"{}"))
+    return _leaves(field.type, prefix + field.name, unknown, is_wanted)
+
+
+def infer_columns(schema: pa.Schema, is_wanted: Callable[[str], bool] | None = None) -> dict[str, Field]:
+    """Return the fields that deliver the columns of a file that carries no schema, by delivered name.
+
+    Args:
+        schema: The columns.
+        is_wanted: As in `infer_fields`; default: all but the index columns of pandas and Dask that have no name.
+
+    Raises:
+        SchemaError: no tensor can hold the type of a column, or two columns share a name.
+    """
+    found: dict[str, Field] = {}
+    for column in schema:
+        if is_wanted is None and is_index_column(column.name):
+            continue
+        for name, field in infer_fields(column, is_wanted=is_wanted or (lambda _: True)).items():
+            if name in found:
+                raise SchemaError(f"column {name!r}: there are two of this name; rename one of them")
+            found[name] = field
+    return found
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
@@ -55,6 +93,20 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
             type_ = type_.value_type
         else:
             return type_
+
+
+def nodes(type_: pa.DataType, name: str) -> Iterator[tuple[str, pa.DataType]]:
+    """Yield a column and all that is nested in it, in the file's order: dotted name as delivered, and plain type."""
+    type_ = plain_type(type_)
+    yield name, type_
+    if pa.types.is_map(type_):
+        yield from nodes(type_.key_type, f"{name}.key")
+        yield from nodes(type_.item_type, f"{name}.value")
+    elif is_list_like(type_):
+        yield from nodes(type_.value_type, name)
+    elif pa.types.is_struct(type_):
+        for child in (type_.field(i) for i in range(type_.num_fields)):
+            yield from nodes(child.type, f"{name}.{child.name}")
 
 
 def is_list_like(type_: pa.DataType) -> bool:
@@ -81,10 +133,26 @@ def is_bytes(type_: pa.DataType) -> bool:
     return bool(t.is_binary(type_) or t.is_large_binary(type_) or t.is_binary_view(type_))
 
 
-def _leaves(type_: pa.DataType, name: str) -> dict[str, Field]:
+def _leaves(
+    type_: pa.DataType, name: str, unknown: Mapping[str, str], is_wanted: Callable[[str], bool]
+) -> dict[str, Field]:
     if isinstance(type_, pa.FixedShapeTensorType) and is_element(type_.value_type):
-        return {name: _tensor(type_.value_type, _logical_shape(type_))}
+        return {name: _tensor(type_.value_type, _logical_shape(type_))} if is_wanted(name) else {}
     type_ = plain_type(type_)
+    if name in unknown and _leaves(type_, name, {}, is_wanted):
+        raise SchemaError(f"column {name!r} has the Parquet type {unknown[name]}, which no tensor can hold; {_HINT}")
+    if pa.types.is_struct(type_) and type_.num_fields > 0:
+        return _children(type_, name, unknown, is_wanted)
+    if pa.types.is_map(type_):
+        pairs = pa.struct([pa.field("key", type_.key_type), pa.field("value", type_.item_type)])
+        return {n: RaggedList(f) for n, f in _children(pairs, name, unknown, is_wanted).items()}
+    if is_list_like(type_):
+        fixed = _fixed_shape(type_)
+        if fixed is not None:
+            return {name: _tensor(*fixed)} if is_wanted(name) else {}
+        return {n: RaggedList(f) for n, f in _leaves(type_.value_type, name, unknown, is_wanted).items()}
+    if not is_wanted(name):
+        return {}
     if is_scalar_type(type_):
         return {name: _scalar(type_)}
     if is_text(type_):
@@ -93,23 +161,15 @@ def _leaves(type_: pa.DataType, name: str) -> dict[str, Field]:
         return {name: Bytes()}
     if pa.types.is_fixed_size_binary(type_) and type_.byte_width > 0:
         return {name: Tensor("uint8", (type_.byte_width,))}
-    if pa.types.is_struct(type_) and type_.num_fields > 0:
-        return _children(type_, name)
-    if pa.types.is_map(type_):
-        pairs = pa.struct([pa.field("key", type_.key_type), pa.field("value", type_.item_type)])
-        return {n: RaggedList(f) for n, f in _children(pairs, name).items()}
-    if is_list_like(type_):
-        fixed = _fixed_shape(type_)
-        if fixed is not None:
-            return {name: _tensor(*fixed)}
-        return {n: RaggedList(f) for n, f in _leaves(type_.value_type, name).items()}
     raise SchemaError(f"column {name!r} has the type {type_}, which no tensor can hold; {_HINT}")
 
 
-def _children(struct: pa.DataType, name: str) -> dict[str, Field]:
+def _children(
+    struct: pa.DataType, name: str, unknown: Mapping[str, str], is_wanted: Callable[[str], bool]
+) -> dict[str, Field]:
     found: dict[str, Field] = {}
     for child in (struct.field(i) for i in range(struct.num_fields)):
-        for leaf, field in _leaves(child.type, f"{name}.{child.name}").items():
+        for leaf, field in _leaves(child.type, f"{name}.{child.name}", unknown, is_wanted).items():
             if leaf in found:
                 raise SchemaError(f"column {leaf!r}: there are two of this name; {_HINT}")
             found[leaf] = field

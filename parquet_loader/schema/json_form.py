@@ -1,6 +1,7 @@
 """Fields as plain JSON values, and back: the form in which a file's footer carries its schema.
 
-Only what differs from a default is written, so a default can only change together with `VERSION`.
+Only what differs from a default is written, so a default can only change together with `VERSION`; but `Category` always
+says its storage, which was ``"codes"`` where nothing is said.
 JSON has no NaN, infinity or bytes: these are objects with one key, ``{"float": "nan"}`` and ``{"bytes": "<base64>"}``.
 Nothing is evaluated or unpickled, and every value passes the checks of the field's own constructor.
 """
@@ -39,14 +40,17 @@ _KINDS: dict[str, Any] = {
 }
 
 
-def dump_fields(fields_: Mapping[str, Field]) -> str:
-    """Return the JSON text of named fields, equal for equal fields."""
-    body = {"version": VERSION, "fields": [{"name": name, **_field_to_json(f)} for name, f in fields_.items()]}
+def dump_fields(fields_: Mapping[str, Field], extra: str = "refuse") -> str:
+    """Return the JSON text of named fields, equal for equal fields; `extra` as in `Schema`."""
+    body: dict[str, Any] = {"version": VERSION}
+    body["fields"] = [{"name": name, **_field_to_json(f)} for name, f in fields_.items()]
+    if extra != "refuse":
+        body["extra"] = extra
     return json.dumps(body, allow_nan=False, separators=(",", ":"))
 
 
-def load_fields(text: str | bytes) -> dict[str, Field]:
-    """Return the named fields of a JSON text.
+def load_fields(text: str | bytes) -> tuple[dict[str, Field], Any]:
+    """Return the named fields of a JSON text, and what it says about extra columns.
 
     Raises:
         SchemaError: it is no JSON, of a version or kind this library does not know, or describes no valid field.
@@ -63,7 +67,7 @@ def load_fields(text: str | bytes) -> dict[str, Field]:
             "upgrade the library, or pass the schema that the files should be read with"
         )
     try:
-        return _named_fields(body["fields"], "the schema")
+        return _named_fields(body["fields"], "the schema"), body.get("extra", "refuse")
     except RecursionError:
         raise SchemaError("the schema nests lists too deeply") from None
 
@@ -72,7 +76,7 @@ def _field_to_json(field: Field) -> dict[str, Any]:
     out: dict[str, Any] = {"kind": type(field).__name__}
     for f in fields(field):
         value = getattr(field, f.name)
-        if f.default is MISSING or repr(value) != repr(f.default):
+        if f.default is MISSING or repr(value) != repr(f.default) or (f.name == "storage" and type(field) is Category):
             out[f.name] = _to_json(value)
     return out
 
@@ -114,7 +118,7 @@ def _field_from_json(item: Any, where: str) -> Field:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise SchemaError(f"{where}: unknown kind {kind!r}. {nearest(str(kind), _KINDS)} A newer library may read it.")
     known = {f.name for f in fields(_KINDS[kind])}
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = {"storage": "codes"} if kind == "Category" else {}
     for key, value in item.items():
         if key == "kind":
             continue

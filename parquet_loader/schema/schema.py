@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.schema.base import describe
 from parquet_loader.schema.fields import Field, Group, policy_of
-from parquet_loader.schema.infer import infer_fields
+from parquet_loader.schema.infer import infer_columns
 from parquet_loader.schema.json_form import dump_fields, load_fields
+
+Extra: TypeAlias = Literal["refuse", "drop", "infer"]
 
 METADATA_KEY = b"parquet_loader.schema"
 """Key of the JSON form in the metadata of an Arrow schema, and so in a Parquet footer."""
@@ -21,10 +24,13 @@ class Schema(Mapping[str, Field]):
 
     Args:
         fields: Field by the name under which it is delivered.
+        extra: What becomes of columns that the schema does not name. ``"refuse"``: writers refuse them, and loaders
+            leave them out. ``"drop"``: writers leave them out too. ``"infer"``: loaders and writers treat them as they
+            would without a schema, so that a schema need only name the columns that differ from that.
 
     Raises:
-        SchemaError: a name is empty or no str, two fields are stored under one column name, or the mask of a field
-            (``<name>_valid``) would be delivered under the name of another.
+        SchemaError: a name is empty or no str, two fields are stored under one column name, an alias is the name of
+            another field, or the mask of a field (``<name>_valid``) would be delivered under the name of another.
 
     Example:
         >>> Schema({"image": Tensor("uint8", (28, 28)), "label": Scalar("int64")})
@@ -34,11 +40,13 @@ class Schema(Mapping[str, Field]):
         })
     """
 
-    __slots__ = ("_fields", "_json", "_stored")
+    __slots__ = ("_extra", "_fields", "_json", "_stored")
 
-    def __init__(self, fields: Mapping[str, Field]) -> None:
+    def __init__(self, fields: Mapping[str, Field], extra: Extra = "refuse") -> None:
         if not isinstance(fields, Mapping):
             raise ConfigurationError(f"Schema: expected a mapping from name to field, not {fields!r:.80}")
+        if extra not in ("refuse", "drop", "infer"):
+            raise ConfigurationError(f"Schema: extra={extra!r:.80}; expected 'refuse', 'drop' or 'infer'")
         for name, field in fields.items():
             _check_name(name)
             if not isinstance(field, Field):
@@ -49,7 +57,14 @@ class Schema(Mapping[str, Field]):
         self._fields = dict(fields)
         self._stored = _stored_columns(self._fields)
         _check_masks(self._fields)
-        self._json = dump_fields(self._fields)
+        _check_aliases(self._fields)
+        self._extra: Extra = extra
+        self._json = dump_fields(self._fields, extra)
+
+    @property
+    def extra(self) -> Extra:
+        """What becomes of columns that the schema does not name."""
+        return self._extra
 
     def __getitem__(self, name: str) -> Field:
         try:
@@ -79,7 +94,8 @@ class Schema(Mapping[str, Field]):
                 lines += _group_lines(name, field)
             else:
                 lines.append(f"    {name!r}: {describe(field, most_words=8)},")
-        return "\n".join(["Schema({", *lines, "})"]) if lines else "Schema({})"
+        end = "})" if self._extra == "refuse" else f"}}, extra={self._extra!r})"
+        return "\n".join(["Schema({", *lines, end]) if lines else f"Schema({{{end}"
 
     def to_json(self) -> str:
         """Return the schema as JSON text, equal for equal schemas; it holds a format version."""
@@ -92,7 +108,7 @@ class Schema(Mapping[str, Field]):
         Raises:
             SchemaError: the text is no schema, or one of a version or with a kind of field unknown here.
         """
-        return cls(load_fields(text))
+        return cls(*load_fields(text))
 
     def stored_columns(self) -> dict[str, pa.Field]:
         """Return what a file holds: Arrow field by stored column name, in file order.
@@ -103,7 +119,17 @@ class Schema(Mapping[str, Field]):
 
     def arrow_schema(self) -> pa.Schema:
         """Return the Arrow schema of the files: not null where nulls are refused, with the JSON form as metadata."""
-        return pa.schema(self._stored.values(), metadata={METADATA_KEY: self._json.encode("ascii")})
+        carried = self._json if self._extra == "refuse" else dump_fields(self._fields)
+        return pa.schema(self._stored.values(), metadata={METADATA_KEY: carried.encode("ascii")})
+
+    def column_names(self) -> frozenset[str]:
+        """Return all names under which a file's columns belong to a field: its own, its aliases, and its members'."""
+        names: set[str] = set()
+        for name, field in self._fields.items():
+            names |= {name, *field.aliases}
+            if isinstance(field, Group):
+                names |= {other for member, part in field.members for other in (member, *part.aliases)}
+        return frozenset(names)
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
@@ -116,13 +142,7 @@ class Schema(Mapping[str, Field]):
         carried = (schema.metadata or {}).get(METADATA_KEY)
         if carried is not None:
             return cls.from_json(carried)
-        found: dict[str, Field] = {}
-        for column in schema:
-            for name, field in infer_fields(column).items():
-                if name in found:
-                    raise SchemaError(f"column {name!r}: there are two of this name; rename one of them")
-                found[name] = field
-        return cls(found)
+        return cls(infer_columns(schema))
 
     def select(self, names: Iterable[str]) -> Schema:
         """Return a schema of the named fields, in the order of `names`.
@@ -139,7 +159,7 @@ class Schema(Mapping[str, Field]):
             if name in chosen:
                 raise SchemaError(f"column {name!r} is asked for twice")
             chosen[name] = self._fields[name]
-        return Schema(chosen)
+        return Schema(chosen, self._extra)
 
 
 def _check_name(name: object) -> None:
@@ -182,6 +202,17 @@ def _check_masks(fields: Mapping[str, Field]) -> None:
                 f"field {name!r} has null='mask', so its mask is delivered as '{name}_valid', "
                 "which is the name of another field; rename one of them"
             )
+
+
+def _check_aliases(fields: Mapping[str, Field]) -> None:
+    owners = {member: name for name, field in fields.items() if isinstance(field, Group) for member in field.fields}
+    owners |= {name: name for name in fields}
+    parts = [(name, field) for name, field in fields.items() if not isinstance(field, Group)]
+    parts += [part for field in fields.values() if isinstance(field, Group) for part in field.members]
+    for name, field in parts:
+        for alias in field.aliases:
+            if owners.setdefault(alias, name) != name or (alias in fields and alias != name):
+                raise SchemaError(f"field {name!r}: the alias {alias!r} belongs to field {owners[alias]!r} already")
 
 
 def _group_lines(name: str, group: Group) -> list[str]:

@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from parquet_loader.schema import METADATA_KEY, Category, Group, Schema
+
 _SAMPLE_BYTES = 4 * 2**20
 _SAMPLE_SLICES = 8
 _PAGE_BYTES = 2**20
@@ -131,10 +133,11 @@ def choose_layout(table: pa.Table, codec: str = "lz4") -> Layout:
     dictionary = _trial(sample, codec, use_dictionary=True)
     compressed: set[str] = set()
     dictionaries: set[str] = set()
+    words = _words_of_categories(table.schema)
     of_bytes = {field.name for field in table.schema if pa.types.is_fixed_size_binary(field.type)}
     for path, (bare, packed) in plain.items():
         bare_dictionary, packed_dictionary = dictionary[path]
-        if bare_dictionary <= min(_WORTH_DICTIONARY * bare, packed):
+        if path in words or bare_dictionary <= min(_WORTH_DICTIONARY * bare, packed):
             dictionaries.add(path)
             bare, packed = bare_dictionary, packed_dictionary  # noqa: PLW2901
         worth = _WORTH_COMPRESSION_OF_BYTES if path in of_bytes else _WORTH_COMPRESSION
@@ -148,6 +151,16 @@ def choose_layout(table: pa.Table, codec: str = "lz4") -> Layout:
         codec=codec,
         batch_rows=_batch_rows(table),
     )
+
+
+def _words_of_categories(schema: pa.Schema) -> frozenset[str]:
+    """Return the columns that hold words of a vocabulary: readers look each word up once a dictionary."""
+    if METADATA_KEY not in (schema.metadata or {}):
+        return frozenset()
+    found: list[tuple[str, object]] = []
+    for name, field in Schema.from_arrow(schema).items():
+        found += field.members if isinstance(field, Group) else [(name, field)]
+    return frozenset(name for name, field in found if isinstance(field, Category) and field.storage == "words")
 
 
 def _batch_rows(table: pa.Table) -> int:

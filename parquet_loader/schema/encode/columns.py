@@ -134,38 +134,55 @@ def _ragged_bytes(ragged: Ragged, type_: pa.DataType) -> pa.Array:
 
 
 def _category(field: Category, values: Values) -> pa.Array:
-    codes = _codes(field, values)
-    return codes.cast(field.arrow_type) if field.storage == "codes" else pa.array(field.vocabulary).take(codes)
+    return stored_words(field, _codes(field, values))
+
+
+def stored_words(field: Category, codes: pa.Array) -> pa.Array:
+    """Return codes as the field stores them."""
+    return codes.cast(field.arrow_type) if field.storage == "codes" else field.words.take(codes)
 
 
 def _codes(field: Category, values: Values) -> pa.Array:
-    """Return int32 codes of words, or check codes given as integers."""
+    """Return int32 codes of words; integers for a vocabulary of text are codes already, and are checked."""
     array = _words(values)
-    count = len(field.vocabulary)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), pa.int32())
-    if pa.types.is_integer(array.type):
-        inside = pc.and_(pc.greater_equal(array, 0), pc.less(array, count))
-        wrong = pc.index(inside, False).as_py()
-        if wrong >= 0:
-            raise Misfit(f"the code {array[wrong]} is not in the vocabulary, whose codes are 0 to {count - 1}", wrong)
-        return array.cast(pa.int32())
-    if not is_text(array.type):
+    if field.is_integer:
+        if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+            raise Misfit(f"the values are of type {array.type}, expected integers of the vocabulary")
+        array = cast(array, pa.int64())
+    elif pa.types.is_integer(array.type):
+        return checked_codes(field, array)
+    elif not is_text(array.type):
         raise Misfit(f"the values are of type {array.type}, expected words of the vocabulary (str) or their codes")
-    array = array.cast(pa.string())
-    codes = pc.index_in(array, value_set=pa.array(field.vocabulary, pa.string()))
+    array = array.cast(field.word_type)
+    codes = pc.index_in(array, value_set=field.words)
     if codes.null_count > array.null_count:
         unknown = pc.and_(codes.is_null(), array.is_valid())
         if field.unknown is None:
             row = pc.index(unknown, True).as_py()
             word = array[row].as_py()
             raise Misfit(
-                f"{word!r} is not in the vocabulary. {nearest(word, field.vocabulary)} "
+                f"{word!r} is not in the vocabulary. {nearest(str(word), map(str, field.vocabulary))} "
                 "unknown=<word> takes the place of words that are not in it",
                 row,
             )
         codes = pc.if_else(unknown, pa.scalar(field.code(field.unknown), pa.int32()), codes)
     return codes
+
+
+def checked_codes(field: Category, array: pa.Array) -> pa.Array:
+    """Return codes as int32.
+
+    Raises:
+        Misfit: one of them is no position in the vocabulary.
+    """
+    count = len(field.vocabulary)
+    inside = pc.and_(pc.greater_equal(array, 0), pc.less(array, count))
+    wrong = pc.index(inside, False).as_py()
+    if wrong >= 0:
+        raise Misfit(f"the code {array[wrong]} is not in the vocabulary, whose codes are 0 to {count - 1}", wrong)
+    return array.cast(pa.int32())
 
 
 def _ragged_list(field: RaggedList, values: Values) -> pa.Array:

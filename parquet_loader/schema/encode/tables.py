@@ -9,14 +9,22 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import DataError, SchemaError, nearest
-from parquet_loader.schema.encode.columns import Column, constant, encode_column, numbers, refuse_nulls
+from parquet_loader.schema.encode.columns import (
+    Column,
+    checked_codes,
+    constant,
+    encode_column,
+    numbers,
+    refuse_nulls,
+    stored_words,
+)
 from parquet_loader.schema.encode.inputs import count_rows, plain, to_arrow
 from parquet_loader.schema.encode.leaves import is_nested, leaf_columns
 from parquet_loader.schema.encode.lossless import Misfit, from_python
 from parquet_loader.schema.encode.sources import pieces
 from parquet_loader.schema.encode.tensors import encode_tensor
-from parquet_loader.schema.fields import Bytes, Field, Group, RaggedList, Scalar, Tensor, Text
-from parquet_loader.schema.infer import infer_fields
+from parquet_loader.schema.fields import Bytes, Category, Field, Group, RaggedList, Scalar, Tensor, Text
+from parquet_loader.schema.infer import infer_fields, is_index_column
 from parquet_loader.schema.schema import METADATA_KEY, Schema
 from parquet_loader.types import Ragged
 
@@ -88,6 +96,8 @@ def infer_schema(columns: Mapping[str, Any]) -> Schema:
     """
     found: dict[str, Field] = {}
     for name, values in columns.items():
+        if is_index_column(name):
+            continue
         try:
             fields = _infer_column(name, values)
         except Misfit as misfit:
@@ -136,7 +146,13 @@ def _carried_schema(data: Any) -> Schema | None:
 
 
 def _encode(columns: Mapping[str, Any], schema: Schema, first_row: int) -> pa.Table:
+    known = schema.column_names()
+    columns = {n: v for n, v in columns.items() if n in known or not is_index_column(n)}
+    if schema.extra == "drop":
+        columns = {n: v for n, v in columns.items() if n in known or any(k.startswith(f"{n}.") for k in known)}
     columns = _flatten_nested(columns, schema, first_row)
+    if schema.extra == "drop":
+        columns = {n: v for n, v in columns.items() if n in known}
     _refuse_unknown(columns, schema)
     rows = count_rows(next(iter(columns.values()))) if columns else 0
     stored: dict[str, pa.Array] = {}
@@ -158,9 +174,10 @@ def _encode(columns: Mapping[str, Any], schema: Schema, first_row: int) -> pa.Ta
 def _flatten_nested(columns: Mapping[str, Any], schema: Schema, first_row: int) -> dict[str, Any]:
     """Replace structs, maps and lists of structs by their leaves; a schema has no field for them."""
     out: dict[str, Any] = {}
+    known = schema.column_names()
     for name, values in columns.items():
         out[name] = values
-        if name in schema or (isinstance(values, pa.Array | pa.ChunkedArray) and not is_nested(values.type)):
+        if name in known or (isinstance(values, pa.Array | pa.ChunkedArray) and not is_nested(values.type)):
             continue
         try:
             given = plain(values, nan_is_null=False)
@@ -175,10 +192,9 @@ def _flatten_nested(columns: Mapping[str, Any], schema: Schema, first_row: int) 
 
 
 def _refuse_unknown(columns: Mapping[str, Any], schema: Schema) -> None:
-    known = set(schema)
+    known = schema.column_names()
     for name, field in schema.items():
         if isinstance(field, Group):
-            known |= set(field.fields)
             both = next((m for m in field.fields if m in columns and name in columns and m != name), None)
             if both is not None and name not in field.fields:
                 raise SchemaError(f"group {name!r} is given as a matrix and its member {both!r} as a column; give one")
@@ -189,8 +205,9 @@ def _refuse_unknown(columns: Mapping[str, Any], schema: Schema) -> None:
 
 def _column(name: str, field: Column, columns: Mapping[str, Any], rows: int, first_row: int) -> pa.Array:
     try:
-        if name in columns:
-            return encode_column(field, columns[name])
+        given = next((n for n in (name, *field.aliases) if n in columns), None)
+        if given is not None:
+            return encode_column(field, columns[given])
         if field.missing is not None:
             return constant(field, rows)
     except Misfit as misfit:
@@ -206,13 +223,14 @@ def _absent(name: str, columns: Mapping[str, Any]) -> SchemaError:
 
 
 def _packed(name: str, group: Group, columns: Mapping[str, Any], rows: int, first_row: int) -> pa.Array:
-    if not any(member in columns for member in group.fields):
+    if not any(other in columns for member, field in group.members for other in (member, *field.aliases)):
         raise _absent(name, columns)
     matrix = np.empty((rows, len(group.members)), dtype=group.dtype)
     for place, (member, field) in enumerate(group.fields.items()):
         try:
-            if member in columns:
-                matrix[:, place] = numbers(field, columns[member])
+            given = next((n for n in (member, *field.aliases) if n in columns), None)
+            if given is not None:
+                matrix[:, place] = numbers(field, columns[given])
             elif field.missing is None:
                 raise _absent(member, columns)
             else:
@@ -241,7 +259,11 @@ def _group_of_matrix(name: str, group: Group, values: Any, first_row: int) -> di
     stored: dict[str, pa.Array] = {}
     for place, (member, field) in enumerate(group.fields.items()):
         try:
-            stored[member] = encode_column(field, matrix[:, place])
+            column = matrix[:, place]
+            if isinstance(field, Category):
+                stored[member] = stored_words(field, checked_codes(field, pa.array(np.ascontiguousarray(column))))
+            else:
+                stored[member] = encode_column(field, column)
         except Misfit as misfit:
             raise _located(member, misfit, first_row) from None
     return stored if group.storage == "columns" else {name: _raw(np.ascontiguousarray(matrix), group)}

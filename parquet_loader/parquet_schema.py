@@ -1,0 +1,63 @@
+"""A file's Arrow schema, with a mark on columns whose Parquet type Arrow shows as a plainer one.
+
+Arrow has no type for INTERVAL, and shows it as bytes; it shows VARIANT as a struct, and an annotation that it does not
+know as the type below. `infer_fields` refuses marked columns by name. A declared schema still reads what they store.
+INT96 is marked because Arrow wraps its values that do not fit into nanoseconds, and `read` has to look for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parquet_loader.schema.infer import NOT_UNDERSTOOD_KEY, nodes
+
+INT96_KEY = b"parquet_loader.int96"
+_ANNOTATIONS = {"Interval": "INTERVAL", "Undefined": "an annotation that this version of pyarrow does not know"}
+_SPARK_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
+
+
+def arrow_schema_of(schema: pq.ParquetSchema) -> pa.Schema:
+    """Return the Arrow schema of a file, with marks on the columns that Arrow does not understand.
+
+    Raises:
+        ArrowException, ValueError: the schema cannot be read.
+    """
+    arrow = schema.to_arrow_schema()
+    text = str(schema)
+    # Spark before 4.1 writes VARIANT without the annotation, and says so in its own metadata alone.
+    has_variants = "(Variant" in text or b'"variant"' in (arrow.metadata or {}).get(_SPARK_METADATA, b"")
+    if not has_variants and not any(word in text for word in ("(Interval)", "(UNKNOWN)", " int96 ")):
+        return arrow
+    leaves = (schema.column(number) for number in range(len(schema)))
+    return pa.schema([_marked(field, leaves, has_variants) for field in arrow], metadata=arrow.metadata)
+
+
+def has_int96(field: pa.Field) -> bool:
+    """Whether a column of `arrow_schema_of` is stored as INT96, or a part of it."""
+    return INT96_KEY in (field.metadata or {})
+
+
+def _marked(field: pa.Field, leaves: Iterator[pq.ColumnSchema], has_variants: bool) -> pa.Field:
+    marks: dict[str, str] = {}
+    is_int96 = False
+    for name, type_ in nodes(field.type, field.name):
+        if has_variants and pa.types.is_struct(type_) and _is_variant(type_):
+            marks[name] = "VARIANT"
+        if not pa.types.is_nested(type_):
+            leaf = next(leaves)
+            is_int96 = is_int96 or leaf.physical_type == "INT96"
+            if str(leaf.logical_type) in _ANNOTATIONS:
+                marks[name] = _ANNOTATIONS[str(leaf.logical_type)]
+    found = {INT96_KEY: b"1"} if is_int96 else {}
+    found |= {NOT_UNDERSTOOD_KEY: json.dumps(marks).encode()} if marks else {}
+    return field.with_metadata({**(field.metadata or {}), **found}) if found else field
+
+
+def _is_variant(struct: pa.StructType) -> bool:
+    """Whether a struct has the members that the format prescribes for VARIANT, in either order."""
+    names = {struct.field(i).name for i in range(struct.num_fields)}
+    return {"metadata", "value"} <= names <= {"metadata", "value", "typed_value"}

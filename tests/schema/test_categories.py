@@ -1,0 +1,295 @@
+"""Categories: filters take words, vocabularies of integers, files that other tools read, and files written earlier.
+
+Each of these tests failed on commit 519114a, but for those of `test_files_written_with_codes_load_as_before`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from parquet_loader import (
+    BatchedDataLoader,
+    Category,
+    ConfigurationError,
+    DataError,
+    DatasetWriter,
+    Group,
+    OutputOptions,
+    SampleStore,
+    Scalar,
+    Schema,
+    SchemaError,
+    rewrite_dataset,
+    write_dataset,
+)
+from parquet_loader.schema import METADATA_KEY
+
+NUMPY = OutputOptions(format="numpy")
+CITIES = ("Paris", "Bergen", "Cork")
+ROWS = ["Cork", "Paris", "Paris", "Bergen", "Cork", "Bergen"]
+CODES = [2, 0, 0, 1, 2, 1]
+
+
+def codes_of(path: Path, name: str = "city", **options: Any) -> list[Any]:
+    with BatchedDataLoader(path, 4, output_options=NUMPY, **options) as loader:
+        return [value for batch in loader for value in batch[name].tolist()]
+
+
+def write(path: Path, field: Category, rows: list[Any]) -> None:
+    schema = Schema({"city": field, "id": Scalar("int64")})
+    write_dataset({"city": rows, "id": np.arange(len(rows))}, path, schema)
+
+
+def file_of(path: Path) -> Path:
+    return next(path.glob("*.parquet"))
+
+
+# ---- storage -------------------------------------------------------------------------------------------------------
+
+
+def test_other_tools_read_the_words(tmp_path: Path) -> None:
+    duckdb, pd, pl = (pytest.importorskip(name) for name in ("duckdb", "pandas", "polars"))
+    write(tmp_path / "d", Category(CITIES), ROWS)
+    file = file_of(tmp_path / "d")
+    assert pq.read_table(file)["city"].to_pylist() == ROWS
+    assert pd.read_parquet(file)["city"].tolist() == ROWS
+    assert pl.read_parquet(file)["city"].to_list() == ROWS
+    with duckdb.connect() as connection:
+        assert [row[0] for row in connection.execute(f"select city from '{file}' order by id").fetchall()] == ROWS
+    chunk = pq.read_metadata(file).row_group(0).column(0)
+    assert chunk.has_dictionary_page
+    assert codes_of(tmp_path / "d") == CODES
+
+
+def test_codes_are_stored_for_whoever_asks(tmp_path: Path) -> None:
+    write(tmp_path / "d", Category(CITIES, storage="codes"), ROWS)
+    assert pq.read_table(file_of(tmp_path / "d"))["city"].to_pylist() == CODES
+    assert codes_of(tmp_path / "d") == CODES
+
+
+def test_files_written_with_codes_load_as_before(tmp_path: Path) -> None:
+    """The footer is one that earlier versions wrote: nothing in it says how the category is stored."""
+    field = {"name": "city", "kind": "Category", "vocabulary": list(CITIES), "dtype": "int64"}
+    carried = json.dumps({"version": 1, "fields": [field]}, separators=(",", ":"))
+    table = pa.table({"city": pa.array(CODES, pa.int8())}).replace_schema_metadata({METADATA_KEY: carried})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert codes_of(tmp_path) == CODES
+    assert codes_of(tmp_path, schema=Schema({"city": Category(CITIES)})) == CODES
+
+
+def test_codes_are_read_by_the_words_they_stand_for(tmp_path: Path) -> None:
+    write(tmp_path / "a", Category(CITIES, storage="codes"), ROWS)
+    write(tmp_path / "b", Category(("Cork", "Oslo"), storage="codes"), ["Oslo", "Cork"])
+    both = Schema({"city": Category(("Oslo", *CITIES))})
+    assert codes_of(tmp_path, schema=both) == [3, 1, 1, 2, 3, 2, 0, 3]
+
+
+def test_other_vocabularies_of_packed_codes_are_refused(tmp_path: Path) -> None:
+    packed = Schema({"g": Group({"a": Category(CITIES), "b": Category(CITIES)}, storage="packed")})
+    write_dataset({"a": ROWS, "b": ROWS}, tmp_path, packed)
+    other = Category(CITIES[::-1])
+    with pytest.raises(SchemaError, match="holds codes of member 'a' in another vocabulary"):
+        BatchedDataLoader(tmp_path, 4, schema=Schema({"g": Group({"a": other, "b": other}, storage="packed")}))
+
+
+def test_vocabularies_that_differ_between_files_are_refused_without_a_schema(tmp_path: Path) -> None:
+    write(tmp_path / "a", Category(CITIES), ROWS)
+    write(tmp_path / "b", Category(("Cork", "Oslo")), ["Oslo"])
+    with pytest.raises(
+        SchemaError, match=r"column 'city' differs: .*Category\(\('Paris', .*Category\(\('Cork', 'Oslo'\)\)"
+    ):
+        BatchedDataLoader(tmp_path, 4)
+
+
+# ---- integers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", ["words", "codes"])
+def test_integers_are_a_vocabulary(tmp_path: Path, storage: Any) -> None:
+    field = Category([30, 10, 20], storage=storage, unknown=10, null="mask")
+    write(tmp_path / "d", field, [10, 20, None, 99, 30])
+    assert codes_of(tmp_path / "d") == [1, 2, 0, 1, 0]
+    assert codes_of(tmp_path / "d", "city_valid") == [True, True, False, True, True]
+    stored = pq.read_table(file_of(tmp_path / "d"))["city"].to_pylist()
+    assert stored == ([10, 20, None, 10, 30] if storage == "words" else [1, 2, None, 1, 0])
+
+
+@pytest.mark.parametrize("type_", [pa.int8(), pa.uint64(), pa.int64()], ids=str)
+def test_integers_of_other_programs_are_words(tmp_path: Path, type_: pa.DataType) -> None:
+    pq.write_table(pa.table({"city": pa.array([20, 10, 30], type_)}), tmp_path / "a.parquet")
+    assert codes_of(tmp_path, schema=Schema({"city": Category([-1, 10, 20, 30])})) == [2, 1, 3]
+
+
+def test_an_integer_that_is_not_in_the_vocabulary_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"city": pa.array([20, 11])}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet, row group 0, column 'city', row 1: holds 11, which is not among"):
+        codes_of(tmp_path, schema=Schema({"city": Category([10, 20])}))
+
+
+@pytest.mark.parametrize("vocabulary", [[], [1, "a"], [1.5], [True], "abc", [2**63], [1, 1]])
+def test_other_vocabularies_are_refused(vocabulary: Any) -> None:
+    with pytest.raises(ConfigurationError, match="vocabulary"):
+        Category(vocabulary)
+
+
+# ---- filters -------------------------------------------------------------------------------------------------------
+
+CITY = pc.field("city")
+FILTERS = [
+    (CITY == "Paris", [0, 0]),
+    (CITY != "Paris", [2, 1, 2, 1]),
+    (CITY.isin(["Paris", "Cork", "Rome"]), [2, 0, 0, 2]),
+    ((CITY == "Bergen") & (pc.field("id") > 3), [1]),
+    (~(CITY == "Cork"), [0, 0, 1, 1]),
+    ([("city", "==", "Paris")], [0, 0]),
+    ([("city", "in", ["Bergen"]), ("id", "<", 4)], [1]),
+    ([[("city", "=", "Bergen")], [("id", "==", 0)]], [2, 1, 1]),
+    (("city", "!=", "Cork"), [0, 0, 1, 1]),
+]
+
+
+@pytest.mark.parametrize("storage", ["words", "codes"])
+@pytest.mark.parametrize(("filters", "expected"), FILTERS, ids=[str(f) for f, _ in FILTERS])
+def test_filters_take_words(tmp_path: Path, storage: Any, filters: Any, expected: list[int]) -> None:
+    write(tmp_path / "d", Category(CITIES, storage=storage), ROWS)
+    assert codes_of(tmp_path / "d", filters=filters) == expected
+
+
+@pytest.mark.parametrize("storage", ["words", "codes"])
+def test_filters_take_integers_of_the_vocabulary(tmp_path: Path, storage: Any) -> None:
+    write(tmp_path / "d", Category([30, 10, 20], storage=storage), [10, 20, 30, 20])
+    assert codes_of(tmp_path / "d", filters=CITY == 20) == [2, 2]
+    assert codes_of(tmp_path / "d", filters=CITY < 30) == [1, 2, 2]
+
+
+def test_files_of_codes_and_of_words_are_filtered_together(tmp_path: Path) -> None:
+    write(tmp_path / "a", Category(CITIES, storage="codes"), ROWS)
+    write(tmp_path / "b", Category(CITIES), ROWS)
+    schema = Schema({"city": Category(CITIES)})
+    assert codes_of(tmp_path, schema=schema, filters=CITY == "Bergen") == [1, 1, 1, 1]
+
+
+def test_words_that_look_like_codes_are_words(tmp_path: Path) -> None:
+    write(tmp_path / "d", Category(("2", "1", "0"), storage="codes"), ["0", "1", "2"])
+    assert codes_of(tmp_path / "d", filters=CITY == "2") == [0]
+
+
+def test_row_groups_are_not_ruled_out_by_the_statistics_of_codes(tmp_path: Path) -> None:
+    write(tmp_path / "d", Category(CITIES, storage="codes"), ["Cork"] * 5)
+    assert codes_of(tmp_path / "d", filters=CITY == "Cork") == [2] * 5
+
+
+@pytest.mark.parametrize("storage", ["words", "codes"])
+@pytest.mark.parametrize("filters", [CITY < "Paris", CITY >= "Paris", pc.scalar("Paris") > CITY], ids=str)
+def test_words_are_not_compared_by_order(tmp_path: Path, storage: Any, filters: pc.Expression) -> None:
+    write(tmp_path / "d", Category(CITIES, storage=storage), ROWS)
+    with pytest.raises(SchemaError, match="the words of the Category 'city' have no order"):
+        codes_of(tmp_path / "d", filters=filters)
+
+
+def test_a_word_that_is_not_in_the_vocabulary_is_refused_in_a_filter(tmp_path: Path) -> None:
+    write(tmp_path / "d", Category(CITIES), ROWS)
+    with pytest.raises(SchemaError, match=r"'Pariss', which is not among the 3 words.* Did you mean 'Paris'"):
+        codes_of(tmp_path / "d", filters=CITY == "Pariss")
+
+
+def test_a_word_outside_the_vocabulary_may_be_filtered_out(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"city": [*ROWS, "N/A"]}), tmp_path / "a.parquet")
+    schema = Schema({"city": Category(CITIES)})
+    assert codes_of(tmp_path, schema=schema, filters=CITY != "N/A") == CODES
+    unknown = Schema({"city": Category(CITIES, unknown="Cork")})
+    assert codes_of(tmp_path, schema=unknown, filters=CITY == "N/A") == [2]
+
+
+def test_words_are_not_compared_with_numbers(tmp_path: Path) -> None:
+    write(tmp_path / "d", Category(CITIES), ROWS)
+    with pytest.raises(SchemaError, match="cannot be applied to columns of these types"):
+        codes_of(tmp_path / "d", filters=CITY == 1)
+
+
+# ---- dictionaries --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.dictionary(pa.int16(), pa.string())], ids=str)
+@pytest.mark.parametrize("rows_of_a_group", [3, 100])
+def test_words_of_other_programs_become_codes(
+    tmp_path: Path, dictionary: bool, type_: pa.DataType, rows_of_a_group: int
+) -> None:
+    rows = [*ROWS, None, "Paris"] * 5
+    table = pa.table({"city": pa.array(rows).dictionary_encode().cast(type_)})
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=dictionary, row_group_size=rows_of_a_group)
+    schema = Schema({"city": Category(CITIES, null="mask", fill="Bergen")})
+    assert codes_of(tmp_path, schema=schema) == [*CODES, 1, 0] * 5
+    assert codes_of(tmp_path, "city_valid", schema=schema) == [row is not None for row in rows]
+
+
+def test_words_of_a_dictionary_that_no_row_uses_do_not_matter(tmp_path: Path) -> None:
+    words = pa.DictionaryArray.from_arrays(pa.array([1, 1], pa.int8()), pa.array(["Rome", "Cork"]))
+    pq.write_table(pa.table({"city": words}), tmp_path / "a.parquet")
+    assert codes_of(tmp_path, schema=Schema({"city": Category(CITIES)})) == [2, 2]
+
+
+def test_a_word_that_is_not_in_the_vocabulary_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"city": [*ROWS, "Rome"]}), tmp_path / "a.parquet", row_group_size=5)
+    with pytest.raises(DataError, match=r"a\.parquet, row group 1, column 'city', row 1: holds 'Rome', which is not"):
+        codes_of(tmp_path, schema=Schema({"city": Category(CITIES)}))
+
+
+# ---- the ways of writing -------------------------------------------------------------------------------------------
+
+
+def test_rewriting_keeps_words_as_words(tmp_path: Path) -> None:
+    write(tmp_path / "d", Category(CITIES), ROWS)
+    rewrite_dataset(tmp_path / "d", tmp_path / "new", shuffle=False)
+    assert pq.read_table(file_of(tmp_path / "new"))["city"].to_pylist() == ROWS
+    assert codes_of(tmp_path / "new") == CODES
+
+
+def test_rewriting_codes_under_another_vocabulary_keeps_the_words(tmp_path: Path) -> None:
+    write(tmp_path / "d", Category(CITIES, storage="codes"), ROWS)
+    schema = Schema({"city": Category(CITIES[::-1], storage="codes")})
+    rewrite_dataset(tmp_path / "d", tmp_path / "new", schema=schema, shuffle=False)
+    assert codes_of(tmp_path / "new") == [2 - code for code in CODES]
+
+
+def test_a_store_holds_words(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path / "s", schema=Schema({"city": Category(CITIES)}), max_bytes="1GB")
+    with store.writer() as writer:
+        writer.write({"city": ROWS})
+    file = next((tmp_path / "s").rglob("*.parquet"))
+    assert pq.read_table(file)["city"].to_pylist() == ROWS
+    with BatchedDataLoader(store, 10, output_options=NUMPY) as loader:
+        assert [batch["city"].tolist() for batch in loader] == [CODES]
+
+
+def test_delivered_batches_are_written_again(tmp_path: Path) -> None:
+    schema = Schema({"city": Category(CITIES)})
+    with DatasetWriter(tmp_path / "d", schema) as writer:
+        writer.write({"city": np.array(CODES)})
+    assert pq.read_table(file_of(tmp_path / "d"))["city"].to_pylist() == ROWS
+
+
+def test_a_group_given_as_a_matrix_holds_codes(tmp_path: Path) -> None:
+    member = Category([30, 10, 20])
+    write_dataset({"g": np.array([[0, 1], [2, 0]])}, tmp_path / "d", Schema({"g": Group(["a", "b"], member)}))
+    assert pq.read_table(file_of(tmp_path / "d")).to_pydict() == {"a": [30, 20], "b": [10, 30]}
+    assert codes_of(tmp_path / "d", "g") == [[0, 1], [2, 0]]
+
+
+def test_jobs_of_dask_write_words(tmp_path: Path) -> None:
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    from parquet_loader.write.dask import write_dask
+
+    frame = dd.from_pandas(pd.DataFrame({"city": pd.Categorical(ROWS)}), npartitions=2)
+    write_dask(frame, tmp_path / "d", Schema({"city": Category(CITIES)}), scheduler="synchronous")
+    words = [w for file in sorted((tmp_path / "d").rglob("*.parquet")) for w in pq.read_table(file)["city"].to_pylist()]
+    assert sorted(words) == sorted(ROWS)
