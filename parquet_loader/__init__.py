@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 # Before anything else imports pyarrow; which, first imported by a thread other than the main one, can hang at exit.
 import parquet_loader.memory  # noqa: F401
@@ -40,6 +40,8 @@ from parquet_loader.types import Ragged, Shard
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 
 if TYPE_CHECKING:
+    import torch
+
     from parquet_loader.convert import ConvertedLoader, from_dask, from_pandas, from_spark
     from parquet_loader.forecast import EpochPlan
     from parquet_loader.iterable import ParquetIterable
@@ -48,6 +50,11 @@ if TYPE_CHECKING:
     from parquet_loader.rewrite import RewriteReport, rewrite_dataset
     from parquet_loader.stats import LoaderStats
     from parquet_loader.store import SampleStore, StoreOptions
+
+    Batch: TypeAlias = dict[str, torch.Tensor | Ragged]
+    """One batch, for annotations: a tensor or a `Ragged` by the column's name."""
+else:
+    Batch = dict[str, Any]
 
 __version__ = "0.1.0"
 
@@ -69,6 +76,7 @@ _LAZY = {
 _NEED_TORCH = {"ParquetIterable"}
 
 __all__ = [
+    "Batch",
     "BatchedDataLoader",
     "Bytes",
     "CacheStats",

@@ -107,7 +107,7 @@ def column_of(name: str, field: Field) -> Column:
         case Scalar() | Category():
             return Column(name, "fixed", number_type(field.dtype), field.dtype)
         case Tensor():
-            return Column(name, "fixed", pa.binary(field.width_bytes), field.dtype, field.shape)
+            return Column(name, "fixed", pa.binary(field.width_bytes), field.dtype, tuple(field.shape))
         case Group():
             return Column(name, "fixed", pa.binary(field.width_bytes), field.dtype, (len(field.members),))
         case Text():

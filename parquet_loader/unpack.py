@@ -61,7 +61,7 @@ def read_array(data: bytes | memoryview, field: Encoded) -> npt.NDArray[Any]:
     if field.is_text:
         fits = array.dtype.kind == ("U" if pa.types.is_string(field.type) else "S") and array.ndim == len(field.shape)
     else:
-        fits = array.dtype.newbyteorder("=") == field.dtype and matches(array.shape, field.shape)
+        fits = array.dtype.newbyteorder("=") == field.dtype and matches(array.shape, tuple(field.shape))
     if not fits:
         raise BlobProblem(f"holds {array.dtype} of shape {array.shape}, expected {field.type} of {field.shape}")
     return array

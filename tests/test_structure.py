@@ -216,6 +216,7 @@ def test_importing_loads_no_heavy_package(module: str) -> None:
 def test_public_names_are_these() -> None:
     names = [name for name in parquet_loader.__all__ if getattr(parquet_loader, name) is not None]
     assert names == [
+        "Batch",
         "BatchedDataLoader",
         "Bytes",
         "CacheStats",

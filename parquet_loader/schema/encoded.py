@@ -186,7 +186,7 @@ class Encoded(FieldBase):
     """
 
     type: Any
-    shape: tuple[int | None, ...]
+    shape: Sequence[int | None]
     encoding: Literal["npy", "npz", "png", "jpeg"] = "npy"
     null: NullPolicy = "refuse"
     aliases: tuple[str, ...] | str = ()

@@ -95,7 +95,7 @@ class Tensor(FieldBase):
     """
 
     type: Any
-    shape: tuple[int, ...]
+    shape: Sequence[int]
     null: NullPolicy = "refuse"
     fill: Any = None
     missing: Any = None

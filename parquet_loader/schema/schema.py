@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
-from parquet_loader.schema.base import describe
+from parquet_loader.schema.base import FieldBase, describe
 from parquet_loader.schema.fields import Field, Group, policy_of
 from parquet_loader.schema.infer import infer_columns
 from parquet_loader.schema.json_form import dump_fields, load_fields
@@ -42,11 +42,12 @@ class Schema(Mapping[str, Field]):
 
     __slots__ = ("_extra", "_fields", "_json", "_stored")
 
-    def __init__(self, fields: Mapping[str, Field], extra: Extra = "refuse") -> None:
+    def __init__(self, fields: Mapping[str, FieldBase], extra: Extra = "refuse") -> None:
         if not isinstance(fields, Mapping):
             raise ConfigurationError(f"Schema: expected a mapping from name to field, not {fields!r:.80}")
         if extra not in ("refuse", "drop", "infer"):
             raise ConfigurationError(f"Schema: extra={extra!r:.80}; expected 'refuse', 'drop' or 'infer'")
+        kept: dict[str, Field] = {}
         for name, field in fields.items():
             _check_name(name)
             if not isinstance(field, Field):
@@ -54,7 +55,8 @@ class Schema(Mapping[str, Field]):
                     f"Schema: field {name!r} is {field!r:.80}; expected one of the field kinds, such as "
                     f"Scalar('float32') or Tensor('uint8', (28, 28))"
                 )
-        self._fields = dict(fields)
+            kept[name] = field
+        self._fields = kept
         self._stored = _stored_columns(self._fields)
         _check_masks(self._fields)
         _check_aliases(self._fields)

@@ -161,7 +161,7 @@ def _from_arrow(field: Tensor, array: pa.Array) -> tuple[np.ndarray[Any, Any], n
     try:
         flat = cast(flat, field.type)
     except Misfit as misfit:
-        misfit = _place(misfit, field.shape)
+        misfit = _place(misfit, tuple(field.shape))
         raise Misfit(misfit.reason, None if misfit.row is None else int(places[misfit.row])) from None
     if flat.null_count and field.fill is not None:
         flat = pc.fill_null(flat, pa.scalar(field.fill, field.type))

@@ -1,0 +1,96 @@
+"""The examples of README and docs, and usual annotations of users, pass mypy in strict settings without a cast.
+
+Each of these tests failed on commit 519114a.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+FENCE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+# Their examples need packages of the extra `frameworks`, some of which ship no types.
+OF_FRAMEWORKS = {"accelerate.md", "jax.md", "lightning.md", "ray.md", "transformers.md"}
+SETTINGS = """
+[mypy]
+strict = True
+# Examples leave out annotations; other packages ship no types, or names that they do not export.
+disable_error_code = no-untyped-def, no-untyped-call, import-untyped, import-not-found, no-any-return, type-arg
+follow_imports = silent
+"""
+
+USER = """
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from parquet_loader import Batch, BatchedDataLoader, Category, Ragged, RaggedList, Scalar, Schema, Tensor, Text
+from parquet_loader import write_dataset
+
+words = ["red", "green"]
+names = ["image", "label"]
+paths = [Path("a.parquet"), Path("b.parquet")]
+schema = Schema({"image": Tensor("float32", [3, 8, 8]), "label": Category(words), "size": Scalar(np.float32)})
+fields = {"label": Category((1, 5, 9)), "note": Text(null="mask"), "embedding": RaggedList("float32")}
+other = Schema(fields)
+
+
+def loss_of(batch: Batch, model: torch.nn.Module) -> torch.Tensor:
+    column = batch["label"]
+    assert not isinstance(column, Ragged)
+    return torch.nn.functional.cross_entropy(model(batch["image"]), column)
+
+
+def sum_of(batch: dict[str, torch.Tensor]) -> float:
+    return float(batch["size"].sum())
+
+
+def halved(columns: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return columns | {"size": columns["size"] / 2}
+
+
+with BatchedDataLoader(paths, 32, schema=schema, columns=names, shuffle=True, transform=halved) as loader:
+    for batch in loader:
+        images = batch["image"].to("cpu", non_blocking=True)
+        loss = torch.nn.functional.cross_entropy(images.flatten(1), batch["label"])
+        texts: list[str] = batch["text"].to_list()
+        padded = batch["tokens"].to_padded(fill=0)
+        loss_of(batch, torch.nn.Flatten()) + sum_of(batch)
+        kept: Batch = batch
+
+write_dataset(({"size": number} for number in range(3)), Path("data"), mode="append")
+"""
+
+
+def code_of(page: Path) -> str:
+    """A page's Python blocks as one module whose lines have the numbers of the page."""
+    text = page.read_text(encoding="utf-8")
+    lines = [""] * text.count("\n")
+    for block in FENCE.finditer(text):
+        first = text[: block.start("code")].count("\n")
+        code = block["code"].splitlines()
+        lines[first : first + len(code)] = code
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.timeout(900)
+def test_examples_and_usual_annotations_pass_mypy(tmp_path: Path) -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in pages:
+        if page.name not in OF_FRAMEWORKS:
+            (tmp_path / f"{page.stem}_md.py").write_text(code_of(page), encoding="utf-8")
+    (tmp_path / "user.py").write_text(USER, encoding="utf-8")
+    (tmp_path / "mypy.ini").write_text(SETTINGS, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache" / "examples"), "--config-file"]
+    done = subprocess.run(
+        [*command, "mypy.ini", "."],
+        cwd=tmp_path, env=os.environ | {"MYPYPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
