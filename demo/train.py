@@ -181,8 +181,8 @@ def train(task: Task, epochs: int) -> dict[str, Errors]:
                 f"  {stats.rows_per_s:8,.0f}  {stats.wait_share:16.1%}  {peak_memory_mb():8.0f} MB"
             )
         stats = loader.stats()
-        print(f"\nthe loader held at most {stats.peak_bytes / 1e6:.0f} MB and was held back by {stats.bound_by}")
-        print(f"  {stats.advice}")
+        print(f"\nthe loader held at most {stats.peak_bytes / 1e6:.0f} MB; {stats.verdict}")
+        print("".join(f"  {finding.text}\n" for finding in stats.findings), end="")
     return errors
 
 

@@ -58,6 +58,7 @@ class Account:
         footers_bytes: Parsed footers held by the process that reads, where that is not the caller's.
         cache: What the local cache did, where there is one.
         remote: What fetching took; None where files are local.
+        queued_s: Of `blocked_s`, seconds that the workers waited for a processor; None where the system does not tell.
     """
 
     cpu_s: Mapping[str, float]
@@ -71,6 +72,7 @@ class Account:
     footers_bytes: int = 0
     cache: CacheStats | None = None
     remote: RemoteFigures | None = None
+    queued_s: float | None = None
 
     @classmethod
     def nothing(cls) -> Account:

@@ -28,6 +28,7 @@ from parquet_loader.remote.store import RemoteStore
 from parquet_loader.remote.streamed import FromStore, StreamedFile
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
+from parquet_loader.trust import check_private
 from parquet_loader.types import IntArray
 
 # Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
@@ -69,6 +70,8 @@ class Chunks:
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
             columns = [self.columns_read(row_group) for row_group in firsts.tolist()]
+            if not cache.shared:
+                check_private(str(cache.path), "LocalCache(path=...)", "pass shared=True")
             self.cache = RowGroupCache(cache, snapshot, columns)
 
     def columns_read(self, row_group: int) -> list[str]:

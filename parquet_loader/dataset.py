@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from parquet_loader.errors import SchemaError
 from parquet_loader.filters import RowFilter
 from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan, plan_epoch
+from parquet_loader.processors import available_processors
 from parquet_loader.ranks import Ranks
 from parquet_loader.read import Reader
 from parquet_loader.schema import Scalar, Schema
@@ -189,5 +189,4 @@ def resolved_schema(
 
 def default_num_threads() -> int:
     """Return the number of processors this process may use, at most 8."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, available))
+    return min(8, available_processors())

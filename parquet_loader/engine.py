@@ -200,6 +200,7 @@ class Engine:
             footers_bytes=footers_bytes,
             cache=self._reader.chunks.cache_figures(self._cache_before),
             remote=None if remote is None else replace(remote),
+            queued_s=self.workers.queued_s,
         )
 
     # ------------------------------------------------------------------ the consumer's side

@@ -13,10 +13,12 @@ from parquet_loader.building import Account
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.filesystem import is_local
 from parquet_loader.live import Deliveries
+from parquet_loader.mixing import MixingMeter
 from parquet_loader.output import Batch, Output
+from parquet_loader.plan import Plan
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.stats import LoaderStats, SkippedRowGroup
+from parquet_loader.stats import LoaderStats, SkippedRowGroup, StorageFigures
 from parquet_loader.window import Window
 
 
@@ -78,7 +80,7 @@ class Epoch:
         self._pid = os.getpid()
         self._engine = engine
         self._bar = bar
-        self._batches = output.delivered(_pull(engine, output, batch_size, pinned))
+        self._batches = output.delivered(_pull(engine, output, batch_size, pinned, figures))
         self._deliveries = deliveries
 
     def deliver(self) -> Iterator[Batch]:
@@ -157,11 +159,14 @@ class Epoch:
         self._is_over = True
 
 
-def _pull(engine: PassEngine, output: Output, batch_size: int, pinned: Allocator | None) -> Iterator[Batch]:
+def _pull(
+    engine: PassEngine, output: Output, batch_size: int, pinned: Allocator | None, figures: EpochFigures
+) -> Iterator[Batch]:
     while engine.processes and (made := engine.next_batch()) is not None:
         yield output.of_batch(made, pinned)
         del made
     while not engine.processes and (window := engine.next_window()) is not None:
+        figures.observe(window)
         batches = output.of_window(window, batch_size, pinned)
         del window
         for number, batch in enumerate(batches):
@@ -175,7 +180,7 @@ class EpochFigures:
     """How long the caller waited and did something else, and what the workers did. Outlives the pass.
 
     Args:
-        epoch: Its number.
+        plan: Its order.
         engine: What reads the pass.
         num_threads: Number of workers.
         skipped: Row groups left out before the pass began.
@@ -184,13 +189,16 @@ class EpochFigures:
 
     def __init__(
         self,
-        epoch: int,
+        plan: Plan,
         engine: PassEngine,
         num_threads: int,
         skipped: tuple[tuple[int, str], ...],
         first_batch: int = 0,
     ) -> None:
-        self.epoch = epoch
+        self.plan = plan
+        self.epoch = plan.epoch
+        self.mixing = MixingMeter()
+        self.storage: StorageFigures | None = None  # found out when it is asked for, once
         self.first_batch = first_batch
         self.was_asked = False
         self.is_complete = False
@@ -221,6 +229,11 @@ class EpochFigures:
     def left_out(self) -> int:
         """Row groups left out in this pass."""
         return len((self._account if self._engine is None else self._engine.account()).skipped)
+
+    def observe(self, window: Window) -> None:
+        """Look at a window that is about to be delivered."""
+        if self.plan.shuffle:
+            self.mixing.observe(window.arrays)
 
     def begin_wait(self) -> None:
         """The caller asks for a batch."""
@@ -280,6 +293,7 @@ class EpochFigures:
             num_threads=self._num_threads,
             cache=account.cache,
             remote=account.remote,
+            queued_s=account.queued_s,
         )
 
 

@@ -24,6 +24,7 @@ from parquet_loader.redact import without_secrets
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.store import RemoteStore
 from parquet_loader.source import SourceFile, changed_since
+from parquet_loader.trust import no_link
 from parquet_loader.types import Digests, IntArray
 
 # Measured: a parsed footer takes about 1.1 KB a column chunk, and a little for itself.
@@ -70,7 +71,7 @@ class StoredFooters:
         """Return a footer; None where it is not there, or no longer."""
         start, length = self._places[file].tolist()
         try:
-            with open(self.path, "rb") as opened:
+            with open(self.path, "rb", opener=no_link) as opened:
                 opened.seek(start)
                 raw = opened.read(length)
         except OSError:

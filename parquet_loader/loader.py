@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -22,9 +23,16 @@ from parquet_loader.arguments import (
 from parquet_loader.cache import LocalCache
 from parquet_loader.counting import Known
 from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
+from parquet_loader.diagnosis import diagnosed, storage_figures
 from parquet_loader.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
-from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
+from parquet_loader.errors import (
+    ConfigurationError,
+    LoaderStateError,
+    ParquetLoaderError,
+    ResumeError,
+    UnsupportedError,
+)
 from parquet_loader.filters import Filters, as_expression
 from parquet_loader.following import Following, files_named
 from parquet_loader.forecast import EpochPlan
@@ -175,7 +183,7 @@ class BatchedDataLoader(NotIndexed):
         ranks = None if shard is not None or isinstance(source, Opened) else to_agree_with(self._sharding.shard)
         self._filters = filters
         self._chooses_window = window_rows is None
-        reading = read_options or ReadOptions()
+        reading = self._read_options = read_options or ReadOptions()
         needs, skips, threads = self._window_needs(), self._options.skips, self.num_threads
 
         def opened(snapshot: Snapshot, ranks: Ranks | None, known: Known | None = None) -> Dataset:
@@ -359,7 +367,7 @@ class BatchedDataLoader(NotIndexed):
         left = plan.batches - first_batch
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
         engine = self._engine(plan, first_batch)
-        figures = EpochFigures(plan.epoch, engine, self.num_threads, self._dataset.skipped, first_batch)
+        figures = EpochFigures(plan, engine, self.num_threads, self._dataset.skipped, first_batch)
         pinned = self._allocator if self._reading is not None and self._allocator.is_required else None
         deliveries = None if files is None else Deliveries(files, plan, first_batch)
         epoch = Epoch(engine, self.batch_size, self._output, pinned, bar, figures, deliveries)
@@ -389,6 +397,19 @@ class BatchedDataLoader(NotIndexed):
         if self._figures is None:
             raise LoaderStateError("there are no figures yet: no epoch was begun")
         stats = self._figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
+        if self._figures.storage is None and stats.is_judged:
+            with suppress(ParquetLoaderError, OSError, ValueError):  # files that have gone: then there are no figures
+                self._figures.storage = storage_figures(self._dataset, self._read_options)
+        stats = diagnosed(
+            stats,
+            self._dataset,
+            self._figures.plan,
+            self._figures.mixing.worst(),
+            self._figures.storage,
+            isolation="process" if self._isolates else "thread",
+            transforms=BatchProcessor.is_needed(self._dataset.reader.columns, self._options.transform),
+            chooses_window=self._chooses_window,
+        )
         return stats if self._following is None else replace(stats, growth=self._following.growth)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:

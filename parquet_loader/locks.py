@@ -17,6 +17,7 @@ from itertools import count
 from threading import Event, RLock, local
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.trust import NO_LINK
 
 _guard = RLock()  # held while a descriptor is opened or closed, and across fork
 _open: set[int] = set()
@@ -46,7 +47,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, 
 
 def _open_registered(path: str, flags: int) -> int:
     with _guard:
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, flags | os.O_CLOEXEC | NO_LINK, 0o666)
         _open.add(descriptor)
         return descriptor
 

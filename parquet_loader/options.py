@@ -29,7 +29,9 @@ class RemoteOptions:
         hedge: Ask a second time for what takes several times as long as others did, and take what comes first. So many
             as one request in twenty, or one at a time.
         snapshot_cache: A local directory in which the listing and the footers of each source are kept, so that the next
-            start reads those of new and changed files alone, known by size and ETag.
+            start reads those of new and changed files alone, known by size and ETag. Created with mode 0700.
+        snapshot_cache_shared: Use `snapshot_cache` even if it belongs to another user or others may write to it.
+            Whoever can write there decides what is read.
         connections: What fetches S3, Google Cloud Storage, Azure and HTTP: ``"obstore"``, or ``"native"``, the
             filesystem itself, with one request beforehand for each file. None: obstore where it is installed.
     """
@@ -44,6 +46,7 @@ class RemoteOptions:
     hedge: bool = True
     snapshot_cache: str | os.PathLike[str] | None = None
     connections: Literal["obstore", "native"] | None = None
+    snapshot_cache_shared: bool = False
 
     def __post_init__(self) -> None:
         check_int("RemoteOptions max_requests", self.max_requests, 1, 4096)
@@ -54,8 +57,9 @@ class RemoteOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
                 raise ConfigurationError(f"RemoteOptions({name}={value!r}): expected a positive number of seconds")
-        if not isinstance(self.hedge, bool):
-            raise ConfigurationError(f"RemoteOptions(hedge={self.hedge!r}): expected True or False")
+        for name in ("hedge", "snapshot_cache_shared"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigurationError(f"RemoteOptions({name}={getattr(self, name)!r}): expected True or False")
         if self.snapshot_cache is not None and not isinstance(self.snapshot_cache, str | os.PathLike):
             raise ConfigurationError(f"RemoteOptions(snapshot_cache={self.snapshot_cache!r}): expected a directory")
         if self.connections not in (None, "obstore", "native"):

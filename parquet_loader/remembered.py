@@ -1,5 +1,7 @@
 """What was found out about a source that is not local, kept in plain files, so that the next start asks for little.
 
+Names in these files are checked: whoever may write to the directory must not make this process touch other files.
+
 A start lists the source again, several pages at a time, since it is known where they end, and reads the footers of
 those files alone whose size or ETag (or, where there is none, time) is another. The footers of all lie beside it.
 
@@ -14,7 +16,9 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import secrets
+import stat
 import time
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Self
@@ -29,6 +33,7 @@ from parquet_loader.options import RemoteOptions
 from parquet_loader.redact import without_secrets
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Source
+from parquet_loader.trust import check_private, make_private, no_link
 from parquet_loader.types import IntArray
 
 _KEPT_S = 3600.0
@@ -47,6 +52,10 @@ def open_remembered(source: Source, filesystem: Any, remote: RemoteOptions) -> S
     home = resolve(first, filesystem)[0]  # type: ignore[arg-type]
     if is_local(home):
         return open_snapshot(source, filesystem, remote=remote)
+    if not remote.snapshot_cache_shared:
+        with contextlib.suppress(OSError):  # nothing is kept then, as on a full disk
+            make_private(folder)
+        check_private(folder, "RemoteOptions(snapshot_cache=...)", "pass snapshot_cache_shared=True")
     path = os.path.join(folder, _name(source, home) + ".snapshot")
     known = _loaded(path, home, remote)
     with _Footers(folder, os.path.basename(path).removesuffix(".snapshot")) as read:
@@ -90,7 +99,7 @@ class _Footers:
         try:
             if self._out is None:
                 os.makedirs(self._folder, exist_ok=True)
-                self._out = open(self.temporary, "wb")  # noqa: SIM115 (closed at the end)
+                self._out = open(self.temporary, "xb")  # noqa: SIM115 (closed at the end)
             self.places[file] = self._out.tell(), len(raw)
             if self._failed is None:
                 self._out.write(raw)
@@ -116,15 +125,19 @@ def _name(source: Source, home: pafs.FileSystem) -> str:
 
 
 def _loaded(path: str, home: pafs.FileSystem, remote: RemoteOptions) -> Snapshot | None:
+    key = os.path.basename(path).removesuffix(".snapshot")
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as stored:
+        with open(path, "rb", opener=no_link) as opened, np.load(opened, allow_pickle=False) as stored:
             snapshot = load_snapshot(stored["manifest"].tobytes(), home, remote)
             footers, places = str(stored["footers"]), stored["places"]
-            stored_at = os.path.join(os.path.dirname(path), footers)
-            is_whole = places.shape == (len(snapshot.files), 2)
-            if not is_whole or os.path.getsize(stored_at) != places.sum(axis=1).max(initial=0):
+            if not re.fullmatch(re.escape(key) + r"-[0-9a-f]{8}\.footers", footers):
                 return None
-            os.utime(stored_at)  # it is read from
+            stored_at = os.path.join(os.path.dirname(path), footers)
+            found = os.lstat(stored_at)
+            is_whole = places.shape == (len(snapshot.files), 2) and places.min(initial=0) >= 0
+            if not is_whole or not stat.S_ISREG(found.st_mode) or found.st_size != places.sum(axis=1).max(initial=0):
+                return None
+            os.utime(stored_at, follow_symlinks=False)  # it is read from
     except Exception:  # of whatever a damaged archive, array or schema ends in
         return None
     snapshot.footers.stored = StoredFooters(stored_at, places)
@@ -143,7 +156,7 @@ def _keep(path: str, snapshot: Snapshot, read: _Footers, known: Snapshot | None)
     stream = io.BytesIO()
     manifest = np.frombuffer(dump_snapshot(snapshot), np.uint8)
     np.savez(stream, manifest=manifest, footers=np.array(footers), places=places)
-    with open(read.temporary, "wb") as out:
+    with open(read.temporary, "xb") as out:
         out.write(stream.getvalue())
     os.replace(read.temporary, path)
     snapshot.footers.stored = StoredFooters(os.path.join(folder, footers), places)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from parquet_loader.cache import CacheStats
 from parquet_loader.live import Growth
+from parquet_loader.mixing import Mixing
 from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.types import format_bytes
+
+# Below this share of waiting the training step sets the pace.
+LEAST_WAIT_SHARE = 0.1
+# Shorter epochs are mostly their first batch; nothing is said about where their time went.
+JUDGED_FROM_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,108 @@ class SkippedRowGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """One cause that holds an epoch back, or spoils its shuffle.
+
+    Attributes:
+        cause: A short name, for programs.
+        text: The cause with its figures, and the remedy.
+        cost_s: About how many seconds of waiting it causes; 0 where it costs quality, not time.
+    """
+
+    cause: str
+    text: str
+    cost_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CodecFigures:
+    """The column chunks of one codec, among those read; from a sample of row groups.
+
+    Attributes:
+        codec: Its name in lower case.
+        columns: Columns that use it.
+        stored_share: Share of the stored bytes.
+        ratio: Bytes after decompression for each stored one.
+        bytes_per_s: Bytes that one thread decompresses in a second, measured on a page; None: not measured.
+    """
+
+    codec: str
+    columns: int
+    stored_share: float
+    ratio: float
+    bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowColumns:
+    """Columns of numbers that the kernels cannot decode.
+
+    Attributes:
+        reason: ``"nulls"``, ``"no null counts"``, ``"encoding"`` or ``"options"``.
+        columns: Their names.
+        share: Their share of the bytes that are decoded.
+    """
+
+    reason: str
+    columns: tuple[str, ...]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFigures:
+    """How the columns that are read are stored; from a sample of row groups.
+
+    Attributes:
+        row_bytes: Bytes of a decoded row.
+        columns: Column chunks of a row group that are read.
+        codecs: By stored bytes, largest first.
+        slow: Columns of numbers that the kernels cannot decode.
+        number_share: Share of the decoded bytes in columns of numbers, which the kernels are made for.
+    """
+
+    row_bytes: float
+    columns: int
+    codecs: tuple[CodecFigures, ...] = ()
+    slow: tuple[SlowColumns, ...] = ()
+    number_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleFigures:
+    """What is shuffled together.
+
+    Attributes:
+        is_shuffled: Whether the loader shuffles.
+        batch_size: Rows of a batch.
+        rows: Rows of the epoch.
+        windows: Number of windows.
+        window_rows: Most rows of a window.
+        row_groups: Row groups that hold rows of the epoch.
+        largest_row_group_rows: Rows of the largest.
+        row_groups_per_window: Distinct row groups that give a window its rows, on average.
+        is_cut_by_memory: Whether windows are smaller than by default because of `memory_limit`.
+        measured: The column mixed worst so far; None before the fourth window, and with images or `transform`.
+    """
+
+    is_shuffled: bool
+    batch_size: int
+    rows: int
+    windows: int
+    window_rows: int
+    row_groups: int
+    largest_row_group_rows: int
+    row_groups_per_window: float
+    is_cut_by_memory: bool = False
+    measured: Mixing | None = None
+
+    @property
+    def window_share(self) -> float:
+        """Share of the epoch's rows that a window holds."""
+        return min(1.0, self.window_rows / self.rows) if self.rows else 1.0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class LoaderStats:
     """The epoch under way, or the last one.
 
@@ -54,6 +163,15 @@ class LoaderStats:
             chunks that were decoded.
         growth: How the source changed since the epoch before, where it is one that changes.
         cache: What the local cache did, where there is one.
+        queued_s: Of `blocked_s`, seconds of all stages that workers waited for a processor (Linux); None: not known.
+        processors: Processors that the process may use, by affinity and container quota.
+        isolation: As given to the loader.
+        transforms: Whether batches go through image decoding or `transform`.
+        kernels: Why the compiled kernels are not used; "" where they are.
+        max_requests: `RemoteOptions.max_requests`; None where files are local.
+        storage: How the columns are stored; None in epochs too short to judge.
+        shuffling: What is shuffled together, and how well it mixes.
+        findings: What holds the epoch back: first what spoils the shuffle, then by cost. Empty if nothing does.
     """
 
     epoch: int
@@ -77,6 +195,15 @@ class LoaderStats:
     growth: Growth | None = None
     cache: CacheStats | None = None
     remote: RemoteFigures | None = None
+    queued_s: float | None = None
+    processors: int = 0
+    isolation: str = "thread"
+    transforms: bool = False
+    kernels: str = ""
+    max_requests: int | None = None
+    storage: StorageFigures | None = None
+    shuffling: ShuffleFigures | None = None
+    findings: tuple[Finding, ...] = ()
 
     @property
     def rows_per_s(self) -> float:
@@ -89,56 +216,121 @@ class LoaderStats:
         return min(1.0, self.wait_s / self.seconds) if self.seconds else 0.0
 
     @property
+    def batches_per_s(self) -> float:
+        """Batches delivered a second."""
+        return self.batches / self.seconds if self.seconds else 0.0
+
+    @property
+    def bytes_read_per_s(self) -> float:
+        """Bytes of column chunks read a second, as they are stored."""
+        return self.bytes_read / self.seconds if self.seconds else 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of all workers in jobs, with or without a processor."""
+        return sum(self.cpu_s.values()) + sum(self.blocked_s.values())
+
+    @property
+    def work_s(self) -> float:
+        """Seconds of all workers in jobs, less what they waited for a processor."""
+        return self.busy_s - min(self.queued_s or 0.0, sum(self.blocked_s.values()))
+
+    @property
+    def idle_share(self) -> float:
+        """The share of the workers' time with nothing to do."""
+        return min(1.0, self.idle_s / (self.seconds * self.num_threads)) if self.seconds and self.num_threads else 0.0
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the epoch took long enough, 1 second and 2 batches, to say where its time went."""
+        return self.seconds >= JUDGED_FROM_S and self.batches >= 2
+
+    def waited_s(self, stage: str) -> float:
+        """Return the seconds that jobs of a stage were blocked, but not for want of a processor: disk, GIL, locks."""
+        blocked = sum(self.blocked_s.values())
+        queued = min(self.queued_s or 0.0, blocked)
+        return self.blocked_s[stage] * (1 - queued / blocked) if blocked else 0.0
+
+    @property
     def bound_by(self) -> str:
         """What holds the epoch back.
 
         ``"consumer"``, ``"decoding"``, ``"shuffle"``, ``"transform"``, ``"disk"`` or ``"network"``.
         """
-        if not self.batches or self.wait_share < 0.1:
+        if not self.batches or self.wait_share < LEAST_WAIT_SHARE:
             return "consumer"
-        # A read that blocks while nothing comes from a disk waits for a processor or for Python's lock.
-        disk_s = self.blocked_s["read"] if self.bytes_from_disk > self.bytes_read // 16 else 0.0
+        # A read that blocks while nothing comes from a disk waits for a processor or for the GIL.
+        disk_s = self.waited_s("read") if self.bytes_from_disk > self.bytes_read // 16 else 0.0
         busy = {
             "decoding": self.cpu_s["read"],
             "shuffle": self.cpu_s["permute"] + self.cpu_s["gather"],
-            "transform": self.cpu_s["process"] + self.blocked_s["process"],
+            "transform": self.cpu_s["process"] + self.waited_s("process"),
             "disk": disk_s,
             "network": self.idle_s if self.remote is not None else 0.0,
         }
         return max(busy, key=lambda name: busy[name])
 
     @property
+    def verdict(self) -> str:
+        """One sentence on what sets the pace."""
+        if not self.is_judged:
+            return f"too short to judge: advice needs {JUDGED_FROM_S:.0f} s and 2 batches"
+        waited = f"the loop waited {self.wait_share:.0%} of the time"
+        if self.bound_by == "consumer":
+            return f"loading is not the bottleneck: {waited}; the training step sets the pace"
+        return f"bound by {self.bound_by}: {waited}"
+
+    @property
     def advice(self) -> str:
-        """One sentence on what to try."""
-        return _ADVICE[self.bound_by]
+        """What to change: a line for each cause, with its figures and its remedy; "" if there is nothing to change."""
+        return "\n".join(finding.text for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures, the derived ones too, as JSON values; docs/tuning.md says what the keys mean."""
+        plain = {field.name: _as_json(getattr(self, field.name)) for field in fields(self)}
+        findings = plain.pop("findings")
+        return plain | {
+            "rows_per_s": self.rows_per_s,
+            "batches_per_s": self.batches_per_s,
+            "bytes_read_per_s": self.bytes_read_per_s,
+            "wait_share": self.wait_share,
+            "idle_share": self.idle_share,
+            "busy_s": self.busy_s,
+            "work_s": self.work_s,
+            "window_share": None if self.shuffling is None else self.shuffling.window_share,
+            "cache_hit_rate": None if self.cache is None else self.cache.hit_rate,
+            "is_judged": self.is_judged,
+            "bound_by": self.bound_by,
+            "verdict": self.verdict,
+            "advice": findings,
+        }
 
     def __str__(self) -> str:
         rate = f"{self.rows_per_s:,.0f} rows/s"
         waits = f"{self.first_batch_s:.2f} s for the first batch, then at most {self.longest_wait_s * 1000:.0f} ms"
         held = f"{format_bytes(self.peak_bytes)} of {format_bytes(self.memory_limit_bytes)}"
         stages = ", ".join(f"{name} {self.cpu_s[name]:.2f}" for name in self.cpu_s)
-        fetched = [] if self.remote is None else [str(self.remote)]
         lines = [
             f"epoch {self.epoch}: {self.rows} rows in {self.batches} batches, {self.seconds:.2f} s, {rate}",
             f"waited {self.wait_s:.2f} s ({self.wait_share:.0%}): {waits}",
             f"{self.num_threads} workers, processor seconds: {stages}; blocked in reads {self.blocked_s['read']:.2f}",
             f"read {format_bytes(self.bytes_read)} in {self.row_groups} row groups; held at most {held}",
-            *fetched,
-            f"bound by {self.bound_by}: {self.advice}",
         ]
-        if self.cache is not None:
-            lines.insert(4, str(self.cache))
+        lines += [] if self.cache is None else [str(self.cache)]
+        lines += [] if self.remote is None else [str(self.remote)]
+        lines += [f"kernels not used: {self.kernels}"] if self.kernels else []
         if self.skipped_row_groups:
             names = "; ".join(s.reason for s in self.skipped_row_groups[:3])
-            lines.insert(-1, f"left out {len(self.skipped_row_groups)} row groups: {names}")
-        return "\n".join(lines)
+            lines.append(f"left out {len(self.skipped_row_groups)} row groups: {names}")
+        return "\n".join([*lines, self.verdict, *(f"- {finding.text}" for finding in self.findings)])
+
+    __repr__ = __str__  # what a notebook shows
 
 
-_ADVICE = {
-    "consumer": "batches are ready before they are asked for; the training step sets the pace.",
-    "decoding": "more num_threads, fewer columns, or files rewritten with write_dataset (not-null, light compression).",
-    "shuffle": "more num_threads, or columns grouped into matrices by a Schema.",
-    "transform": "more num_threads, or a transform made of fewer, larger numpy calls.",
-    "network": "more RemoteOptions.max_requests or a larger memory_limit keep more in flight; fewer columns; a cache.",
-    "disk": "more num_threads keep more reads in flight; a faster disk, or stronger compression.",
-}
+def _as_json(value: Any) -> Any:
+    """Return dataclasses and mappings as dicts, and tuples as lists."""
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _as_json(part) for name, part in asdict(value).items()}
+    if isinstance(value, Mapping):
+        return {str(name): _as_json(part) for name, part in value.items()}
+    return [_as_json(part) for part in value] if isinstance(value, tuple | list) else value

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Condition, Lock, RLock, Thread, current_thread
+from threading import Condition, Lock, RLock, Thread, current_thread, get_native_id
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from parquet_loader.interrupts import uninterrupted
@@ -62,6 +62,15 @@ def disk_bytes() -> int:
     return 512 * resource.getrusage(resource.RUSAGE_THREAD).ru_inblock if resource is not None else 0
 
 
+def queued_s(thread: str) -> float | None:
+    """Return how long a thread of this process has waited for a processor (Linux); None: the system does not tell."""
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def _nothing() -> Job[Any] | None:
     return None
 
@@ -92,10 +101,23 @@ class Workers:
         self.helper: Thread | None = None
         self._wakers: list[Any] = []
         self._running = 0
+        self._queued_s: dict[int, float | None] = {}  # of threads that have ended
         self._choose = choose
         self._pid = os.getpid()
-        names = [f"parquet_loader-worker-{number}" for number in range(count)]
-        self._threads = [Thread(target=self._work, name=name, daemon=True) for name in names]
+        self._threads = [
+            Thread(target=self._work, args=(number,), name=f"parquet_loader-worker-{number}", daemon=True)
+            for number in range(count)
+        ]
+
+    @property
+    def queued_s(self) -> float | None:
+        """How long the threads have waited for a processor; None: the system does not tell."""
+        told = []
+        for number, thread in enumerate(self._threads):
+            now = queued_s(str(thread.native_id))
+            told.append(self._queued_s.get(number, now))
+        known = [seconds for seconds in told if seconds is not None]
+        return sum(known) if known else None
 
     def start(self) -> None:
         """Start the threads; Ctrl-C waits so long, since a thread half started could not be joined."""
@@ -155,13 +177,14 @@ class Workers:
         for waker in wakers:
             waker.release()
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
         try:
             self._work_until_closed()
         except BaseException as error:  # in the engine's own steps (memory that ran out, say): the caller must know
             with self.lock:
                 self.broken = self.broken or error
         finally:
+            self._queued_s[number] = queued_s(str(get_native_id()))
             with self.lock:
                 self._running -= 1
                 self.notify()

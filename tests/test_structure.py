@@ -19,6 +19,7 @@ PACKAGE = Path(__file__).parent.parent / "parquet_loader"
 ROOMS = [
     "errors",
     "descriptors",
+    "trust",
     "redact",
     "interrupts",
     "types",
@@ -26,6 +27,7 @@ ROOMS = [
     "arguments",
     "hints",
     "memory",
+    "processors",
     "schema",
     "hdfs",
     "filesystem",
@@ -98,7 +100,10 @@ ROOMS = [
     "device",
     "tensors",
     "outputs",
+    "mixing",
     "stats",
+    "advice",
+    "diagnosis",
     "epoch",
     "loader",
     "mixture",
@@ -110,7 +115,7 @@ ROOMS = [
     "cli",
 ]
 # Side rooms: nothing on the way from files to batches needs them, and they need nothing of it.
-NARROWER = {"write": {"errors", "hints", "types", "schema", "filesystem", "plan"}}
+NARROWER = {"write": {"errors", "hints", "trust", "types", "schema", "filesystem", "plan"}}
 # `types` imports torch only inside methods that are called with tensors, `ranks` where there are several.
 MAY_IMPORT_TORCH = {"collate", "device", "tensors", "iterable", "store", "petastorm", "cli"}
 MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"types", "ranks"}

@@ -29,6 +29,7 @@ from parquet_loader.cache.ledger import Account, transaction
 from parquet_loader.cache.places import Name, Places, names_in
 from parquet_loader.cache.policy import Entry, enough, in_order_of_leaving
 from parquet_loader.locks import LockedFile, is_locked
+from parquet_loader.trust import NO_LINK
 from parquet_loader.types import Digests, format_bytes
 
 # How long one waits for a row group that somebody else is fetching, before one fetches it oneself.
@@ -167,7 +168,7 @@ class Directory:
 
     def _held(self, path: str, name: Name, wanted: Wanted) -> int | None:
         """Return how many bytes a file holds of a row group's columns; None: not all of them."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | NO_LINK)
         try:
             index, inode = read_index(descriptor, str(name)), os.fstat(descriptor).st_ino
             if index.size != wanted.size:
@@ -185,7 +186,7 @@ class Directory:
             with self._lock:
                 self._whole[hash(name)] = inode, whole
             with contextlib.suppress(OSError):
-                os.utime(path)
+                os.utime(path, follow_symlinks=False)
             return sum(end - begin for begin, end in (index.ranges if is_same else wanted.needed))
         finally:
             os.close(descriptor)
@@ -333,7 +334,7 @@ def _check_sparse(places: Places) -> None:
         OSError: they do.
     """
     path = os.path.join(places.unfinished, "probe")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | NO_LINK)
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"\1", _PROBE_BYTES - 1)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parquet_loader.cache.policy import Entry
+from parquet_loader.trust import make_private
 from parquet_loader.types import Digests, IntArray
 
 _NAME = re.compile(r"(?P<file>[0-9a-f]{32})-(?P<group>\d{1,10})-(?P<columns>[0-9a-f]{16})-(?P<nbytes>\d{1,18})")
@@ -80,6 +81,7 @@ class Places:
 
     def make(self) -> None:
         """Make the directories that are missing."""
+        make_private(self.root)  # one that is shared exists, with the mode that its owner chose
         os.makedirs(self.entries, exist_ok=True)
         for folder in (self.unfinished, self.readers, *self._buckets()):
             os.makedirs(folder, exist_ok=True)

@@ -13,24 +13,29 @@ from parquet_loader.types import parse_bytes
 class LocalCache:
     """A directory on a local disk that keeps the row groups a loader reads from remote files.
 
-    Loaders, ranks and worker processes of one machine share it, whatever data sets they read. What it holds may be
-    deleted at any time. See docs/cache.md.
+    Loaders, ranks and worker processes of one user on one machine share it, whatever data sets they read. What it
+    holds may be deleted at any time. See docs/cache.md.
 
     Attributes:
         path: The directory, created if need be; absolute in what is kept here.
         max_bytes: The most bytes of disk that it takes, as an int or as text (``"100GB"``); an int in what is kept
             here. Row groups count as the blocks they occupy.
+        shared: Use the directory even if it belongs to another user or others may write to it. Whoever can write there
+            decides what is read. Without it such a directory is refused when the loader opens it.
 
     Raises:
-        ConfigurationError: `path` is no path, or `max_bytes` no number of bytes.
+        ConfigurationError: `path` is no path, `max_bytes` no number of bytes, or `shared` no bool.
     """
 
     path: str | os.PathLike[str]
     max_bytes: int | str
+    shared: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike) or not os.fspath(self.path):
             raise ConfigurationError(f"LocalCache(path={self.path!r:.80}): expected the path of a directory")
         path = os.path.abspath(os.path.expanduser(os.fspath(self.path)))
         object.__setattr__(self, "path", path)
+        if not isinstance(self.shared, bool):
+            raise ConfigurationError(f"LocalCache(shared={self.shared!r:.80}): expected True or False")
         object.__setattr__(self, "max_bytes", parse_bytes(self.max_bytes, "LocalCache max_bytes"))

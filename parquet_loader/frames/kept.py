@@ -24,10 +24,12 @@ from collections.abc import Callable
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.trust import NO_LINK, check_private, make_private
 from parquet_loader.write.job import remove_dead_jobs
 
 _ASIDE = re.compile(r"\.[0-9a-f]+-[0-9a-f]{32}\.tmp")
 _UNFINISHED = re.compile(r"\.(?P<key>[0-9a-f]+)\.job-")
+_LOCK = re.compile(r"[0-9a-f]+\.lock")
 
 _lock = threading.Lock()
 _kept: dict[str, Kept] = {}  # by path: what this process uses, until it is deleted or the process ends
@@ -75,6 +77,9 @@ def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[st
         forever: Keep it when the last process that uses it ends.
     """
     root = os.path.abspath(os.fspath(cache_dir) if cache_dir is not None else default_cache_dir())
+    if cache_dir is None:
+        make_private(root)
+        check_private(root, "the default directory for frames", "pass it as cache_dir=")
     os.makedirs(root, exist_ok=True)
     path = os.path.join(root, key)
     with _lock:
@@ -90,8 +95,7 @@ def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[st
         if known._descriptor != descriptor:  # another thread was as fast
             os.close(descriptor)
     if forever:
-        with open(f"{path}.keep", "w", encoding="utf-8"):
-            pass
+        os.close(os.open(f"{path}.keep", os.O_WRONLY | os.O_CREAT | NO_LINK, 0o666))
     return known
 
 
@@ -104,7 +108,7 @@ def default_cache_dir() -> str:
 def _acquire(path: str, write: Callable[[str], object]) -> int:
     """Return a descriptor that holds the shared lock of a frame that is there."""
     while True:
-        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | NO_LINK, 0o666)
         try:
             _flock(descriptor, fcntl.LOCK_SH, path)  # from here on nobody deletes the frame
             if _is_of(descriptor, path) and not os.path.isdir(path):
@@ -123,7 +127,7 @@ def _write_alone(path: str, write: Callable[[str], object]) -> None:
     Writers have a lock of their own: one that waited for all sharing of the frame to end would wait for whoever wrote
     it first, and goes on using it.
     """
-    descriptor = os.open(f"{path}.writing", os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = os.open(f"{path}.writing", os.O_RDWR | os.O_CREAT | NO_LINK, 0o666)
     try:
         _flock(descriptor, fcntl.LOCK_EX, path)
         if not os.path.isdir(path):
@@ -177,10 +181,10 @@ def _delete_unused(root: str) -> None:
         if unfinished := _UNFINISHED.match(name):
             remove_dead_jobs(pafs.LocalFileSystem(), os.path.join(root, unfinished["key"]))
         path = os.path.join(root, name.removesuffix(".lock"))
-        if not name.endswith(".lock") or os.path.exists(f"{path}.keep"):
+        if not _LOCK.fullmatch(name) or os.path.exists(f"{path}.keep"):
             continue
         with contextlib.suppress(OSError):
-            descriptor = os.open(f"{path}.lock", os.O_RDWR)
+            descriptor = os.open(f"{path}.lock", os.O_RDWR | NO_LINK)
             try:
                 _delete(path, descriptor)
             finally:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.trust import check_private, make_private
 
 _KEPT = re.compile(r"[0-9a-f]{64}\.arrow")
 _OURS = re.compile(r"[0-9a-f]{64}\.arrow|\..{8}\.arrow\.partial")
@@ -75,7 +76,9 @@ class LocalDiskCache(CacheBase):
         self._limit_bytes = size_limit_bytes
         self._cleanup = cleanup
         self._lock = Lock()  # of this process's evictions; files themselves need none
-        os.makedirs(self._path, exist_ok=True)
+        make_private(self._path)
+        if not settings.get("shared", False):
+            check_private(self._path, "cache_location", "pass cache_extra_settings={'shared': True}")
 
     def get(self, key: str, fill_cache_func: Callable[[], pa.Table]) -> pa.Table:
         """Return the row group kept under a key, or read it and keep it."""
@@ -83,7 +86,7 @@ class LocalDiskCache(CacheBase):
         with contextlib.suppress(OSError, pa.ArrowException):
             with pa.OSFile(path) as file, pa.ipc.open_file(file) as kept:
                 table = kept.read_all()
-            os.utime(path)
+            os.utime(path, follow_symlinks=False)
             return table
         table = fill_cache_func()
         if self._has_room(table.nbytes):
@@ -93,7 +96,7 @@ class LocalDiskCache(CacheBase):
     def _keep(self, path: str, table: pa.Table) -> None:
         partial = None
         try:
-            os.makedirs(self._path, exist_ok=True)  # the end of another reader may have removed it
+            make_private(self._path)  # the end of another reader may have removed it
             descriptor, partial = tempfile.mkstemp(dir=self._path, prefix=".", suffix=".arrow.partial")
             os.close(descriptor)
             with pa.OSFile(partial, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:

@@ -164,6 +164,12 @@ class HeldState:
     gone_files: int
 
     @property
+    def is_sound(self) -> bool:
+        """Whether it is one: it comes from a file that others may write, and its name becomes part of a path."""
+        numbers = (self.epoch, self.batch, self.files, self.gone_files)
+        return is_list_name(self.snapshot) and all(type(n) is int and n >= 0 for n in numbers)
+
+    @property
     def name(self) -> str:
         """Its name under ``holds/``."""
         return f"{self.snapshot}-{self.epoch}-{self.batch}"
@@ -184,5 +190,7 @@ def read_holds(places: Places) -> list[HeldState]:
             contextlib.suppress(OSError, ValueError, TypeError),
             open(os.path.join(places.holds, name), encoding="utf-8") as file,
         ):
-            found.append(HeldState(**json.loads(file.readline())))
+            held = HeldState(**json.loads(file.readline()))
+            if held.is_sound and held.name == name:
+                found.append(held)
     return sorted(found, key=lambda held: held.since_s)

@@ -231,6 +231,10 @@ class SampleStore:
         """
         if not isinstance(held, HeldState):
             held = HeldState(*_place_of(held, self.path), 0.0, 0, 0)
+        elif not held.is_sound:
+            raise ResumeError(
+                f"{self.path}: no hold has the name {held.name!r:.120}; pass what hold() or holds() returned"
+            )
         path = os.path.join(self._places.holds, held.name)
         with self._writable().ledger.transaction():
             try:

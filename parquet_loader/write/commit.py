@@ -23,6 +23,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.errors import UnfinishedCommitError, WriteError
 from parquet_loader.filesystem import is_local, look_up
+from parquet_loader.trust import is_plain_name, is_within
 from parquet_loader.write.staging import copy_mode, exchange, join, make_directory, move_file, sync_directory
 from parquet_loader.write.target import check_replaceable, listing, parquet_files
 
@@ -168,8 +169,14 @@ def _take_back(
     journal.is_needed = False
 
 
-def finish_or_undo(filesystem: pafs.FileSystem, journal: str) -> None:
-    """Bring a commit that was cut short to an end: back if it was not complete, forward if it was."""
+def finish_or_undo(filesystem: pafs.FileSystem, journal: str, data_set: str) -> None:
+    """Bring a commit that was cut short to an end: back if it was not complete, forward if it was.
+
+    Whoever may write into the data set may have written the journal, so that it removes nothing elsewhere.
+
+    Raises:
+        WriteError: the journal names what does not lie in the data set.
+    """
     for path in (journal, _fresh(journal)):  # the second alone: HDFS has let go of the old one before it renames
         try:
             with filesystem.open_input_stream(path) as stream:
@@ -178,8 +185,24 @@ def finish_or_undo(filesystem: pafs.FileSystem, journal: str) -> None:
             continue
         except ValueError:  # not wholly written: nothing was published
             return
-        _each(lambda path: _remove(filesystem, path), entries["paths"])
+        named = entries.get("paths") if isinstance(entries, dict) else None
+        outside = [n for n in named if not _lies_in(filesystem, n, data_set)] if isinstance(named, list) else [entries]
+        if outside:
+            raise WriteError(
+                f"{path}: the journal of an unfinished job names {outside[0]!r:.200}, which is not in {data_set}; "
+                "nothing was removed; find out who wrote it, and delete the journal"
+            )
+        _each(lambda path: _remove(filesystem, path), named or [])
         return
+
+
+def _lies_in(filesystem: pafs.FileSystem, path: object, data_set: str) -> bool:
+    if not isinstance(path, str) or "\0" in path:
+        return False
+    if not is_local(filesystem):
+        return is_within(path, data_set)
+    folder, name = os.path.split(path)
+    return is_plain_name(name) and is_within(os.path.join(os.path.realpath(folder), name), os.path.realpath(data_set))
 
 
 def visible_files(filesystem: pafs.FileSystem, path: str) -> list[str]:

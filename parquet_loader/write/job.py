@@ -329,7 +329,7 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
             place = Place(filesystem, join(folder, f"{prefix}.job-{id_}"), id_)
             with dead_lease(filesystem, place.lease.path) as is_dead:
                 if is_dead:
-                    finish_or_undo(filesystem, join(place.root, JOURNAL))
+                    finish_or_undo(filesystem, join(place.root, JOURNAL), path)
                     if is_local(filesystem):
                         finish_exchange(place.data, real)
                     place.remove_files()

@@ -1,0 +1,357 @@
+"""What to change about an epoch: causes with figures and a remedy each, as a pure function of its `LoaderStats`.
+
+A rule speaks only where its figures leave no doubt; `cost_s` is about what the cause costs the caller in waiting. Rules
+about time need an epoch long enough to judge, and a loop that waits; rules about mixing need neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from parquet_loader.native import kernels_remedy
+from parquet_loader.stats import LEAST_WAIT_SHARE, Finding, LoaderStats
+from parquet_loader.types import format_bytes
+
+# Causes below this share of the epoch are not worth a change.
+LEAST_COST_SHARE = 0.05
+
+# Decoding costs a row group, and each of its columns, a few microseconds whatever it holds; see docs/tuning.md.
+TINY_ROW_GROUP_BYTES = 256 * 1024
+TINY_CHUNK_BYTES = 4 * 1024
+FEWEST_TINY = 50
+# A slow decoder of large row groups still manages this, with any types, on any machine of today.
+SLOW_DECODING_BYTES_PER_S = 300e6
+HEAVY_CODECS = frozenset({"zstd", "gzip", "brotli"})
+# The kernels take about half of Arrow's processor time.
+KERNELS_SAVE = 0.5
+# Between windows lies this share of a column's variance, or less, in epochs that mix well.
+WELL_MIXED_SHARE = 0.1
+REWRITE = "parquet-loader rewrite SOURCE TARGET"
+
+
+def findings_of(stats: LoaderStats) -> tuple[Finding, ...]:
+    """Return what to change: first what spoils the shuffle, then what costs time, by cost."""
+    timed: list[Finding] = []
+    if stats.is_judged and stats.wait_share >= LEAST_WAIT_SHARE:
+        found = [finding for rule in _RULES for finding in rule(stats)]
+        timed = [finding for finding in found if finding.cost_s >= LEAST_COST_SHARE * stats.seconds]
+        timed = timed or list(_anything(stats))
+    return (*_mixing(stats), *sorted(timed, key=lambda finding: -finding.cost_s))
+
+
+def _finding(stats: LoaderStats, cause: str, worker_s: float, text: str) -> Finding:
+    """Return a finding that takes so many seconds of the workers' own work."""
+    return Finding(cause, text, stats.wait_s * min(1.0, worker_s / max(stats.work_s, 1e-9)))
+
+
+def _lost(stats: LoaderStats, cause: str, worker_s: float, text: str) -> Finding:
+    """Return a finding that keeps workers from work for so many seconds."""
+    return Finding(cause, text, min(stats.wait_s, worker_s / max(1, stats.num_threads)))
+
+
+# ---------------------------------------------------------------------- mixing
+
+
+def _mixing(stats: LoaderStats) -> Iterator[Finding]:
+    shuffling = stats.shuffling
+    if shuffling is None or not shuffling.is_shuffled or shuffling.windows < 2 or shuffling.batch_size < 2:
+        return
+    sources = f"{shuffling.row_groups_per_window:.1f}".removesuffix(".0")
+    window = (
+        f"a window holds {_share(shuffling.window_share)} of the rows, from {sources} of {shuffling.row_groups:,} row "
+        f"group{'s' if shuffling.row_groups > 1 else ''}"
+    )
+    remedy = f"Put the rows into random order once (`{REWRITE} --shuffle`), or raise window_rows"
+    if shuffling.is_cut_by_memory:
+        remedy = f"Raise memory_limit (now {format_bytes(stats.memory_limit_bytes)}, which cuts windows short), or put "
+        remedy += f"the rows into random order once (`{REWRITE} --shuffle`)"
+    measured = shuffling.measured
+    if measured is not None:
+        if measured.between_share > WELL_MIXED_SHARE:
+            values = ""
+            if measured.values_in_window is not None and measured.values is not None:
+                values = f"; {measured.values_in_window:.0f} of its {measured.values:,} values seen are in a window"
+            yield Finding(
+                "mixing",
+                f"Batches are badly mixed: {measured.between_share:.0%} of the variance of {measured.column!r} lies "
+                f"between windows, next to none if rows are mixed{values}; {window}. {remedy}.",
+            )
+    elif shuffling.row_groups_per_window < 2:
+        yield Finding(
+            "mixing",
+            f"Shuffling mixes neighbours only: {window}. If the rows are sorted or grouped, batches see few of the "
+            f"values. {remedy}.",
+        )
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _decoding(stats: LoaderStats) -> Iterator[Finding]:
+    """Say why decoding takes its time; what one cause explains, the next one does not explain again."""
+    storage, left_s = stats.storage, stats.cpu_s["read"]
+    if storage is None or left_s < 0.2 * stats.work_s or not stats.row_groups:
+        return
+    rows, nbytes = stats.rows / stats.row_groups, stats.rows * storage.row_bytes
+    group_bytes = nbytes / stats.row_groups
+    is_tiny = group_bytes < TINY_ROW_GROUP_BYTES or group_bytes < TINY_CHUNK_BYTES * storage.columns
+    overhead_s = left_s - nbytes / SLOW_DECODING_BYTES_PER_S
+    if is_tiny and stats.row_groups >= FEWEST_TINY and overhead_s > 0.5 * left_s:
+        yield _finding(
+            stats,
+            "tiny_row_groups",
+            overhead_s,
+            f"Row groups are tiny: {rows:,.0f} rows ({format_bytes(group_bytes)} decoded) on average, and each of the "
+            f"{stats.row_groups:,} took {left_s / stats.row_groups * 1e6:,.0f} µs to decode. Rewrite the files with "
+            f"row groups of about 8 MiB: `{REWRITE}`.",
+        )
+        left_s -= overhead_s
+    for codec in storage.codecs:
+        if codec.codec not in HEAVY_CODECS or codec.bytes_per_s is None:
+            continue
+        plain_bytes = stats.bytes_read * codec.stored_share * codec.ratio
+        spent_s = min(left_s, plain_bytes / codec.bytes_per_s)
+        if spent_s > 0.2 * stats.cpu_s["read"]:
+            yield _finding(
+                stats,
+                "compression",
+                spent_s,
+                f"Decompressing {codec.codec} takes about {spent_s / stats.cpu_s['read']:.0%} of the decoding time "
+                f"({codec.bytes_per_s / 1e6:,.0f} MB/s a thread, {codec.stored_share:.0%} of the stored bytes, "
+                f"{codec.ratio:.1f} times smaller). Rewrite the files with a light codec, or none: `{REWRITE}`.",
+            )
+            left_s -= spent_s
+    if stats.kernels:
+        saved_s = KERNELS_SAVE * storage.number_share * left_s
+        yield _finding(
+            stats,
+            "kernels",
+            saved_s,
+            f"The compiled kernels are not used: {stats.kernels}. They halve the time of decoding numbers, "
+            f"{storage.number_share:.0%} of the decoded bytes; {kernels_remedy()}.",
+        )
+        return
+    for slow in storage.slow:
+        names = ", ".join(map(repr, slow.columns[:3])) + (", ..." if len(slow.columns) > 3 else "")
+        what, remedy = _SLOW[slow.reason]
+        yield _finding(
+            stats,
+            f"slow_{slow.reason.replace(' ', '_')}",
+            KERNELS_SAVE * slow.share * left_s,
+            f"{len(slow.columns)} columns of numbers ({names}; {slow.share:.0%} of the decoded bytes) {what}, so Arrow "
+            f"decodes them in about twice the time. {remedy}.",
+        )
+
+
+_SLOW = {
+    "nulls": ("hold nulls", f"Fill the nulls when the files are written (`{REWRITE}` with a schema that has fill=)"),
+    "no null counts": ("may hold nulls: the files lack null counts", f"Rewrite the files: `{REWRITE}`"),
+    "encoding": ("have encodings that the kernels do not know", f"Rewrite the files: `{REWRITE}`"),
+    "options": ("are read with verify_checksums or memory_map", "Leave these ReadOptions off"),
+}
+
+
+def _parallelism(stats: LoaderStats) -> Iterator[Finding]:
+    """Say why workers have nothing to do while the loop waits."""
+    shuffling, idle_s = stats.shuffling, stats.idle_s
+    if stats.remote is not None or shuffling is None or stats.idle_share < 0.4 or stats.num_threads < 2:
+        return
+    at_once = shuffling.row_groups_per_window
+    if shuffling.row_groups < stats.num_threads and stats.bound_by == "decoding":
+        yield _lost(
+            stats,
+            "few_row_groups",
+            idle_s / 2,
+            f"{stats.num_threads} workers were idle {stats.idle_share:.0%} of the time: there "
+            f"{'is one row group' if shuffling.row_groups == 1 else f'are {shuffling.row_groups} row groups'}, and one "
+            f"worker at a time can decode a row group. Rewrite the files with smaller ones: `{REWRITE}`.",
+        )
+    elif stats.peak_bytes > 0.45 * stats.memory_limit_bytes and shuffling.is_cut_by_memory:
+        yield _lost(
+            stats,
+            "memory_limit",
+            idle_s / 2,
+            f"memory_limit={format_bytes(stats.memory_limit_bytes)} prevents reading ahead: the workers were idle "
+            f"{stats.idle_share:.0%} of the time while {format_bytes(stats.peak_bytes)} were held, and a window takes "
+            f"{at_once:.0f} row groups of up to {shuffling.largest_row_group_rows:,} rows. Raise it, or rewrite the "
+            f"files with smaller row groups.",
+        )
+
+
+def _threads(stats: LoaderStats) -> Iterator[Finding]:
+    """Say where there are too few threads for the processors, or too few processors for the threads."""
+    busy, processors, threads = stats.busy_s, stats.processors, stats.num_threads
+    queued_s, worked_s = busy - stats.work_s, sum(stats.cpu_s.values())
+    if threads > processors > 0 and queued_s > 0.3 * busy:
+        yield _lost(
+            stats,
+            "too_many_threads",
+            queued_s / 2,
+            f"{threads} workers share {processors} processor{'s' if processors > 1 else ''}: they waited for one "
+            f"{queued_s / busy:.0%} of their working time. Set num_threads={processors}, or give the job more "
+            "processors.",
+        )
+    elif queued_s > 0.5 * busy:
+        yield _lost(
+            stats,
+            "busy_processors",
+            queued_s,
+            f"The processors are busy with other work: {threads} workers waited for one {queued_s / busy:.0%} of their "
+            f"working time, although the process may use {processors}. Give the job processors of its own.",
+        )
+    elif (
+        processors > threads
+        and stats.remote is None
+        and stats.idle_share < 0.15
+        and worked_s > 0.7 * stats.work_s
+        and queued_s < 0.3 * busy
+        and stats.bound_by in ("decoding", "shuffle", "transform")
+    ):
+        yield _finding(
+            stats,
+            "too_few_threads",
+            worked_s * (1 - threads / processors),
+            f"{threads} worker{'s were' if threads > 1 else ' was'} busy {1 - stats.idle_share:.0%} of the time, and "
+            f"the process may use {processors} processors. Set num_threads={min(processors, 16)}.",
+        )
+
+
+def _disk(stats: LoaderStats) -> Iterator[Finding]:
+    waited_s = stats.waited_s("read")
+    if stats.remote is None and stats.bytes_from_disk > stats.bytes_read // 16 and waited_s > 0.3 * stats.work_s:
+        yield _finding(
+            stats,
+            "disk",
+            waited_s,
+            f"The disk is slow: it gave {format_bytes(stats.bytes_from_disk / stats.seconds)} a second, and reads "
+            f"waited {waited_s / stats.work_s:.0%} of the workers' time. More num_threads keep more reads in flight; "
+            "stronger compression reads less; a local SSD is faster.",
+        )
+
+
+def _network(stats: LoaderStats) -> Iterator[Finding]:
+    remote = stats.remote
+    if remote is None or stats.bound_by != "network":
+        return
+    rate = format_bytes(remote.fetched_bytes / stats.seconds)
+    again = f", {remote.retries} of them retries" if remote.retries else ""
+    remedy = "Keep row groups on a local disk (cache=LocalCache(...)), read fewer columns, or move the job to the data"
+    if stats.max_requests is not None and remote.most_in_flight >= stats.max_requests:
+        remedy = f"Raise RemoteOptions.max_requests (now {stats.max_requests}). {remedy}"
+    elif stats.peak_bytes > 0.5 * stats.memory_limit_bytes:
+        remedy = f"A larger memory_limit (now {format_bytes(stats.memory_limit_bytes)}) fetches more ahead. {remedy}"
+    yield Finding(
+        "network",
+        f"The network sets the pace: {rate} a second arrived in {remote.requests:,} requests{again}, at most "
+        f"{remote.most_in_flight} at a time, and the workers were idle {stats.idle_share:.0%} of the time. {remedy}.",
+        stats.wait_s * stats.idle_share,
+    )
+
+
+# ---------------------------------------------------------------------- after reading
+
+
+def _transform(stats: LoaderStats) -> Iterator[Finding]:
+    """Say what a transform waits for: the GIL, something else, or nothing."""
+    cpu_s, waited_s, threads = stats.cpu_s["process"], stats.waited_s("process"), stats.num_threads
+    spent_s = cpu_s + waited_s
+    if not stats.transforms or spent_s < 0.3 * stats.work_s:
+        return
+    # Without figures of the queue, a wait may be one for a processor. Under the GIL one thread runs and the others wait
+    # for it, so that they wait at most (threads - 1) times as long, and all of them have one processor's time.
+    knows_queue = stats.queued_s is not None
+    is_one_at_a_time = threads > 1 and cpu_s <= 1.3 * stats.seconds
+    if knows_queue and is_one_at_a_time and 0.3 * cpu_s < waited_s <= 1.5 * (threads - 1) * cpu_s:
+        yield _finding(
+            stats,
+            "gil",
+            spent_s,
+            f"transform is bound by the GIL: {threads} workers ran it for {cpu_s:.1f} s of processor time, and waited "
+            f"{waited_s:.1f} s for each other. Make it a few large numpy calls on whole columns, or do the work on the "
+            "GPU; more num_threads do not help.",
+        )
+    elif knows_queue and waited_s > 1.5 * max(1, threads - 1) * cpu_s:
+        yield _finding(
+            stats,
+            "transform_waits",
+            spent_s,
+            f"transform waits: it was blocked for {waited_s:.1f} s of its {spent_s:.1f} s, by files, locks or sleep. "
+            "Store what it waits for in the data set; more num_threads let more batches wait at once.",
+        )
+    else:
+        per_batch = cpu_s / max(1, stats.batches) * 1e3
+        yield _finding(
+            stats,
+            "transform",
+            spent_s,
+            f"transform and image decoding take {per_batch:.1f} ms of processor time a batch, "
+            f"{spent_s / stats.work_s:.0%} of the workers' work. Store results, do it on the GPU, or use more "
+            "processors; Python code holds the GIL, so write it as a few large numpy calls.",
+        )
+
+
+def _gil_of_the_loop(stats: LoaderStats) -> Iterator[Finding]:
+    """Say where the training loop and the workers keep each other from the GIL."""
+    waited_s = sum(map(stats.waited_s, ("read", "permute", "gather")))
+    is_local = stats.remote is None and stats.bytes_from_disk <= stats.bytes_read // 16
+    loop_share = 1 - stats.wait_share
+    if (
+        stats.isolation == "thread"
+        and stats.queued_s is not None
+        and is_local
+        and loop_share > 0.3
+        and waited_s > 0.3 * stats.work_s
+    ):
+        yield _finding(
+            stats,
+            "gil_of_the_loop",
+            waited_s,
+            f"Workers waited {waited_s:.1f} s, {waited_s / stats.work_s:.0%} of their work, for the GIL that "
+            "the training loop holds. Set isolation='process'.",
+        )
+
+
+def _shuffling(stats: LoaderStats) -> Iterator[Finding]:
+    spent_s = stats.cpu_s["permute"] + stats.cpu_s["gather"]
+    storage = stats.storage
+    if storage is None or stats.bound_by != "shuffle" or storage.columns < 16:
+        return
+    if storage.row_bytes > 8 * storage.columns:  # wide ones: the bandwidth of memory sets the pace
+        return
+    yield _finding(
+        stats,
+        "narrow_columns",
+        spent_s / 2,
+        f"Putting {storage.columns} narrow columns into order takes {spent_s / stats.work_s:.0%} of the workers' work. "
+        "Deliver those of one kind as one matrix: Group(..., storage='packed') in a schema.",
+    )
+
+
+def _anything(stats: LoaderStats) -> Iterator[Finding]:
+    """Say where the time goes if no rule knows why."""
+    if stats.bound_by != "decoding":
+        return
+    rate = stats.bytes_read / max(stats.cpu_s["read"], 1e-9) / 1e6
+    yield _finding(
+        stats,
+        "decoding",
+        stats.cpu_s["read"],
+        f"Decoding takes {stats.cpu_s['read'] / stats.work_s:.0%} of the workers' work, at {rate:,.0f} MB/s of stored "
+        f"bytes a thread. Read fewer columns, use more processors, or try another layout: `{REWRITE}`.",
+    )
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}" if share >= 0.001 else f"{share:.3%}"
+
+
+_RULES: tuple[Callable[[LoaderStats], Iterator[Finding]], ...] = (
+    _decoding,
+    _parallelism,
+    _threads,
+    _disk,
+    _network,
+    _transform,
+    _gil_of_the_loop,
+    _shuffling,
+)

@@ -1,0 +1,180 @@
+"""Completes an epoch's figures: how the columns are stored, what a window mixes, and what to change."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.advice import findings_of
+from parquet_loader.dataset import Dataset
+from parquet_loader.filesystem import is_local
+from parquet_loader.footers import paths_of, schema_of
+from parquet_loader.mixing import Mixing
+from parquet_loader.native import PROBLEM, known_chunks
+from parquet_loader.native.chunks import is_known_type
+from parquet_loader.options import ReadOptions
+from parquet_loader.page_headers import page_header
+from parquet_loader.plan import Plan
+from parquet_loader.processors import available_processors
+from parquet_loader.ranges import selected
+from parquet_loader.sizes import LARGEST_DEFAULT_WINDOW_BYTES
+from parquet_loader.stats import CodecFigures, LoaderStats, ShuffleFigures, SlowColumns, StorageFigures
+
+# What stands for all of a data set: so many row groups, and windows.
+SAMPLED_ROW_GROUPS = 8
+SAMPLED_WINDOWS = 16
+# Pages between these sizes are decompressed to see how long that takes.
+SMALLEST_PAGE_BYTES = 16 * 1024
+LARGEST_PAGE_BYTES = 4 * 2**20
+
+
+def diagnosed(
+    stats: LoaderStats,
+    dataset: Dataset,
+    plan: Plan,
+    mixing: Mixing | None,
+    storage: StorageFigures | None,
+    *,
+    isolation: str,
+    transforms: bool,
+    chooses_window: bool,
+) -> LoaderStats:
+    """Return the figures with what the advice follows from, and the advice.
+
+    Args:
+        stats: The epoch's own figures.
+        dataset, plan: What it reads.
+        mixing: What was measured of its windows.
+        storage: From `storage_figures`.
+        isolation, transforms: As in `LoaderStats`.
+        chooses_window: Whether the loader chose `window_rows` by itself.
+    """
+    remote = dataset.snapshot.remote
+    told = replace(
+        stats,
+        isolation=isolation,
+        transforms=transforms,
+        processors=available_processors(),
+        kernels=PROBLEM,
+        max_requests=None if remote is None else remote.options.max_requests,
+        shuffling=shuffle_figures(dataset, plan, mixing, chooses_window=chooses_window),
+        storage=storage,
+    )
+    return replace(told, findings=findings_of(told))
+
+
+def shuffle_figures(
+    dataset: Dataset, plan: Plan, mixing: Mixing | None = None, *, chooses_window: bool
+) -> ShuffleFigures:
+    """Return what an epoch's windows mix; nothing is read."""
+    counts = dataset.counts[dataset.counts > 0]
+    windows = np.unique(np.linspace(0, max(0, plan.windows - 1), SAMPLED_WINDOWS).astype(int)) if plan.windows else ()
+    sources = [len({piece.row_group for piece in plan.slices(int(window))}) for window in windows]
+    default_rows = LARGEST_DEFAULT_WINDOW_BYTES / max(dataset.sizing.row.decoded, 1)
+    return ShuffleFigures(
+        is_shuffled=plan.shuffle,
+        batch_size=plan.batch_size,
+        rows=plan.rows,
+        windows=plan.windows,
+        window_rows=plan.largest_window_rows,
+        row_groups=len(counts),
+        largest_row_group_rows=int(counts.max(initial=0)),
+        row_groups_per_window=float(np.mean(sources)) if sources else 0.0,
+        is_cut_by_memory=chooses_window and dataset.sizing.window_rows < 0.9 * min(default_rows, dataset.rows),
+        measured=mixing,
+    )
+
+
+def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
+    """Return how the columns that are read are stored; looks at a few footers, and decompresses a page a codec."""
+    snapshot, chunks = dataset.snapshot, dataset.reader.chunks
+    with_rows = np.flatnonzero(dataset.counts > 0)
+    if not len(with_rows):
+        return StorageFigures(dataset.sizing.row.decoded, 0)
+    chosen = with_rows[np.unique(np.linspace(0, len(with_rows) - 1, SAMPLED_ROW_GROUPS).astype(int))].tolist()
+    stored, encoded = defaultdict[str, int](int), defaultdict[str, int](int)
+    columns, largest = defaultdict[str, set[str]](set), dict[str, tuple[int, str, int, int]]()
+    slow, slow_bytes = defaultdict[str, dict[str, None]](dict), defaultdict[str, int](int)
+    number_bytes, leaves_read = 0, 0
+    for row_group in chosen:
+        file, number = int(snapshot.row_group_file[row_group]), int(snapshot.row_group_number[row_group])
+        footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.at_hand(file)
+        if footer is None:
+            continue
+        paths, schema, names = paths_of(footer), snapshot.schema_of(file), chunks.columns_read(row_group)
+        types = {field.name: field.type for field in schema}
+        known = set(known_chunks(footer, number, names, schema).names)
+        leaves = selected(paths, names)
+        leaves_read = max(leaves_read, len(leaves))
+        for leaf in leaves:
+            chunk, path = footer.row_group(number).column(leaf), paths[leaf]
+            codec = str(chunk.compression).lower()
+            stored[codec] += chunk.total_compressed_size
+            encoded[codec] += chunk.total_uncompressed_size
+            columns[codec].add(path)
+            start, size = int(chunk.data_page_offset), int(chunk.total_uncompressed_size)
+            if size > largest.get(codec, (0,))[0]:
+                stop = start + int(chunk.total_compressed_size)
+                largest[codec] = (size, snapshot.files[file].path, start, stop)
+            if path not in types or not is_known_type(types[path]):
+                continue
+            number_bytes += size
+            reason = ""
+            if options.verify_checksums or options.memory_map:
+                reason = "options"
+            elif path not in known and codec in ("uncompressed", "snappy", "lz4"):
+                statistics = chunk.statistics if chunk.is_stats_set else None
+                nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
+                is_nullable = schema_of(footer).column(leaf).max_definition_level > 0
+                reason = ("no null counts" if nulls is None else "nulls") if is_nullable and nulls != 0 else "encoding"
+            if reason:
+                slow[reason][path] = None
+                slow_bytes[reason] += size
+    total, total_stored = max(1, sum(encoded.values())), max(1, sum(stored.values()))
+    is_here = is_local(snapshot.filesystem)
+    return StorageFigures(
+        row_bytes=dataset.sizing.row.decoded,
+        columns=leaves_read,
+        codecs=tuple(
+            CodecFigures(
+                codec,
+                len(columns[codec]),
+                nbytes / total_stored,
+                encoded[codec] / max(1, nbytes),
+                _decompression_rate(codec, *largest[codec][1:]) if is_here and codec in largest else None,
+            )
+            for codec, nbytes in sorted(stored.items(), key=lambda item: -item[1])
+        ),
+        slow=tuple(
+            SlowColumns(reason, tuple(names), slow_bytes[reason] / total)
+            for reason, names in sorted(slow.items(), key=lambda item: -slow_bytes[item[0]])
+        ),
+        number_share=number_bytes / total,
+    )
+
+
+def _decompression_rate(codec: str, path: str, start: int, stop: int) -> float | None:
+    """Return how many bytes a second one thread decompresses, by the page at `start`; None: it cannot be told."""
+    if codec == "uncompressed":
+        return None
+    with suppress(OSError, ValueError, IndexError, NotImplementedError, pa.ArrowException):
+        with open(path, "rb") as file:
+            file.seek(start)
+            data = file.read(min(stop - start, LARGEST_PAGE_BYTES))
+        header = page_header(data)
+        plain_bytes = header.plain_bytes - header.levels_bytes
+        body = memoryview(data)[header.nbytes + header.levels_bytes : header.nbytes + header.page_bytes]
+        if not SMALLEST_PAGE_BYTES <= plain_bytes <= LARGEST_PAGE_BYTES:
+            return None
+        took = []
+        for _ in range(3):
+            began = time.thread_time()
+            pa.Codec(codec).decompress(body, plain_bytes)
+            took.append(time.thread_time() - began)
+        return plain_bytes / max(min(took), 1e-6)
+    return None
