@@ -80,7 +80,7 @@ class ChunkBounds(NamedTuple):
 
     Attributes:
         first: The chunk's first byte in the file.
-        end: The byte behind the last that Arrow may read.
+        end: The byte behind its last.
         values: Values, nulls included.
         entry_bytes: The least that an entry of the dictionary takes.
         expansion: The most bytes that one compressed byte can stand for; 1 without a codec, 0 if there is no bound.
@@ -104,7 +104,7 @@ def chunk_bounds(footer: pq.FileMetaData, row_group: int, leaves: Iterable[int])
         entry_bytes = schema.column(leaf).length if type_ == "FIXED_LEN_BYTE_ARRAY" else _ENTRY_BYTES.get(type_, 1)
         largest = max(_SMALL_PAGE_BYTES, int(chunk.total_uncompressed_size))
         first = first_byte(chunk)
-        end = min(first + compressed, 2**62) + _BEHIND_CHUNK_BYTES
+        end = min(first + compressed, 2**62)
         expansion = _EXPANSION.get(chunk.compression, 0)
         lines.append(ChunkBounds(first, end, chunk.num_values, max(entry_bytes, 1), expansion, largest))
     return np.array(lines, np.int64).reshape(-1, 6)
@@ -130,14 +130,14 @@ def check_pages(source: str | pa.Buffer, bounds: IntArray) -> None:
         memory = memoryview(source)
         for walk in walks(bounds, len(memory)):
             while not walk.is_done:
-                walk.take_header(memory[walk.at : walk.end])
+                walk.take_header(memory[walk.at : walk.behind])
         return
     file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
         for walk in walks(bounds, os.fstat(file).st_size):
             nbytes = _FIRST_LOOK_BYTES
             while not walk.is_done:
-                data = os.pread(file, min(nbytes, walk.end - walk.at), walk.at)
+                data = os.pread(file, min(nbytes, walk.behind - walk.at), walk.at)
                 is_taken = walk.take_header(data)
                 nbytes = _FIRST_LOOK_BYTES if is_taken else nbytes * 8
     finally:
@@ -154,19 +154,20 @@ class HeaderWalk:
 
     Attributes:
         at: Where the next header begins.
-        end: The byte behind the last that Arrow may read.
+        behind: The byte behind the last that a header may take.
     """
 
     def __init__(self, number: int, bounds: ChunkBounds, file_bytes: int) -> None:
         self._number, self._bounds = number, bounds
         self._values_left = bounds.values
         self._partial = b""
-        self.at, self.end = bounds.first, min(bounds.end, file_bytes)
+        self.at, self._end = bounds.first, min(bounds.end, file_bytes)
+        self.behind = min(self._end + _BEHIND_CHUNK_BYTES, file_bytes)
 
     @property
     def is_done(self) -> bool:
         """Whether Arrow would read no further."""
-        return self._values_left <= 0 or not 0 <= self.at < self.end
+        return self._values_left <= 0 or not 0 <= self.at < self._end
 
     def take_header(self, data: bytes | memoryview) -> bool:
         """Check the header at `at`, with which `data` begins, and go to the next; False: it takes more than `data`.
@@ -184,7 +185,7 @@ class HeaderWalk:
             except ValueError:
                 raise self._false(Reason.NO_HEADER) from None
         if header is None:
-            if len(data) >= min(_LONGEST_HEADER_BYTES, self.end - self.at):
+            if len(data) >= min(_LONGEST_HEADER_BYTES, self.behind - self.at):
                 raise self._false(Reason.NO_HEADER)
             return False
         self._check(header)
@@ -202,16 +203,16 @@ class HeaderWalk:
             start, data = self.at, memoryview(partial + bytes(data))
         self._partial = b""
         while not self.is_done and start <= self.at < start + len(data):
-            rest = data[self.at - start : self.end - start]
+            rest = data[self.at - start : self.behind - start]
             if not self.take_header(rest):
                 self._partial = bytes(rest)
                 return
 
     def _check(self, header: PageHeader) -> None:
-        bounds, room = self._bounds, self.end - self.at - header.nbytes
+        bounds, room = self._bounds, self._end - self.at - header.nbytes
         plain_bytes = header.plain_bytes
-        if not 0 <= header.page_bytes <= room:
-            raise self._false(Reason.LONGER_THAN_CHUNK, header.page_bytes, room)
+        if not 0 <= header.page_bytes <= room + _BEHIND_CHUNK_BYTES:
+            raise self._false(Reason.LONGER_THAN_CHUNK, header.page_bytes, max(room, 0))
         by_codec = header.page_bytes * bounds.expansion
         if plain_bytes < 0 or (bounds.expansion > 1 and plain_bytes > by_codec):
             raise self._false(Reason.LARGER_THAN_CODEC, plain_bytes, by_codec)

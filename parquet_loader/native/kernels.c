@@ -38,6 +38,7 @@ enum { IN_MEMORY, IN_FILE, CODED };  /* where a page's values are: plain, still 
 #define BLOCK 1024  /* codes unpacked at a time */
 #define LONGEST_HEADER (1 << 16)  /* of a page that is decoded here */
 #define LONGEST_ARROW_HEADER (1 << 24)  /* Arrow's own limit */
+#define BEHIND_CHUNK 100  /* bytes that Arrow reads behind a chunk: see `page_headers.py` */
 #define MOST_PADDING 256  /* values behind the last one: runs come in groups of 8 values, DuckDB's in 256 */
 
 typedef struct {
@@ -754,10 +755,10 @@ static int64_t wrong_claim(const Header *header, const int64_t *line, int64_t ro
   int64_t values = line[2], expansion = line[4], largest = line[5];
   int64_t kind = header->fields[0][KIND], page_bytes = header->fields[0][PAGE_BYTES];
   int64_t plain_bytes = header->fields[0][PLAIN_BYTES];
-  if ((said[0] = page_bytes) < 0 || page_bytes > (said[1] = room)) return LONGER_THAN_CHUNK;
-  said[0] = plain_bytes;
-  if (plain_bytes < 0) return LARGER_THAN_CODEC;
-  if (expansion > 1 && plain_bytes > (said[1] = page_bytes * expansion)) return LARGER_THAN_CODEC;
+  said[0] = page_bytes, said[1] = room > 0 ? room : 0;
+  if (page_bytes < 0 || page_bytes > room + BEHIND_CHUNK) return LONGER_THAN_CHUNK;
+  said[0] = plain_bytes, said[1] = page_bytes * expansion;
+  if (plain_bytes < 0 || (expansion > 1 && plain_bytes > said[1])) return LARGER_THAN_CODEC;
   if (expansion != 1 && plain_bytes > (said[1] = largest)) return LARGER_THAN_FOOTER;
   if (kind == DICTIONARY_PAGE) {
     said[0] = header->fields[DICTIONARY][VALUES];
@@ -765,14 +766,14 @@ static int64_t wrong_claim(const Header *header, const int64_t *line, int64_t ro
     return said[0] < 0 || said[0] > said[1] ? TOO_MANY_ENTRIES : 0;
   }
   if (kind == DATA_PAGE || kind == DATA_PAGE_V2) {
-    said[0] = header->fields[kind == DATA_PAGE ? V1 : V2][VALUES];
-    if (said[0] < 0 || said[0] > (said[1] = values)) return TOO_MANY_VALUES;
+    said[0] = header->fields[kind == DATA_PAGE ? V1 : V2][VALUES], said[1] = values;
+    if (said[0] < 0 || said[0] > values) return TOO_MANY_VALUES;
   }
   return 0;
 }
 
 /* Walks over the page headers of column chunks, as far as Arrow would read them. Each of `count` lines of 6 numbers
- * says: first byte in the file, byte behind the last that Arrow may read, values, least bytes of a dictionary's entry,
+ * says: first byte in the file, byte behind the last, values, least bytes of a dictionary's entry,
  * bytes that the codec gives at most for one (1: there is none, 0: not known), bytes that a page may take decompressed.
  * OTHER: a header claims more than its chunk can keep; `report` gets the line's number, what is wrong, the header's
  * place, what it claims, and what there is. */
@@ -782,7 +783,8 @@ int pages_check(int file, const uint8_t *base, int64_t size, const int64_t *line
     int64_t at = lines[0], end = lines[1] < size ? lines[1] : size, left = lines[2];
     while (left > 0 && at < end) {
       Header header;
-      int code = read_header(&group, at, end, LONGEST_ARROW_HEADER, &header);
+      int64_t behind = end + BEHIND_CHUNK < size ? end + BEHIND_CHUNK : size;
+      int code = read_header(&group, at, behind, LONGEST_ARROW_HEADER, &header);
       report[0] = i, report[1] = NO_HEADER, report[2] = at, report[3] = report[4] = 0;
       if (code) return code;
       if ((report[1] = wrong_claim(&header, lines, end - at - header.nbytes, report + 3))) return OTHER;

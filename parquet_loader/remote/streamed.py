@@ -97,6 +97,7 @@ class StreamedFile:
         if chunk is None or stop > chunk.span.stop:  # nothing that was foreseen
             place = np.empty(stop - start, np.uint8)
             self._fetch_into([ByteRange(start, stop)], [place])
+            self._check(start, place)
             return place
         first, pieces = start, list[Bytes]()
         while start < stop:

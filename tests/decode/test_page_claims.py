@@ -1,0 +1,286 @@
+"""A page header that claims more than its column chunk can hold is an error before anybody allocates what it claims.
+
+Each of these tests failed on commit 519114a for one case at least, but for those of sound files.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, RemoteOptions, native
+from parquet_loader.page_headers import FalseClaimError, FeedCheck, check_pages, chunk_bounds, page_header
+from parquet_loader.ranges import ByteRange
+from parquet_loader.remote.streamed import StreamedFile
+from tests.support.mutated_pages import mutants, tables
+from tests.support.page_rewriter import (
+    DICTIONARY,
+    INT32,
+    PAGE_BYTES,
+    PLAIN_BYTES,
+    PLAIN_TOTAL,
+    STRUCT,
+    PagesOfFile,
+    encoded_struct,
+    pages_of,
+)
+
+MOST = 2**31 - 1
+ROWS = 3000
+
+
+@pytest.fixture
+def peak() -> Callable[[], int]:
+    """By how many bytes the most that Arrow has ever allocated has grown since the test began."""
+    pool = pa.default_memory_pool()  # Arrow's readers use this one whatever is set
+    before = max(pool.max_memory(), 16 * 2**20)
+    return lambda: max(pool.max_memory() - before, 0)
+
+
+def field_of_page(kind: int, number: int, value: int, which: int = -1) -> Callable[[PagesOfFile], None]:
+    """Return what changes a field in the header of one of the pages of a kind, in the last column."""
+
+    def change(file: PagesOfFile) -> None:
+        pages = [page for page in file.chunks[-1].pages if (page.kind == 2) == (kind == 2)]
+        pages[which].header[number] = (INT32, value)
+
+    return change
+
+
+def described_of_page(kind: int, number: int, value: int) -> Callable[[PagesOfFile], None]:
+    def change(file: PagesOfFile) -> None:
+        pages = [page for page in file.chunks[-1].pages if (page.kind == 2) == (kind == 2)]
+        pages[-1].described[number] = (INT32, value)
+
+    return change
+
+
+TEXTS = pa.array([f"text {n % 700}" for n in range(ROWS)])
+NUMBERS = pa.array(np.arange(ROWS) % 700)
+LISTS = pa.array([[n % 700] * (n % 3) for n in range(ROWS)])
+CLAIMS: dict[str, tuple[pa.Array, str, Callable[[PagesOfFile], None], str]] = {
+    "a page": (TEXTS, "zstd", field_of_page(0, PAGE_BYTES, MOST), "claims 2147483647 bytes, its column chunk has"),
+    "the first page": (TEXTS, "zstd", field_of_page(0, PAGE_BYTES, MOST, 0), "its column chunk has"),
+    "a page of lists": (LISTS, "zstd", field_of_page(0, PAGE_BYTES, MOST), "its column chunk has"),
+    "a page of numbers": (NUMBERS, "snappy", field_of_page(0, PAGE_BYTES, MOST), "its column chunk has"),
+    "a dictionary": (TEXTS, "none", field_of_page(2, PAGE_BYTES, MOST), "its column chunk has"),
+    "a negative page": (TEXTS, "zstd", field_of_page(0, PAGE_BYTES, -1), "claims -1 bytes"),
+    "a dictionary, decompressed": (TEXTS, "snappy", field_of_page(2, PLAIN_BYTES, MOST), "its codec gives"),
+    "a page, decompressed": (TEXTS, "gzip", field_of_page(0, PLAIN_BYTES, MOST), "its codec gives"),
+    "a page, by lz4": (TEXTS, "lz4", field_of_page(0, PLAIN_BYTES, MOST), "its codec gives"),
+    "a page, by zstd": (TEXTS, "zstd", field_of_page(0, PLAIN_BYTES, MOST), "its codec gives"),
+    "a page, by brotli": (TEXTS, "brotli", field_of_page(0, PLAIN_BYTES, MOST), "the footer allows"),
+    "texts in a dictionary": (TEXTS, "zstd", described_of_page(2, 1, MOST), "dictionary entries"),
+    "numbers in a dictionary": (NUMBERS, "zstd", described_of_page(2, 1, MOST), "dictionary entries"),
+    "values": (TEXTS, "zstd", described_of_page(0, 1, MOST), "values, its column chunk has 3000"),
+    "negative values": (TEXTS, "zstd", described_of_page(0, 1, -5), "claims -5 values"),
+}
+
+
+def written(path: Path, values: pa.Array, codec: str, version: str) -> PagesOfFile:
+    table = pa.table({"n": np.arange(ROWS), "a": values})
+    options: dict[str, Any] = {"data_page_version": version, "data_page_size": 512, "write_batch_size": 256}
+    pq.write_table(table, path, compression=codec, **options)
+    return pages_of(path)
+
+
+def batches(source: str, **arguments: Any) -> list[dict[str, Any]]:
+    options: dict[str, Any] = {"output_options": OutputOptions(format="numpy"), "memory_limit": "64MiB", **arguments}
+    with BatchedDataLoader(source, 64, **options) as loader:
+        return list(loader)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize(("values", "codec", "change", "said"), CLAIMS.values(), ids=CLAIMS.keys())
+@pytest.mark.parametrize("place", ["local", "fetched", "without kernels"])
+def test_a_false_claim_is_an_error_that_takes_no_memory(
+    tmp_path: Path,
+    peak: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    values: pa.Array,
+    codec: str,
+    change: Callable[[PagesOfFile], None],
+    said: str,
+    place: str,
+) -> None:
+    file = written(tmp_path / "a.parquet", values, codec, version)
+    change(file)
+    file.write(tmp_path / "a.parquet")
+    arguments: dict[str, Any] = {"columns": ["n", "a"]}
+    source = str(tmp_path / "a.parquet")
+    if place == "fetched":
+        arguments["filesystem"], source = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem()), "a.parquet"
+    if place == "without kernels":
+        monkeypatch.setattr(native, "IS_BUILT", False)
+    with pytest.raises(DataError, match=r"a\.parquet, row group 0, column 'a': .*" + said):
+        batches(source, **arguments)
+    assert peak() < 16 * 2**20
+
+
+def test_a_row_group_with_a_false_claim_can_be_skipped(tmp_path: Path, peak: Callable[[], int]) -> None:
+    file = written(tmp_path / "a.parquet", TEXTS, "zstd", "1.0")
+    field_of_page(0, PAGE_BYTES, MOST)(file)
+    file.write(tmp_path / "a.parquet")
+    written(tmp_path / "b.parquet", TEXTS, "zstd", "1.0")
+    found = batches(str(tmp_path), on_error="skip")
+    assert sum(len(batch["n"]) for batch in found) == ROWS
+    assert peak() < 16 * 2**20
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+@pytest.mark.parametrize("place", ["local", "without kernels"])
+def test_pages_that_shrink_as_far_as_their_codec_can_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, place: str
+) -> None:
+    if place == "without kernels":
+        monkeypatch.setattr(native, "IS_BUILT", False)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(4 * 2**20)), 2**19)
+    options: dict[str, Any] = {"use_dictionary": False, "data_page_size": 2**25}
+    pq.write_table(pa.table({"a": values}), tmp_path / "a.parquet", compression=codec, **options)
+    (batch,) = batches(str(tmp_path / "a.parquet"), memory_limit="4GiB")
+    assert batch["a"].shape == (8, 2**19)
+    assert not batch["a"].any()
+
+
+def test_a_total_that_the_footer_gets_wrong_does_not_matter_to_small_pages(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.parquet", TEXTS, "zstd", "1.0")
+    for chunk in file.chunks:
+        chunk.metadata[PLAIN_TOTAL] = (6, 0)
+    file.write(tmp_path / "a.parquet")
+    assert sum(len(batch["n"]) for batch in batches(str(tmp_path / "a.parquet"))) == ROWS
+
+
+def claims_of(path: Path, steps: np.random.Generator) -> list[str]:
+    """Return what is said of a file's page headers: by the kernels, in Python, and of bytes that come in parts."""
+    footer, data = pq.read_metadata(path), path.read_bytes()
+    bounds, said = chunk_bounds(footer, 0, range(footer.num_columns)), list[str]()
+
+    def fed() -> None:
+        check = FeedCheck(bounds, len(data))
+        for first, end in sorted(bounds[:, :2].tolist()):
+            at, stop = first, min(end, len(data))
+            while at < stop:
+                some = min(int(steps.integers(1, 60)), stop - at)
+                check(at, np.frombuffer(data, np.uint8, some, at))
+                at += some
+
+    works: list[Callable[[], None]] = [
+        lambda: check_pages(str(path), bounds),
+        lambda: check_pages(pa.py_buffer(data), bounds),
+        fed,
+    ]
+    for work in works:
+        try:
+            work()
+        except FalseClaimError as error:
+            said.append(str(error))
+        else:
+            said.append("")
+    return said
+
+
+@pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
+def test_kernels_python_and_bytes_in_parts_find_the_same_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, wrong = np.random.default_rng(0), 0
+    for what, path in mutants(tmp_path, 600, seed=3):
+        by_kernels = claims_of(path, rng)
+        monkeypatch.setattr(native, "IS_BUILT", False)
+        in_python = claims_of(path, rng)
+        monkeypatch.setattr(native, "IS_BUILT", True)
+        assert by_kernels[0] == by_kernels[1] == in_python[0] == in_python[1], what
+        # A header that is cut off by the chunk's end is not missed in parts, and Arrow says what is wrong with it.
+        assert in_python[2] in (in_python[0], "" if "no page header" in in_python[0] else in_python[0]), what
+        wrong += bool(by_kernels[0])
+    assert wrong > 40
+
+
+def test_a_file_read_from_a_store_in_parts_is_checked_as_it_comes(tmp_path: Path, peak: Callable[[], int]) -> None:
+    path = tmp_path / "a.parquet"
+    file = written(path, TEXTS, "zstd", "1.0")
+    field_of_page(0, PAGE_BYTES, MOST)(file)
+    file.write(path)
+    data, footer = np.frombuffer(path.read_bytes(), np.uint8), pq.read_metadata(path)
+    bounds = chunk_bounds(footer, 0, range(2))
+
+    def fetch_into(ranges: Any, places: Any) -> None:
+        for span, place in zip(ranges, places, strict=True):
+            place[:] = data[span.start : span.stop]
+
+    spans = [ByteRange(first, end) for first, end in bounds[:, :2].tolist()]
+    streamed = StreamedFile(fetch_into, len(data), spans, 2**20, 2**20, FeedCheck(bounds, len(data)))
+    opened = pq.ParquetFile(pa.PythonFile(streamed, mode="r"), metadata=footer, pre_buffer=False, buffer_size=2**16)
+    with opened as parquet, pytest.raises(FalseClaimError, match="its column chunk has"):
+        parquet.read_row_group(0, use_threads=False)
+    assert peak() < 16 * 2**20
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_unknown_fields_of_every_type_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_built: bool
+) -> None:
+    monkeypatch.setattr(native, "IS_BUILT", is_built and native.IS_BUILT)
+    file = written(tmp_path / "a.parquet", TEXTS, "zstd", "1.0")
+    nested: Any = {1: (9, (12, [{1: (8, b"x" * 300)}, {}])), 2: (9, (1, [True] * 20)), 3: (7, bytes(8)), 40: (3, 7)}
+    for page in file.chunks[-1].pages:
+        page.header[90] = (STRUCT, nested)
+    file.write(tmp_path / "a.parquet")
+    assert sum(len(batch["n"]) for batch in batches(str(tmp_path / "a.parquet"))) == ROWS
+
+
+def test_headers_longer_than_any_buffer_are_read(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.parquet", TEXTS, "zstd", "1.0")
+    file.chunks[-1].pages[1].header[90] = (8, bytes(200_000))
+    file.write(tmp_path / "a.parquet")
+    assert sum(len(batch["n"]) for batch in batches(str(tmp_path / "a.parquet"))) == ROWS
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x15" + b"\xff" * 9 + b"\x7f",  # a number of 11 bytes
+        b"\x1c" * 200,  # structs in one another
+        b"\x19\xfc" + b"\xff" * 4 + b"\x0f" + b"\x0c" * 100,  # a list of 4 billion structs
+        b"\x18" + b"\xff" * 4 + b"\x0f" + bytes(100),  # 4 GiB of bytes
+        b"\x15\x00\x15\x02\x15" + b"\x80" * 5 + b"\x01\x00",  # a size of 36 bits
+        encoded_struct({1: (5, 0), 2: (5, 1)}),
+        encoded_struct({1: (5, 0), 2: (6, 1), 3: (5, 1)}),
+        encoded_struct({1: (5, 2), 2: (5, 1), 3: (5, 1), DICTIONARY: (STRUCT, {1: (5, 1)})}),
+        encoded_struct({1: (5, 2), 2: (5, 1), 3: (5, 1), 2**15: (5, 1)}),
+    ],
+)
+def test_what_is_no_page_header_is_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        page_header(data)
+    bounds = np.array([[4, 4 + len(data), 10, 1, 0, 2**24]], np.int64)
+    with pytest.raises(FalseClaimError, match="no page header at byte 4"):
+        check_pages(pa.py_buffer(b"PAR1" + data), bounds)
+
+
+def test_the_tables_that_are_changed_hold_no_false_claim(tmp_path: Path) -> None:
+    for _, table, options in tables():
+        sink = io.BytesIO()
+        pq.write_table(table, sink, **options)
+        footer = pq.read_metadata(io.BytesIO(sink.getvalue()))
+        check_pages(pa.py_buffer(sink.getvalue()), chunk_bounds(footer, 0, range(footer.num_columns)))
+
+
+def test_row_groups_of_a_store_that_come_in_parts_are_checked(tmp_path: Path, peak: Callable[[], int]) -> None:
+    file = written(tmp_path / "a.parquet", TEXTS, "zstd", "1.0")
+    field_of_page(0, PAGE_BYTES, MOST, 0)(file)
+    file.write(tmp_path / "a.parquet")
+    home = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    options = ReadOptions(remote=RemoteOptions(request_bytes=1024, gap_bytes=1))
+    with pytest.raises(DataError, match="its column chunk has"):
+        batches("a.parquet", filesystem=home, read_options=options)
+    assert peak() < 16 * 2**20

@@ -1,0 +1,76 @@
+"""A page that was changed anywhere gives the values that pyarrow reads from it, or an error, and never other values.
+
+Each of these tests failed on commit 519114a, but for `test_without_kernels_...`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parquet_loader import native
+from parquet_loader.native.build import build
+from tests.support.mutated_pages import faults
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_changed_pages_give_the_values_of_pyarrow_or_an_error(tmp_path: Path) -> None:
+    found, both = faults(tmp_path, 500, seed=0)
+    assert not found
+    assert both > 150
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_many_changed_pages_give_the_values_of_pyarrow_or_an_error(tmp_path: Path) -> None:
+    found, both = faults(tmp_path, 20_000, seed=1)
+    assert not found
+    assert both > 6000
+
+
+def in_a_process(count: int, **environment: str) -> None:
+    command = [sys.executable, "-m", "tests.support.mutated_pages", str(count), "2"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+def test_without_kernels_changed_pages_give_the_values_of_pyarrow_or_an_error() -> None:
+    in_a_process(200, PARQUET_LOADER_NATIVE="0")
+
+
+def library_of(compiler: str, name: str) -> str:
+    asked = [compiler, f"-print-file-name={name}"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(found).is_absolute():
+        pytest.skip(f"gcc has no {name}")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
+def test_changed_pages_make_the_kernels_touch_no_byte_that_is_not_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no gcc, whose address sanitizer this needs")
+    library = tmp_path / "kernels.so"
+    monkeypatch.setenv("CC", compiler)
+    flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DONE_TARGET")
+    assert build(library, options=flags) is None
+    in_a_process(
+        5000,
+        # Arrow's exceptions are thrown through the sanitizer, which has to find the C++ library first.
+        LD_PRELOAD=" ".join(library_of(compiler, name) for name in ("libasan.so", "libstdc++.so")),
+        ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1",
+        PARQUET_LOADER_KERNELS=str(library),
+    )

@@ -1,0 +1,284 @@
+"""Parquet files of every kind that the kernels know, and changes to their pages, drawn from a seed."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parquet_loader import BatchedDataLoader, OutputOptions, ParquetLoaderError
+from tests.support.page_rewriter import (
+    CODEC,
+    DICTIONARY,
+    ENCODINGS,
+    INT32,
+    INT64,
+    KIND,
+    NULL_COUNT,
+    PAGE_BYTES,
+    PLAIN_BYTES,
+    STATISTICS,
+    STRUCT,
+    V1,
+    V2,
+    VALUES,
+    Chunk,
+    Page,
+    PagesOfFile,
+    pages_of,
+)
+
+CODECS = {0: None, 1: "snappy", 2: "gzip", 6: "zstd", 7: "lz4_raw"}
+ROWS = 150
+SIZES = [-1, 0, 1, 2, 7, 8, 9, 63, 64, 2**15, 2**31 - 1, -(2**31)]
+
+
+def tables() -> list[tuple[str, pa.Table, dict[str, Any]]]:
+    """Small tables of several pages a column chunk: a name, the table, and how it is written."""
+    rng = np.random.default_rng(0)
+    few, runs = rng.integers(0, 9, ROWS), np.repeat(rng.integers(0, 40, ROWS // 10), 10)
+    full = {"i32": pa.array(few, pa.int32()), "i8": pa.array(runs, pa.int8()), "f64": pa.array(few / 8)}
+    holes = pa.array([None if n % 11 == 5 else float(n % 7) for n in range(ROWS)], pa.float64())
+    nulls = {"f64": holes, "f32": holes.cast(pa.float32())}
+    small = {"data_page_size": 64, "write_batch_size": 32}
+    found = []
+    for version, codec, coded in itertools.product(["1.0", "2.0"], ["none", "snappy", "lz4", "zstd"], [True, False]):
+        options = {"data_page_version": version, "compression": codec, "use_dictionary": coded, **small}
+        name = f"v{version[0]} {codec} {'coded' if coded else 'plain'}"
+        found.append((name, pa.table(full), options))
+        if codec in ("none", "snappy"):
+            found.append((f"{name} with nulls", pa.table(nulls), options))
+    data = rng.integers(0, 256, 600 * 512).astype(np.uint8)
+    wide = pa.Array.from_buffers(pa.binary(512), 600, [None, pa.py_buffer(data)])
+    for version in ("1.0", "2.0"):
+        schema = pa.schema([pa.field("wide", wide.type, nullable=False)])
+        options = {"compression": "none", "use_dictionary": False, "data_page_size": 2**16, "write_batch_size": 64}
+        found.append((f"v{version[0]} wide", pa.Table.from_arrays([wide], schema=schema), options))
+    return found
+
+
+class Mutator:
+    """Changes a file in one to three places.
+
+    Args:
+        rng: Chooses.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def mutate(self, file: PagesOfFile) -> str:
+        """Change the file; return what was done."""
+        return ", ".join(self._one(file) for _ in range(int(self._rng.choice([1, 1, 1, 2, 3]))))
+
+    def _one(self, file: PagesOfFile) -> str:
+        chunk: Chunk = self._any(file.chunks)
+        bits, lengths = [self._bit, self._packed_bit] * 3, [self._resized, self._order, self._footer]
+        change = self._any([*bits, *lengths, self._header_field, self._described_field, self._described_field])
+        return f"{change.__name__.strip('_')}: {change(chunk)}"
+
+    def _any(self, choices: Any) -> Any:
+        return choices[int(self._rng.integers(len(choices)))]
+
+    def _near_begin(self, length: int) -> int:
+        """Return a place in so many bytes, most often among the first: there the levels and runs begin."""
+        return int(self._rng.integers(length if self._rng.random() < 0.4 else min(length, 12)))
+
+    def _flipped(self, body: bytes) -> tuple[bytes, str]:
+        changed = bytearray(body)
+        at, bit = self._near_begin(len(body)), int(self._rng.integers(8))
+        changed[at] ^= 1 << bit
+        return bytes(changed), f"byte {at} bit {bit}"
+
+    def _bit(self, chunk: Chunk) -> str:
+        page: Page = self._any(chunk.pages)
+        if not page.body:
+            return "nothing"
+        page.body, done = self._flipped(page.body)
+        return done
+
+    def _packed_bit(self, chunk: Chunk) -> str:
+        """Flip a bit of a page's bytes before compression, so that no codec notices."""
+        return self._repacked(chunk, lambda body: self._flipped(body) if body else (body, "nothing"))
+
+    def _resized(self, chunk: Chunk) -> str:
+        """Cut or lengthen a page, and let its header say so."""
+
+        def resize(body: bytes) -> tuple[bytes, str]:
+            by = int(self._any([-9, -8, -2, -1, 1, 2, 8, 9]))
+            return (body + bytes(by) if by > 0 else body[:by]), f"by {by}"
+
+        return self._repacked(chunk, resize)
+
+    def _repacked(self, chunk: Chunk, change: Any) -> str:
+        page: Page = self._any(chunk.pages)
+        name = CODECS[chunk.metadata[CODEC][1]]
+        levels = 0
+        if page.kind == 3:
+            described = page.described
+            levels = described[5][1] + described[6][1]
+            if 7 in described and not described[7][1]:
+                name = None
+        if not 0 <= levels <= len(page.body):
+            return "nothing"
+        head, rest = page.body[:levels], page.body[levels:]
+        plain_bytes = page.header[PLAIN_BYTES][1] - levels
+        if name is not None:
+            try:
+                rest = pa.Codec(name).decompress(rest, plain_bytes).to_pybytes() if rest else rest
+            except (OSError, ValueError, OverflowError):
+                return "nothing"
+        body: bytes
+        done: str
+        body, done = change(head + rest)
+        page.header[PLAIN_BYTES] = (INT32, len(body))
+        head, rest = body[:levels], body[levels:]
+        page.body = head + (rest if name is None else pa.Codec(name).compress(rest).to_pybytes())
+        page.header[PAGE_BYTES] = (INT32, len(page.body))
+        return done
+
+    def _header_field(self, chunk: Chunk) -> str:
+        page: Page = self._any(chunk.pages)
+        number = int(self._any([KIND, PLAIN_BYTES, PAGE_BYTES, PLAIN_BYTES]))
+        value = self._near(page.header[number][1])
+        page.header[number] = (INT32, value)
+        return f"field {number} is {value}"
+
+    def _described_field(self, chunk: Chunk) -> str:
+        page: Page = self._any(chunk.pages)
+        if page.kind not in (0, 2, 3):
+            return "nothing"
+        described = page.header.get({0: V1, 2: DICTIONARY, 3: V2}[page.kind], (STRUCT, {}))[1]
+        numbers = [number for number, (type_, _) in described.items() if type_ in (1, 2, INT32)]
+        if not numbers:
+            return "nothing"
+        number = self._any(numbers)
+        if self._rng.random() < 0.1:
+            del described[number]
+            return f"kind {page.kind} field {number} is not there"
+        if described[number][0] in (1, 2):
+            described[number] = (1, not described[number][1])
+            return f"field {number} is turned"
+        value = self._near(described[number][1])
+        described[number] = (INT32, value) if self._rng.random() < 0.9 else (INT64, value)
+        return f"kind {page.kind} field {number} is {value}"
+
+    def _near(self, value: int) -> int:
+        by = int(self._any([-8, -1, 1, 2, 8, -value]))
+        return int(self._any([value + by, value + by, self._any(SIZES)]))
+
+    def _order(self, chunk: Chunk) -> str:
+        first, second = (int(self._rng.integers(len(chunk.pages))) for _ in range(2))
+        what = self._any(["swapped", "repeated", "lost", "another kind", "trailing"])
+        if what == "swapped":
+            chunk.pages[first], chunk.pages[second] = chunk.pages[second], chunk.pages[first]
+        elif what == "repeated":
+            copy = chunk.pages[first]
+            chunk.pages.insert(second, Page(dict(copy.header), copy.body))
+        elif what == "lost" and len(chunk.pages) > 1:
+            del chunk.pages[first]
+        elif what == "another kind":
+            header = {KIND: (INT32, self._any([1, 4, 9])), PLAIN_BYTES: (INT32, 3), PAGE_BYTES: (INT32, 3)}
+            chunk.pages.insert(first, Page(header, b"abc"))
+        else:
+            chunk.behind = bytes(self._rng.integers(0, 256, 5).astype(np.uint8))
+        return f"{what} {first} {second}"
+
+    def _footer(self, chunk: Chunk) -> str:
+        what = self._any(["nulls", "encodings", "values", "codec"])
+        if what == "nulls" and STATISTICS in chunk.metadata:
+            chunk.metadata[STATISTICS][1][NULL_COUNT] = (INT64, 0)
+            for page in chunk.pages:
+                if page.kind == 3 and 2 in page.described:
+                    page.described[2] = (INT32, 0)
+        elif what == "encodings":
+            chunk.metadata[ENCODINGS] = (9, (INT32, [int(self._any([0, 2, 3, 8]))]))
+        elif what == "values":
+            chunk.metadata[VALUES] = (INT64, chunk.metadata[VALUES][1] + int(self._any([-1, 1])))
+        elif what == "codec":
+            chunk.metadata[CODEC] = (INT32, int(self._any([0, 1, 2, 6, 7])))
+        return str(what)
+
+
+def mutants(folder: Path, count: int, seed: int = 0) -> Iterator[tuple[str, Path]]:
+    """Write `count` changed files, one after another under one name; yield what each is, and where."""
+    kinds = tables()
+    for number, (_, table, options) in enumerate(kinds):
+        pq.write_table(table, folder / f"whole {number}.parquet", **options)
+    path = folder / "changed.parquet"
+    for number in range(count):
+        kind = number % len(kinds)
+        file = pages_of(folder / f"whole {kind}.parquet")
+        done = Mutator(np.random.default_rng([seed, number])).mutate(file)
+        file.write(path)
+        yield f"{number}: {kinds[kind][0]}: {done}", path
+
+
+def arrows_values(path: Path) -> dict[str, Any] | None:
+    """Return what pyarrow reads, with NaN for nulls; None: it raises."""
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            table = file.read(use_threads=False)
+            if len(table) != file.metadata.num_rows:
+                return None
+            table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, OverflowError):
+        return None
+    return {
+        name: column.to_numpy(zero_copy_only=False)
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+
+
+def loaders_values(path: Path, **arguments: Any) -> dict[str, Any] | ParquetLoaderError:
+    """Return what the loader delivers, or its error."""
+    options: dict[str, Any] = {"batch_size": 64, "output_options": OutputOptions(format="numpy"), **arguments}
+    try:
+        with BatchedDataLoader(str(path), num_threads=1, **options) as loader:
+            batches = [dict(batch) for batch in loader]
+    except ParquetLoaderError as error:
+        return error
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]} if batches else {}
+
+
+def is_same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """Whether values are the same; NaN is."""
+    if found.keys() != expected.keys():
+        return False
+    for name, values in expected.items():
+        is_bytes = values.dtype == object
+        wanted = np.array([np.frombuffer(value, np.uint8) for value in values]) if is_bytes else values
+        if not np.array_equal(found[name], wanted, equal_nan=wanted.dtype.kind == "f"):
+            return False
+    return True
+
+
+def faults(folder: Path, count: int, seed: int) -> tuple[list[str], int]:
+    """Return which changed files the loader reads otherwise than pyarrow, and how many both read."""
+    found, both = list[str](), 0
+    for what, path in mutants(folder, count, seed):
+        expected, delivered = arrows_values(path), loaders_values(path)
+        if isinstance(delivered, ParquetLoaderError):
+            continue
+        if expected is None or not is_same(delivered, expected):
+            found.append(what)
+        both += expected is not None
+    return found, both
+
+
+def main() -> None:
+    """Try so many changed files, in a process that was started with other kernels, or without."""
+    with tempfile.TemporaryDirectory() as folder:
+        found, both = faults(Path(folder), int(sys.argv[1]), int(sys.argv[2]))
+    sys.exit("\n".join(found) if found or not both else 0)
+
+
+if __name__ == "__main__":
+    main()
