@@ -9,7 +9,6 @@ import torch
 
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.output import Batch
-from parquet_loader.types import Ragged
 
 
 def check_device(device: Any) -> torch.device | None:
@@ -75,8 +74,6 @@ def _begun(batch: Batch, device: torch.device, side: torch.cuda.Stream) -> tuple
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Ragged):
-        return Ragged(_moved(value.values, device), _moved(value.offsets, device), value.kind)
     if isinstance(value, list):
         return [_moved(v, device) for v in value]
     return value.to(device, non_blocking=True)
@@ -91,10 +88,7 @@ def _handed_over(batch: Batch, event: torch.cuda.Event, device: torch.device) ->
 
 
 def _record(value: Any, stream: torch.cuda.Stream) -> None:
-    if isinstance(value, Ragged):
-        _record(value.values, stream)
-        _record(value.offsets, stream)
-    elif isinstance(value, list):
+    if isinstance(value, list):
         for v in value:
             _record(v, stream)
     else:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from parquet_loader.arena import Allocator
 from parquet_loader.blobs import pillow_image
 from parquet_loader.columns import Column
-from parquet_loader.errors import TransformError
+from parquet_loader.errors import ConfigurationError, TransformError
 from parquet_loader.images import ImageMemory, Images, decoded_arrays, decoded_images
 from parquet_loader.plan import Stream, bit_generator
 from parquet_loader.schema import Encoded, Image
@@ -157,10 +157,12 @@ def _checked(returned: Any, rows: int, where: str) -> BatchArrays:
 def _from_transform(value: Any, where: str) -> Array | Images:
     if isinstance(value, Ragged):
         return _checked_ragged(value, where)
+    if isinstance(value, list | tuple):
+        return _from_rows(list(value), where)
     array = _as_array(value, where)
     if array.ndim == 0:
         raise TransformError(f"{where}: expected an array of rows, found the single value {value!r:.60}")
-    return _from_objects(array.tolist(), where) if array.dtype.kind in "OUST" else _numbers(array, where)
+    return _from_rows(array.tolist(), where) if array.dtype.kind in "OUST" else _numbers(array, where)
 
 
 def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
@@ -195,25 +197,37 @@ def _checked_ragged(value: Ragged, where: str) -> Ragged:
     return Ragged(values, offsets, value.kind)
 
 
-def _from_objects(values: list[Any], where: str) -> Array | Images:
-    if all(isinstance(v, str) for v in values):
-        try:
-            return _joined([v.encode() for v in values], "text")
-        except UnicodeEncodeError as error:
-            raise TransformError(f"{where}: a str that is no UTF-8: {error}") from error
-    if all(isinstance(v, bytes) for v in values):
-        return _joined(values, "bytes")
-    arrays = [np.asarray(v, order="C") for v in values]
-    if any(a.dtype.kind not in "biufc" for a in arrays):
-        raise TransformError(f"{where}: expected numbers, str or bytes in every row, found a mixture")
-    if not any(a.ndim for a in arrays):
-        return _numbers(_as_array(values, where), where)
-    if len({(a.shape, a.dtype) for a in arrays}) == 1:
-        return np.stack(arrays)
-    return arrays
+def _from_rows(rows: list[Any], where: str) -> Array | Images:
+    """Return rows given one by one. What they become follows from what a row is, never from their lengths.
+
+    One value a row: an array. str, bytes, lists and arrays of one axis: a `Ragged`. Arrays of more axes are images:
+    an array if they have one shape, else a list.
+    """
+    if not rows or all(_is_single(row) for row in rows):
+        array = _as_array(rows, where)
+        if array.dtype.kind in "OUST":
+            found = sorted({type(row).__name__ for row in rows})
+            raise TransformError(f"{where}: expected numbers, str or bytes in every row, found {' and '.join(found)}")
+        return _numbers(array, where)
+    if not any(isinstance(row, str | bytes | Ragged) or _is_single(row) for row in rows):
+        arrays = [_row_or_none(row) for row in rows]
+        if all(array is not None and array.ndim > 1 for array in arrays):
+            images = [_numbers(array, where) for array in arrays if array is not None]
+            return np.stack(images) if len({(a.shape, a.dtype) for a in images}) == 1 else images
+    try:
+        return _checked_ragged(Ragged.from_list(rows), where)
+    except (ConfigurationError, UnicodeEncodeError) as error:
+        raise TransformError(f"{where}: {str(error).removeprefix('Ragged: ')}") from error
 
 
-def _joined(values: list[bytes], kind: Any) -> Ragged:
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum([len(v) for v in values], out=offsets[1:])
-    return Ragged(np.frombuffer(bytearray(b"".join(values)), np.uint8), offsets, kind)
+def _is_single(row: Any) -> bool:
+    return not isinstance(row, str | bytes | list | tuple | Ragged) and not getattr(row, "ndim", 0)
+
+
+def _row_or_none(row: Any) -> npt.NDArray[Any] | None:
+    """Return a row as an array of numbers, or None if its own rows differ in length."""
+    try:
+        array = np.asarray(row)
+    except (ValueError, TypeError, RuntimeError):
+        return None
+    return array if array.dtype.kind in "biufc" else None

@@ -22,6 +22,8 @@ ROOMS = [
     "trust",
     "redact",
     "interrupts",
+    "registration",
+    "jagged",
     "types",
     "options",
     "arguments",
@@ -116,9 +118,9 @@ ROOMS = [
 ]
 # Side rooms: nothing on the way from files to batches needs them, and they need nothing of it.
 NARROWER = {"write": {"errors", "hints", "trust", "types", "schema", "filesystem", "plan"}}
-# `types` imports torch only inside methods that are called with tensors, `ranks` where there are several.
+# `jagged` imports torch only inside methods that are called with tensors, `ranks` where there are several.
 MAY_IMPORT_TORCH = {"collate", "device", "tensors", "iterable", "store", "petastorm", "cli"}
-MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"types", "ranks"}
+MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"jagged", "ranks"}
 HEAVY = ("torch", "pandas", "polars", "PIL", "dask", "pyspark", "tqdm", "simplejpeg")
 
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")

@@ -1,0 +1,454 @@
+"""`Ragged`: rows of varying length as two arrays, over numpy or torch, which is imported only if tensors come."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.registration import register_where_imported
+
+RaggedKind: TypeAlias = Literal["list", "text", "bytes"]
+
+
+class Ragged:
+    """Rows of varying length: all values end to end, and where each row begins.
+
+    It moves, slices and travels like a tensor: `to`, `pin_memory`, indexing, `cat`, pickle, `torch.save`. Over numpy
+    arrays it works the same, without torch. Two are equal if kind, offsets and values are; it is not hashable. Nothing
+    is copied or checked when one is made from arrays; `from_list` and `from_padded` check.
+
+    Attributes:
+        values: Array or tensor ``[total, ...]``, or a `Ragged` for lists of lists and lists of text; uint8 for text
+            and bytes.
+        offsets: int64 ``[rows + 1]``, from 0 to ``total``; row ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
+        kind: ``"list"``, ``"text"`` (UTF-8) or ``"bytes"``: what `to_list` makes of a row.
+    """
+
+    # A plain class: Lightning takes dataclasses and iterables apart, and so would read a batch size off the values.
+    __slots__ = ("kind", "offsets", "values")
+    __hash__ = None  # type: ignore[assignment]
+    __module__ = "parquet_loader"  # what pickles name: its public name, wherever it is defined
+
+    values: Any
+    offsets: Any
+    kind: RaggedKind
+
+    def __init__(self, values: Any, offsets: Any, kind: RaggedKind = "list") -> None:
+        if kind not in ("list", "text", "bytes"):
+            raise ConfigurationError(f"Ragged kind={kind!r}: expected 'list', 'text' or 'bytes'")
+        self.values = np.asarray(values) if isinstance(values, list | tuple) else values
+        self.offsets = _index_like(self.values, offsets) if isinstance(offsets, list | tuple) else offsets
+        self.kind = kind
+        register_where_imported(Ragged)
+
+    @classmethod
+    def _of(cls, values: Any, offsets: Any, kind: RaggedKind) -> Ragged:
+        """Return one of whatever parts, as those who take trees of arrays apart and put them together need it."""
+        made = object.__new__(cls)
+        made.values, made.offsets, made.kind = values, offsets, kind
+        return made
+
+    @staticmethod
+    def from_list(rows: Iterable[Any], dtype: Any = None) -> Ragged:
+        """Return rows given one by one.
+
+        Args:
+            rows: Arrays, tensors or lists of numbers ``[length, ...]`` that differ in the first length only; or all
+                `str`; or all `bytes`; or lists of these; or all `Ragged`, each of which becomes one row.
+            dtype: Of the numbers, numpy's or torch's; default: that of the rows. torch's makes tensors of lists.
+
+        Raises:
+            ConfigurationError: rows are of different kinds, shapes or devices; says which.
+        """
+        return _ragged_of(list(rows), dtype)
+
+    @staticmethod
+    def from_padded(padded: Any, lengths: Any) -> Ragged:
+        """Return the first `lengths` values of each row; the opposite of `to_padded`.
+
+        Args:
+            padded: Array or tensor ``[rows, longest, ...]``.
+            lengths: Integers ``[rows]``.
+
+        Raises:
+            ConfigurationError: the shapes do not fit, or a length is greater than the row.
+        """
+        lengths = _index_like(padded, lengths)
+        rows, width = padded.shape[:2]
+        if lengths.ndim != 1 or int(lengths.shape[0]) != rows:
+            raise ConfigurationError(f"from_padded: {rows} rows and lengths {list(lengths.shape)}; give one for each")
+        if rows and not 0 <= int(lengths.min()) <= int(lengths.max()) <= width:
+            raise ConfigurationError(
+                f"from_padded: lengths go from {int(lengths.min())} to {int(lengths.max())}, "
+                f"the rows have {width} values; give lengths from 0 to {width}"
+            )
+        arange, _ = _array_functions(padded)
+        return Ragged(padded[arange(width)[None, :] < lengths[:, None]], _offsets_of(lengths))
+
+    @staticmethod
+    def cat(parts: Iterable[Ragged]) -> Ragged:
+        """Return the rows of all parts, one part after the other.
+
+        Raises:
+            ConfigurationError: there is no part, or they differ in kind.
+        """
+        parts = list(parts)
+        if not parts or not all(isinstance(part, Ragged) for part in parts):
+            raise ConfigurationError(f"Ragged.cat: expected a list of Ragged, found {parts!r:.80}")
+        if len({(part.kind, isinstance(part.values, Ragged)) for part in parts}) > 1:
+            found = ", ".join(sorted({_described(part) for part in parts}))
+            raise ConfigurationError(f"Ragged.cat: expected rows of one kind, found {found}; convert them first")
+        values = [part.values for part in parts]
+        joined = Ragged.cat(values) if isinstance(values[0], Ragged) else _concatenated(values)
+        lengths = _concatenated([part.lengths for part in parts])
+        return Ragged(joined, _offsets_of(lengths), parts[0].kind)
+
+    def __len__(self) -> int:
+        return int(self.offsets.shape[0]) - 1
+
+    def __repr__(self) -> str:
+        return f"Ragged(shape={_shape_text(self)}, {_described(self)}, device={self.device}, total={self.total})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ragged):
+            return NotImplemented
+        return (
+            self.kind == other.kind
+            and isinstance(self.values, Ragged) == isinstance(other.values, Ragged)
+            and _is_equal(self.offsets, other.offsets)
+            and bool(
+                self.values == other.values if isinstance(self.values, Ragged) else _is_equal(self.values, other.values)
+            )
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ragged, (self.values, self.offsets, self.kind)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a row, or for a slice, integers ``[n]`` or bools ``[rows]`` a `Ragged` of the rows chosen.
+
+        A row is an array or tensor, a `Ragged`, a str or bytes. Rows and slices of step 1 share the values' memory.
+        """
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            return self.slice(start, max(start, stop)) if step == 1 else self._taken(index)
+        if isinstance(index, list | np.ndarray) or getattr(index, "ndim", 0) == 1:
+            return self._taken(_index_like(self.offsets, index))
+        try:
+            row = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"Ragged[{index!r:.60}]: rows are chosen by an integer, a slice, or integers or bools [rows]; "
+                "to_padded() has further axes"
+            ) from None
+        return self._row(row)
+
+    if TYPE_CHECKING:  # it iterates by `__getitem__`: Lightning takes every Iterable apart in search of a batch size
+
+        def __iter__(self) -> Iterator[Any]:
+            """Iterate over the rows."""
+
+    def _row(self, row: int) -> Any:
+        rows = len(self)
+        if not -rows <= row < rows:
+            raise IndexError(f"row {row} of {rows}")
+        row %= rows
+        start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
+        if isinstance(self.values, Ragged):
+            return self.values.slice(start, stop)
+        piece = self.values[start:stop]
+        if self.kind == "list":
+            return piece
+        data = _host(piece).tobytes()
+        return data.decode("utf-8") if self.kind == "text" else data
+
+    def _taken(self, index: Any) -> Ragged:
+        """Return a copy of the rows that a slice, integers or bools choose."""
+        arange, _ = _array_functions(self.offsets)
+        if isinstance(index, slice):  # torch's have no negative steps
+            index = _index_like(self.offsets, np.arange(len(self))[index])
+        rows = arange(len(self))[index]
+        lengths = self.lengths[rows]
+        offsets = _offsets_of(lengths)
+        positions = arange(int(offsets[-1])) + _repeat(self.offsets[:-1][rows] - offsets[:-1], lengths)
+        return Ragged(self.values[positions], offsets, self.kind)
+
+    @property
+    def total(self) -> int:
+        """Number of values in all rows together."""
+        return len(self.values) if isinstance(self.values, Ragged) else int(self.values.shape[0])
+
+    @property
+    def lengths(self) -> Any:
+        """Number of values in each row, int64 ``[rows]``."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    @property
+    def device(self) -> Any:
+        """The device that the values are on; ``"cpu"`` for numpy arrays."""
+        return getattr(self.offsets, "device", "cpu")
+
+    def to(self, device: Any = None, dtype: Any = None, non_blocking: bool = False, copy: bool = False) -> Ragged:
+        """Return it on another device, or with another dtype, as `torch.Tensor.to` does; itself if nothing changes.
+
+        Args:
+            device: A device or its name; or a dtype, or a tensor whose device and dtype are taken.
+            dtype: Of the numbers; text, bytes and offsets keep theirs.
+            non_blocking: Whether copies from pinned memory may go on in the background.
+            copy: Whether to copy in any case.
+        """
+        if dtype is None and (isinstance(device, np.dtype | type) or type(device).__name__ == "dtype"):
+            device, dtype = None, device
+        elif dtype is None and hasattr(device, "device") and hasattr(device, "dtype"):
+            device, dtype = device.device, device.dtype
+        options: dict[str, Any] = {"non_blocking": non_blocking, "copy": copy}
+        if isinstance(self.values, Ragged):
+            values = self.values.to(device, dtype, **options)
+        else:
+            values = _moved(self.values, device, dtype if self.kind == "list" else None, options)
+        offsets = _moved(self.offsets, device, None, options)
+        if values is self.values and offsets is self.offsets:
+            return self
+        return Ragged(values, offsets, self.kind)
+
+    def to_tensors(self) -> Ragged:
+        """Return it over torch tensors that share the arrays' memory; itself if it is."""
+        if _is_tensor(self.offsets):
+            return self
+        values = self.values.to_tensors() if isinstance(self.values, Ragged) else _as_tensor(self.values)
+        return Ragged(values, _as_tensor(self.offsets), self.kind)
+
+    def pin_memory(self) -> Ragged:
+        """Return it in page-locked memory, from which copies to a GPU may go on in the background."""
+        return self if not _is_tensor(self.offsets) or self.is_pinned() else self._each(lambda t: t.pin_memory())
+
+    def is_pinned(self) -> bool:
+        """Whether the values are in page-locked memory."""
+        inner = self.values
+        return bool(inner.is_pinned()) if isinstance(inner, Ragged) or _is_tensor(inner) else False
+
+    def record_stream(self, stream: Any) -> None:
+        """Say that a CUDA stream uses the memory, as `torch.Tensor.record_stream` does."""
+        self.values.record_stream(stream)
+        self.offsets.record_stream(stream)
+
+    def _each(self, change: Callable[[Any], Any]) -> Ragged:
+        values = self.values._each(change) if isinstance(self.values, Ragged) else change(self.values)
+        return Ragged(values, change(self.offsets), self.kind)
+
+    def slice(self, start: int, stop: int) -> Ragged:
+        """Return rows ``start`` to ``stop`` (exclusive), sharing the values' memory."""
+        offsets = self.offsets[start : stop + 1]
+        first, last = int(offsets[0]), int(offsets[-1])
+        values = self.values.slice(first, last) if isinstance(self.values, Ragged) else self.values[first:last]
+        return Ragged(values, offsets - first, self.kind)
+
+    def to_list(self) -> list[Any]:
+        """Return the rows: ``str`` for text, ``bytes`` for bytes, lists for lists of those, else arrays or tensors."""
+        if self.kind == "list":
+            if isinstance(self.values, Ragged):
+                inner = self.values.to_list()
+                bounds = self.offsets.tolist()
+                return [inner[a:b] for a, b in itertools.pairwise(bounds)]
+            return list(self)
+        data = _host(self.values).tobytes()
+        bounds = self.offsets.tolist()
+        pieces = [data[a:b] for a, b in itertools.pairwise(bounds)]
+        return [p.decode("utf-8") for p in pieces] if self.kind == "text" else list(pieces)
+
+    def to_padded(self, fill: float = 0, length: int | None = None) -> Any:
+        """Return ``[rows, longest, ...]`` with `fill` behind each row's values.
+
+        Args:
+            fill: Number behind the last value of each row.
+            length: Length of the second axis; longer rows are cut. None: the longest row.
+        """
+        if isinstance(self.values, Ragged):
+            raise TypeError("to_padded: the rows hold rows of varying length themselves; pad their values first")
+        rows, lengths = len(self), self.lengths
+        width = (int(lengths.max()) if rows else 0) if length is None else length
+        shape = (rows, width, *self.values.shape[1:])
+        arange, new = _array_functions(self.values)
+        padded = new(shape, fill)
+        place = self.to_mask(width)
+        taken = self.values
+        if length is not None and rows and int(lengths.max()) > width:
+            position = arange(self.total) - _repeat(self.offsets[:-1], lengths)
+            taken = self.values[position < width]
+        padded[place] = taken
+        return padded
+
+    def to_mask(self, length: int | None = None) -> Any:
+        """Return which places of `to_padded` hold values: bool ``[rows, longest]``, as models take attention masks.
+
+        Args:
+            length: As in `to_padded`.
+        """
+        lengths = self.lengths
+        width = (int(lengths.max()) if len(self) else 0) if length is None else length
+        arange, _ = _array_functions(self.offsets)
+        return arange(width)[None, :] < lengths[:, None]
+
+    def to_nested(self) -> Any:
+        """Return a `torch.nested` tensor (jagged layout) that shares the values' memory; needs tensors."""
+        if isinstance(self.values, Ragged) or not hasattr(self.values, "new_full"):
+            raise TypeError("to_nested: needs torch tensors, and rows of numbers")
+        return _torch().nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+
+def _host(values: Any) -> Any:
+    """Return the values as a numpy array, those of a GPU copied."""
+    return np.asarray(values.cpu() if hasattr(values, "cpu") else values)
+
+
+def _torch() -> Any:
+    """Return torch; the light core never gets here."""
+    import torch  # noqa: PLC0415
+
+    return torch
+
+
+def _as_tensor(values: Any, device: Any = None) -> Any:
+    """Return a tensor that shares an array's memory if torch can write to it."""
+    if isinstance(values, np.ndarray) and (not values.flags.writeable or min(values.strides, default=0) < 0):
+        values = values.copy()
+    return _torch().as_tensor(values, device=device)
+
+
+def _is_tensor(values: Any) -> bool:
+    return hasattr(values, "new_full")
+
+
+def _described(ragged: Ragged) -> str:
+    """Return what the innermost rows are: a dtype, ``text`` or ``bytes``."""
+    if isinstance(ragged.values, Ragged):
+        return _described(ragged.values)
+    return str(ragged.values.dtype).removeprefix("torch.") if ragged.kind == "list" else ragged.kind
+
+
+def _shape_text(ragged: Ragged) -> str:
+    sizes, inner = [str(len(ragged))], ragged
+    while isinstance(inner.values, Ragged):
+        sizes, inner = [*sizes, "*"], inner.values
+    if inner.kind == "list":
+        sizes += ["*", *map(str, inner.values.shape[1:])]
+    return f"[{', '.join(sizes)}]"
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if tuple(one.shape) != tuple(other.shape):
+        return False
+    if type(one) is not type(other) or getattr(one, "device", None) != getattr(other, "device", None):
+        one, other = _host(one), _host(other)
+    return bool((one == other).all())
+
+
+def _moved(values: Any, device: Any, dtype: Any, options: dict[str, Any]) -> Any:
+    """Return an array or tensor elsewhere, or with another dtype; numpy arrays become tensors to leave the CPU."""
+    if not _is_tensor(values):
+        if str(device or "cpu") == "cpu" and type(dtype).__module__ != "torch":
+            return values.astype(dtype or values.dtype, copy=options["copy"])
+        values = _as_tensor(values)
+    return values.to(device=device, dtype=dtype, **options)
+
+
+def _concatenated(arrays: list[Any]) -> Any:
+    """Return arrays of one library, one after the other."""
+    if any(map(_is_tensor, arrays)):
+        device = next(array.device for array in arrays if _is_tensor(array))
+        return _torch().cat([array if _is_tensor(array) else _as_tensor(array, device) for array in arrays])
+    return np.concatenate(arrays)
+
+
+def _index_like(values: Any, index: Any) -> Any:
+    """Return integers or bools given in any form as an array of the library and device that `values` belong to."""
+    while isinstance(values, Ragged):
+        values = values.offsets
+    if _is_tensor(values):
+        torch = _torch()
+        made = _as_tensor(index, values.device)
+        return made if made.dtype == torch.bool else made.to(torch.int64)
+    made = _host(index)
+    return made if made.dtype == np.bool_ else made.astype(np.int64, copy=False)
+
+
+def _offsets_of(lengths: Any) -> Any:
+    """Return where rows of these lengths begin and end, int64 ``[rows + 1]``."""
+    _, new = _array_functions(lengths)
+    offsets = new((int(lengths.shape[0]) + 1,), 0)
+    offsets[1:] = lengths.cumsum(0)
+    return offsets
+
+
+def _ragged_of(rows: list[Any], dtype: Any) -> Ragged:
+    """See `Ragged.from_list`."""
+    for row_type, kind in ((str, "text"), (bytes, "bytes")):
+        if rows and all(isinstance(row, row_type) for row in rows):
+            data = [row.encode() if kind == "text" else row for row in rows]
+            values: Any = np.frombuffer(bytearray(b"".join(data)), np.uint8)
+            return Ragged(values, _offsets_of(np.array([len(row) for row in data], np.int64)), kind)  # type: ignore[arg-type]
+    if any(isinstance(row, str | bytes) for row in rows):
+        found = sorted({type(row).__name__ for row in rows})
+        raise ConfigurationError(f"Ragged: rows are {' and '.join(found)}; give str or bytes in every row, or in none")
+    if rows and all(isinstance(row, Ragged) for row in rows):
+        values = Ragged.cat(rows)
+        return Ragged(values, _index_like(values, _offsets_of(np.array([len(row) for row in rows], np.int64))))
+    if any(map(_holds_rows, rows)) and all(isinstance(row, list | tuple) for row in rows):
+        values = _ragged_of([item for row in rows for item in row], dtype)
+        return Ragged(values, _index_like(values, _offsets_of(np.array([len(row) for row in rows], np.int64))))
+    as_tensors = type(dtype).__module__ == "torch" or any(map(_is_tensor, rows))
+    arrays = [_row_array(row, number, dtype, as_tensors=as_tensors) for number, row in enumerate(rows)]
+    # An empty list has no type of its own: that of the others counts.
+    typed = [a for a, row in zip(arrays, rows, strict=True) if len(a) or not isinstance(row, list | tuple)] or arrays
+    for number, array in enumerate(typed):
+        if tuple(array.shape[1:]) != tuple(typed[0].shape[1:]):
+            raise ConfigurationError(
+                f"Ragged: rows of shape {list(typed[0].shape)} and {list(array.shape)} (row {number}); rows may differ "
+                "in their first length only"
+            )
+    values = _concatenated(typed) if typed else np.zeros(0, dtype)
+    return Ragged(values, _index_like(values, _offsets_of(np.array([len(a) for a in arrays], np.int64))))
+
+
+def _holds_rows(row: Any) -> bool:
+    """Whether a row is a list of rows itself, not of numbers."""
+    return isinstance(row, list | tuple) and any(
+        isinstance(item, str | bytes | list | tuple | Ragged) or getattr(item, "ndim", 0) for item in row
+    )
+
+
+def _row_array(row: Any, number: int, dtype: Any, *, as_tensors: bool) -> Any:
+    try:
+        array = _torch().as_tensor(row, dtype=dtype) if as_tensors else np.asarray(row, dtype)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ConfigurationError(f"Ragged: row {number} is no array of numbers: {error}") from error
+    if not array.ndim:
+        raise ConfigurationError(f"Ragged: row {number} is the single value {row!r:.60}; give an array or a list")
+    if not as_tensors and array.dtype.kind not in "biufc":
+        raise ConfigurationError(
+            f"Ragged: row {number} has the dtype {array.dtype}; give numbers in every row, or str or bytes in every row"
+        )
+    return array
+
+
+def _array_functions(values: Any) -> tuple[Any, Any]:
+    """Return ``arange(n)`` and ``full(shape, fill)`` of the array library and device that `values` belong to."""
+    if _is_tensor(values):
+        return (lambda n: values.new_ones(n, dtype=_int64(values)).cumsum(0) - 1), values.new_full
+    return np.arange, lambda shape, fill: np.full(shape, fill, dtype=values.dtype)
+
+
+def _int64(values: Any) -> Any:
+    return values.new_empty(0).long().dtype
+
+
+def _repeat(starts: Any, counts: Any) -> Any:
+    return starts.repeat_interleave(counts) if hasattr(starts, "repeat_interleave") else np.repeat(starts, counts)
+
+
+register_where_imported(Ragged)

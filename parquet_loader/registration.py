@@ -1,0 +1,76 @@
+"""Makes `Ragged` known to the libraries that walk through batches: torch, optree, JAX. Imports none of them.
+
+Each is told once, when it has been imported and a `Ragged` is made, whichever of the two comes first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def register_where_imported(ragged: Any) -> None:
+    """Tell the libraries that are imported by now and do not know the class yet.
+
+    Args:
+        ragged: The class.
+    """
+    for name in tuple(_UNTOLD):
+        module = sys.modules.get(name)
+        if module is None or getattr(module.__spec__, "_initializing", False):  # another thread is importing it
+            continue
+        tell = _UNTOLD.pop(name, None)
+        if tell is not None:
+            tell(ragged)
+
+
+def _flatten(ragged: Any) -> tuple[list[Any], Any]:
+    return [ragged.values, ragged.offsets], ragged.kind
+
+
+def _tell_torch(ragged: Any) -> None:
+    """Register with pytrees, `default_collate`, and ``torch.load(weights_only=True)``."""
+    torch = sys.modules["torch"]
+    pytree = importlib.import_module("torch.utils._pytree")
+
+    def unflatten(children: Sequence[Any], kind: Any) -> Any:
+        return ragged._of(*children, kind)
+
+    def flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        keys = pytree.GetAttrKey("values"), pytree.GetAttrKey("offsets")
+        return list(zip(keys, _flatten(value)[0], strict=True)), value.kind
+
+    pytree.register_pytree_node(
+        ragged,
+        _flatten,
+        unflatten,
+        serialized_type_name="parquet_loader.Ragged",
+        flatten_with_keys_fn=flatten_with_keys,
+    )
+    collate = importlib.import_module("torch.utils.data._utils.collate")
+
+    def collate_rows(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001
+        return ragged.from_list(batch).to_tensors()
+
+    collate.default_collate_fn_map[ragged] = collate_rows
+    torch.serialization.add_safe_globals([ragged])
+
+
+def _tell_optree(ragged: Any) -> None:
+    optree = sys.modules["optree"]
+    optree.register_pytree_node(
+        ragged,
+        lambda value: (*_flatten(value), ("values", "offsets")),
+        lambda kind, children: ragged._of(*children, kind),
+        namespace=optree.registry.__GLOBAL_NAMESPACE,
+    )
+
+
+def _tell_jax(ragged: Any) -> None:
+    tree_util = importlib.import_module("jax.tree_util")
+    tree_util.register_pytree_node(ragged, _flatten, lambda kind, children: ragged._of(*children, kind))
+
+
+_UNTOLD: dict[str, Callable[[Any], None]] = {"torch": _tell_torch, "optree": _tell_optree, "jax": _tell_jax}
