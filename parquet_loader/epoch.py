@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -76,7 +77,8 @@ class Epoch:
     ) -> None:
         self.figures = figures
         self._is_over = False
-        self._was_cut_short = False
+        self._cut_short: str | None = None
+        self._ending = threading.RLock()
         self._pid = os.getpid()
         self._engine = engine
         self._bar = bar
@@ -90,7 +92,7 @@ class Epoch:
         end of the interpreter) ends them.
         """
         delivering = self._deliver()
-        self._finalizer = weakref.finalize(delivering, self.close)
+        self._finalizer = weakref.finalize(delivering, self.close, waits=False)
         try:
             self._engine.start()
         except BaseException:  # no more threads to be had, or Ctrl-C: its traceback would keep the iterator
@@ -104,22 +106,27 @@ class Epoch:
                 yield batch
                 del batch  # or it would live on while the next one is awaited
         finally:
-            self.close(was_cut_short=False)
+            self.close(waits=False)
             self._finalizer.detach()
 
     def _next(self) -> Batch | None:
         """Return the next batch, or None at the end.
 
         Raises:
-            LoaderStateError: the loader was closed, or the pass began before a fork.
+            LoaderStateError: the pass was cut short, or began before a fork.
             Exception: whatever went wrong in the background, in the place of the batch it spoiled.
         """
         if self._pid != os.getpid():
             raise LoaderStateError("this pass began before fork(); begin one in this process: iter(loader)")
-        if self._was_cut_short:
-            raise LoaderStateError("the loader was closed or reset before the last batch of this pass")
+        self._check_whole()
         self.figures.begin_wait()
-        batch = next(self._batches, None)
+        try:
+            batch = next(self._batches, None)
+        except Exception:
+            self._check_whole()
+            raise
+        if batch is None:  # the end, or another thread has ended the pass while this one waited
+            self._check_whole()
         self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
         self.figures.is_complete = batch is None
         if self._deliveries is not None:
@@ -128,27 +135,41 @@ class Epoch:
             self._bar.update()
         return batch
 
+    def _check_whole(self) -> None:
+        if self._cut_short is not None:
+            figures = self.figures
+            raise LoaderStateError(f"epoch {figures.epoch}, batch {figures.next_batch}: {self._cut_short}")
+
     @property
     def is_here(self) -> bool:
         """Whether the pass is under way in this process."""
         return not self._is_over and self._pid == os.getpid()
 
-    def close(self, *, was_cut_short: bool = True) -> None:
+    def close(self, cut_short: str | None = None, *, waits: bool = True) -> None:
         """End the pass and its threads; idempotent, and safe in any thread and in a forked child.
 
         Args:
-            was_cut_short: Whether asking for another batch is an error, not the end.
+            cut_short: Why asking for another batch is an error; None: it is the end.
+            waits: Whether to wait if another thread is ending the pass already. A finaliser does not: it may run in one
+                of the threads that are waited for.
         """
         if self._is_over:
             return
-        self._was_cut_short = was_cut_short
+        if cut_short is not None:
+            self._cut_short = cut_short
+        if not self._ending.acquire(blocking=waits):
+            return
         try:
             self._end()
         except BaseException:  # Ctrl-C in the midst of it
             self._end()
             raise
+        finally:
+            self._ending.release()
 
     def _end(self) -> None:
+        if self._is_over:
+            return
         self._engine.close()
         self.figures.stop()
         if self._deliveries is not None:
@@ -224,6 +245,10 @@ class EpochFigures:
     def position(self) -> tuple[int, int]:
         """Epoch and number of the next batch; of the next epoch where this one is over."""
         return (self.epoch + 1, 0) if self.is_complete else (self.epoch, self.next_batch)
+
+    def is_done(self, batches: int) -> bool:
+        """Whether all of an epoch's `batches` were delivered."""
+        return self.was_asked and self.next_batch >= batches
 
     @property
     def left_out(self) -> int:

@@ -144,8 +144,15 @@ class ReadingProcess:
         self._child = _Child(process, Channel(ours), Taker(), os.getpid())
         self._finalizer = weakref.finalize(self, self._child.end)
 
-    def end(self) -> None:
-        """End the process; idempotent. Batches that were handed over stay valid."""
+    def end(self, child: _Child | None = None) -> None:
+        """End the process; idempotent. Batches that were handed over stay valid.
+
+        Args:
+            child: The process meant, if another may have been started since.
+        """
+        if child is not None and child is not self._child:
+            child.end()
+            return
         if self._child is not None:
             self._child.end()
             self._child = None
@@ -181,7 +188,7 @@ class IsolatedEngine:
         """End the pass; the process with it, if the pass was not over. Idempotent."""
         if self._is_over:
             return
-        self._reading.end()
+        self._reading.end(self._child)
         self._child = None
         self._is_over = True
 

@@ -53,11 +53,7 @@ class ParquetIterable(IterableDataset[Batch]):
         self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin the next epoch, or this worker's part of it.
-
-        A pass that is under way ends first, because trainers hold on to its iterator while they ask for the next one.
-        """
-        self.loader.reset()
+        """Begin the next epoch, or this worker's part of it; the iterator before this one ends."""
         if get_worker_info() is None:
             return iter(self.loader)
         worker, workers = _worker()

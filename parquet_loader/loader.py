@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -75,10 +77,11 @@ class LoadedRows:
 class BatchedDataLoader(NotIndexed):
     """Iterate over Parquet in batches of tensors (or of numpy arrays), read and shuffled in the background.
 
-    Each pass over the loader is one epoch, and the next pass the next one, also after a pass that was left early;
-    `set_epoch` and `seek` choose. One pass at a time: a second `iter` raises in the midst of the first, unless that was
-    let go of. `state_dict` tells where the loader is, and `load_state_dict` goes on from there with the very next
-    batch. Of several ranks, each reads a part of its own, and all get the same number of batches.
+    Each iteration is one epoch, and the next iteration is the next epoch, also after one that ended early; `set_epoch`
+    and `seek` choose. A loader has one iterator at a time: `iter(loader)` ends the one before, whichever thread uses
+    it, and that one then raises `LoaderStateError`. `state_dict` tells where the loader is, and `load_state_dict` goes
+    on from there with the very next batch. Of several ranks, each reads a part of its own, and all get the same number
+    of batches.
 
     Args:
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these; or a
@@ -239,6 +242,7 @@ class BatchedDataLoader(NotIndexed):
         self._allocator = self._output.allocator(keep_bytes)
         self._staging = Arenas(keep_bytes)
         self._closed = False
+        self._lock = os.getpid(), threading.RLock()
         self._running: weakref.ref[Epoch] | None = None
         self._figures: EpochFigures | None = None
 
@@ -300,6 +304,11 @@ class BatchedDataLoader(NotIndexed):
         """The loader: trainers such as Lightning's look here for `set_epoch`, as with torch's `DistributedSampler`."""
         return self
 
+    @property
+    def batch_sampler(self) -> None:
+        """None, as with a `DataLoader` whose data set makes the batches: no sampler chooses rows."""
+        return
+
     def seek(self, epoch: int, batch: int) -> None:
         """Let the next pass begin with a batch of an epoch; at most two windows are read for it.
 
@@ -324,21 +333,25 @@ class BatchedDataLoader(NotIndexed):
     def __iter__(self) -> Iterator[Batch]:
         """Begin the next epoch, or go on where `seek` or `load_state_dict` placed the loader.
 
+        The iterator before this one ends, and raises `LoaderStateError` if it is used again before its last batch. One
+        of which no batch was asked for does not count as an epoch.
+
         Raises:
-            LoaderStateError: the loader is closed, or an earlier pass is not finished.
+            LoaderStateError: the loader is closed.
         """
-        if self._following is None:
-            self._check_ready()
-            return self._begin(self._plan(self._next_epoch), self._next_batch)
-        self._following.telling(self._check_ready)
-        seen = self._following.begin(self._next_epoch, self._next_batch)
-        try:
-            if seen.dataset is not self._dataset:
-                self._take(seen.dataset)
-            return self._begin(self._plan(self._next_epoch), self._next_batch, seen.files)
-        except BaseException:
-            seen.files.close()
-            raise
+        with self._turns():
+            if self._following is None:
+                self._end_previous()
+                return self._begin(self._plan(self._next_epoch), self._next_batch)
+            self._following.telling(self._end_previous)
+            seen = self._following.begin(self._next_epoch, self._next_batch)
+            try:
+                if seen.dataset is not self._dataset:
+                    self._take(seen.dataset)
+                return self._begin(self._plan(self._next_epoch), self._next_batch, seen.files)
+            except BaseException:
+                seen.files.close()
+                raise
 
     def begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
         """Begin one worker process's part of an epoch: its batches among those that `workers` deliver in turn.
@@ -360,10 +373,11 @@ class BatchedDataLoader(NotIndexed):
             )
         if workers > 1:
             division = split_over_workers(division, self.batch_size, worker, workers)
-        return self._begin(self._plan(epoch, division), min(first_batch, division.batches))
+        with self._turns():
+            self._end_previous()
+            return self._begin(self._plan(epoch, division), min(first_batch, division.batches))
 
     def _begin(self, plan: Plan, first_batch: int, files: EpochFiles | None = None) -> Iterator[Batch]:
-        self._check_ready()
         left = plan.batches - first_batch
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
         engine = self._engine(plan, first_batch)
@@ -378,15 +392,38 @@ class BatchedDataLoader(NotIndexed):
         return delivering
 
     def reset(self) -> None:
-        """End a pass that is under way, if there is one.
+        """End the iteration that is under way, if there is one.
 
-        A pass of which no batch was asked for counts for nothing: the next one begins where it began.
+        One of which no batch was asked for counts for nothing: the next one begins where it began.
         """
+        self._end("the loader was closed or reset before the last batch of this epoch; begin again: iter(loader)")
+
+    def _end(self, reason: str) -> None:
+        """End the iteration that is under way; its iterator raises the reason if it has batches left."""
         self._take_back_unused()
         running = self._running() if self._running is not None else None
         if running is None:
             return
-        running.close(was_cut_short=not running.figures.was_asked or running.figures.next_batch < len(self))
+        is_cut_short = not running.figures.was_asked or running.figures.next_batch < len(self)
+        running.close(reason if is_cut_short else None)
+
+    def _end_previous(self) -> None:
+        """Make way for a new iterator.
+
+        Raises:
+            LoaderStateError: the loader is closed.
+        """
+        self._check_open()
+        self._end(
+            f"iter(loader) was called again (in thread {threading.current_thread().name!r}), which ended this "
+            "iterator; loops that run at the same time need a loader each"
+        )
+
+    def _turns(self) -> Any:
+        """Return the lock under which iterators begin; a forked child has its own."""
+        if self._lock[0] != os.getpid():
+            self._lock = os.getpid(), threading.RLock()
+        return self._lock[1]
 
     def stats(self) -> LoaderStats:
         """Return what the epoch under way, or else the last one, was spent on.
@@ -436,7 +473,7 @@ class BatchedDataLoader(NotIndexed):
         return make_state({**named, "snapshot": self._following.keep()}, epoch, batch, left_out)
 
     def load_state_dict(self, state: dict[str, Any], *, if_gone: Literal["raise", "next_epoch"] = "raise") -> None:
-        """Let the next pass go on where a state was taken, with the very next batch.
+        """Let the next iteration go on where a state was taken, with the very next batch; the one under way ends.
 
         At most two windows are read again. Where `window_rows` is not given, that of the state is taken over, so that
         another `memory_limit` changes nothing.
@@ -453,7 +490,7 @@ class BatchedDataLoader(NotIndexed):
             ResumeError: the state belongs to other files, columns, filters, or arguments; says what differs. Or files
                 of a store are gone; says which.
             MemoryLimitError: the state's windows do not fit into `memory_limit`.
-            LoaderStateError: a pass is under way, or the loader is closed.
+            LoaderStateError: the loader is closed.
         """
         check_choice("if_gone", if_gone, ("raise", "next_epoch"))
         following = self._following
@@ -469,7 +506,7 @@ class BatchedDataLoader(NotIndexed):
 
     def _place_of(self, state: dict[str, Any]) -> tuple[int, int]:
         """Return the epoch and batch of a state of a loader like this one, over whatever files."""
-        self._check_ready()
+        self._end_for_state()
         return read_state(state, self._identity, 2**62, OF_FILES)
 
     def _recall(self, following: Following, state: dict[str, Any], *, goes_on: bool) -> tuple[int, int]:
@@ -507,7 +544,7 @@ class BatchedDataLoader(NotIndexed):
 
     def accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
         """Check a state as `load_state_dict` does, and take over its window; return its epoch and batch."""
-        self._check_ready()
+        self._end_for_state()
         before = self._dataset
         window = state.get("window_rows") if isinstance(state, dict) else None
         if self._chooses_window and isinstance(window, int) and 0 < window != self.window_rows:
@@ -578,9 +615,15 @@ class BatchedDataLoader(NotIndexed):
         """Let the arguments, the snapshot and the place travel; a pass under way does not.
 
         Raises:
-            LoaderStateError: a pass is under way.
+            LoaderStateError: the loader is closed, or an iteration is under way.
         """
-        self._check_ready()
+        self._check_open()
+        self._take_back_unused()
+        running = self._running() if self._running is not None else None
+        if running is not None and running.is_here and not running.figures.is_done(len(self)):
+            raise LoaderStateError(
+                "a loader cannot be pickled or copied while it is iterated; finish the loop, or call loader.reset()"
+            )
         if self._following is not None:
             raise UnsupportedError("a loader over a SampleStore does not travel: make one where it is used")
         arguments = {**self._arguments, "shard": self.shard}
@@ -592,26 +635,13 @@ class BatchedDataLoader(NotIndexed):
         if last is not None and not last.was_asked and not self._is_placed:
             self._place(last.epoch, last.first_batch)
 
-    def _check_ready(self) -> None:
+    def _end_for_state(self) -> None:
         self._check_open()
-        self._check_idle()
+        self._end("load_state_dict was called, which ended this iterator; the next batches come from iter(loader)")
 
     def _check_open(self) -> None:
         if self._closed:
             raise LoaderStateError("the loader is closed; make a new one")
-
-    def _check_idle(self) -> None:
-        self._take_back_unused()
-        running = self._running() if self._running is not None else None
-        if running is None or not running.is_here:
-            return
-        if running.figures.was_asked and running.figures.next_batch < len(self):
-            raise LoaderStateError(
-                "this loader is being iterated already; finish that pass, let go of its iterator, or call "
-                "loader.reset() (two passes at a time need two loaders)"
-            )
-        # Trainers make an iterator, and another before they use it; and know from `len` when they have seen all.
-        self.reset()
 
     def _window_needs(self) -> dict[str, Any]:
         """Return what windows depend on: batches and parts as on the fewest ranks that the job may run on."""

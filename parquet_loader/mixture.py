@@ -59,8 +59,8 @@ class MixedLoader(NotIndexed):
     """Iterate over several loaders as one: each batch comes from one of them.
 
     The order is a function of the loaders' orders, the weights and the stopping rule, the same on all ranks (each
-    loader divides its own rows), and a state names any place in it. One pass at a time; an earlier one ends where a
-    new one begins. It owns the loaders: `close` closes them.
+    loader divides its own rows), and a state names any place in it. One iterator at a time: a new
+    one ends the one before. It owns the loaders: `close` closes them.
 
     Args:
         loaders: By name. Their batches may differ in columns and in size.
@@ -129,6 +129,11 @@ class MixedLoader(NotIndexed):
         """The loader itself, where trainers look for `set_epoch`."""
         return self
 
+    @property
+    def batch_sampler(self) -> None:
+        """None, see `BatchedDataLoader.batch_sampler`."""
+        return
+
     def set_epoch(self, epoch: int) -> None:
         """Choose which epoch the next pass is; stays at its batch where the loader was placed in this very epoch."""
         check_int("epoch", epoch, 0, 2**62)
@@ -178,7 +183,10 @@ class MixedLoader(NotIndexed):
             yield (name, batch) if self._named else batch
             del batch  # or it would live on while the next one is awaited
             if number != self._pass:
-                raise LoaderStateError("another pass over this MixedLoader has begun, or it was reset or closed")
+                raise LoaderStateError(
+                    f"epoch {epoch}, batch {at + 1}: iter(loader) was called again, or the MixedLoader was reset or "
+                    "closed, which ended this iterator; loops that run at the same time need a MixedLoader each"
+                )
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return where the loader is, as a dict of JSON values: the next batch, and the states of the loaders.
