@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "parquet_loader" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / folder / "README.md" for folder in ("", "parquet_loader", "benchmarks")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 PAGES = [page for page in PAGES if page.exists()]
 # Pages about packages of others.
 NEEDS = {
