@@ -1,25 +1,42 @@
 """The command line: ``parquet-loader COMMAND``. Each command is a module of its own, added to `commands` below.
 
 console    errors and tables as people see them
-cache      what a local cache holds, and none of it
-info       what a data set holds
+type_names types as people write them
+version    what is installed
+cache      the contents of a local cache, and how to clear it
+info       the contents of a data set
 petastorm  the same of Petastorm's, and a copy of one in this library's layout
 rewrite    a data set into the layout that loads fastest
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+
 import click
+import pyarrow as pa
 
 from parquet_loader.cli.cache import cache
 from parquet_loader.cli.console import show_error
 from parquet_loader.cli.info import info
 from parquet_loader.cli.petastorm import petastorm
 from parquet_loader.cli.rewrite import rewrite
+from parquet_loader.cli.version import show_version
 from parquet_loader.errors import ParquetLoaderError
 
+# Exit statuses; docs/cli.md lists them.
+_WRONG_USE, _INTERRUPTED = 2, 130
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: parquet-loader info data/train",
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show what is installed."
+)
 def commands() -> None:
     """Feed deep-learning training from Parquet."""
 
@@ -31,11 +48,35 @@ commands.add_command(rewrite)
 
 
 def run() -> None:
-    """Run a command; what the library raises on purpose is shown as one message, with exit status 1."""
+    """Run a command and exit: 0 after success, 1 after an error, 2 after wrong use; errors are one line."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):  # not text files of Python's own
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    sys.exit(_status())
+
+
+def _status() -> int:
     try:
-        commands(prog_name="parquet-loader")
-    except ParquetLoaderError as error:
-        raise SystemExit(show_error(error)) from None
+        status = commands(prog_name="parquet-loader", standalone_mode=False)
+        sys.stdout.flush()
+    except click.UsageError as error:
+        if error.ctx is not None and type(error).__name__ == "NoArgsIsHelpError":
+            click.echo(error.ctx.get_help(), err=True)
+            return _WRONG_USE
+        path = error.ctx.command_path if error.ctx is not None else "parquet-loader"
+        show_error(f"{error.format_message().rstrip('.')}; see {path} --help")
+        return _WRONG_USE
+    except click.ClickException as error:
+        return show_error(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except BrokenPipeError:  # `| head` has seen enough
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ParquetLoaderError, OSError, ValueError, ImportError, MemoryError, pa.ArrowException) as error:
+        return show_error(error)
+    return status if isinstance(status, int) else 0
 
 
 __all__ = ["commands", "run"]

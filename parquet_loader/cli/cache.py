@@ -1,4 +1,4 @@
-"""``parquet-loader cache info|clear PATH``: what a local cache holds, and none of it."""
+"""``parquet-loader cache info|clear PATH``: show the contents of a local cache, or clear it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from parquet_loader.cli.console import show_json, show_lines
 from parquet_loader.types import format_bytes
 
 
-@click.group()
+@click.group(epilog="Example: parquet-loader cache info /local/cache")
 def cache() -> None:
     """Look at a local cache, or empty it."""
 
 
-@cache.command()
+@cache.command(epilog="Example: parquet-loader cache info /local/cache --json")
 @click.argument("path", type=click.Path(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(path: str, *, as_json: bool) -> None:
@@ -42,7 +42,7 @@ def info(path: str, *, as_json: bool) -> None:
     )
 
 
-@cache.command(name="clear")
+@cache.command(name="clear", epilog="Example: parquet-loader cache clear /local/cache")
 @click.argument("path", type=click.Path(file_okay=False))
 def clear_command(path: str) -> None:
     """Remove the row groups in the local cache in PATH; loaders that are running fetch them again."""

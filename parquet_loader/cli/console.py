@@ -1,24 +1,31 @@
-"""What the commands print: results on standard output, everything else on standard error."""
+"""What the commands print: results on standard output, everything else on standard error.
+
+Into a pipe or a file nothing is wrapped, cut or coloured. On a terminal lines are wrapped between words, and a table
+that is too wide becomes a block of lines for each of its rows.
+"""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
-
-_UNLIMITED_COLUMNS = 240
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
+_NARROWEST = 20
 
-def show_error(error: Exception) -> int:
-    """Print an error of the library and return the exit status."""
-    err.print(Text.assemble(("error: ", "bold red"), str(error)))
+
+def show_error(error: Exception | str) -> int:
+    """Print an error as one line and return the exit status."""
+    text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    if not text:
+        text = type(error).__name__
+    err.print(Text.assemble(("error: ", "bold red"), printable(text)))
     return 1
 
 
@@ -30,14 +37,35 @@ def show_json(value: Any) -> None:
 def show_lines(*lines: str) -> None:
     """Print plain text."""
     for line in lines:
-        out.print(Text(line))
+        for part in _wrapped(printable(line), len(line) - len(line.lstrip()) + 2):
+            out.print(Text(part))
 
 
 def show_table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: frozenset[str] = frozenset()) -> None:
-    """Print a table; columns named in `numbers` stand to the right. Into a pipe nothing is cut."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in heads:
-        table.add_column(head, justify="right" if head in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    out.print(table, width=None if out.is_terminal else _UNLIMITED_COLUMNS)
+    """Print a table; columns named in `numbers` stand to the right."""
+    heads, cells = list(heads), [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    if out.is_terminal and sum(widths) + 2 * (len(widths) - 1) > out.width:
+        for title, *others in cells:
+            parts = ", ".join(f"{head} {cell}" for head, cell in zip(heads[1:], others, strict=True) if cell)
+            show_lines(title, f"  {parts}")
+        return
+    for number, row in enumerate([heads, *cells]):
+        aligned = (
+            cell.rjust(width) if head in numbers else cell.ljust(width)
+            for head, cell, width in zip(heads, row, widths, strict=True)
+        )
+        out.print(Text("  ".join(aligned).rstrip(), style="" if number else "bold"))
+
+
+def printable(text: str) -> str:
+    """Return text with control characters spelled out: names in files may hold anything."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _wrapped(line: str, indent: int) -> list[str]:
+    if not out.is_terminal or len(line) <= out.width:
+        return [line]
+    width = max(out.width, _NARROWEST)
+    wrapped = textwrap.wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return wrapped or [line]

@@ -13,19 +13,19 @@ from parquet_loader.types import format_bytes
 from parquet_loader.write import WriteOptions
 
 
-@click.group()
+@click.group(epilog="Example: parquet-loader petastorm info digits")
 def petastorm() -> None:
     """Look at a data set of Petastorm's, or copy one into this library's layout."""
 
 
-@petastorm.command()
+@petastorm.command(epilog="Example: parquet-loader petastorm info digits")
 @click.argument("source")
 def info(source: str) -> None:
     """Show the Unischema of SOURCE, the schema that follows from it, its indexes and its row groups."""
     print_dataset(source, sys.stdout)
 
 
-@petastorm.command()
+@petastorm.command(epilog="Example: parquet-loader petastorm copy digits digits-copy --progress")
 @click.argument("source")
 @click.argument("target")
 @click.option("--columns", help="Names to copy, with commas between them; default: all.")

@@ -13,7 +13,7 @@ from parquet_loader.schema import Schema
 from parquet_loader.types import format_bytes
 
 
-@click.command()
+@click.command(epilog="Example: parquet-loader rewrite data/train data/fast --shuffle --progress")
 @click.argument("source", nargs=-1, required=True)
 @click.argument("target")
 @click.option("--columns", help="Names to read, with commas between them; default: all.")

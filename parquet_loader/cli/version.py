@@ -1,0 +1,41 @@
+"""``parquet-loader --version``: what is installed, as a bug report needs it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+import click
+
+from parquet_loader import native
+from parquet_loader.cli.console import show_lines
+
+PACKAGE = "torch-parquet-loader"
+
+
+def kernels_line() -> str:
+    """Say whether the compiled kernels are used, and if not why, and what to do."""
+    return f"no: {native.PROBLEM}; {native.kernels_remedy()}" if native.PROBLEM else "yes"
+
+
+def show_version(context: click.Context, _: click.Parameter, is_asked: Any) -> None:
+    """Print versions, none of whose packages is imported for it, and exit."""
+    if not is_asked or context.resilient_parsing:
+        return
+    show_lines(
+        f"parquet-loader {_version(PACKAGE)}",
+        f"Python {platform.python_version()} on {platform.platform()}",
+        *(f"{name} {_version(name)}" for name in ("pyarrow", "numpy", "torch")),
+        f"kernels: {kernels_line()}",
+    )
+    context.exit()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        loaded = sys.modules.get("parquet_loader") if package == PACKAGE else None
+        return str(getattr(loaded, "__version__", "not installed"))
