@@ -52,6 +52,14 @@ class ValueProblem(Exception):
         self.row = row
         self.reason = reason
 
+    def at(self, row: int | None, reason: str | None = None) -> ValueProblem:
+        """Return the same of an array of which this one is a part."""
+        return type(self)(row, self.reason if reason is None else reason)
+
+
+class NullProblem(ValueProblem):
+    """A null where the field refuses nulls."""
+
 
 def plain(array: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the array with dictionaries, run-end encoding and extension types taken off."""
@@ -81,7 +89,7 @@ def validity(array: pa.ChunkedArray) -> pa.ChunkedArray:
 def _refuse_nulls(array: pa.ChunkedArray) -> None:
     if array.null_count:
         row = pc.index(pc.is_null(array), True).as_py()
-        raise ValueProblem(row, f"is null ({array.null_count} nulls here); {POLICIES}")
+        raise NullProblem(row, f"is null ({array.null_count} nulls here)")
 
 
 def _filled(array: pa.ChunkedArray, field: Any, zero: Any, fill: Any = None) -> pa.ChunkedArray:
@@ -195,7 +203,7 @@ def _by_chunk(array: pa.ChunkedArray, type_: pa.DataType, change: Callable[[pa.A
         try:
             done.append(change(chunk))
         except ValueProblem as problem:
-            raise ValueProblem(None if problem.row is None else problem.row + start, problem.reason) from None
+            raise problem.at(None if problem.row is None else problem.row + start) from None
         start += len(chunk)
     return pa.chunked_array(done, type_)
 
@@ -213,7 +221,7 @@ def _raw_rows(chunk: pa.Array, field: Tensor, raw: pa.DataType) -> pa.Array:
             values = _combined(scalar(plain(pa.chunked_array([values])), element))
     except ValueProblem as problem:
         row = None if problem.row is None else int(np.flatnonzero(valid)[problem.row // field.size])
-        raise ValueProblem(row, f"in its tensor: {problem.reason}") from None
+        raise problem.at(row, f"in its tensor: {problem.reason}") from None
     width = values.type.bit_width // 8
     data = values.buffers()[1] or pa.py_buffer(b"")
     data = data.slice(values.offset * width, len(values) * width)
@@ -413,7 +421,7 @@ def _canonical_lists(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> 
         items = convert(plain(pa.chunked_array([values])), field.item)
     except ValueProblem as problem:
         row = None if problem.row is None else int(np.searchsorted(offsets, problem.row, side="right")) - 1
-        raise ValueProblem(row, f"in its list: an element {problem.reason}") from None
+        raise problem.at(row, f"in its list: an element {problem.reason}") from None
     flat = _combined(items)
     if pa.types.is_large_list(type_):
         return pa.LargeListArray.from_arrays(pa.array(offsets), flat, type=type_)

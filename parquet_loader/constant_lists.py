@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 
 from parquet_loader.chunks import STREAMED_BYTES
 from parquet_loader.columns import number_type
-from parquet_loader.decode import heads, read_name
+from parquet_loader.decode import read_name
 from parquet_loader.delivered import decoders_of, is_carrying
 from parquet_loader.errors import DataError, SourceError
 from parquet_loader.footers import paths_of
 from parquet_loader.options import ReadOptions
 from parquet_loader.read import Reader
 from parquet_loader.schema import Field, RaggedList, Scalar, Schema, Tensor
+from parquet_loader.schema.infer import heads
 from parquet_loader.sizes import SAMPLE_ROWS
 from parquet_loader.snapshot import Snapshot
 

@@ -76,7 +76,9 @@ def from_pandas(
     key = digest("pandas", content, schema and schema.to_json(), write_options)
 
     def write(path: str) -> object:
-        known = schema or Schema.from_arrow(next(iter_tables(frame)).schema)
+        known = schema
+        if known is None or known.extra == "infer":
+            known = Schema.from_arrow(next(iter_tables(frame, schema)).schema)
         with Job(path, known, options=write_options) as job:
             files = write_partition(job.spec, 0, frame)
             if (written := sum(file.rows for file in files)) != rows:

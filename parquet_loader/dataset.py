@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 from parquet_loader.cache import LocalCache
 from parquet_loader.constant_lists import with_constant_lists
 from parquet_loader.counting import Counted, Known, count_rows
-from parquet_loader.delivered import completed, decoders_of, found_schema, select, select_inferred
+from parquet_loader.delivered import decoders_of, found_schema, select, select_inferred
 from parquet_loader.errors import SchemaError
 from parquet_loader.filters import RowFilter
+from parquet_loader.null_counts import NullAdvice
 from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan, plan_epoch
 from parquet_loader.processors import available_processors
@@ -135,7 +136,8 @@ def open_dataset(
         row_filter.check_words(Schema({**(schema or {}), **chosen}))
     if not chosen and snapshot.row_group_rows.any():
         raise SchemaError("there is no column to deliver: the schema names none")
-    reader = Reader(snapshot, decoders_of(chosen, snapshot), row_filter, read_options, row_numbers, cache)
+    advice = NullAdvice(snapshot, chosen, schema)
+    reader = Reader(snapshot, decoders_of(chosen, snapshot), row_filter, read_options, row_numbers, cache, advice)
     if row_numbers is not None:
         if row_numbers in (column.name for column in reader.columns[:-1]):
             raise SchemaError(f"row_numbers={row_numbers!r}: there is a column of this name already; choose another")
@@ -184,7 +186,10 @@ def resolved_schema(
         inferred = select_inferred(known, columns, declared)
     else:
         inferred = with_constant_lists(found_schema(snapshot, columns, declared), snapshot, read_options)
-    return snapshot, inferred if schema is None else select(completed(schema, inferred, snapshot), columns)
+    if schema is None:
+        return snapshot, inferred
+    order = [*snapshot.schemas[0].names, *snapshot.partition_schema.names]
+    return snapshot, select(schema.over(inferred, order), columns)
 
 
 def default_num_threads() -> int:

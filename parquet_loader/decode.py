@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.arrays import ValueProblem, accepts, coded_words, convert, plain, validity, without_extensions
+from parquet_loader.arrays import (
+    POLICIES,
+    NullProblem,
+    ValueProblem,
+    accepts,
+    coded_words,
+    convert,
+    plain,
+    validity,
+    without_extensions,
+)
 from parquet_loader.columns import Column, column_of, columns_of
 from parquet_loader.errors import DataError, SchemaError, nearest
 from parquet_loader.matrix import matrix
@@ -29,6 +39,20 @@ class Place:
 
     name: str
     first_row: int = 0
+
+
+class NullError(DataError):
+    """A null where the field refuses nulls.
+
+    Attributes:
+        what: Where it is, without what to do.
+        column: The column.
+    """
+
+    def __init__(self, what: str, column: str) -> None:
+        super().__init__(f"{what}; {POLICIES}")
+        self.what = what
+        self.column = column
 
 
 class ColumnProblems(SchemaError):
@@ -234,6 +258,9 @@ class Decoder:
             return array
         try:
             return convert(self._words(array, name, field), field)
+        except NullProblem as problem:
+            row = "" if problem.row is None else f", row {place.first_row + problem.row}"
+            raise NullError(f"{place.name}, column {name!r}{row}: {problem.reason}", name) from None
         except ValueProblem as problem:
             row = "" if problem.row is None else f", row {place.first_row + problem.row}"
             raise DataError(f"{place.name}, column {name!r}{row}: {problem.reason}") from None
@@ -315,14 +342,6 @@ def parts_of(name: str, field: Field) -> Iterable[tuple[str, Field]]:
         members: Iterable[tuple[str, Field]] = field.members
         return members
     return ((name, field),)
-
-
-def heads(name: str) -> Iterator[str]:
-    """Yield a dotted name, and what it begins with: all that stands for it."""
-    yield name
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
 
 
 def _steps(name: str, parent: pa.Schema | pa.StructType) -> tuple[str, str] | None:

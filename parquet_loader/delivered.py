@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.decode import ColumnProblems, Decoder, heads, type_at
+from parquet_loader.decode import ColumnProblems, Decoder, type_at
 from parquet_loader.errors import SchemaError, nearest
 from parquet_loader.schema import METADATA_KEY, Field, Group, Schema
-from parquet_loader.schema.infer import infer_columns, infer_fields, is_index_column, nodes
+from parquet_loader.schema.infer import heads, infer_columns, infer_fields, is_index_column, nodes
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import IntArray
 
@@ -59,21 +59,6 @@ def found_schema(
         if column.name not in fields and column.name not in first.names and column.name not in declared:
             fields.update(infer_fields(column))
     return select_inferred(Schema(fields), columns, declared, [*first.names, *snapshot.partition_schema.names])
-
-
-def completed(schema: Schema, inferred: Mapping[str, Field], snapshot: Snapshot) -> Schema:
-    """Return a declared schema with the inferred fields of all other columns, in the order of the first file."""
-    places: dict[str, int] = {}
-    for name in (*snapshot.schemas[0].names, *snapshot.partition_schema.names):
-        places.setdefault(name, len(places))
-
-    def place(name: str) -> int:
-        field = schema.get(name)
-        own = () if field is None else (*field.aliases, *(field.fields if isinstance(field, Group) else ()))
-        return min(places.get(head, len(places)) for other in (name, *own) for head in heads(other))
-
-    fields = {**inferred, **schema}
-    return Schema({name: fields[name] for name in sorted(fields, key=place)})
 
 
 def files_by_schema(snapshot: Snapshot) -> IntArray:

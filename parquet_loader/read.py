@@ -13,14 +13,16 @@ from parquet_loader.arrays import first_beyond_nanoseconds
 from parquet_loader.cache import LocalCache
 from parquet_loader.chunks import Chunks, Copy
 from parquet_loader.columns import Column
-from parquet_loader.decode import Decoder, Place, heads
+from parquet_loader.decode import Decoder, NullError, Place
 from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filters import RowFilter
 from parquet_loader.native import IS_BUILT, NativeChunks, NotDecodedError
+from parquet_loader.null_counts import NullAdvice
 from parquet_loader.options import ReadOptions
 from parquet_loader.parquet_schema import has_int96
 from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
+from parquet_loader.schema.infer import heads
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import BoolArray
 from parquet_loader.virtual import Positions, is_constant
@@ -43,6 +45,7 @@ class Reader:
         options: How to read.
         row_numbers: Name of a column of rows' numbers in the data set to deliver beside the others, or None.
         cache: Where row groups are kept on a local disk, or None.
+        null_advice: What an error about a null says about the other columns, or None.
 
     Attributes:
         columns: Canonical columns, in the order of delivery.
@@ -59,8 +62,11 @@ class Reader:
         options: ReadOptions,
         row_numbers: str | None = None,
         cache: LocalCache | None = None,
+        null_advice: NullAdvice | None = None,
     ) -> None:
         self._snapshot = snapshot
+        self._null_advice = null_advice
+        self._advised: dict[str, str] = {}  # by column
         self._decoders = decoders
         self._filter = row_filter
         self.columns = decoders[0].columns
@@ -381,9 +387,16 @@ class Reader:
             table = row_filter.apply(known, self._schema_of(row_group), name)
             name, first_row = f"{name} (rows that pass the filter)", 0
         decoder, values, place = self._decoder(row_group), self._snapshot.partition_values(file), Place(name, first_row)
-        decoded = (
-            decoder.decode_without(placed, table, values, place) if placed else decoder.decode(table, values, place)
-        )
+        try:
+            decoded = (
+                decoder.decode_without(placed, table, values, place) if placed else decoder.decode(table, values, place)
+            )
+        except NullError as error:
+            if self._null_advice is None:
+                raise
+            if error.column not in self._advised:
+                self._advised[error.column] = self._null_advice.text(error.column)
+            raise DataError(f"{error.what}; {self._advised[error.column]}") from None
         if self._row_numbers is None:
             return decoded
         # A table without columns, all of them still in the file, has no rows that a column could be appended to.

@@ -183,7 +183,7 @@ class Reads:
         def failed(error: BaseException) -> None:
             landed(0, None)
             if self._skips and isinstance(error, ParquetLoaderError) and not isinstance(error, _NEVER_SKIPPED):
-                self._break(piece.row_group, str(error))
+                self._break(piece.row_group, str(error).split("\n")[0])
                 self._leave_out(window, number)
             else:
                 window.spoil(error)

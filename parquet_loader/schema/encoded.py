@@ -42,7 +42,7 @@ class Category(FieldBase):
     missing: str | int | None = None
     unknown: str | int | None = None
     storage: Literal["words", "codes"] = "words"
-    aliases: tuple[str, ...] | str = ()
+    aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         words = _words(self.vocabulary)
@@ -137,7 +137,7 @@ class Image(FieldBase):
     null: NullPolicy = "refuse"
     fill: bytes | None = None
     missing: bytes | None = None
-    aliases: tuple[str, ...] | str = ()
+    aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         shape = tuple(self.shape)
@@ -189,7 +189,7 @@ class Encoded(FieldBase):
     shape: Sequence[int | None]
     encoding: Literal["npy", "npz", "png", "jpeg"] = "npy"
     null: NullPolicy = "refuse"
-    aliases: tuple[str, ...] | str = ()
+    aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", arrow_type_of(self.type))

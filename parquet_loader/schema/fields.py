@@ -54,7 +54,7 @@ class Scalar(FieldBase):
     null: NullPolicy = "refuse"
     fill: Any = None
     missing: Any = None
-    aliases: tuple[str, ...] | str = ()
+    aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         type_ = arrow_type_of(self.type)
@@ -100,7 +100,7 @@ class Tensor(FieldBase):
     fill: Any = None
     missing: Any = None
     storage: Literal["raw", "list"] = "raw"
-    aliases: tuple[str, ...] | str = ()
+    aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         type_ = arrow_type_of(self.type)
@@ -164,7 +164,7 @@ class Text(FieldBase):
     null: NullPolicy = "refuse"
     fill: str | None = None
     missing: str | None = None
-    aliases: tuple[str, ...] | str = ()
+    aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_null(self.null)
@@ -186,7 +186,7 @@ class Bytes(FieldBase):
     null: NullPolicy = "refuse"
     fill: bytes | None = None
     missing: bytes | None = None
-    aliases: tuple[str, ...] | str = ()
+    aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_null(self.null)
@@ -218,7 +218,7 @@ class RaggedList(FieldBase):
     null: NullPolicy = "refuse"
     fill: tuple[()] | None = None
     missing: tuple[()] | None = None
-    aliases: tuple[str, ...] | str = ()
+    aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.item, Tensor | Text | Bytes | RaggedList | Scalar):

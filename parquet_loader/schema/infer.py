@@ -109,6 +109,14 @@ def nodes(type_: pa.DataType, name: str) -> Iterator[tuple[str, pa.DataType]]:
             yield from nodes(child.type, f"{name}.{child.name}")
 
 
+def heads(name: str) -> Iterator[str]:
+    """Yield a dotted name, and what it begins with: all that stands for it."""
+    yield name
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
 def is_list_like(type_: pa.DataType) -> bool:
     """Whether a value of the type is a list, of fixed or varying length."""
     t = pa.types

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, TypeAlias
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.schema.base import FieldBase, describe
 from parquet_loader.schema.fields import Field, Group, policy_of
-from parquet_loader.schema.infer import infer_columns
+from parquet_loader.schema.infer import heads, infer_columns
 from parquet_loader.schema.json_form import dump_fields, load_fields
 
 Extra: TypeAlias = Literal["refuse", "drop", "infer"]
@@ -133,6 +134,25 @@ class Schema(Mapping[str, Field]):
                 names |= {other for member, part in field.members for other in (member, *part.aliases)}
         return frozenset(names)
 
+    def over(self, inferred: Mapping[str, Field], order: Iterable[str]) -> Schema:
+        """Return the fields of this schema, and inferred ones of all other columns, in the order of the columns.
+
+        Args:
+            inferred: Fields of columns that this schema does not name.
+            order: Names of columns; the fields of others stand behind.
+        """
+        places: dict[str, int] = {}
+        for name in order:
+            places.setdefault(name, len(places))
+
+        def place(name: str) -> int:
+            field = self._fields.get(name)
+            own = () if field is None else (*field.aliases, *(field.fields if isinstance(field, Group) else ()))
+            return min(places.get(head, len(places)) for other in (name, *own) for head in heads(other))
+
+        fields: dict[str, Field] = {**inferred, **self._fields}
+        return Schema({name: fields[name] for name in sorted(fields, key=place)})
+
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
         """Return the schema that an Arrow schema carries, or infer one by the documented rules if it carries none.
@@ -145,6 +165,45 @@ class Schema(Mapping[str, Field]):
         if carried is not None:
             return cls.from_json(carried)
         return cls(infer_columns(schema))
+
+    @classmethod
+    def infer(
+        cls,
+        source: Any,
+        *,
+        nulls: Literal["mask", "fill"] | None = None,
+        columns: Sequence[str] | None = None,
+        filesystem: Any = None,
+    ) -> Schema:
+        """Return the schema by which a loader without one reads a source, to be printed, changed and passed on.
+
+        Args:
+            source: As in `BatchedDataLoader`.
+            nulls: What nulls mean in the columns that have any by the files' statistics, or may have some for want of
+                these. ``"mask"`` delivers a mask, with 0 in the gaps. ``"fill"`` puts a value in the place of a null:
+                NaN for floats, 0 for integers, False for bool, the lowest value for times (numpy's NaT), and the empty
+                value for text, bytes and lists. None: as without a schema, NaN for floats, and an error for others.
+            columns: Names of columns, as in `BatchedDataLoader`.
+            filesystem: As in `BatchedDataLoader`.
+
+        Raises:
+            SourceError, SchemaError: as in `BatchedDataLoader`.
+        """
+        return _later().schema_of_source(source, nulls, columns, filesystem)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_frame(cls, frame: Any, *, nulls: Literal["mask", "fill"] | None = None) -> Schema:
+        """Return the schema by which writers without one write a frame, to be printed, changed and passed on.
+
+        Args:
+            frame: Any batch that `DatasetWriter.write` takes, but for an iterator.
+            nulls: What nulls mean in the columns that have any in this frame, as in `infer`; NaN in a column of a
+                pandas frame is a null. None: as without a schema.
+
+        Raises:
+            SchemaError: no field holds values of a column's kind.
+        """
+        return _later().schema_of_frame(frame, nulls)  # type: ignore[no-any-return]
 
     def select(self, names: Iterable[str]) -> Schema:
         """Return a schema of the named fields, in the order of `names`.
@@ -162,6 +221,11 @@ class Schema(Mapping[str, Field]):
                 raise SchemaError(f"column {name!r} is asked for twice")
             chosen[name] = self._fields[name]
         return Schema(chosen, self._extra)
+
+
+def _later() -> Any:
+    """Return the module that infers schemas, which needs what reads files, and that needs this one."""
+    return importlib.import_module("parquet_loader.inferred")
 
 
 def _check_name(name: object) -> None:

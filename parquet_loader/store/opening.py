@@ -40,6 +40,11 @@ def open_settings(
     if os.path.lexists(places.root) and not os.path.isdir(places.root):
         raise WriteError(f"{places.root}: this is a file; a store is a directory")
     known = _known_settings(places)
+    if schema is not None and schema.extra == "infer":
+        raise ConfigurationError(
+            f"{places.root}: a store needs a schema of all its columns; Schema.from_frame(batch) gives one, and "
+            "extra='infer' is for loaders and writers of data sets"
+        )
     if known is None and schema is None:
         raise SourceError(f"{places.root}: there is no sample store here; schema= makes one")
 

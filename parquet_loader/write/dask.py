@@ -14,7 +14,7 @@ from typing import Any
 from parquet_loader.errors import ConfigurationError, WriteError
 from parquet_loader.filesystem import PathLike
 from parquet_loader.schema import Schema
-from parquet_loader.schema.encode import infer_schema
+from parquet_loader.schema.encode import complete_schema
 from parquet_loader.schema.encode.sources import pieces
 from parquet_loader.write.into_store import Store, schema_of
 from parquet_loader.write.job import JobSpec, JobSummary, WrittenFile
@@ -88,7 +88,9 @@ def write_dask(
         >>> write_dask(frame, "train", SAMPLES, shuffle=True, seed=1)
     """
     runner = _DaskRunner(data, scheduler, retries)
-    schema = schema or schema_of(path) or runner.infer_schema()
+    schema = schema or schema_of(path)
+    if schema is None or schema.extra == "infer":
+        schema = runner.completed(schema)
     if runner.meta is not None:
         check_columns(runner.meta, schema)
     return run_job(
@@ -115,13 +117,13 @@ class _DaskRunner:
         self._scheduler = scheduler
         self._retries = retries
 
-    def infer_schema(self) -> Schema:
-        """Return the schema of the first partition that has rows."""
+    def completed(self, schema: Schema | None) -> Schema:
+        """Return the schema with what it leaves to be inferred, from the first partition that has rows."""
         for part in self._parts:
             tasks = self._made_where_read([part], lambda _, rows, is_own: self._dask.delayed(_first_rows)(rows, is_own))
             for columns in self._compute(tasks, Bar()):
                 if columns is not None:
-                    return infer_schema(columns)
+                    return complete_schema(schema, columns)
         raise ConfigurationError("there are no rows to infer a schema from; pass schema=")
 
     def partitions(self, spec: JobSpec, task: PartitionTask, bar: Bar) -> list[Any]:

@@ -79,7 +79,7 @@ class Packer:
             WriteError: the file system refuses.
         """
         for table in iter_tables(batch, self.schema):
-            if self.schema is None:
+            if self.schema is None or self.schema.extra == "infer":
                 self.schema = Schema.from_arrow(table.schema)
             self.add(table)
         self._buffer.own()

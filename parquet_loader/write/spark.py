@@ -89,6 +89,9 @@ def write_spark(
     if not hasattr(df, "mapInArrow"):
         raise ConfigurationError(f"write_spark: expected a Spark DataFrame (pyspark 3.5 or newer), found {type(df)}")
     schema = schema or schema_of(path) or _infer(df)
+    if schema.extra == "infer":
+        known, inferred = schema.column_names(), _infer(df)
+        schema = schema.over({name: field for name, field in inferred.items() if name not in known}, df.columns)
     empty = _empty_batch(df)
     if empty is not None:
         check_columns(empty, schema)

@@ -214,7 +214,12 @@ class DatasetWriter:
             files = parquet_files(found, self.path)
             if files:
                 self._there = existing_schema(self._filesystem, files[0]), files[0]
-                self.schema = self.schema or Schema.from_arrow(self._there[0])
+                known = Schema.from_arrow(self._there[0])
+                if self.schema is None:
+                    self.schema = known
+                elif self.schema.extra == "infer":
+                    declared = self.schema.column_names()
+                    self.schema = self.schema.over({n: f for n, f in known.items() if n not in declared}, known)
                 check_appendable(self.schema, *self._there)
 
     def _known_schema(self) -> Schema:

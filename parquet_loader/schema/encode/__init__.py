@@ -11,6 +11,13 @@ tables                     `to_table`, `iter_tables`
 
 from __future__ import annotations
 
-from parquet_loader.schema.encode.tables import encode_columns, infer_schema, iter_tables, to_table
+from parquet_loader.schema.encode.tables import (
+    PIECE_BYTES,
+    complete_schema,
+    encode_columns,
+    infer_schema,
+    iter_tables,
+    to_table,
+)
 
-__all__ = ["encode_columns", "infer_schema", "iter_tables", "to_table"]
+__all__ = ["PIECE_BYTES", "complete_schema", "encode_columns", "infer_schema", "iter_tables", "to_table"]

@@ -71,7 +71,8 @@ def iter_tables(data: Any, schema: Schema | None = None, piece_bytes: int = PIEC
     first_row = 0
     for columns in pieces(data, piece_bytes):
         if schema is None:
-            schema = _carried_schema(data) or infer_schema(columns)
+            schema = _carried_schema(data)
+        schema = complete_schema(schema, columns)
         table = _encode(columns, schema, first_row)
         first_row += table.num_rows
         yield table
@@ -107,6 +108,21 @@ def infer_schema(columns: Mapping[str, Any]) -> Schema:
                 raise SchemaError(f"column {leaf!r}: there are two of this name; rename one of them")
             found[leaf] = field
     return Schema(found)
+
+
+def complete_schema(schema: Schema | None, columns: Mapping[str, Any]) -> Schema:
+    """Return the schema, with what it leaves to be inferred: all, or with ``extra="infer"`` the columns it lacks.
+
+    Raises:
+        SchemaError: no field holds values of this kind.
+    """
+    if schema is None:
+        return infer_schema(columns)
+    if schema.extra != "infer":
+        return schema
+    known = schema.column_names()
+    inferred = infer_schema({name: values for name, values in columns.items() if name not in known})
+    return schema.over({name: field for name, field in inferred.items() if name not in known}, columns)
 
 
 def _infer_column(name: str, values: Any) -> dict[str, Field]:

@@ -1,0 +1,50 @@
+"""`Schema.infer` and `Schema.from_frame`: a whole schema of files or of a frame, with what nulls mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from parquet_loader.arguments import check_columns
+from parquet_loader.dataset import resolved_schema
+from parquet_loader.errors import ConfigurationError, SchemaError
+from parquet_loader.null_counts import count_nulls
+from parquet_loader.options import ReadOptions
+from parquet_loader.rewrite.stored import lenient, null_levels
+from parquet_loader.schema import Group, Schema
+from parquet_loader.schema.encode import PIECE_BYTES, encode_columns, infer_schema
+from parquet_loader.schema.encode.sources import pieces
+from parquet_loader.schema.nulls import Nulls, with_nulls
+from parquet_loader.snapshot import open_snapshot
+from parquet_loader.source import Source
+
+
+def schema_of_source(source: Source, nulls: Nulls | None, columns: Sequence[str] | None, filesystem: Any) -> Schema:
+    """See `Schema.infer`."""
+    check_columns(columns)
+    snapshot, schema = resolved_schema(open_snapshot(source, filesystem), None, columns, ReadOptions())
+    if nulls is None:
+        return schema
+    counts = count_nulls(snapshot, schema)
+    return Schema(with_nulls(schema, {name for name, count in counts.items() if count.nulls != 0}, nulls))
+
+
+def schema_of_frame(frame: Any, nulls: Nulls | None) -> Schema:
+    """See `Schema.from_frame`."""
+    if hasattr(frame, "__next__") or hasattr(frame, "read_next_batch"):
+        raise ConfigurationError("Schema.from_frame: an iterator can be read only once; give it a table or a frame")
+    schema: Schema | None = None
+    found: set[str] = set()
+    for columns in pieces(frame, PIECE_BYTES):
+        schema = schema or infer_schema(columns)
+        if nulls is None:
+            return schema
+        open_to_nulls = Schema({name: lenient(field) for name, field in schema.items()})
+        table = encode_columns(columns, open_to_nulls, 0)
+        for name in schema:
+            if any(null_levels(table.column(name))):
+                found.add(name)
+    if schema is None:
+        raise SchemaError("Schema.from_frame: there are no rows to infer a schema from")
+    assert not any(isinstance(field, Group) for field in schema.values())
+    return Schema(with_nulls(schema, found, nulls)) if nulls is not None else schema

@@ -1,0 +1,146 @@
+"""How many nulls the columns of a source have, as the statistics in footers say, and what to do about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from parquet_loader.decode import parts_of, read_name, type_at
+from parquet_loader.footers import paths_of, schema_of
+from parquet_loader.schema import Field, Schema
+from parquet_loader.schema.infer import heads
+from parquet_loader.schema.nulls import refuses_nulls, source_of, with_nulls
+from parquet_loader.snapshot import Snapshot
+
+# What is looked at, at most: a second's work. Of larger sources the first files are.
+_MOST_CHUNKS = 200_000
+_NAMES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class NullCount:
+    """How many values of a column are null.
+
+    Attributes:
+        nulls: That many of those counted; None: the files do not say.
+        rows: The rows counted.
+    """
+
+    nulls: int | None
+    rows: int
+
+    def __str__(self) -> str:
+        if self.nulls is None:
+            return "unknown"
+        share = 100 * self.nulls / max(1, self.rows)
+        return f"{f'{share:.2g} %' if share < 10 else f'{share:.0f} %'} ({self.nulls:,} of {self.rows:,} rows)"
+
+
+def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, NullCount]:
+    """Return the nulls of each field's column as the footers say, in which no data is read.
+
+    Of a group it is those of its members together. Footers of files that are not local are looked at as far as they
+    are at hand. In lists, statistics do not tell a null from an empty list, so any number but 0 is unknown.
+    """
+    nulls: dict[str, int | None] = dict.fromkeys(schema, 0)
+    rows = chunks = 0
+    leaves: dict[int, dict[str, list[int] | None]] = {}
+    for file in range(len(snapshot.files)):
+        if not len(groups := np.flatnonzero(snapshot.row_group_file == file)) or chunks > _MOST_CHUNKS:
+            continue
+        footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.at_hand(file)
+        if footer is None:
+            continue
+        number = int(snapshot.file_schema[file])
+        if number not in leaves:
+            leaves[number] = {name: _leaves(snapshot, number, footer, name, field) for name, field in schema.items()}
+        described = schema_of(footer)
+        for group in groups.tolist():
+            metadata = footer.row_group(int(snapshot.row_group_number[group]))
+            rows += metadata.num_rows
+            for name, known in nulls.items():
+                if known is not None:
+                    found = _nulls_of(metadata, described, leaves[number][name])
+                    nulls[name] = None if found is None else known + found
+                    chunks += 1
+    return {name: NullCount(known if rows else None, rows) for name, known in nulls.items()}
+
+
+def _leaves(snapshot: Snapshot, number: int, footer: pq.FileMetaData, name: str, field: Field) -> list[int] | None:
+    """Return the numbers of a field's leaf columns; None if a column comes from directory names."""
+    schema, paths, found = snapshot.schemas[number], paths_of(footer), list[int]()
+    for part_name, part in parts_of(name, field):
+        names = (part_name, *part.aliases)
+        source = next((n for n in names if type_at(schema, n) is not None), None)
+        if source is None:
+            return None if part_name in snapshot.partition_schema.names else []
+        head = read_name(schema, source)
+        found += [leaf for leaf, path in enumerate(paths) if head in heads(path)]
+    return found
+
+
+def _nulls_of(group: pq.RowGroupMetaData, schema: pq.ParquetSchema, leaves: list[int] | None) -> int | None:
+    if leaves is None:
+        return None
+    total = 0
+    for leaf in leaves:
+        column = schema.column(leaf)
+        if not column.max_definition_level:
+            continue
+        statistics = group.column(leaf).statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        if statistics.null_count and column.max_repetition_level:
+            return None
+        total += statistics.null_count
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class NullAdvice:
+    """What an error about a null says beyond its place: all columns with nulls, and a schema that reads them.
+
+    Attributes:
+        snapshot: The files.
+        schema: What is delivered of them.
+        declared: The schema given; None if there is none.
+    """
+
+    snapshot: Snapshot
+    schema: Schema
+    declared: Schema | None
+
+    def text(self, column: str) -> str:
+        """Return the rest of an error about a null in a column."""
+        refusing = {name: field for name, field in self.schema.items() if refuses_nulls(field)}
+        counts = count_nulls(self.snapshot, refusing)
+        owner = next(
+            (n for n, f in self.schema.items() if column in (part for part, _ in parts_of(n, f)) or column == n), column
+        )
+        found = {n: c for n, c in counts.items() if c.nulls != 0 or n == owner}
+        listed = [f"{n!r} {count}" for n, count in found.items() if count.nulls is not None]
+        unknown = [repr(n) for n, count in found.items() if count.nulls is None]
+        texts = [f"columns with nulls: {_some(listed)}"] if listed else []
+        texts += [f"columns that may have some, as statistics do not say: {_some(unknown)}"] if unknown else []
+        return (
+            f"{'; '.join(texts)}; the default refuses nulls, null='mask' delivers a mask next to the column, and "
+            "fill=<value> puts a value in their place, so pass a schema= such as\n\n"
+            f"{self._source(found)}\n"
+        )
+
+    def _source(self, found: Mapping[str, NullCount]) -> str:
+        comments = {name: f"nulls: {count}" for name, count in found.items()}
+        fields = with_nulls(self.schema, frozenset(found), "mask")
+        if self.declared is None or self.declared.extra == "infer":
+            own = () if self.declared is None else self.declared
+            fields = {name: field for name, field in fields.items() if name in found or name in own}
+            return source_of(fields, extra="infer", comments=comments)
+        return source_of({**self.declared, **fields}, extra=self.declared.extra, comments=comments)
+
+
+def _some(texts: list[str]) -> str:
+    more = len(texts) - _NAMES_SHOWN
+    return ", ".join(texts[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,147 @@
+"""Fields that say what a null means, made from fields that do not; and schemas as Python source to paste."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.schema.base import describe
+from parquet_loader.schema.fields import (
+    Bytes,
+    Category,
+    Encoded,
+    Field,
+    Group,
+    Image,
+    RaggedList,
+    Scalar,
+    Tensor,
+    Text,
+    policy_of,
+)
+
+Nulls: TypeAlias = Literal["mask", "fill"]
+
+
+def refuses_nulls(field: Field) -> bool:
+    """Whether a null in the field's column, or in a list of it, is an error."""
+    if isinstance(field, RaggedList):
+        return policy_of(field) == "refuse" or refuses_nulls(field.item)
+    if isinstance(field, Group):
+        return any(policy_of(part) == "refuse" for part in field.fields.values())
+    return policy_of(field) == "refuse"
+
+
+def with_nulls(fields: Mapping[str, Field], names: Collection[str], nulls: Nulls) -> dict[str, Field]:
+    """Return the fields, of which some say what a null means; a mask whose name is taken becomes a fill.
+
+    Args:
+        fields: By delivered name.
+        names: Those to change.
+        nulls: ``"mask"`` or ``"fill"``; see `filled` for the values.
+
+    Raises:
+        ConfigurationError: `nulls` is neither.
+    """
+    if nulls not in ("mask", "fill"):
+        raise ConfigurationError(f"nulls={nulls!r:.80}: expected 'mask' or 'fill'")
+    changed: dict[str, Field] = {}
+    for name, field in fields.items():
+        change: Callable[[Field], Field] = masked if nulls == "mask" and f"{name}_valid" not in fields else filled
+        changed[name] = change(field) if name in names else field
+    return changed
+
+
+def masked(field: Field) -> Field:
+    """Return the field with a mask for its nulls; nulls in lists and in packed groups, which have none, are filled."""
+    if isinstance(field, RaggedList):
+        return replace(field, null="mask", item=filled(field.item))
+    if isinstance(field, Group):
+        if field.storage == "packed":
+            return filled(field)
+        return Group({name: masked(part) for name, part in field.members}, storage=field.storage)
+    if isinstance(field, Image) and not field.is_fixed:
+        return field
+    if isinstance(field, Encoded):
+        return replace(field, null="mask")
+    return replace(field, null="mask", fill=None)
+
+
+def filled(field: Field) -> Field:
+    """Return the field with a value for its nulls, if it has none.
+
+    NaN for floats, the lowest value for times (numpy's NaT for those of 64 bits), 0, False, and empty for what has
+    a length. Of a `Category` it is the word for unknown ones; without one it gets a mask, as arrays and images do.
+    """
+    if isinstance(field, RaggedList):
+        return replace(field, fill=(), item=filled(field.item))
+    if isinstance(field, Group):
+        parts = {name: _filled_member(part) for name, part in field.members}
+        return Group(parts, storage=field.storage)
+    if policy_of(field) != "refuse":
+        return field
+    match field:
+        case Scalar() | Tensor():
+            return replace(field, fill=_neutral(field.type, field.dtype))
+        case Text():
+            return replace(field, fill="")
+        case Bytes():
+            return replace(field, fill=b"")
+        case Category() if field.unknown is not None:
+            return replace(field, fill=field.unknown)
+        case _:
+            return masked(field)
+
+
+def _filled_member(part: Scalar | Category) -> Field:
+    """Fill a member of a group, whose members cannot have masks unless all of them do."""
+    if isinstance(part, Category) and part.unknown is None and policy_of(part) == "refuse":
+        return replace(part, fill=part.vocabulary[0])
+    return filled(part)
+
+
+def _neutral(type_: pa.DataType, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "f":
+        return math.nan
+    if pa.types.is_temporal(type_):
+        return int(np.iinfo(dtype).min)
+    return False if dtype.kind == "b" else 0
+
+
+def source_of(fields: Mapping[str, Field], *, extra: str = "refuse", comments: Mapping[str, str] | None = None) -> str:
+    """Return Python statements that make a schema and call it ``schema``.
+
+    Args:
+        fields: By name.
+        extra: As in `Schema`.
+        comments: What stands behind some of the fields.
+    """
+    lines = []
+    for name, field in fields.items():
+        comment = (comments or {}).get(name)
+        lines.append(f"        {name!r}: {describe(field)},{f'  # {comment}' if comment else ''}")
+    text = "\n".join(lines)
+    kinds = [Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Tensor, Text]
+    used = sorted(["Schema", *(kind.__name__ for kind in kinds if f"{kind.__name__}(" in text)])
+    numbers = [name for name in ("inf", "nan") if f"={name}" in text or f"=-{name}" in text]
+    begin = [f"from math import {', '.join(numbers)}", ""] if numbers else []
+    end = [] if extra == "refuse" else [f"    extra={extra!r},"]
+    return "\n".join(
+        [
+            *begin,
+            f"from parquet_loader import {', '.join(used)}",
+            "",
+            "schema = Schema(",
+            "    {",
+            text,
+            "    },",
+            *end,
+            ")",
+        ]
+    )
