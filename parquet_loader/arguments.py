@@ -50,3 +50,9 @@ def check_columns(columns: Any) -> None:
         raise ConfigurationError(f"columns={columns!r:.80}: expected a list of names")
     if not columns:
         raise ConfigurationError("columns=[]: expected at least one name; None reads all columns")
+
+
+def check_split(split: Any) -> None:
+    """Check the name of a split."""
+    if split is not None and (not isinstance(split, str) or not split):
+        raise ConfigurationError(f"split={split!r:.80}: expected a split's name, 'all', or None")

@@ -49,7 +49,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
                 "an fsspec filesystem can be wrapped: pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs))"
             )
         if is_local(filesystem):
-            return filesystem, os.path.abspath(text)
+            return filesystem, local_path(text)
         filesystem = hdfs.unwrapped(filesystem)
         if hdfs.is_hdfs(filesystem):
             hdfs.check_process()
@@ -57,7 +57,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         return filesystem, text if text == "/" else text.rstrip("/")
     scheme, separator, rest = text.partition("://")
     if not separator or "/" in scheme:
-        return pafs.LocalFileSystem(), os.path.abspath(os.path.expanduser(text))
+        return pafs.LocalFileSystem(), local_path(text)
     if scheme == "file":
         rest = rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
         if not os.path.lexists(rest):  # URLs write spaces and the like as %20; hive's folders have such names, too
@@ -85,6 +85,11 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         raise _unserved(text, error) from None
     hdfs.note(found)
     return found, inner + tail if glob else inner
+
+
+def local_path(path: PathLike) -> str:
+    """Return a local path as an absolute one; ``~`` and ``~user`` stand for home directories."""
+    return os.path.abspath(os.path.expanduser(os.fspath(path)))
 
 
 def _through_fsspec(url: str, scheme: str) -> tuple[pafs.FileSystem, str]:

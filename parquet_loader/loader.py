@@ -19,6 +19,7 @@ from parquet_loader.arguments import (
     check_choice,
     check_columns,
     check_kind,
+    check_split,
     check_transform,
     check_window,
 )
@@ -43,7 +44,7 @@ from parquet_loader.isolated import IsolatedEngine, ReadingProcess
 from parquet_loader.live import Deliveries, EpochFiles, LiveSource
 from parquet_loader.memory import use_returning_pool
 from parquet_loader.native import warn_if_missing
-from parquet_loader.opening import Opened, check_agreement, open_source
+from parquet_loader.opening import Opened, check_agreement, open_source, selection_of
 from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
 from parquet_loader.output import Batch
 from parquet_loader.outputs import open_output, progress_bar
@@ -86,6 +87,8 @@ class BatchedDataLoader(NotIndexed):
     Args:
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these; or a
             `SampleStore`, which is examined anew at each epoch's start.
+        split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories;
+            ``"all"`` reads all of them; see docs/sources.md. Default: everything, but different splits are refused.
         batch_size: Rows of a batch.
         schema: What the columns mean; default: the schema the files carry, or the rules in docs/types.md.
         columns: Names to read, in the order of the batch; the name of a struct stands for all its leaves.
@@ -135,6 +138,7 @@ class BatchedDataLoader(NotIndexed):
         schema: Schema | None = None,
         columns: Sequence[str] | None = None,
         filters: Filters | None = None,
+        split: str | None = None,
         shuffle: bool = False,
         seed: int = 0,
         window_rows: int | None = None,
@@ -168,6 +172,7 @@ class BatchedDataLoader(NotIndexed):
         check_choice("on_error", on_error, ("raise", "skip"))
         check_choice("isolation", isolation, ("thread", "process"))
         check_columns(columns)
+        check_split(split)
         check_transform(transform)
         check_kind("schema", schema, Schema)
         check_kind("shard", shard, Shard)
@@ -216,6 +221,8 @@ class BatchedDataLoader(NotIndexed):
         self._following: Following | None = None
         if isinstance(source, LiveSource) and filesystem is not None:
             raise ConfigurationError("filesystem= belongs to paths; a store knows where it lies")
+        if isinstance(source, LiveSource) and split is not None:
+            raise ConfigurationError(f"split={split!r}: a store's files are of no split; use filters=split_rows(...)")
         try:
             if isinstance(source, LiveSource):
                 together = looking_together(self._sharding.shard)
@@ -226,7 +233,7 @@ class BatchedDataLoader(NotIndexed):
             else:
                 self._take(
                     opened(
-                        open_source(source, filesystem, ranks, reading.remote),
+                        open_source(source, filesystem, ranks, reading.remote, selection_of(split, filters, reading)),
                         ranks,
                     )
                 )

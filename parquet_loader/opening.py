@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow.compute as pc
 
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.filesystem import resolve
 from parquet_loader.manifest import dump_snapshot, load_snapshot
-from parquet_loader.options import RemoteOptions
+from parquet_loader.options import ReadOptions, RemoteOptions
 from parquet_loader.ranks import Ranks
 from parquet_loader.remembered import open_remembered
 from parquet_loader.snapshot import Snapshot, open_snapshot
-from parquet_loader.source import Source
+from parquet_loader.source import Selection, Source
 from parquet_loader.state import Identity, digest
 
 
@@ -29,7 +32,13 @@ class Opened:
     dataset: Dataset
 
 
-def open_source(source: Source, filesystem: Any, ranks: Ranks | None, remote: RemoteOptions | None = None) -> Snapshot:
+def open_source(
+    source: Source,
+    filesystem: Any,
+    ranks: Ranks | None,
+    remote: RemoteOptions | None = None,
+    selection: Selection | None = None,
+) -> Snapshot:
     """List a source; with several ranks, rank 0 does, and the others receive the same snapshot.
 
     Raises:
@@ -37,11 +46,11 @@ def open_source(source: Source, filesystem: Any, ranks: Ranks | None, remote: Re
     """
     remote = remote or RemoteOptions()
     if ranks is None:
-        return _open(source, filesystem, remote)
+        return _open(source, filesystem, remote, selection)
     mine: list[Snapshot] = []
 
     def list_and_dump() -> bytes:
-        mine.append(_open(source, filesystem, remote))
+        mine.append(_open(source, filesystem, remote, selection))
         return dump_snapshot(mine[0])
 
     manifest = ranks.from_first(list_and_dump)
@@ -51,10 +60,17 @@ def open_source(source: Source, filesystem: Any, ranks: Ranks | None, remote: Re
     return load_snapshot(manifest, resolve(first, filesystem)[0], remote)
 
 
-def _open(source: Source, filesystem: Any, remote: RemoteOptions) -> Snapshot:
+def selection_of(split: str | None, filters: pc.Expression | None, options: ReadOptions) -> Selection:
+    """Return which files are read; filters over a column named ``split`` choose among all splits themselves."""
+    if split is None and filters is not None and re.search(r"(?<![\w.:/])split(?![\w.:/])", str(filters)):
+        split = "all"
+    return Selection(split, options.ignore_table_format)
+
+
+def _open(source: Source, filesystem: Any, remote: RemoteOptions, selection: Selection | None) -> Snapshot:
     if remote.snapshot_cache is not None:
-        return open_remembered(source, filesystem, remote)
-    return open_snapshot(source, filesystem, remote=remote)
+        return open_remembered(source, filesystem, remote, selection)
+    return open_snapshot(source, filesystem, remote=remote, selection=selection)
 
 
 def check_agreement(identity: Identity, ranks: Ranks) -> None:

@@ -26,20 +26,22 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 import pyarrow.fs as pafs
 
-from parquet_loader.filesystem import identity_of, is_local, resolve
+from parquet_loader.filesystem import identity_of, is_local, local_path, resolve
 from parquet_loader.footers import StoredFooters
 from parquet_loader.manifest import dump_snapshot, load_snapshot
 from parquet_loader.options import RemoteOptions
 from parquet_loader.redact import without_secrets
 from parquet_loader.snapshot import Snapshot, open_snapshot
-from parquet_loader.source import Source
+from parquet_loader.source import Selection, Source
 from parquet_loader.trust import check_private, make_private, no_link
 from parquet_loader.types import IntArray
 
 _KEPT_S = 3600.0
 
 
-def open_remembered(source: Source, filesystem: Any, remote: RemoteOptions) -> Snapshot:
+def open_remembered(
+    source: Source, filesystem: Any, remote: RemoteOptions, selection: Selection | None = None
+) -> Snapshot:
     """Return the snapshot of a source, and keep it in `remote.snapshot_cache` where the source is not local.
 
     Signed URLs are secrets, and others the next time: what has such names is not kept.
@@ -47,19 +49,19 @@ def open_remembered(source: Source, filesystem: Any, remote: RemoteOptions) -> S
     Raises:
         SourceError, ConfigurationError: as `open_snapshot`.
     """
-    folder = os.path.expanduser(str(remote.snapshot_cache))
+    folder = local_path(str(remote.snapshot_cache))
     first = source[0] if isinstance(source, Sequence) and not isinstance(source, str | bytes) and source else source
     home = resolve(first, filesystem)[0]  # type: ignore[arg-type]
     if is_local(home):
-        return open_snapshot(source, filesystem, remote=remote)
+        return open_snapshot(source, filesystem, remote=remote, selection=selection)
     if not remote.snapshot_cache_shared:
         with contextlib.suppress(OSError):  # nothing is kept then, as on a full disk
             make_private(folder)
         check_private(folder, "RemoteOptions(snapshot_cache=...)", "pass snapshot_cache_shared=True")
-    path = os.path.join(folder, _name(source, home) + ".snapshot")
+    path = os.path.join(folder, _name(source, home, selection) + ".snapshot")
     known = _loaded(path, home, remote)
     with _Footers(folder, os.path.basename(path).removesuffix(".snapshot")) as read:
-        snapshot = open_snapshot(source, filesystem, remote=remote, known=known, record=read.add)
+        snapshot = open_snapshot(source, filesystem, remote=remote, known=known, record=read.add, selection=selection)
         if any(file.path != file.name for file in snapshot.files):
             return snapshot
         if known is None or read.places or len(known.files) != len(snapshot.files):
@@ -118,9 +120,11 @@ class _Footers:
         return name
 
 
-def _name(source: Source, home: pafs.FileSystem) -> str:
+def _name(source: Source, home: pafs.FileSystem, selection: Selection | None) -> str:
     entries = [source] if isinstance(source, str | os.PathLike) else list(source)
     told = [identity_of(home), *(without_secrets(str(entry)) for entry in entries)]
+    if selection is not None and selection.split is not None:
+        told.append(f"split={selection.split}")
     return hashlib.blake2b("\n".join(told).encode(), digest_size=16).hexdigest()
 
 

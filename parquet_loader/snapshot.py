@@ -22,7 +22,7 @@ from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.listing import lister_for
 from parquet_loader.remote.store import RemoteStore, store_of
 from parquet_loader.remote.together import side_by_side
-from parquet_loader.source import Beside, Lister, NativeLister, Source, SourceFile, list_files
+from parquet_loader.source import Beside, Lister, LocalLister, Selection, Source, SourceFile, list_files
 from parquet_loader.types import Digests, IntArray
 
 
@@ -120,6 +120,7 @@ def open_snapshot(
     remote: RemoteOptions | None = None,
     known: Snapshot | None = None,
     record: Callable[[int, bytes], None] | None = None,
+    selection: Selection | None = None,
 ) -> Snapshot:
     """List a source and read all its footers, several at a time.
 
@@ -131,6 +132,7 @@ def open_snapshot(
         remote: How files that are not local are fetched.
         known: An earlier snapshot; of files that have not changed since, nothing is read.
         record: Takes the number of a file, and its footer as it was read, of those that are read.
+        selection: Which of the files are read.
 
     Raises:
         SourceError: see `list_files` and `read_footer`; the first file in order that fails is the one named.
@@ -145,12 +147,12 @@ def open_snapshot(
             nonlocal store, fetcher
             store = store_of(home, settings)
             if store is None:
-                return NativeLister(home)
+                return LocalLister()
             # Listings and footers are small: it is latency that they wait for.
             fetcher = stack.enter_context(store.fetcher(threads))
             return lister_for(store, fetcher, [] if known is None else [f.path for f in known.files])
 
-        home, files, beside = list_files(source, filesystem, lister_of)
+        home, files, beside = list_files(source, filesystem, lister_of, selection)
         footers, examined = _all_examined(home, files, fetcher, store, num_threads, known, record)
     schemas, file_schema = _distinct([e.schema for e in examined])
     counts = [len(e.rows) for e in examined]

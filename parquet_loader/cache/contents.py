@@ -9,6 +9,7 @@ from parquet_loader.cache.leases import live_leases
 from parquet_loader.cache.ledger import transaction
 from parquet_loader.cache.places import Places, names_in
 from parquet_loader.errors import SourceError
+from parquet_loader.filesystem import local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def clear(path: str) -> tuple[int, int]:
 
 
 def _places(path: str) -> Places:
-    places = Places(os.path.abspath(path))
+    places = Places(local_path(path))
     if not os.path.isdir(places.entries):
         raise SourceError(f"{path}: there is no local cache of this version in it")
     return places

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.filesystem import local_path
 from parquet_loader.types import parse_bytes
 
 
@@ -34,7 +35,7 @@ class LocalCache:
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike) or not os.fspath(self.path):
             raise ConfigurationError(f"LocalCache(path={self.path!r:.80}): expected the path of a directory")
-        path = os.path.abspath(os.path.expanduser(os.fspath(self.path)))
+        path = local_path(self.path)
         object.__setattr__(self, "path", path)
         if not isinstance(self.shared, bool):
             raise ConfigurationError(f"LocalCache(shared={self.shared!r:.80}): expected True or False")

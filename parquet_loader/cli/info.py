@@ -22,6 +22,7 @@ from parquet_loader.schema.base import describe
 from parquet_loader.schema.fields import policy_of
 from parquet_loader.schema.infer import infer_fields, plain_type
 from parquet_loader.snapshot import Snapshot, open_snapshot
+from parquet_loader.source import Selection
 from parquet_loader.types import format_bytes
 from parquet_loader.unischema.hook import with_unischema
 
@@ -31,10 +32,13 @@ _FEWEST_ROW_GROUPS, _LARGE_BYTES = 4, 64 * 2**20
 
 @click.command(epilog="Example: parquet-loader info data/train --json")
 @click.argument("source", nargs=-1, required=True)
+@click.option("--split", help="The split to look at, or 'all'; default: everything, if it is one split.")
+@click.option("--ignore-table-format", is_flag=True, help="Take the files of a Delta or other table as they lie.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(source: tuple[str, ...], *, as_json: bool) -> None:
+def info(source: tuple[str, ...], *, split: str | None, ignore_table_format: bool, as_json: bool) -> None:
     """Show the fields, files, row groups and columns of SOURCE (files, directories, globs or URLs)."""
-    snapshot = open_snapshot(source[0] if len(source) == 1 else list(source))
+    selection = Selection(split, ignore_table_format)
+    snapshot = open_snapshot(source[0] if len(source) == 1 else list(source), selection=selection)
     facts = _facts(snapshot)
     if as_json:
         show_json(facts)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from parquet_loader.cli.console import show_json, show_lines, show_table
+from parquet_loader.options import ReadOptions
 from parquet_loader.rewrite import RewriteReport, rewrite_dataset
 from parquet_loader.schema import Schema
 from parquet_loader.types import format_bytes
@@ -18,6 +19,8 @@ from parquet_loader.types import format_bytes
 @click.argument("target")
 @click.option("--columns", help="Names to read, with commas between them; default: all.")
 @click.option("--schema", type=click.File("r"), help="A schema as JSON (Schema.to_json()); default: the files' own.")
+@click.option("--split", help="The split to read, or 'all'; default: everything, if it is one split.")
+@click.option("--ignore-table-format", is_flag=True, help="Take the files of a Delta or other table as they lie.")
 @click.option("--shuffle", is_flag=True, help="Put all rows into one random order.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the shuffle.")
 @click.option("--pack", is_flag=True, help="Store numbers of one type as one column, delivered as one matrix.")
@@ -38,6 +41,8 @@ def rewrite(source: tuple[str, ...], target: str, **options: Any) -> None:
         target,
         schema=None if schema is None else Schema.from_json(schema.read()),
         columns=None if options["columns"] is None else [name.strip() for name in options["columns"].split(",")],
+        split=options["split"],
+        read_options=ReadOptions(ignore_table_format=options["ignore_table_format"]),
         shuffle=options["shuffle"],
         seed=options["seed"],
         pack=True if options["pack"] else None,

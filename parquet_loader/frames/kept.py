@@ -24,6 +24,7 @@ from collections.abc import Callable
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.filesystem import local_path
 from parquet_loader.trust import NO_LINK, check_private, make_private
 from parquet_loader.write.job import remove_dead_jobs
 
@@ -76,7 +77,7 @@ def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[st
         write: Writes it as a data set, which appears as a whole, to the path it is given.
         forever: Keep it when the last process that uses it ends.
     """
-    root = os.path.abspath(os.fspath(cache_dir) if cache_dir is not None else default_cache_dir())
+    root = local_path(default_cache_dir() if cache_dir is None else cache_dir)
     if cache_dir is None:
         make_private(root)
         check_private(root, "the default directory for frames", "pass it as cache_dir=")

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.filesystem import local_path
 from parquet_loader.trust import check_private, make_private
 
 _KEPT = re.compile(r"[0-9a-f]{64}\.arrow")
@@ -72,7 +73,7 @@ class LocalDiskCache(CacheBase):
             raise ConfigurationError(
                 f"cache_size_limit={size_limit_bytes} has no room for a few rows of {expected_row_size_bytes} bytes"
             )
-        self._path = os.path.abspath(path)
+        self._path = local_path(path)
         self._limit_bytes = size_limit_bytes
         self._cleanup = cleanup
         self._lock = Lock()  # of this process's evictions; files themselves need none

@@ -23,6 +23,7 @@ from parquet_loader.petastorm.unischema import Unischema, UnischemaField
 from parquet_loader.pieces import READ_ERRORS
 from parquet_loader.schema.infer import is_bytes
 from parquet_loader.snapshot import Snapshot, open_snapshot
+from parquet_loader.source import Selection
 from parquet_loader.unischema import (
     INDEX_KEY,
     Codec,
@@ -95,7 +96,9 @@ class RowGroups:
     """
 
     def __init__(self, source: Any, filesystem: Any = None, filters: Any = None) -> None:
-        snapshot = open_snapshot(source, filesystem)
+        # These readers have no split=: a list says that all of its entries are meant.
+        selection = Selection(split="all" if isinstance(source, list) else None)
+        snapshot = open_snapshot(source, filesystem, selection=selection)
         record = declared_unischema(snapshot.filesystem, snapshot.files, snapshot.beside)
         self.is_petastorm = record is not None
         self.snapshot: Snapshot = snapshot if record is None else with_partition_types(snapshot, record)

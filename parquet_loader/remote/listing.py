@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow.fs as pafs
 
 from parquet_loader import hdfs
 from parquet_loader.errors import LoaderStateError, RemoteError, SourceError
+from parquet_loader.filesystem import is_local
+from parquet_loader.ranges import ByteRange
 from parquet_loader.redact import shown
 from parquet_loader.remote.client import words_of
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.obstores import ObstoreClient, client_for
 from parquet_loader.remote.store import RemoteStore, fsspec_of
 from parquet_loader.remote.together import side_by_side
-from parquet_loader.source import PARQUET_SUFFIXES, Entry, NativeLister, seen
+from parquet_loader.source import PARQUET_SUFFIXES, Entry, LocalLister, SourceFile, seen
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -50,9 +54,27 @@ class RemoteLister:
         done = self.fetcher.run(side_by_side(one, range(len(things)), most))
         return [done[number] for number in range(len(things))]
 
+    def below(self, base: str) -> list[Entry]:
+        """Return all files below a directory; see `source.Lister`."""
+        raise NotImplementedError
+
+    def matching(self, base: str, pattern: str) -> list[Entry]:  # noqa: ARG002 (a store is listed as a whole)
+        """Return all files below the directory of a glob, matches among them."""
+        return self.below(base)
+
+    def ends(self, entry: Entry) -> tuple[bytes, bytes]:
+        """Return the first and the last four bytes of a file, by one request each."""
+        file = SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, (), entry.etag)
+        if entry.size_bytes < 8:
+            return b"", b""
+        spans = [ByteRange(0, 4), ByteRange(entry.size_bytes - 4, entry.size_bytes)]
+        places = [np.empty(span.size, np.uint8) for span in spans]
+        self.fetcher.run(self.fetcher.read_all(file, spans, places))
+        return places[0].tobytes(), places[1].tobytes()
+
 
 class PyarrowLister(RemoteLister):
-    """Lists through pyarrow's own functions.
+    """Lists through pyarrow's own functions, but for a part of the local file system, where links lead in circles.
 
     Args:
         fetcher: See `RemoteLister`.
@@ -61,15 +83,21 @@ class PyarrowLister(RemoteLister):
 
     def __init__(self, fetcher: Fetcher, filesystem: pafs.FileSystem) -> None:
         super().__init__(fetcher)
-        self._native = NativeLister(filesystem)
+        self._filesystem = filesystem
+        self._local_base = _local_base(filesystem)
 
     def look(self, path: str) -> Entry | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
-        return self._native.look(path)
+        return seen(self._filesystem.get_file_info(path))
 
     def below(self, base: str) -> list[Entry]:
         """Return all files below a directory."""
-        return self._native.below(base)
+        if self._local_base is not None:
+            cut = len(self._local_base)
+            found = LocalLister(include_hidden=True).below(self._local_base + base)
+            return [entry._replace(path=entry.path[cut:]) for entry in found]
+        listing = self._filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
+        return [entry for info in listing if isinstance(entry := seen(info), Entry)]
 
 
 class ObstoreLister(RemoteLister):
@@ -275,6 +303,17 @@ def lister_for(
     if client is None:
         return PyarrowLister(fetcher, store.filesystem)
     return ObstoreLister(fetcher, client, store.options.max_requests, known, store.prepare)
+
+
+def _local_base(filesystem: pafs.FileSystem) -> str | None:
+    """Return the local directory, with a slash behind it, that a filesystem shows; None where it is not local."""
+    if not isinstance(filesystem, pafs.SubTreeFileSystem):
+        return None
+    base: str = filesystem.base_path
+    if is_local(filesystem.base_fs):
+        return os.path.abspath(base).rstrip("/") + "/"
+    outer = _local_base(filesystem.base_fs)
+    return None if outer is None else outer + base.strip("/") + "/"
 
 
 def _bucket_of(path: str) -> str:

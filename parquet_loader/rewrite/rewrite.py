@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.arguments import check_bool, check_choice, check_columns
+from parquet_loader.arguments import check_bool, check_choice, check_columns, check_split
 from parquet_loader.constant_lists import with_constant_lists
 from parquet_loader.dataset import Dataset, default_num_threads, open_dataset, resolved_schema
 from parquet_loader.delivered import found_schema, is_carrying, select
@@ -20,6 +20,7 @@ from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetL
 from parquet_loader.filesystem import PathLike, is_local, resolve
 from parquet_loader.filters import Filters, RowFilter, as_expression
 from parquet_loader.memory import use_returning_pool
+from parquet_loader.opening import selection_of
 from parquet_loader.options import ReadOptions
 from parquet_loader.rewrite.attempt import Job, Written, most_row_group_bytes, write_rows
 from parquet_loader.rewrite.measure import Objective
@@ -31,9 +32,11 @@ from parquet_loader.rewrite.stored import Levels
 from parquet_loader.rewrite.target import Fields, Pack
 from parquet_loader.schema import Schema
 from parquet_loader.snapshot import Snapshot, open_snapshot
-from parquet_loader.source import Source
+from parquet_loader.source import Selection, Source
 from parquet_loader.types import check_int, format_bytes, parse_bytes
 from parquet_loader.unischema.hook import with_unischema
+from parquet_loader.write.refused import storage_errors
+from parquet_loader.write.target import listing
 from parquet_loader.write.writer import WriteMode
 
 _SIZING_BATCH_ROWS = 64
@@ -46,6 +49,7 @@ def rewrite_dataset(
     schema: Schema | None = None,
     columns: Sequence[str] | None = None,
     filters: Filters | None = None,
+    split: str | None = None,
     shuffle: bool = False,
     seed: int = 0,
     pack: Pack = None,
@@ -82,6 +86,7 @@ def rewrite_dataset(
             nulls kept as nulls. A field with ``null="refuse"`` refuses them if the schema is given here.
         columns: Names to read; default: all.
         filters: `pyarrow.compute` expression over the columns as they are stored; rows that do not pass are left out.
+        split: The split to read, as in `BatchedDataLoader`.
         shuffle: Put all rows into one random order, each order as likely as any other, through temporary files in
             `path` of the size of all rows as Arrow has them and 8 bytes a row.
         seed: From 0 to 2**64 - 1. The order follows from it, the source's files and the filters alone.
@@ -101,7 +106,7 @@ def rewrite_dataset(
         filesystem: A `pyarrow.fs.FileSystem` to which the source's paths belong.
         target_filesystem: The same for `path`.
         progress: Show a progress bar (needs tqdm).
-        read_options: Checksums and memory mapping.
+        read_options: Checksums, memory mapping, and whether the files of a table are read as they lie.
 
     Raises:
         SourceError, SchemaError, MemoryLimitError, ConfigurationError: as in `BatchedDataLoader`.
@@ -110,6 +115,7 @@ def rewrite_dataset(
     """
     began = time.perf_counter()
     check_columns(columns)
+    check_split(split)
     check_choice("objective", objective, ("speed", "size"))
     check_int("seed", seed, 0, 2**64 - 1)
     check_bool("measure_gain", measure_gain)
@@ -129,10 +135,12 @@ def rewrite_dataset(
     make_bar = _progress_bar() if check_bool("progress", progress) else None
     use_returning_pool()
     home, target_path = resolve(path, target_filesystem)
-    snapshot = open_snapshot(source, filesystem)
+    filters = as_expression(filters)
+    with storage_errors(target_path):
+        listing(home, target_path)  # refuses what cannot be written to, before anything is read
+    snapshot = open_snapshot(source, filesystem, selection=selection_of(split, filters, options))
     _refuse_overlap(source, snapshot, home, target_path)
     snapshot, fields = _fields_of(snapshot, schema, columns, options)
-    filters = as_expression(filters)
     dataset = _opened(snapshot, fields.readable(fields.chosen), filters, limit, threads, options)
     with ExitStack() as stack:
         passes = 2 if check_bool("shuffle", shuffle) else 1
@@ -156,7 +164,7 @@ def rewrite_dataset(
             bar=bar,
         )
         written, notes = write_rows(job, path, mode, target_filesystem)
-    new_files = open_snapshot(list(written.summary.files), home)
+    new_files = open_snapshot(list(written.summary.files), home, selection=Selection(split="all"))
     new = _opened(new_files, fields.readable(written.target.schema), None, limit, threads, ReadOptions())
     before = after = None
     if measure_gain and dataset.rows:

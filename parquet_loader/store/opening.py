@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, WriteError
@@ -22,6 +23,7 @@ from parquet_loader.store.settings import (
     settings_of_footer,
 )
 from parquet_loader.store.stored import FOOTER_KEY
+from parquet_loader.table_formats import table_to_write_to
 
 
 def open_settings(
@@ -55,6 +57,10 @@ def open_settings(
         if changed(known) != known:
             raise WriteError(f"{places.root}: the directory is read-only, so that its settings cannot change")
         return known, True
+    if known is None:
+        table = table_to_write_to(pafs.LocalFileSystem(), places.root, ())
+        if table is not None:
+            raise WriteError(table.refuse_writing(places.root))
     try:
         places.make()
         check_locks_exclude(os.path.join(places.hidden, "lock-check"))

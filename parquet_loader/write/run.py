@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.filesystem import PathLike
+from parquet_loader.filesystem import PathLike, local_path
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import to_table
 from parquet_loader.types import check_int, format_bytes, parse_bytes
@@ -150,7 +150,7 @@ def package_archive(path: PathLike) -> str:
     ``spark.sparkContext.addPyFile(package_archive("parquet_loader.zip"))`` on Spark. Workers still need numpy and
     pyarrow of their own.
     """
-    target = os.path.abspath(os.fspath(path))
+    target = local_path(path)
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for folder, _, names in sorted(os.walk(root)):

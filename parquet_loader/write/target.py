@@ -12,6 +12,7 @@ from parquet_loader.errors import SchemaError, WriteError, nearest
 from parquet_loader.filesystem import list_below, look_up
 from parquet_loader.schema import METADATA_KEY, Schema
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
+from parquet_loader.table_formats import table_to_write_to
 
 RUN_LOCK = re.compile(r"\.rewrite-(?P<id>[0-9a-f]{32})\.lock")
 """Name of the file that a run of `rewrite_dataset` holds locked in the directory it writes."""
@@ -26,11 +27,15 @@ def listing(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
     """Return everything in a directory and below it, hidden names included; nothing if there is no directory.
 
     Raises:
-        WriteError: `path` is a file.
+        WriteError: `path` is a file, or belongs to a table of Delta, Iceberg or another format.
     """
     if look_up(filesystem, path).type == pafs.FileType.File:
         raise WriteError(f"{path}: this is a file; a data set is written to a directory")
-    return list_below(filesystem, path, recursive=True)
+    found = list_below(filesystem, path, recursive=True)
+    table = table_to_write_to(filesystem, path, (i.path for i in found if i.type == pafs.FileType.File))
+    if table is not None:
+        raise WriteError(table.refuse_writing(path))
+    return found
 
 
 def parquet_files(found: list[pafs.FileInfo], path: str) -> list[str]:

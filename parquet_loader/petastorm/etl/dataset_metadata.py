@@ -19,6 +19,7 @@ from parquet_loader.petastorm.errors import PetastormMetadataError, PetastormMet
 from parquet_loader.petastorm.etl.pickled import dump_unischema
 from parquet_loader.petastorm.unischema import Unischema
 from parquet_loader.snapshot import open_snapshot
+from parquet_loader.source import Selection
 from parquet_loader.unischema import ROW_GROUPS_KEY, UNISCHEMA_KEY, metadata_of, roots_of
 
 _HADOOP_OPTIONS = (
@@ -81,7 +82,7 @@ def write_metadata(dataset_url: str, schema: Unischema, filesystem: Any = None) 
     """
     source, home = source_of(dataset_url, filesystem)
     try:
-        snapshot = open_snapshot(source, home)
+        snapshot = open_snapshot(source, home, selection=Selection(split="all"))
     except ParquetLoaderError as error:
         raise PetastormMetadataGenerationError(f"{dataset_url}: no metadata were written: {error}") from error
     root = _root_of(dataset_url, snapshot.filesystem, home)
@@ -152,7 +153,7 @@ def infer_or_load_unischema(dataset_url_or_urls: Any, filesystem: Any = None) ->
 def row_groups_per_file(dataset_url: str) -> dict[str, int]:
     """Return how many row groups each file has, as the metadata say."""
     source, home = source_of(dataset_url)
-    snapshot = open_snapshot(source, home)
+    snapshot = open_snapshot(source, home, selection=Selection(split="all"))
     for root in roots_of(snapshot.files):
         data = (metadata_of(snapshot.filesystem, root) or {}).get(ROW_GROUPS_KEY)
         if data is not None:

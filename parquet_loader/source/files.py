@@ -1,0 +1,148 @@
+"""The files of a source as plain values, and the protocol of what lists them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+import pyarrow.fs as pafs
+
+from parquet_loader.filesystem import is_local
+from parquet_loader.redact import shown
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file as it was when it was listed.
+
+    Attributes:
+        path: Path within the filesystem.
+        size_bytes: Its size.
+        mtime_ns: When it last changed, in nanoseconds since 1970, or None where the filesystem does not say.
+        partitions: Hive keys and values from the names of directories, None for hive's null.
+        etag: What the store calls this very content, or None where it does not say.
+    """
+
+    path: str
+    size_bytes: int
+    mtime_ns: int | None
+    partitions: tuple[tuple[str, str | None], ...] = ()
+    etag: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How messages name it: its path, which may be a URL, without secrets."""
+        return shown(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a listing showed beside the files, so that a store need not be asked again.
+
+    Attributes:
+        directories: Directories that were listed with all that is below them.
+        hidden: Files there whose names begin with ``_``.
+    """
+
+    directories: tuple[str, ...] = ()
+    hidden: frozenset[str] = frozenset()
+
+    def lacks(self, path: str) -> bool:
+        """Whether there is no such file, whose name begins with ``_``; False where that is not known."""
+        return path not in self.hidden and any(path.startswith(base + "/") for base in self.directories)
+
+
+class Entry(NamedTuple):
+    """A file in a listing.
+
+    Attributes:
+        path, size_bytes, mtime_ns, etag: As in `SourceFile`.
+        real: Local files: the path without links, else None.
+        inode: Local files with several hard links: device and inode, else None.
+        is_linked: Whether a link below the directory that was listed leads to it.
+    """
+
+    path: str
+    size_bytes: int
+    mtime_ns: int | None
+    etag: str | None = None
+    real: str | None = None
+    inode: tuple[int, int] | None = None
+    is_linked: bool = False
+
+    @property
+    def identity(self) -> object:
+        """Equal for two entries of one file, whatever links lead to it."""
+        return self.inode or self.real or self.path
+
+
+class Lister(Protocol):
+    """What lists a filesystem. Any thread may use it."""
+
+    def look(self, path: str) -> Entry | bool | None:
+        """Return the file that a path names, True where it names a directory, or None where there is nothing.
+
+        Raises:
+            SourceError, OSError: it cannot be told.
+        """
+        ...
+
+    def below(self, base: str) -> list[Entry]:
+        """Return all files below a directory, through all its levels. Local ones may leave out hidden files.
+
+        Raises:
+            SourceError, OSError: it cannot be listed.
+        """
+        ...
+
+    def matching(self, base: str, pattern: str) -> list[Entry]:
+        """Return the files below a directory that match a glob, and perhaps others there. Raises as `below`."""
+        ...
+
+    def ends(self, entry: Entry) -> tuple[bytes, bytes]:
+        """Return the first and the last four bytes of a file. Raises as `below`."""
+        ...
+
+    def each(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:
+        """Return what `work`, which looks and lists, gives for each of the things; several at a time where that pays.
+
+        Raises:
+            What `work` raises for the first of them for which it does.
+        """
+        ...
+
+
+def seen(info: pafs.FileInfo) -> Entry | bool | None:
+    """Return the file that pyarrow found, True for a directory, or None for nothing."""
+    if info.type == pafs.FileType.File:
+        return Entry(info.path, int(info.size or 0), info.mtime_ns)
+    return True if info.type == pafs.FileType.Directory else None
+
+
+def changed_since(filesystem: pafs.FileSystem, file: SourceFile) -> str | None:
+    """Say how a local file differs from when it was listed, or None; files elsewhere are not asked about again."""
+    if not is_local(filesystem):
+        return None
+    if _is_as_listed(file):
+        return None
+    info = filesystem.get_file_info(file.path)  # as it was listed: for paths, times and links of every kind
+    if info.type != pafs.FileType.File:
+        return "has vanished since its footer was read"
+    if info.size != file.size_bytes or info.mtime_ns != file.mtime_ns:
+        return "has changed since its footer was read"
+    return None
+
+
+def _is_as_listed(file: SourceFile) -> bool:
+    """Whether the system finds a local file with its size and time: a tenth of what Arrow takes to look at it."""
+    try:
+        found = os.stat(file.path)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(found.st_mode) and (found.st_size, found.st_mtime_ns) == (file.size_bytes, file.mtime_ns)

@@ -1,0 +1,281 @@
+"""Which files a source names: paths, URLs, directories and globs become a list of files, always in the same order."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow.fs as pafs
+
+from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.errors import ConfigurationError, SourceError
+from parquet_loader.filesystem import PathLike, is_local, resolve
+from parquet_loader.redact import shown, without_secrets
+from parquet_loader.source.files import Beside, Entry, Lister, SourceFile
+from parquet_loader.source.local import LocalLister
+from parquet_loader.source.names import (
+    common_folder,
+    glob_base,
+    glob_regex,
+    has_magic,
+    hive_pairs,
+    is_hidden,
+    is_hive_folder,
+    is_pattern,
+    kind_of,
+)
+from parquet_loader.source.splits import select_split
+from parquet_loader.table_formats import (
+    Table,
+    first_table,
+    format_of_marker,
+    local_table_at,
+    remote_markers,
+    tables_in,
+)
+
+Source: TypeAlias = PathLike | Sequence[PathLike]
+
+# Remote files whose names say nothing, among others that are named as Parquet: so many are asked for their first bytes.
+_MOST_ASKED = 256
+# Markers of tables above what was named that a store is asked for.
+_MOST_MARKERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of the files that a source names are read.
+
+    Attributes:
+        split: A split's name, ``"all"``, or None: everything, but files of different splits are refused.
+        ignore_table_format: Read the files of tables as if they were no tables.
+    """
+
+    split: str | None = None
+    ignore_table_format: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one entry of a source names.
+
+    Attributes:
+        name: How messages name the entry.
+        base: The directory below which its files lie.
+        is_directory: Whether it is a directory itself, no glob and no file.
+        files: Its files.
+        beside: What was listed beside them.
+        tables: Tables whose metadata was listed beside them, by their directory.
+    """
+
+    name: str
+    base: str
+    is_directory: bool
+    files: list[Entry]
+    beside: Beside
+    tables: dict[str, Table]
+
+
+def list_files(
+    source: Source,
+    filesystem: Any = None,
+    lister_of: Callable[[pafs.FileSystem], Lister] = lambda _: LocalLister(),
+    selection: Selection | None = None,
+) -> tuple[pafs.FileSystem, tuple[SourceFile, ...], Beside]:
+    """List the files that `source` names, and what is beside them, through what `lister_of` makes for their filesystem.
+
+    A directory is searched through all its levels. Names that begin with ``.`` or ``_`` are skipped. Files named
+    ``.parquet``, ``.parq`` or ``.pq`` are Parquet, files whose names say another format are ignored, and the first and
+    last bytes of the others decide. Files of a directory or glob come in the order of their paths; entries of a list
+    keep the order of the list. Directories named ``key=value`` become columns: of a directory those below it, of files,
+    globs and lists all from the outermost of those that lie directly above one another.
+
+    Raises:
+        SourceError: there are no files, a path does not exist or cannot be listed, a file is named twice, files belong
+            to a table of another format, or to different splits.
+        ConfigurationError: `source` is no path or sequence of paths, or its paths lie on different filesystems.
+    """
+    selection = selection or Selection()
+    entries = [source] if not isinstance(source, Sequence) or isinstance(source, str | bytes) else list(source)
+    if not entries:
+        raise SourceError("the source is an empty list: there is no file to read")
+    named: list[tuple[str, str]] = []
+    home: pafs.FileSystem | None = None
+    for entry in entries:
+        here, path = resolve(entry, filesystem)
+        if home is not None and not home.equals(here):
+            names = shown(str(entry)), shown(str(entries[0]))
+            raise ConfigurationError(f"{names[0]}: all paths of one source lie on one filesystem; {names[1]} does not")
+        home = here if home is None else home
+        named.append((path, shown(str(entry))))
+    assert home is not None
+    lister = lister_of(home)
+    markers: list[tuple[str, str]] = []
+    if not is_local(home) and not selection.ignore_table_format:
+        above = (marker for path, _ in named for marker in remote_markers(_listed(path)))
+        markers = list(dict.fromkeys(above))[:_MOST_MARKERS]
+
+    def worked(thing: tuple[str, str] | int) -> _Found | Table | None:
+        if isinstance(thing, int):
+            return _table_by_marker(lister, *markers[thing])
+        with _listing_errors(thing[1]):
+            return _expand(lister, *thing, is_remote=not is_local(home))
+
+    done = lister.each(worked, [*named, *range(len(markers))])
+    found = [one for one in done if isinstance(one, _Found)]
+    pairs = [(file, entry) for entry in found for file in entry.files]
+    partition_base = _partition_base(found)
+    files = [_source_file(file, entry.base if partition_base is None else partition_base) for file, entry in pairs]
+    if not selection.ignore_table_format:
+        tables = {one.root: one for one in done if isinstance(one, Table)}
+        tables |= {root: table for entry in found for root, table in entry.tables.items()}
+        with _listing_errors(named[0][1]):
+            _refuse_tables([file for file, _ in pairs], tables, is_local=is_local(home))
+    chosen = select_split(files, selection.split)
+    if len(chosen) < len(files):
+        kept = {id(file) for file in chosen}
+        pairs = [pair for pair, file in zip(pairs, files, strict=True) if id(file) in kept]
+    files = _each_once(chosen, pairs)
+    directories = tuple(base for entry in found for base in entry.beside.directories)
+    hidden = frozenset[str]().union(*(entry.beside.hidden for entry in found))
+    return home, tuple(files), Beside(directories, hidden)
+
+
+@contextmanager
+def _listing_errors(name: str) -> Iterator[None]:
+    """Say what could not be listed."""
+    try:
+        yield
+    except OSError as error:
+        if is_out_of_descriptors(error):
+            raise out_of_descriptors(f"{name}: cannot be listed", 1) from None
+        raise SourceError(f"{name}: cannot be listed: {without_secrets(str(error))}") from error
+
+
+def _listed(path: str) -> str:
+    return glob_base(path) if is_pattern(path) else path
+
+
+def _expand(lister: Lister, path: str, name: str, *, is_remote: bool) -> _Found:
+    seen = lister.look(path)
+    if isinstance(seen, Entry):
+        return _Found(name, posixpath.dirname(seen.path), False, [seen], Beside(), {})
+    if seen:
+        base, below = path, lister.below(path)
+        files = [entry for entry in below if _is_visible(entry.path, path)]
+        what = "the directory holds no Parquet files (names beginning with '.' or '_' are skipped)"
+    elif is_pattern(path):
+        base = glob_base(path)
+        if lister.look(base) is not True:
+            raise SourceError(f"{name}: matches nothing: the directory {shown(base)!r} does not exist")
+        matches = re.compile(glob_regex(path)).match
+        names_hidden = re.search(r"/[._]", path[len(base) :]) is not None
+        below = lister.matching(base, path)
+        files = [entry for entry in below if matches(entry.path) and (names_hidden or _is_visible(entry.path, base))]
+        what = "the pattern matches no Parquet file" if files else "the pattern matches no file"
+    else:
+        raise SourceError(f"{name}: no such file or directory")
+    parquet = sorted(_parquet_of(lister, name, files, is_remote=is_remote), key=lambda entry: entry.path)
+    if not parquet:
+        others = f"; it holds {posixpath.basename(files[0].path)!r}" if files else ""
+        raise SourceError(f"{name}: {what}{others}")
+    if not is_remote:  # whose metadata is looked for as it is needed
+        return _Found(name, base, bool(seen), parquet, Beside(), {})
+    hidden = frozenset(entry.path for entry in below if posixpath.basename(entry.path).startswith("_"))
+    tables = tables_in((entry.path for entry in below), base)
+    return _Found(name, base, bool(seen), parquet, Beside((base.rstrip("/"),), hidden), tables)
+
+
+def _parquet_of(lister: Lister, name: str, files: list[Entry], *, is_remote: bool) -> list[Entry]:
+    """Return the files that are Parquet; of those whose names do not tell, the first and last bytes do."""
+    named: list[Entry] = []
+    unknown: list[Entry] = []
+    for entry in files:
+        kind = kind_of(posixpath.basename(entry.path))
+        if kind != "other":
+            (named if kind == "parquet" else unknown).append(entry)
+    if is_remote and not named:  # their footers will tell
+        return [entry for entry in unknown if entry.size_bytes]
+    if is_remote and len(unknown) > _MOST_ASKED:
+        raise SourceError(
+            f"{name}: {len(unknown)} files beside {len(named)} Parquet files may be Parquet by their names, such as "
+            f"{shown(unknown[0].path)!r}; name those to read by a glob"
+        )
+    ends = lister.each(lister.ends, unknown) if unknown else []
+    return named + [entry for entry, found in zip(unknown, ends, strict=True) if has_magic(found)]
+
+
+def _is_visible(path: str, base: str) -> bool:
+    return not any(is_hidden(part) for part in _parts_below(path, base))
+
+
+def _parts_below(path: str, base: str) -> list[str]:
+    return path[len(base) :].strip("/").split("/")
+
+
+def _partition_base(found: Sequence[_Found]) -> str | None:
+    """Return the directory below which ``key=value`` is a column; None for the only directory of a source itself."""
+    if len(found) == 1 and found[0].is_directory:
+        return None
+    base = common_folder([entry.base for entry in found])
+    while is_hive_folder(posixpath.basename(base)):
+        base = posixpath.dirname(base)
+    return base
+
+
+def _source_file(entry: Entry, base: str) -> SourceFile:
+    partitions = hive_pairs(_parts_below(entry.path, base)[:-1])
+    return SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, partitions, entry.etag)
+
+
+def _table_by_marker(lister: Lister, root: str, name: str) -> Table | None:
+    path = f"{root}/{name}"
+    try:
+        if lister.look(path) is not True:
+            return None
+        if name == "metadata":
+            return tables_in((entry.path for entry in lister.below(path)), root).get(root)
+    except (SourceError, OSError):
+        return None  # who may read the files need not be one who may look beside them
+    return Table(format_of_marker(name), root)
+
+
+def _refuse_tables(files: Sequence[Entry], tables: dict[str, Table], *, is_local: bool) -> None:
+    table = first_table((file.path for file in files), local_table_at if is_local else tables.get)
+    if table is None and is_local:
+        linked = [file.real for file in files if file.real not in (None, file.path)]
+        table = first_table((path for path in linked if path is not None), local_table_at)
+    if table is not None:
+        raise SourceError(table.refuse_reading())
+
+
+def _each_once(files: Sequence[SourceFile], pairs: Sequence[tuple[Entry, _Found]]) -> list[SourceFile]:
+    """Return each file once, by a path without links if there is one.
+
+    Raises:
+        SourceError: two entries of a source name the same file, or it belongs to two partitions.
+    """
+    first: dict[object, int] = {}
+    for number, (entry, found) in enumerate(pairs):
+        at = first.setdefault(entry.identity, number)
+        if at == number:
+            continue
+        other, other_found = pairs[at]
+        if found is not other_found:
+            same = "" if entry.path == other.path else f", as {shown(other.path)} too"
+            raise SourceError(
+                f"{files[number].name}: the source names this file twice{same}; each row is delivered once"
+            )
+        if entry.is_linked == other.is_linked and files[at].partitions != files[number].partitions:
+            raise SourceError(
+                f"{files[number].name}: this is the same file as {files[at].name}, under another partition; "
+                "remove one of the two, for each row is delivered once"
+            )
+        if other.is_linked and not entry.is_linked:
+            first[entry.identity] = number
+    kept = set(first.values())
+    return [file for number, file in enumerate(files) if number in kept]

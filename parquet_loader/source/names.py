@@ -1,0 +1,110 @@
+"""What a file's name says: Parquet, another format, or nothing; hidden or not; patterns for names."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from typing import Literal
+from urllib.parse import unquote
+
+PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+# Suffixes of other formats, and of files that are not finished, not current, or not data.
+_OTHER = re.compile(
+    r"7z|arrow|avi|avro|bak|bib|bmp|bz2|c|cfg|ckpt|conf|cpp|crc|crdownload|css|csv|db|doc|docx|duckdb|ducklake|egg"
+    r"|feather|flac|gif|gitattributes|gitignore|go|h|h5|hdf5|htm|html|inprogress|ini|ipynb|java|jpeg|jpg|js|json"
+    r"|json5|jsonl|ldb|lease|lock|log|m4a|md|md5|mov|mp3|mp4|mpg|msgpack|ndjson|npy|npz|ogg|old|onnx|orc|orig"
+    r"|partial|pdf|pickle|pkl|png|pptx|proto|ps1|psv|pt|pth|py|pyc|rar|rst|rtf|safetensors|scala|sh|sha1|sha256|sql"
+    r"|sqlite|svg|swp|tab|tar|temp|tfrecord|tgz|tif|tiff|tmp|toml|ts|tsv|txt|wav|webm|webp|xls|xlsx|xml|yaml|yml"
+    r"|zip"
+)
+_COMPRESSIONS = frozenset(("br", "brotli", "bz2", "gz", "gzip", "lz4", "lzo", "snappy", "xz", "zst", "zstd"))
+_OTHER_NAMES = ("_$folder$", "._copying_", "~")
+
+
+def kind_of(name: str) -> Literal["parquet", "other", "unknown"]:
+    """Return what a file's name says of its format; its bytes have to decide about ``"unknown"``."""
+    name = name.lower()
+    if name.endswith(PARQUET_SUFFIXES):
+        return "parquet"
+    if name.endswith(_OTHER_NAMES):
+        return "other"
+    stem, dot, suffix = name.rpartition(".")
+    if dot and suffix in _COMPRESSIONS and "." in stem:
+        if stem.endswith(PARQUET_SUFFIXES):
+            return "unknown"
+        suffix = stem.rpartition(".")[2]
+    return "other" if dot and _OTHER.fullmatch(suffix) else "unknown"
+
+
+def is_hidden(name: str) -> bool:
+    """Whether the name of a file or directory hides it from readers."""
+    return name.startswith((".", "_"))
+
+
+def has_magic(ends: tuple[bytes, bytes]) -> bool:
+    """Whether the first or last four bytes of a file are those of Parquet; one of the two may be damaged."""
+    return any(end in (b"PAR1", b"PARE") for end in ends)
+
+
+def hive_pairs(folders: list[str]) -> tuple[tuple[str, str | None], ...]:
+    """Return the keys and values of the directories named ``key=value``."""
+    pairs: list[tuple[str, str | None]] = []
+    for folder in folders:
+        key, equals, value = folder.partition("=")
+        if equals and key:
+            text = unquote(value)
+            pairs.append((unquote(key), None if text == HIVE_NULL else text))
+    return tuple(pairs)
+
+
+def is_hive_folder(name: str) -> bool:
+    """Whether a directory's name is ``key=value``."""
+    return name.find("=") > 0
+
+
+def common_folder(folders: list[str]) -> str:
+    """Return the directory in which all of these directories lie, or which they are."""
+    parts = [folder.split("/") for folder in folders]
+    first, last = min(parts), max(parts)
+    count = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return "/".join(first[:count]) or ("/" if folders[0].startswith("/") else "")
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path holds characters of a glob."""
+    return any(character in path for character in "*?[")
+
+
+def glob_base(pattern: str) -> str:
+    """Return the directory below which all matches of a glob lie."""
+    first = min(pattern.find(c) for c in "*?[" if c in pattern)
+    head, slash, _ = pattern[:first].rpartition("/")
+    return head or slash
+
+
+def glob_regex(pattern: str) -> str:
+    """Translate a glob: ``*``, ``?`` and ``[]`` stay within a name, ``**`` spans directories.
+
+    A directory that matches means all below it.
+    """
+    *folders, last = pattern.split("/")
+    parts = ["(?:[^/]+/)*" if segment == "**" else name_regex(segment) + "/" for segment in folders]
+    return "".join(parts) + ("[^/]+" if last == "**" else name_regex(last)) + "(?:/.*)?$"
+
+
+def name_regex(segment: str) -> str:
+    """Translate the glob of one name; a bracket that is never closed stands for itself."""
+    out: list[str] = []
+    for piece in re.findall(r"\*+|\?|\[!?\]?[^\]]*\]|[^*?\[]+|\[", segment):
+        if piece.startswith("*"):
+            out.append("[^/]*")
+        elif piece == "?":
+            out.append("[^/]")
+        elif piece.startswith("[") and len(piece) > 1:
+            choice = fnmatch.translate(piece).removeprefix("(?s:").removesuffix(")\\Z").removesuffix(")\\z")
+            out.append(f"(?!/){choice}")
+        else:
+            out.append(re.escape(piece))
+    return "".join(out)

@@ -1,0 +1,112 @@
+"""Training, validation and test files told apart by name, by the rules of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+
+from parquet_loader.errors import SourceError, nearest
+from parquet_loader.redact import shown
+from parquet_loader.source.files import SourceFile
+from parquet_loader.source.names import common_folder
+
+ALL = "all"
+
+_KEYWORDS = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+    "eval": "test",
+    "evaluation": "test",
+}
+_KEYWORD = re.compile(rf"(?:^|[-._ 0-9])({'|'.join(_KEYWORDS)})(?=[-._ 0-9]|$)", re.IGNORECASE)
+# What the Hub calls a file of a split of any name: data/NAME-00000-of-00002.parquet
+_NUMBERED = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}.*")
+
+
+def select_split(files: Sequence[SourceFile], split: str | None) -> tuple[SourceFile, ...]:
+    """Return the files of a split.
+
+    Args:
+        files: All files of a source.
+        split: Name of a split; ``"all"`` for all files; None for all files, if they are of one split.
+
+    Raises:
+        SourceError: no file is of this split; or `split` is None, and files are of different splits.
+    """
+    if split == ALL or not files:
+        return tuple(files)
+    base = common_folder([posixpath.dirname(file.path) for file in files])
+    names = [_split_of(file.path, base) for file in files]
+    if split is None:
+        _refuse_mixture(files, names)
+        return tuple(files)
+    wanted = _canonical(split)
+    chosen = tuple(file for file, name in zip(files, names, strict=True) if name == wanted)
+    if chosen:
+        return chosen
+    if not any(names):
+        whole = next((_KEYWORDS[name.lower()] for name in reversed(base.split("/")) if name.lower() in _KEYWORDS), None)
+        if whole == wanted:
+            return tuple(files)
+        names = [whole]
+    there = sorted({name for name in names if name})
+    if not there:
+        raise SourceError(
+            f"{shown(base)}: split={split!r}: no name of a file or directory there names a split; "
+            "leave split out, or name the files"
+        )
+    raise SourceError(f"{shown(base)}: split={split!r}: no file there is of this split. {nearest(split, there)}")
+
+
+def _refuse_mixture(files: Sequence[SourceFile], names: Sequence[str | None]) -> None:
+    first = {name: file.name for file, name in reversed(list(zip(files, names, strict=True))) if _is_clear(name)}
+    if len(first) > 1:
+        found = ", ".join(f"{name!r} ({first[name]})" for name in sorted(first, key=str))
+        raise SourceError(
+            f"the source mixes the splits {found}; choose one with split={min(map(str, first), key=_rank)!r}, "
+            "or read all of them with split='all'"
+        )
+
+
+def _rank(name: str) -> tuple[bool, str]:
+    return "train" not in name, name
+
+
+def _is_clear(name: str | None) -> bool:
+    """Whether a name is that of a split, and not only of files that are numbered."""
+    return name is not None and _classes(name) != ""
+
+
+def _split_of(path: str, base: str) -> str | None:
+    """Return the split of a file: that of the outermost directory below `base` that names one, else the file's own."""
+    *folders, name = path[len(base) :].strip("/").split("/")
+    for folder in folders:
+        if found := _split_of_folder(folder):
+            return found
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered and posixpath.basename(posixpath.dirname(path)) == "data":
+        return _canonical(numbered[1])
+    return _classes(name) or None
+
+
+def _split_of_folder(folder: str) -> str | None:
+    key, equals, value = folder.partition("=")
+    if equals:
+        return _canonical(value) if key.lower() == "split" and value else None
+    return _classes(folder) or None
+
+
+def _classes(name: str) -> str:
+    """Return the split that a name has as a word of its own; several, joined, where it has several."""
+    return "+".join(sorted({_KEYWORDS[word.lower()] for word in _KEYWORD.findall(name)}))
+
+
+def _canonical(name: str) -> str:
+    return _KEYWORDS.get(name.lower(), name)

@@ -1,0 +1,220 @@
+"""Table formats whose directories hold rows that the table no longer has: recognised by names, nothing is opened.
+
+Delta, Iceberg and others keep deleted and replaced rows in Parquet files until these are cleaned up. Which files and
+rows count is written in the table's metadata, so the Parquet files alone give other rows than the table has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pyarrow.fs as pafs
+
+from parquet_loader.filesystem import is_local, look_up
+from parquet_loader.redact import shown
+
+
+@dataclass(frozen=True, slots=True)
+class TableFormat:
+    """A table format.
+
+    Attributes:
+        name: With its article, as a message says it.
+        export: Writes the table's own rows to a new directory; ``{root}`` stands for the table's directory.
+    """
+
+    name: str
+    export: str
+
+
+DELTA = TableFormat("a Delta table", "write_dataset(deltalake.DeltaTable('{root}').to_pyarrow_table(), ...)")
+ICEBERG = TableFormat("an Iceberg table", "write_dataset(catalog.load_table('database.table').scan().to_arrow(), ...)")
+HUDI = TableFormat("a Hudi table", "write_spark(spark.read.format('hudi').load('{root}'), ...)")
+PAIMON = TableFormat("a Paimon table", "write_spark(spark.read.format('paimon').load('{root}'), ...)")
+DUCKLAKE = TableFormat("a DuckLake table", "write_dataset(duckdb.sql('FROM lake.table').to_arrow_table(), ...)")
+HIVE = TableFormat("a transactional Hive table", "CREATE EXTERNAL TABLE ... STORED AS PARQUET AS SELECT in Hive")
+SPARK_SINK = TableFormat("the output of a Spark streaming query", "write_spark(spark.read.parquet('{root}'), ...)")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that was recognised.
+
+    Attributes:
+        format: Which kind of table.
+        root: Its directory, or a partition of it if nothing tells more.
+    """
+
+    format: TableFormat
+    root: str
+
+    def refuse_reading(self) -> str:
+        """Return the message that refuses to read its files."""
+        export = self.format.export.format(root=shown(self.root))
+        return (
+            f"{shown(self.root)}: this is {self.format.name}, whose files also hold rows that are deleted or replaced; "
+            f"export its rows with its own reader, such as {export}, or take every row of every file with "
+            "ReadOptions(ignore_table_format=True)"
+        )
+
+    def refuse_writing(self, path: str) -> str:
+        """Return the message that refuses to write to a directory."""
+        if self.root.startswith(path.rstrip("/") + "/"):
+            what = (
+                f"the directory holds {self.format.name} in {shown(self.root)!r}, next to which no other files belong"
+            )
+        elif self.root == path:
+            what = f"this is {self.format.name}, to which files written here would not belong"
+        else:
+            what = f"this lies within {self.format.name} in {shown(self.root)!r}, to which new files would not belong"
+        return f"{shown(path)}: {what}; write to another directory, or use the table's own writer"
+
+
+_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_ICEBERG_FILE = r"[^/]+\.metadata\.json(?:\.gz)?|version-hint\.text|snap-\d+-\d+-[0-9a-f-]{36}\.avro"
+_IN_ROOT = re.compile(
+    r"(?:^|(?<=/))(?:(?P<delta>_delta_log)/|(?P<spark>_spark_metadata)/|(?P<hudi>\.hoodie)/|"
+    r"(?P<hudi_partition>\.hoodie_partition_metadata)|"
+    rf"(?P<iceberg>metadata)/(?:{_ICEBERG_FILE})$|"
+    r"(?P<paimon_schema>schema)/schema-\d+$|(?P<paimon>(?:snapshot|manifest))/(?:snapshot|manifest)[^/]*$)"
+)
+"""Metadata below a table's directory; the match begins where that directory ends."""
+
+_FORMATS = {"delta": DELTA, "spark": SPARK_SINK, "hudi": HUDI, "hudi_partition": HUDI, "iceberg": ICEBERG}
+
+_BY_NAME = (
+    (HIVE, re.compile(r"(?:^|(?<=/))(?:(?:delete_)?delta_\d{7,}_\d{7,}(?:_\d{4})?|base_\d{7,}(?:_v\d+)?)/")),
+    (DUCKLAKE, re.compile(rf"(?:^|(?<=/))(?:[^/]+\.ducklake\.files/|ducklake-{_UUID}[^/]*\.parquet$)")),
+    (PAIMON, re.compile(rf"(?:^|(?<=/))bucket-(?:\d+|postpone)/(?:data|changelog)-{_UUID}-\d+\.[^/]*$")),
+    (HUDI, re.compile(rf"(?:^|(?<=/)){_UUID}(?:-\d+)?_\d+-\d+-\d+_\d{{14}}(?:\d{{3}})?\.parquet$")),
+    (ICEBERG, re.compile(rf"(?:^|(?<=/))\d{{5}}-\d+-{_UUID}(?:-\d{{5}})?(?:-deletes)?\.parquet$")),
+)
+"""Data files that a format's writers name as nobody else does; the match begins where the table's directory ends."""
+
+
+def tables_in(paths: Iterable[str], base: str) -> dict[str, Table]:
+    """Return the tables whose metadata is among the files below a directory, by their directory."""
+    start = len(base.rstrip("/")) + 1 if base else 0
+    found: dict[str, Table] = {}
+    of_paimon: tuple[set[str], set[str]] = set(), set()
+    for path in paths:
+        match = _IN_ROOT.search(path, start)
+        if match is None:
+            continue
+        root = path[: match.start()].rstrip("/") or path[: match.start()]
+        kind = str(match.lastgroup)
+        if kind in _FORMATS:
+            found.setdefault(root, Table(_FORMATS[kind], root))
+        else:
+            of_paimon[kind == "paimon"].add(root)
+    return found | {root: Table(PAIMON, root) for root in of_paimon[0] & of_paimon[1]}
+
+
+def table_named_by(path: str) -> Table | None:
+    """Return the table that a data file belongs to by its own name, or None where the name tells nothing."""
+    for format_, pattern in _BY_NAME:
+        match = pattern.search(path)
+        if match is not None:
+            root = path[: match.start()].rstrip("/") or "/"
+            return Table(format_, path[: match.end() - 1] if match[0].endswith(".ducklake.files/") else root)
+    return None
+
+
+def first_table(paths: Iterable[str], table_at: Callable[[str], Table | None]) -> Table | None:
+    """Return the table to which the first of the files belongs that belongs to one; None where none does.
+
+    Args:
+        paths: Data files.
+        table_at: Returns the table whose directory this is; asked once for each directory above a file.
+    """
+    known: set[str] = set()
+    for path in paths:
+        table: Table | None = None
+        folder = posixpath.dirname(path)
+        while table is None and folder not in known:
+            known.add(folder)
+            table = table_at(folder)
+            folder = posixpath.dirname(folder)
+        table = table or table_named_by(path)
+        if table is not None:
+            return table
+    return None
+
+
+def local_table_at(folder: str) -> Table | None:
+    """Return the table whose directory this local directory is, or None."""
+    if os.path.isdir(os.path.join(folder, ".hoodie")):
+        return Table(HUDI, folder)
+    for name, format_ in (("_delta_log", DELTA), ("_spark_metadata", SPARK_SINK)):
+        if _names_in(os.path.join(folder, name)):
+            return Table(format_, folder)
+    names = [f"metadata/{name}" for name in _names_in(os.path.join(folder, "metadata"))]
+    if os.path.isdir(os.path.join(folder, "schema")):
+        for name in ("schema", "snapshot", "manifest"):
+            names += [f"{name}/{inner}" for inner in _names_in(os.path.join(folder, name))]
+    found = tables_in(names, "")
+    return None if not found else Table(found[""].format, folder)
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+
+
+def remote_markers(path: str) -> list[tuple[str, str]]:
+    """Return which directories of metadata to ask a store for that its listing below a path does not show.
+
+    Few, since each costs a request: those of the table that a file, or a partition's directory, would belong to.
+
+    Returns:
+        Pairs of a table's directory and the name of the directory of metadata in it.
+    """
+    if path.startswith(("http://", "https://")):
+        return []  # which have no listings
+    root, below = posixpath.split(path)
+    is_inside = "=" in below or re.search(r"\.(?:parquet|parq|pq)\b", below.lower()) is not None
+    while "=" in posixpath.basename(root):
+        root = posixpath.dirname(root)
+        is_inside = True
+    markers = [(root, "_delta_log"), (root, "_spark_metadata")] if root and is_inside else []
+    if root and len(posixpath.basename(root)) == 2:  # a random prefix, as Delta's
+        markers.append((posixpath.dirname(root), "_delta_log"))
+    parts = path.split("/")
+    markers += [("/".join(parts[:at]), "metadata") for at, part in enumerate(parts) if part == "data" and at]
+    return [(root, name) for root, name in markers if root]
+
+
+def table_to_write_to(filesystem: pafs.FileSystem, path: str, found: Iterable[str]) -> Table | None:
+    """Return the table that files written to a directory would come to lie in, or None.
+
+    Args:
+        filesystem: Where the directory is.
+        path: The directory.
+        found: All files below it.
+
+    """
+    files = list(found)
+    tables = tables_in(files, path)
+    table = next(iter(tables.values()), None) or next(filter(None, map(table_named_by, files)), None)
+    if table is not None:
+        return table
+    if is_local(filesystem):
+        both = [os.path.join(path, "x"), os.path.join(os.path.realpath(path), "x")]
+        return first_table(both, local_table_at)
+    for root, name in remote_markers(f"{path}/x.parquet"):
+        with contextlib.suppress(OSError):  # a role that may write here need not see what is above
+            if name != "metadata" and look_up(filesystem, f"{root}/{name}").type == pafs.FileType.Directory:
+                return Table(format_of_marker(name), root)
+    return None
+
+
+def format_of_marker(name: str) -> TableFormat:
+    """Return the format that keeps its metadata in a directory of this name, as `remote_markers` gives it."""
+    return {"_delta_log": DELTA, "_spark_metadata": SPARK_SINK, "metadata": ICEBERG}[name]
