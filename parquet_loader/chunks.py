@@ -63,7 +63,7 @@ class Chunks:
         self._options = options
         self._columns_of = columns_of
         self._leaves_of: dict[int, Sequence[int]] = {}
-        self._bounds = Places[tuple[int, tuple[str, ...]], IntArray]()
+        self._checked = Places[tuple[int, tuple[str, ...]], None]()
         self._known = Places[tuple[int, tuple[str, ...]], Known]()
         self._pages = Places[tuple[int, tuple[str, ...]], dict[str, RawPages]]()
         self.cache: RowGroupCache | None = None
@@ -214,7 +214,7 @@ class Chunks:
         if self._snapshot.remote is not None and (copy is None or isinstance(copy, FromStore)):
             opened = self._streamed(row_group, columns, STREAMED_BYTES if copy is None else copy.held_bytes)
         else:
-            check_pages(copy or self._snapshot.files[file].path, self._chunk_bounds(row_group, columns))
+            self._check_pages(row_group, columns, copy)
         maps = self._options.memory_map and (isinstance(copy, str) or self._snapshot.remote is None)
         return pq.ParquetFile(
             opened or self._snapshot.files[file].path,
@@ -238,13 +238,28 @@ class Chunks:
         streamed = StreamedFile(fetch_into, file.size_bytes, chunks, most_bytes, request_bytes, check)
         return pa.PythonFile(streamed, mode="r")
 
-    def _chunk_bounds(self, row_group: int, columns: Sequence[str]) -> IntArray:
-        def find() -> IntArray:
-            footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
-            leaves = selected(paths_of(footer), columns)
-            return chunk_bounds(footer, int(self._snapshot.row_group_number[row_group]), leaves)
+    def _check_pages(self, row_group: int, columns: Sequence[str], copy: str | pa.Buffer | None) -> None:
+        """Check the page headers of columns before Arrow reads them; of a file that has not changed since, once.
 
-        return self._bounds.of((row_group, tuple(columns)), find, lambda _: bytes_kept(len(columns)))
+        Raises:
+            FalseClaimError: one claims more than its column chunk can hold.
+            SourceError: the file has vanished or changed since its footer was read.
+        """
+        if copy is not None:  # may be damaged, and is fetched again then
+            check_pages(copy, self._chunk_bounds(row_group, columns))
+            return
+        path = self._snapshot.files[int(self._snapshot.row_group_file[row_group])].path
+
+        def check() -> None:
+            check_pages(path, self._chunk_bounds(row_group, columns))
+
+        self.check_unchanged(row_group)
+        self._checked.of((row_group, tuple(columns)), check, lambda _: bytes_kept(len(columns)))
+
+    def _chunk_bounds(self, row_group: int, columns: Sequence[str]) -> IntArray:
+        footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
+        leaves = selected(paths_of(footer), columns)
+        return chunk_bounds(footer, int(self._snapshot.row_group_number[row_group]), leaves)
 
     @contextmanager
     def raw(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 from urllib.parse import urlparse
@@ -16,11 +16,14 @@ import pyarrow.parquet as pq
 from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError
 from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
+from parquet_loader.footers import paths_of
+from parquet_loader.page_headers import check_pages, chunk_bounds
 from parquet_loader.petastorm import codecs
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, RowGroupIndexerBase, SingleFieldIndexer
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField
 from parquet_loader.pieces import READ_ERRORS
+from parquet_loader.ranges import selected
 from parquet_loader.schema.infer import is_bytes
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Selection
@@ -151,7 +154,7 @@ class RowGroups:
         """
         needed = list(dict.fromkeys([*columns, *(self._filter.columns if self._filter is not None else ())]))
         from_file = self._from_file(row_group, needed)
-        with self._opened(row_group, pre_buffer=not is_local(self.snapshot.filesystem)) as opened:
+        with self._opened(row_group, from_file, pre_buffer=not is_local(self.snapshot.filesystem)) as opened:
             # A nested column is named by its leaves, of which a name alone stands for all.
             number = int(self.snapshot.row_group_number[row_group])
             table = opened.read_row_group(number, columns=from_file, use_threads=False)
@@ -178,7 +181,7 @@ class RowGroups:
             yield from (whole.slice(start, rows) for start in range(0, len(whole), rows))
             return
         number, found = int(self.snapshot.row_group_number[row_group]), 0
-        with self._opened(row_group, buffer_size=_STREAM_BYTES) as opened:
+        with self._opened(row_group, from_file, buffer_size=_STREAM_BYTES) as opened:
             for batch in opened.iter_batches(rows, row_groups=[number], columns=from_file, use_threads=False):
                 found += len(batch)
                 yield self._with_partitions(row_group, pa.table(batch), columns, len(batch))
@@ -189,11 +192,14 @@ class RowGroups:
         return [name for name in columns if name in own]
 
     @contextlib.contextmanager
-    def _opened(self, row_group: int, **options: Any) -> Iterator[pq.ParquetFile]:
+    def _opened(self, row_group: int, columns: Sequence[str], **options: Any) -> Iterator[pq.ParquetFile]:
         file = int(self.snapshot.row_group_file[row_group])
         source, footer = self.snapshot.files[file].path, self.snapshot.footers.get(file)
         options = {"pre_buffer": False, **options}
         try:
+            if is_local(self.snapshot.filesystem):
+                number, leaves = int(self.snapshot.row_group_number[row_group]), selected(paths_of(footer), columns)
+                check_pages(source, chunk_bounds(footer, number, leaves))
             with pq.ParquetFile(source, filesystem=self.snapshot.filesystem, metadata=footer, **options) as opened:
                 yield opened
         except ParquetLoaderError:

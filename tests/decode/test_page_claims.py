@@ -6,6 +6,7 @@ Each of these tests failed on commit 519114a for one case at least, but for thos
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, RemoteOptions, native
+from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, RemoteOptions, SourceError, native
 from parquet_loader.page_headers import FalseClaimError, FeedCheck, check_pages, chunk_bounds, page_header
+from parquet_loader.petastorm import make_batch_reader
 from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.streamed import StreamedFile
 from tests.support.mutated_pages import mutants, tables
@@ -283,4 +285,32 @@ def test_row_groups_of_a_store_that_come_in_parts_are_checked(tmp_path: Path, pe
     options = ReadOptions(remote=RemoteOptions(request_bytes=1024, gap_bytes=1))
     with pytest.raises(DataError, match="its column chunk has"):
         batches("a.parquet", filesystem=home, read_options=options)
+    assert peak() < 16 * 2**20
+
+
+def test_a_file_that_changes_after_its_headers_were_checked_is_said_to_have_changed(
+    tmp_path: Path, peak: Callable[[], int]
+) -> None:
+    path = tmp_path / "a.parquet"
+    file = written(path, TEXTS, "zstd", "1.0")
+    file.write(path)
+    options: dict[str, Any] = {"output_options": OutputOptions(format="numpy"), "memory_limit": "64MiB"}
+    with BatchedDataLoader(str(path), 64, **options) as loader:
+        assert sum(len(batch["n"]) for batch in loader) == ROWS
+        field_of_page(0, PAGE_BYTES, MOST)(file)
+        file.write(path)
+        os.utime(path, ns=(0, 0))
+        with pytest.raises(SourceError, match="changed"):
+            list(loader)
+    assert peak() < 16 * 2**20
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_petastorms_readers_refuse_a_false_claim(tmp_path: Path, peak: Callable[[], int]) -> None:
+    file = written(tmp_path / "a.parquet", TEXTS, "zstd", "1.0")
+    field_of_page(0, PAGE_BYTES, MOST)(file)
+    file.write(tmp_path / "a.parquet")
+    reader = make_batch_reader(f"file://{tmp_path}", num_epochs=1)
+    with reader, pytest.raises(DataError, match="its column chunk has"):
+        list(reader)
     assert peak() < 16 * 2**20
