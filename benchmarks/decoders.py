@@ -25,8 +25,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem
 
 from parquet_loader import native
+from parquet_loader.footers import read_footer
+from parquet_loader.source import SourceFile
 
 
 def measure(folder: Path, rounds: int, threads: int) -> dict[str, Any]:
@@ -49,10 +52,12 @@ def measure(folder: Path, rounds: int, threads: int) -> dict[str, Any]:
         with pq.ParquetFile(group[0], metadata=footers[group[0]], pre_buffer=False) as file:
             return int(file.read_row_group(group[1], use_threads=False).num_rows)
 
+    sources = {path: SourceFile(str(path), path.stat().st_size, None) for path in paths}
+    parsed = {path: read_footer(LocalFileSystem(), source).parsed for path, source in sources.items()}
     known = {
-        group[:2]: native.known_chunks(footers[group[0]], group[1], schema.names, schema)
+        group[:2]: native.known_chunks(footer, group[1], footer.schema.arrow.names, footer.schema.arrow)
         for group in groups
-        for schema in [footers[group[0]].schema.to_arrow_schema()]
+        for footer in [parsed[group[0]]]
     }
 
     def kernels(group: tuple[Path, int, int, int]) -> int:

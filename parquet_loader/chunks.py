@@ -15,7 +15,7 @@ from parquet_loader.cache import CacheStats, LocalCache, RowGroupCache, is_worth
 from parquet_loader.decode import Decoder
 from parquet_loader.errors import DataError, SourceError
 from parquet_loader.filesystem import is_local
-from parquet_loader.footers import paths_of, schema_of
+from parquet_loader.metadata import Metadata, MetadataError
 from parquet_loader.native import IS_BUILT, Known, NativeChunks, known_chunks
 from parquet_loader.options import ReadOptions, RemoteOptions
 from parquet_loader.page_headers import FeedCheck, check_pages, chunk_bounds
@@ -121,26 +121,25 @@ class Chunks:
         return None if footer is None else held_bytes(self.ranges(row_group, footer, self.remote.options))
 
     def ranges(
-        self, row_group: int, footer: pq.FileMetaData, options: RemoteOptions, columns: Sequence[str] | None = None
+        self, row_group: int, footer: Metadata, options: RemoteOptions, columns: Sequence[str] | None = None
     ) -> tuple[ByteRange, ...]:
         """Return the bytes of a row group that are to be fetched: of what is read of it, or of these columns.
 
         Raises:
-            DataError: the footer names bytes that the file does not have.
+            DataError: the footer is wrong about a column, or one is encrypted.
         """
-        file = self._snapshot.files[int(self._snapshot.row_group_file[row_group])]
         wanted = self.columns_read(row_group) if columns is None else columns
         try:
             return row_group_ranges(
                 footer,
                 int(self._snapshot.row_group_number[row_group]),
                 wanted,
-                file_bytes=file.size_bytes,
                 gap_bytes=int(options.gap_bytes),
                 request_bytes=int(options.request_bytes),
             )
-        except ValueError as error:
-            raise DataError(f"{self._snapshot.describe(row_group)}: {error}; the file is damaged") from error
+        except MetadataError as error:
+            where = self._snapshot.describe(row_group)
+            raise DataError(f"{where}, {error}; on_error='skip' leaves such row groups out") from error
 
     def fetch(self, row_group: int, columns: Sequence[str]) -> pa.Buffer | None:
         """Return these columns of a row group as they lie in the file, waiting for them; None where it is local."""
@@ -206,9 +205,13 @@ class Chunks:
             as_arrow: What `pyarrow.parquet.ParquetFile` takes about the types in which values arrive.
 
         Raises:
+            MetadataError: the footer is wrong about one of them.
             FalseClaimError: a page header claims more than its column chunk can hold; Arrow would allocate that much.
         """
-        file = int(self._snapshot.row_group_file[row_group])
+        file, number = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_number[row_group])
+        footer, described = self._snapshot.footers.get(file), self._snapshot.files[file]
+        for leaf in selected(footer.paths, columns):
+            footer.check(number, leaf)
         is_fetched = isinstance(copy, pa.Buffer)
         opened = pa.BufferReader(copy) if is_fetched else copy
         if self._snapshot.remote is not None and (copy is None or isinstance(copy, FromStore)):
@@ -217,9 +220,9 @@ class Chunks:
             self._check_pages(row_group, columns, copy)
         maps = self._options.memory_map and (isinstance(copy, str) or self._snapshot.remote is None)
         return pq.ParquetFile(
-            opened or self._snapshot.files[file].path,
+            opened or described.path,
             filesystem=self._snapshot.filesystem if opened is None else None,
-            metadata=self._snapshot.footers.get(file),
+            metadata=footer.arrow,
             pre_buffer=False,
             memory_map=maps,
             buffer_size=0 if is_fetched or maps else BUFFER_BYTES,
@@ -232,7 +235,7 @@ class Chunks:
         assert remote is not None
         file, footer = self._snapshot.files[number], self._snapshot.footers.get(number)
         self.ranges(row_group, footer, remote.options, columns)  # says what is wrong with them
-        chunks = chunk_ranges(footer, int(self._snapshot.row_group_number[row_group]), columns, file.size_bytes)
+        chunks = chunk_ranges(footer, int(self._snapshot.row_group_number[row_group]), columns)
         fetch_into, request_bytes = partial(remote.fetch_into, file), int(remote.options.request_bytes)
         check = FeedCheck(self._chunk_bounds(row_group, columns), file.size_bytes)
         streamed = StreamedFile(fetch_into, file.size_bytes, chunks, most_bytes, request_bytes, check)
@@ -258,7 +261,7 @@ class Chunks:
 
     def _chunk_bounds(self, row_group: int, columns: Sequence[str]) -> IntArray:
         footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
-        leaves = selected(paths_of(footer), columns)
+        leaves = selected(footer.paths, columns)
         return chunk_bounds(footer, int(self._snapshot.row_group_number[row_group]), leaves)
 
     @contextmanager
@@ -295,12 +298,13 @@ class Chunks:
     ) -> dict[str, RawPages]:
         def find() -> dict[str, RawPages]:
             footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
-            group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
-            schema, leaves = schema_of(footer), {path: number for number, path in enumerate(paths_of(footer))}
+            number = int(self._snapshot.row_group_number[row_group])
+            rows = int(self._snapshot.row_group_rows[row_group])
+            leaves = {path: leaf for leaf, path in enumerate(footer.paths)}
             found = dict[str, RawPages]()
             for name in names:
-                column = schema.column(leaves[name])
-                pages = raw_pages(file, group.column(leaves[name]), column, group.num_rows, types[name])
+                chunk = footer.check(number, leaves[name])
+                pages = raw_pages(file, chunk, footer.schema.leaves[leaves[name]], rows, types[name])
                 found |= {} if pages is None else {name: pages}
             self.check_unchanged(row_group)  # before anything of it is kept
             return found
@@ -340,11 +344,8 @@ class Chunks:
         """Return the bytes in the file of the columns that are read of a row group, or of these."""
         file = int(self._snapshot.row_group_file[row_group])
         footer = self._snapshot.footers.get(file)
-        group = footer.row_group(int(self._snapshot.row_group_number[row_group]))
-        leaves = self._leaves(file)
-        if columns is not None:
-            leaves = selected(paths_of(footer), columns)
-        return sum(group.column(leaf).total_compressed_size for leaf in leaves)
+        leaves = self._leaves(file) if columns is None else selected(footer.paths, columns)
+        return footer.stored_bytes(int(self._snapshot.row_group_number[row_group]), leaves)
 
     def column_chunks(self, row_groups: Iterable[int]) -> int:
         """Return how many column chunks reading these row groups touches."""
@@ -355,7 +356,7 @@ class Chunks:
         schema = int(self._snapshot.file_schema[file])
         if schema not in self._leaves_of:
             footer = self._snapshot.footers.get(file)
-            self._leaves_of[schema] = selected(paths_of(footer), self._columns_of[schema])
+            self._leaves_of[schema] = selected(footer.paths, self._columns_of[schema])
         return self._leaves_of[schema]
 
     def check_unchanged(self, row_group: int) -> None:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from parquet_loader.chunks import STREAMED_BYTES
 from parquet_loader.columns import number_type
 from parquet_loader.decode import read_name
 from parquet_loader.delivered import decoders_of, is_carrying
 from parquet_loader.errors import DataError, SourceError
-from parquet_loader.footers import paths_of
+from parquet_loader.metadata import Metadata
 from parquet_loader.options import ReadOptions
 from parquet_loader.read import Reader
 from parquet_loader.schema import Field, RaggedList, Scalar, Schema, Tensor
@@ -158,11 +157,10 @@ def _candidates(snapshot: Snapshot, items: Mapping[str, Scalar]) -> dict[str, _C
         if file != file_before:
             columns = {name: read_name(snapshot.schema_of(file), name) for name in found}
             file_before, leaves = file, _only_leaves(footer, columns)
-        described = footer.row_group(int(snapshot.row_group_number[group]))
-        rows = int(snapshot.row_group_rows[group])
+        number, rows = int(snapshot.row_group_number[group]), int(snapshot.row_group_rows[group])
         for name, before in list(found.items()):
             leaf = leaves[name]
-            now = None if leaf is None else _described(described.column(leaf), rows, items[name])
+            now = None if leaf is None else _described(footer, number, leaf, rows, items[name])
             if now is None or (before is not None and before[0] != now[0]):
                 del found[name]
             else:
@@ -175,22 +173,22 @@ def _candidates(snapshot: Snapshot, items: Mapping[str, Scalar]) -> dict[str, _C
     }
 
 
-def _described(chunk: pq.ColumnChunkMetaData, rows: int, item: Scalar) -> tuple[int, int] | None:
+def _described(footer: Metadata, row_group: int, leaf: int, rows: int, item: Scalar) -> tuple[int, int] | None:
     """Return how many values each row has, if all may have as many, and the bytes of the chunk.
 
     None where they cannot, or where there are nulls for which nothing stands.
     """
-    statistics = chunk.statistics if item.fill is None else None
-    has_nulls = statistics is not None and statistics.has_null_count and statistics.null_count > 0
-    if has_nulls or not chunk.num_values or chunk.num_values % rows:
+    chunk = footer.chunk(row_group, leaf)
+    has_nulls = item.fill is None and bool(footer.null_count(row_group, leaf))
+    if has_nulls or chunk.values <= 0 or chunk.values % rows:
         return None
-    return int(chunk.num_values // rows), int(chunk.total_compressed_size)
+    return chunk.values // rows, max(0, chunk.stored_bytes)
 
 
-def _only_leaves(footer: pq.FileMetaData, columns: Mapping[str, str]) -> dict[str, int | None]:
+def _only_leaves(footer: Metadata, columns: Mapping[str, str]) -> dict[str, int | None]:
     """Return the number of the leaf column below each of a file's columns; None where there is not just one."""
     below: dict[str, list[int]] = {column: [] for column in columns.values()}
-    for number, path in enumerate(paths_of(footer)):
+    for number, path in enumerate(footer.paths):
         for head in heads(path):
             if head in below and head != path:
                 below[head].append(number)

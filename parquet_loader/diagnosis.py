@@ -13,7 +13,7 @@ import pyarrow as pa
 from parquet_loader.advice import findings_of
 from parquet_loader.dataset import Dataset
 from parquet_loader.filesystem import is_local
-from parquet_loader.footers import paths_of, schema_of
+from parquet_loader.metadata import MetadataError
 from parquet_loader.mixing import Mixing
 from parquet_loader.native import PROBLEM, known_chunks
 from parquet_loader.native.chunks import is_known_type
@@ -106,21 +106,22 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
         footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.at_hand(file)
         if footer is None:
             continue
-        paths, schema, names = paths_of(footer), snapshot.schema_of(file), chunks.columns_read(row_group)
+        paths, schema, names = footer.paths, snapshot.schema_of(file), chunks.columns_read(row_group)
         types = {field.name: field.type for field in schema}
         known = set(known_chunks(footer, number, names, schema).names)
         leaves = selected(paths, names)
         leaves_read = max(leaves_read, len(leaves))
         for leaf in leaves:
-            chunk, path = footer.row_group(number).column(leaf), paths[leaf]
-            codec = str(chunk.compression).lower()
-            stored[codec] += chunk.total_compressed_size
-            encoded[codec] += chunk.total_uncompressed_size
+            try:
+                chunk, path = footer.check(number, leaf), paths[leaf]
+            except MetadataError:  # reading it says so
+                continue
+            codec, size = chunk.codec_name.lower(), chunk.encoded_bytes
+            stored[codec] += chunk.stored_bytes
+            encoded[codec] += size
             columns[codec].add(path)
-            start, size = int(chunk.data_page_offset), int(chunk.total_uncompressed_size)
             if size > largest.get(codec, (0,))[0]:
-                stop = start + int(chunk.total_compressed_size)
-                largest[codec] = (size, snapshot.files[file].path, start, stop)
+                largest[codec] = (size, snapshot.files[file].path, chunk.data_at, chunk.data_at + chunk.stored_bytes)
             if path not in types or not is_known_type(types[path]):
                 continue
             number_bytes += size
@@ -128,9 +129,8 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
             if options.verify_checksums or options.memory_map:
                 reason = "options"
             elif path not in known and codec in ("uncompressed", "snappy", "lz4"):
-                statistics = chunk.statistics if chunk.is_stats_set else None
-                nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
-                is_nullable = schema_of(footer).column(leaf).max_definition_level > 0
+                nulls = footer.null_count(number, leaf)
+                is_nullable = footer.schema.leaves[leaf].max_definition_level > 0
                 reason = ("no null counts" if nulls is None else "nulls") if is_nullable and nulls != 0 else "encoding"
             if reason:
                 slow[reason][path] = None

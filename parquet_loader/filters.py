@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.arrays import ValueProblem, coded_words
+from parquet_loader.bounds import guarantees
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.schema import METADATA_KEY, Category, Field, Group, Schema
 from parquet_loader.snapshot import Snapshot
@@ -186,8 +189,8 @@ class RowFilter:
         Returns:
             Their numbers in the file.
         """
-        info = snapshot.files[file]
-        schema = with_partitions(snapshot.schema_of(file), snapshot.partition_schema)
+        words = self._words_of[int(snapshot.file_schema[file])]
+        schema = with_partitions(_with_words(snapshot.schema_of(file), words), snapshot.partition_schema)
         schema = with_partitions(schema, pa.schema([(name, pa.uint64()) for name in self.virtual]))
         pads = _lazily("dataset")
         known = pads.scalar(True)
@@ -196,26 +199,29 @@ class RowFilter:
                 continue
             is_value = pc.field(name) == value if value.is_valid else pc.field(name).is_null()
             known = known & is_value
-        first = int(np.searchsorted(snapshot.row_group_file, file))
-        groups = set(range(int(np.searchsorted(snapshot.row_group_file, file, "right")) - first))
-        constant = [name for name in self.virtual if is_constant(name)]
-        if constant and positions is not None:
-            # A data set of one fragment for each row group: Arrow leaves out those whose known values admit no row.
-            parquet, fragments = pads.ParquetFileFormat(), []
-            values = [positions.constants(name, first, first + len(groups)).tolist() for name in constant]
-            for group in groups:
-                here = known
-                for name, value in zip(constant, values, strict=True):
-                    here = here & (pc.field(name) == pa.scalar(value[group], pa.uint64()))
-                fragments.append(parquet.make_fragment(str(group), snapshot.filesystem, here))
-            each = pads.FileSystemDataset(fragments, schema, parquet, snapshot.filesystem)
-            groups = {int(fragment.path) for fragment in each.get_fragments(self._expression)}
-        if not groups or not self.columns or self._words_of[int(snapshot.file_schema[file])]:
-            return groups
-        if not _may_prune(self._expression, [schema.field(name).type for name in self.columns]):
-            return groups
-        fragment = pads.ParquetFileFormat().make_fragment(info.path, snapshot.filesystem, known)
-        return groups & {group.id for group in fragment.subset(self._expression, schema=schema).row_groups}
+        first, stop = np.searchsorted(snapshot.row_group_file, [file, file + 1]).tolist()
+        numbers: list[int] = snapshot.row_group_number[first:stop].tolist()
+        guaranteed = [[known] for _ in numbers]
+        constant = [name for name in self.virtual if is_constant(name)] if positions is not None else []
+        for name in constant:
+            assert positions is not None
+            for parts, value in zip(guaranteed, positions.constants(name, first, stop).tolist(), strict=True):
+                parts.append(pc.field(name) == pa.scalar(value, pa.uint64()))
+        if not self.columns and not constant:
+            return set(numbers)
+        if _may_prune(self._expression, [schema.field(name).type for name in self.columns]):
+            footer, own = snapshot.footers.get(file), snapshot.schema_of(file)
+            names = [name for name in self.columns if name in own.names and name not in words]
+            for parts, number in zip(guaranteed, numbers, strict=True):
+                parts.extend(guarantees(footer, number, names, own))
+        # A data set of one fragment for each row group: Arrow leaves out those whose guarantees admit no row.
+        parquet = pads.ParquetFileFormat()
+        fragments = [
+            parquet.make_fragment(str(number), snapshot.filesystem, reduce(and_, parts))
+            for parts, number in zip(guaranteed, numbers, strict=True)
+        ]
+        each = pads.FileSystemDataset(fragments, schema, parquet, snapshot.filesystem)
+        return {int(fragment.path) for fragment in each.get_fragments(self._expression)}
 
 
 def categories_of(fields: Mapping[str, Field]) -> dict[str, Category]:

@@ -1,4 +1,4 @@
-"""Footers: read, checked, parsed, and kept within a limit; a digest of each, which tells a file from its rewrite."""
+"""Reads and parses footers, keeps them within a limit, and digests each, which tells a file from its rewrite."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import OpenFilesError, SourceError
+from parquet_loader.metadata import LENGTH_AND_MARK_BYTES, MARK, Metadata, MetadataError
+from parquet_loader.native import footer_numbers
 from parquet_loader.ranges import ByteRange, RangeFetcher
 from parquet_loader.redact import without_secrets
 from parquet_loader.remote.fetcher import Fetcher
@@ -27,15 +28,13 @@ from parquet_loader.source import SourceFile, changed_since
 from parquet_loader.trust import no_link
 from parquet_loader.types import Digests, IntArray
 
-# Measured: a parsed footer takes about 1.1 KB a column chunk, and a little for itself.
-_BYTES_PER_CHUNK = 1100
+# Measured: a footer that pyarrow parsed takes about 1.1 KB a column chunk, and its own bytes and numbers 0.3 KB.
+_BYTES_PER_CHUNK = 1400
 _BYTES_PER_FOOTER = 4096
 
 # What is read of a file's end at first, as Arrow does.
 _TAIL_BYTES = 64 * 1024
-# Behind the footer stand its length and the format's mark.
-_LENGTH_AND_MARK_BYTES = 8
-_MARK = b"PAR1"
+_ENCRYPTED_MARK = b"PARE"
 _PARSE_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
@@ -45,14 +44,12 @@ class Footer:
 
     Attributes:
         parsed: What it says.
-        raw: Its bytes, with its length and the format's mark.
         digest: 64 bits of a BLAKE2b digest of its bytes. They hold where each column chunk lies, how long it is, and as
             a rule its smallest and largest value, so that few files that differ in their data have the same one.
     """
 
-    parsed: pq.FileMetaData
+    parsed: Metadata
     digest: int
-    raw: bytes
 
 
 class StoredFooters:
@@ -117,7 +114,7 @@ class FooterCache:
         self.digests = np.zeros(len(files), np.uint64) if digests is None else digests
         self._lock = Lock()
         self._pid = os.getpid()
-        self._kept: OrderedDict[int, tuple[pq.FileMetaData, int]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[Metadata, int]] = OrderedDict()
         self._held_bytes = 0
         self._limit_bytes = 64 * 2**20
         self.largest_bytes = 0
@@ -150,7 +147,7 @@ class FooterCache:
             self._kept.clear()
             self._held_bytes = 0
 
-    def get(self, file: int, fetcher: RangeFetcher | None = None) -> pq.FileMetaData:
+    def get(self, file: int, fetcher: RangeFetcher | None = None) -> Metadata:
         """Return a file's footer, reading it if it is not kept; by `fetcher`, where the file is not local.
 
         Raises:
@@ -161,12 +158,12 @@ class FooterCache:
             return kept
         return self._keep(file, read_footer(self._filesystem, self._files[file], fetcher or self.remote))
 
-    async def fetched(self, file: int, fetcher: Fetcher) -> pq.FileMetaData:
+    async def fetched(self, file: int, fetcher: Fetcher) -> Metadata:
         """Return the same on the event loop of a fetcher, asked for once by all who want it. Raises as `get`."""
         kept = self.at_hand(file)
         return kept if kept is not None else await fetcher.once((self, file), partial(self._fetched, file, fetcher))
 
-    async def _fetched(self, file: int, fetcher: Fetcher) -> pq.FileMetaData:
+    async def _fetched(self, file: int, fetcher: Fetcher) -> Metadata:
         described = self._files[file]
         if described.size_bytes == 0:
             raise _empty(described)
@@ -176,7 +173,7 @@ class FooterCache:
         raw = tail[-rest.size :] if whole else await _fetched(fetcher, described, rest)
         return self._keep(file, _checked(raw, described))
 
-    def at_hand(self, file: int) -> pq.FileMetaData | None:
+    def at_hand(self, file: int) -> Metadata | None:
         """Return a footer that is kept in memory, or on the local disk as it was read before."""
         kept = self._peek(file)
         if kept is not None or self.stored is None or not self.digests[file]:
@@ -189,7 +186,7 @@ class FooterCache:
             return None
         return self._keep(file, _checked(raw, self._files[file]), is_new=False)
 
-    def _peek(self, file: int) -> pq.FileMetaData | None:
+    def _peek(self, file: int) -> Metadata | None:
         if self._pid != os.getpid():
             self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
         with self._lock:
@@ -199,12 +196,12 @@ class FooterCache:
             self._kept.move_to_end(file)
             return kept[0]
 
-    def _keep(self, file: int, read: Footer, *, is_new: bool = True) -> pq.FileMetaData:
+    def _keep(self, file: int, read: Footer, *, is_new: bool = True) -> Metadata:
         if self.digests[file] not in (0, read.digest):
             raise SourceError(f"{self._files[file].name}: the file has changed since its footer was read first")
         self.digests[file] = read.digest
         if is_new and self.record is not None:
-            self.record(file, read.raw)
+            self.record(file, read.parsed.raw)
         footer = read.parsed
         size = _BYTES_PER_FOOTER + footer.num_row_groups * footer.num_columns * _BYTES_PER_CHUNK
         with self._lock:
@@ -245,13 +242,11 @@ def read_footer(filesystem: pafs.FileSystem, file: SourceFile, fetcher: RangeFet
         raise _empty(file)
     try:
         raw = _footer_bytes(filesystem, file.path) if fetcher is None else _fetched_footer(fetcher, file)
-        if raw is None:  # what is no footer Arrow finds out itself, with the whole file before it
-            pq.read_metadata(file.path, filesystem=filesystem)
     except FileNotFoundError as error:
         raise SourceError(f"{file.name}: the file has vanished since it was listed") from error
     except _PARSE_ERRORS as error:
         raise _unreadable(file, error) from error
-    footer = _checked(raw or b"", file)
+    footer = _checked(raw, file)
     changed = changed_since(filesystem, file)
     if changed:
         raise SourceError(f"{file.name}: the file {changed.replace('its footer was read', 'it was listed')}")
@@ -261,34 +256,13 @@ def read_footer(filesystem: pafs.FileSystem, file: SourceFile, fetcher: RangeFet
 def _checked(raw: bytes, file: SourceFile) -> Footer:
     """Parse a footer, and check that it does not contradict itself."""
     try:
-        footer = _parsed(raw)
-        counts = [_checked_rows(footer, number) for number in range(footer.num_row_groups)]
+        return Footer(Metadata(raw, file.size_bytes, footer_numbers), _digest(raw))
     except _PARSE_ERRORS as error:
         raise _unreadable(file, error) from error
-    if sum(counts) != footer.num_rows:
-        raise SourceError(
-            f"{file.name}: the footer contradicts itself: {footer.num_rows} rows in all, {sum(counts)} in row groups"
-        )
-    return Footer(footer, _digest(raw), raw)
 
 
 def _digest(raw: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little") or 1
-
-
-def schema_of(footer: pq.FileMetaData) -> pq.ParquetSchema:
-    """Return a footer's schema, made anew: the footer would keep the one of its attribute ``schema``.
-
-    Either knows the other then, and a footer that was let go of stays until the garbage collector comes by: beside
-    torch, whose import it counts against what follows, not before ten thousand files are open.
-    """
-    return pq.ParquetSchema(footer)
-
-
-def paths_of(footer: pq.FileMetaData) -> list[str]:
-    """Return the paths of a file's leaf columns, in their order."""
-    schema = schema_of(footer)
-    return [schema.column(number).path for number in range(footer.num_columns)]
 
 
 def same_content(one: SourceFile, other: SourceFile) -> bool:
@@ -311,22 +285,32 @@ def _unreadable(file: SourceFile, error: Exception) -> SourceError | OpenFilesEr
     return SourceError(f"{file.name}: not a readable Parquet file of {file.size_bytes} bytes: {reason}")
 
 
-def _footer_bytes(filesystem: pafs.FileSystem, path: str) -> bytes | None:
-    """Return a file's footer with its length and mark behind it, or None where the file's end is not that of one."""
+def _footer_bytes(filesystem: pafs.FileSystem, path: str) -> bytes:
+    """Return a file's footer with its length and mark behind it. Raises MetadataError: the file's end is not of one."""
     with filesystem.open_input_file(path) as opened:
         size = opened.size()
         tail: bytes = opened.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
-        whole = _footer_length(tail)
-        if whole is None or whole > size:
-            return None
+        whole = _footer_length(tail, size)
         return tail[-whole:] if whole <= len(tail) else opened.read_at(whole, size - whole)
 
 
-def _footer_length(tail: bytes) -> int | None:
-    """Return the bytes of a footer with its length and mark, told by the file's end; None where there is no mark."""
-    if len(tail) < _LENGTH_AND_MARK_BYTES or tail[-4:] != _MARK:
-        return None
-    return int.from_bytes(tail[-_LENGTH_AND_MARK_BYTES:-4], "little") + _LENGTH_AND_MARK_BYTES
+def _footer_length(tail: bytes, file_bytes: int) -> int:
+    """Return the bytes of a footer with its length and mark, told by the end of its file.
+
+    Raises:
+        MetadataError: the file does not end like one.
+    """
+    mark = tail[-len(MARK) :]
+    if mark == _ENCRYPTED_MARK:
+        raise MetadataError("its footer is encrypted, which this library does not read; decrypt the file first")
+    if len(tail) < LENGTH_AND_MARK_BYTES or mark != MARK:
+        raise MetadataError(
+            f"it does not end with {MARK.decode()}, the magic bytes of Parquet: it is cut off, or no Parquet file"
+        )
+    length = int.from_bytes(tail[-LENGTH_AND_MARK_BYTES : -len(MARK)], "little") + LENGTH_AND_MARK_BYTES
+    if length > file_bytes:
+        raise MetadataError(f"its footer is said to take {length} bytes; it is cut off, or damaged")
+    return length
 
 
 def _tail_of(file: SourceFile) -> ByteRange:
@@ -335,15 +319,10 @@ def _tail_of(file: SourceFile) -> ByteRange:
 
 def _footer_range(tail: bytes, file: SourceFile) -> ByteRange:
     """Return where a footer lies with its length and mark. Raises SourceError: the file's end is not that of one."""
-    whole = _footer_length(tail)
-    if whole is None:
-        try:
-            _parsed(tail)
-        except _PARSE_ERRORS as error:
-            raise _unreadable(file, error) from error
-    if whole is None or whole > file.size_bytes:
-        raise _unreadable(file, ValueError(f"its footer is said to take {whole} bytes"))
-    return ByteRange(file.size_bytes - whole, file.size_bytes)
+    try:
+        return ByteRange(file.size_bytes - _footer_length(tail, file.size_bytes), file.size_bytes)
+    except MetadataError as error:
+        raise _unreadable(file, error) from error
 
 
 def _fetched_footer(fetcher: RangeFetcher, file: SourceFile) -> bytes:
@@ -360,18 +339,3 @@ async def _fetched(fetcher: Fetcher, file: SourceFile, span: ByteRange) -> bytes
     place = np.empty(span.size, np.uint8)
     await fetcher.read_all(file, [span], [place])
     return place.tobytes()
-
-
-def _parsed(raw: bytes) -> pq.FileMetaData:
-    return pq.read_metadata(pa.BufferReader(raw))
-
-
-def _checked_rows(footer: pq.FileMetaData, number: int) -> int:
-    """Return the rows of a row group, after a look at a column that has one value a row."""
-    group = footer.row_group(number)
-    schema = schema_of(footer)
-    flat = next((i for i in range(footer.num_columns) if not schema.column(i).max_repetition_level), None)
-    values = group.num_rows if flat is None else group.column(flat).num_values
-    if group.num_rows < 0 or values != group.num_rows:
-        raise ValueError(f"row group {number} claims {group.num_rows} rows, and a column of {values} values")
-    return int(group.num_rows)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from parquet_loader.decode import parts_of, read_name, type_at
-from parquet_loader.footers import paths_of, schema_of
+from parquet_loader.metadata import Metadata
 from parquet_loader.schema import Field, Schema
 from parquet_loader.schema.infer import heads
 from parquet_loader.schema.nulls import refuses_nulls, source_of, with_nulls
@@ -57,21 +56,19 @@ def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, Nu
         number = int(snapshot.file_schema[file])
         if number not in leaves:
             leaves[number] = {name: _leaves(snapshot, number, footer, name, field) for name, field in schema.items()}
-        described = schema_of(footer)
         for group in groups.tolist():
-            metadata = footer.row_group(int(snapshot.row_group_number[group]))
-            rows += metadata.num_rows
+            rows += int(snapshot.row_group_rows[group])
             for name, known in nulls.items():
                 if known is not None:
-                    found = _nulls_of(metadata, described, leaves[number][name])
+                    found = _nulls_of(footer, int(snapshot.row_group_number[group]), leaves[number][name])
                     nulls[name] = None if found is None else known + found
                     chunks += 1
     return {name: NullCount(known if rows else None, rows) for name, known in nulls.items()}
 
 
-def _leaves(snapshot: Snapshot, number: int, footer: pq.FileMetaData, name: str, field: Field) -> list[int] | None:
+def _leaves(snapshot: Snapshot, number: int, footer: Metadata, name: str, field: Field) -> list[int] | None:
     """Return the numbers of a field's leaf columns; None if a column comes from directory names."""
-    schema, paths, found = snapshot.schemas[number], paths_of(footer), list[int]()
+    schema, paths, found = snapshot.schemas[number], footer.paths, list[int]()
     for part_name, part in parts_of(name, field):
         names = (part_name, *part.aliases)
         source = next((n for n in names if type_at(schema, n) is not None), None)
@@ -82,20 +79,18 @@ def _leaves(snapshot: Snapshot, number: int, footer: pq.FileMetaData, name: str,
     return found
 
 
-def _nulls_of(group: pq.RowGroupMetaData, schema: pq.ParquetSchema, leaves: list[int] | None) -> int | None:
+def _nulls_of(footer: Metadata, row_group: int, leaves: list[int] | None) -> int | None:
     if leaves is None:
         return None
     total = 0
     for leaf in leaves:
-        column = schema.column(leaf)
+        column = footer.schema.leaves[leaf]
         if not column.max_definition_level:
             continue
-        statistics = group.column(leaf).statistics
-        if statistics is None or not statistics.has_null_count:
+        nulls = footer.null_count(row_group, leaf)
+        if nulls is None or (nulls and column.max_repetition_level):
             return None
-        if statistics.null_count and column.max_repetition_level:
-            return None
-        total += statistics.null_count
+        total += nulls
     return total
 
 

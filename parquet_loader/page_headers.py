@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from parquet_loader import native
-from parquet_loader.native import FalseClaim, first_byte
+from parquet_loader.metadata import Metadata
+from parquet_loader.native import FalseClaim
 from parquet_loader.types import IntArray
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
@@ -95,18 +95,21 @@ class ChunkBounds(NamedTuple):
     largest_bytes: int
 
 
-def chunk_bounds(footer: pq.FileMetaData, row_group: int, leaves: Iterable[int]) -> IntArray:
-    """Return the `ChunkBounds` of leaf columns of a row group as int64 ``[leaves, 6]``."""
-    group, schema, lines = footer.row_group(row_group), pq.ParquetSchema(footer), list[ChunkBounds]()
+def chunk_bounds(footer: Metadata, row_group: int, leaves: Iterable[int]) -> IntArray:
+    """Return the `ChunkBounds` of leaf columns of a row group as int64 ``[leaves, 6]``.
+
+    Raises:
+        MetadataError: the footer is wrong about one of them.
+    """
+    lines = list[ChunkBounds]()
     for leaf in leaves:
-        chunk = group.column(leaf)
-        type_, compressed = chunk.physical_type, int(chunk.total_compressed_size)
-        entry_bytes = schema.column(leaf).length if type_ == "FIXED_LEN_BYTE_ARRAY" else _ENTRY_BYTES.get(type_, 1)
-        largest = max(_SMALL_PAGE_BYTES, int(chunk.total_uncompressed_size))
-        first = first_byte(chunk)
-        end = min(first + compressed, 2**62)
-        expansion = _EXPANSION.get(chunk.compression, 0)
-        lines.append(ChunkBounds(first, end, chunk.num_values, max(entry_bytes, 1), expansion, largest))
+        chunk, column = footer.check(row_group, leaf), footer.schema.leaves[leaf]
+        type_ = column.physical_type
+        entry_bytes = column.length if type_ == "FIXED_LEN_BYTE_ARRAY" else _ENTRY_BYTES.get(type_, 1)
+        largest = max(_SMALL_PAGE_BYTES, chunk.encoded_bytes)
+        end = min(chunk.start + chunk.stored_bytes, 2**62)
+        expansion = _EXPANSION.get(chunk.codec_name, 0)
+        lines.append(ChunkBounds(chunk.start, end, chunk.values, max(entry_bytes, 1), expansion, largest))
     return np.array(lines, np.int64).reshape(-1, 6)
 
 

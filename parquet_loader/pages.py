@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from parquet_loader.metadata import Chunk, Leaf
 from parquet_loader.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, page_header
 from parquet_loader.types import IntArray
 
@@ -218,14 +218,12 @@ class RawColumn:
         return pa.Array.from_buffers(type_, rows, [None, buffer], null_count=0)
 
 
-def raw_pages(
-    file: RawFile, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, rows: int, type_: pa.DataType
-) -> RawPages | None:
+def raw_pages(file: RawFile, chunk: Chunk, column: Leaf, rows: int, type_: pa.DataType) -> RawPages | None:
     """Return the pages of a column chunk, or None if they are not all plain.
 
     Args:
         file: Where it lies.
-        chunk, column: What the footer says.
+        chunk, column: What the footer says, checked.
         rows: Rows of the row group.
         type_: Raw Arrow type in which Arrow would deliver it.
     """
@@ -233,18 +231,15 @@ def raw_pages(
     if (
         column.max_definition_level
         or column.max_repetition_level
-        or _PHYSICAL.get(chunk.physical_type) not in (0, width)
-        or (chunk.physical_type == "FIXED_LEN_BYTE_ARRAY") != pa.types.is_fixed_size_binary(type_)
-        or (chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" and column.length != width)
-        or chunk.compression != "UNCOMPRESSED"
-        or chunk.has_dictionary_page
-        or "PLAIN" not in chunk.encodings
-        or chunk.file_path
-        or chunk.num_values != rows
+        or _PHYSICAL.get(column.physical_type) not in (0, width)
+        or (column.physical_type == "FIXED_LEN_BYTE_ARRAY") != pa.types.is_fixed_size_binary(type_)
+        or (column.physical_type == "FIXED_LEN_BYTE_ARRAY" and column.length != width)
+        or chunk.codec_name != "UNCOMPRESSED"
+        or chunk.dictionary_at >= 0
+        or "PLAIN" not in chunk.encoding_names
     ):
         return None
-    start = int(chunk.data_page_offset)
-    pages = _plain_pages(file.look, start, start + int(chunk.total_compressed_size), rows, width)
+    pages = _plain_pages(file.look, chunk.start, chunk.start + chunk.stored_bytes, rows, width)
     return None if pages is None else RawPages(width, *pages)
 
 

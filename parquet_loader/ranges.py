@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from parquet_loader.metadata import Metadata, MetadataError
 from parquet_loader.source import SourceFile
 
 # Arrow reads so far behind a column chunk: old versions of parquet-cpp left the header of its dictionary page out of
@@ -49,40 +49,33 @@ class RangeFetcher(Protocol):
 def selected(paths: Sequence[str], names: Iterable[str]) -> list[int]:
     """Return which leaf columns the Parquet reader takes for these names; a struct's name stands for all its leaves."""
     exact = {*names}
-    below = tuple(f"{name}." for name in exact)
-    return [number for number, path in enumerate(paths) if path in exact or path.startswith(below)]
+
+    def is_selected(path: str) -> bool:
+        return path in exact or any(path[:at] in exact for at, sign in enumerate(path) if sign == ".")
+
+    return [number for number, path in enumerate(paths) if is_selected(path)]
 
 
-def chunk_ranges(
-    footer: pq.FileMetaData, row_group: int, columns: Iterable[str] | None, file_bytes: int
-) -> list[ByteRange]:
+def chunk_ranges(footer: Metadata, row_group: int, columns: Iterable[str] | None) -> list[ByteRange]:
     """Return the bytes of a row group's column chunks, in the order of the file's columns.
 
     Args:
         footer: The file's.
         row_group: Its number in the file.
         columns: Names to read, as the Parquet reader takes them; None: all.
-        file_bytes: The file's size.
 
     Raises:
-        ValueError: the footer names bytes that the file does not have.
+        MetadataError: a column cannot be read; see `Metadata.check`.
     """
-    group = footer.row_group(row_group)
-    chunks = [group.column(number) for number in range(group.num_columns)]
-    if columns is not None:
-        chunks = [chunks[number] for number in selected([chunk.path_in_schema for chunk in chunks], columns)]
     found: list[ByteRange] = []
-    for chunk in chunks:
-        start = chunk.data_page_offset
-        if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
-            start = chunk.dictionary_page_offset
-        stop = start + chunk.total_compressed_size
-        if not 0 <= start <= stop <= file_bytes:
-            raise ValueError(
-                f"column {chunk.path_in_schema!r} of row group {row_group} is said to lie at bytes {start} to {stop} "
-                f"of {file_bytes}"
-            )
-        found.append(ByteRange(start, min(stop + _BEHIND_CHUNK_BYTES, file_bytes)))
+    for number in range(footer.num_columns) if columns is None else selected(footer.paths, columns):
+        try:
+            chunk = footer.check(row_group, number)
+        except MetadataError as error:
+            raise MetadataError(f"column {footer.paths[number]!r}: {error}") from error
+        found.append(
+            ByteRange(chunk.start, min(chunk.start + chunk.stored_bytes + _BEHIND_CHUNK_BYTES, footer.file_bytes))
+        )
     return found
 
 
@@ -107,18 +100,17 @@ def merge(ranges: Iterable[ByteRange], *, gap_bytes: int, request_bytes: int) ->
 
 
 def row_group_ranges(
-    footer: pq.FileMetaData,
+    footer: Metadata,
     row_group: int,
     columns: Iterable[str] | None,
     *,
-    file_bytes: int,
     gap_bytes: int,
     request_bytes: int,
 ) -> tuple[ByteRange, ...]:
     """Return the requests that a row group's columns take; arguments as in `chunk_ranges` and `merge`.
 
     Raises:
-        ValueError: the footer names bytes that the file does not have.
+        MetadataError: a column cannot be read; see `Metadata.check`.
     """
-    chunks = chunk_ranges(footer, row_group, columns, file_bytes)
+    chunks = chunk_ranges(footer, row_group, columns)
     return merge(chunks, gap_bytes=gap_bytes, request_bytes=request_bytes)

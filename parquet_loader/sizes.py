@@ -311,17 +311,13 @@ def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
 def _cursor_bytes(snapshot: Snapshot, row_group: int) -> int:
     """Estimate what an open cursor holds: for each column a read buffer, a page, and the dictionary, decompressed."""
     footer = snapshot.footers.get(int(snapshot.row_group_file[row_group]))
-    group = footer.row_group(int(snapshot.row_group_number[row_group]))
-    total = 0
-    for number in range(group.num_columns):
-        chunk = group.column(number)
-        encoded = chunk.total_uncompressed_size
+    total, rows = 0, max(int(snapshot.row_group_rows[row_group]), 1)
+    for number in range(footer.num_columns):
+        chunk = footer.chunk(int(snapshot.row_group_number[row_group]), number)
+        encoded = min(max(0, chunk.encoded_bytes), int(snapshot.row_group_bytes[row_group]))
         # Writers end pages at 20,000 rows or 1 MiB, whichever comes first; Arrow looks every 1,024 rows only.
-        rows = max(group.num_rows, 1)
         page = min(encoded, max(min(2**20, encoded * 20_000 // rows), encoded * 1024 // rows))
-        dictionary = 0
-        if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
-            dictionary = max(0, chunk.data_page_offset - chunk.dictionary_page_offset)
-        page *= 1 if chunk.compression == "UNCOMPRESSED" else 2  # as it was read, and decompressed
+        dictionary = chunk.data_at - chunk.start
+        page *= 1 if chunk.codec_name == "UNCOMPRESSED" else 2  # as it was read, and decompressed
         total += min(BUFFER_BYTES, encoded) + page + min(3 * dictionary // 2, 2**20)
     return total

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
-from parquet_loader.errors import SourceError
-from parquet_loader.footers import FooterCache, same_content, schema_of
+from parquet_loader.footers import FooterCache, same_content
+from parquet_loader.metadata import Metadata
 from parquet_loader.options import RemoteOptions
-from parquet_loader.parquet_schema import arrow_schema_of
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.listing import lister_for
 from parquet_loader.remote.store import RemoteStore, store_of
@@ -187,35 +185,27 @@ def _all_examined(
     footers.record = record
     earlier = np.full(len(files), -1, np.int64) if known is None else _take_over(known, files, footers)
 
-    schemas: dict[bytes, pa.Schema] = {}  # one of each: a parsed one of 40 columns takes 13 KB
-
     def examine(number: int) -> _Footers:
         if known is not None and earlier[number] >= 0:
             return _examined(known, int(earlier[number]))
-        return described(number, footers.get(number))
-
-    def described(number: int, footer: pq.FileMetaData) -> _Footers:
-        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-        rows, sizes = [g.num_rows for g in groups], [g.total_byte_size for g in groups]
-        try:
-            schema = arrow_schema_of(schema_of(footer))
-            schema = schemas.setdefault(schema.serialize().to_pybytes(), schema)
-        except (pa.ArrowException, ValueError) as error:
-            raise SourceError(f"{files[number].name}: the footer's schema cannot be read: {error}") from error
-        return _Footers(rows, sizes, schema)
+        return _described(footers.get(number))
 
     if fetcher is None:
         examined = _in_parallel(examine, len(files), num_threads or os.cpu_count() or 1)
     else:
 
         async def fetched(number: int) -> _Footers:
-            return described(number, await footers.fetched(number, fetcher))
+            return _described(await footers.fetched(number, fetcher))
 
         most = num_threads or fetcher.options.max_requests
         found = fetcher.run(side_by_side(fetched, np.flatnonzero(earlier < 0).tolist(), most))
         examined = [found[number] if number in found else examine(number) for number in range(len(files))]
     footers.record = None
     return footers, examined
+
+
+def _described(footer: Metadata) -> _Footers:
+    return _Footers(footer.row_group_rows.tolist(), footer.row_group_bytes.tolist(), footer.schema.arrow)
 
 
 def _in_parallel(work: Callable[[int], _Footers], count: int, threads: int) -> list[_Footers]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
+
+from parquet_loader.metadata import Metadata
 
 MAGIC = b"PAR1"
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
@@ -27,16 +30,38 @@ def join(body: bytes, footer: bytes) -> bytes:
     return body + footer + struct.pack("<I", len(footer)) + MAGIC
 
 
+def metadata_of(path: Path | str) -> Metadata:
+    """The footer of a local file, parsed as the library does."""
+    with open(path, "rb") as source:
+        return metadata_in(source.read())
+
+
+def metadata_in(data: bytes) -> Metadata:
+    """The footer of a file's bytes, parsed as the library does."""
+    return Metadata(data[-8 - len(split(data)[1]) :], len(data))
+
+
 def rewrite_footer(file: str, change: Callable[[ThriftStruct], None]) -> None:
     """Apply `change` to the decoded `FileMetaData` of a file, in place."""
     with open(file, "rb") as source:
         body, footer = split(source.read())
-    decoded, end = _read_struct(footer, 0)
-    assert end == len(footer)
-    assert _write_struct(decoded) == footer
+    decoded = decode(footer)
     change(decoded)
     with open(file, "wb") as target:
-        target.write(join(body, _write_struct(decoded)))
+        target.write(join(body, encode(decoded)))
+
+
+def decode(footer: bytes) -> ThriftStruct:
+    """A footer's `FileMetaData`."""
+    decoded, end = _read_struct(footer, 0)
+    assert end == len(footer)
+    assert encode(decoded) == footer
+    return decoded
+
+
+def encode(decoded: ThriftStruct) -> bytes:
+    """The footer of a `FileMetaData`."""
+    return _write_struct(decoded)
 
 
 def row_group(footer: ThriftStruct, number: int) -> ThriftStruct:

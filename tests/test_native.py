@@ -30,6 +30,7 @@ from parquet_loader.native import (
 )
 from parquet_loader.native.build import build
 from parquet_loader.native.library import KERNELS, NO_MEMORY, _load
+from tests.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
 
@@ -62,9 +63,8 @@ def values(type_: pa.DataType, rows: int, distinct: int, seed: int = 0) -> pa.Ar
 
 
 def known(path: Path, group: int = 0) -> Known:
-    footer = pq.read_metadata(path)
-    schema = footer.schema.to_arrow_schema()
-    return known_chunks(footer, group, schema.names, schema)
+    footer = metadata_of(path)
+    return known_chunks(footer, group, footer.schema.arrow.names, footer.schema.arrow)
 
 
 def raw(array: pa.Array) -> bytes:

@@ -43,6 +43,7 @@ from parquet_loader.pages import (
     is_raw_type,
     raw_pages,
 )
+from tests.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not IS_POSSIBLE, reason="no os.preadv on this system")
 
@@ -50,10 +51,9 @@ TYPES = [pa.int32(), pa.uint32(), pa.int64(), pa.uint64(), pa.float32(), pa.floa
 
 
 def column_of(path: Path, file: RawFile, number: int = 0, group: int = 0) -> RawColumn | None:
-    footer = pq.read_metadata(path)
-    type_ = footer.schema.to_arrow_schema().field(number).type
-    chunk = footer.row_group(group).column(number)
-    pages = raw_pages(file, chunk, footer.schema.column(number), footer.row_group(group).num_rows, type_)
+    footer = metadata_of(path)
+    type_, rows = footer.schema.arrow.field(number).type, int(footer.row_group_rows[group])
+    pages = raw_pages(file, footer.check(group, number), footer.schema.leaves[number], rows, type_)
     return None if pages is None else RawColumn(file, pages)
 
 

@@ -7,7 +7,6 @@ import datetime as dt
 import io
 import math
 import threading
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -152,18 +151,13 @@ def test_whether_a_list_has_one_length_is_asked_of_its_own_column(
     snapshot, asked = open_snapshot(tmp_path), list[int]()
     footer = snapshot.footers.get(0)
 
-    class Footer:
-        def row_group(self, number: int) -> Any:
-            group = footer.row_group(number)
+    chunk = footer.chunk
 
-            def column(place: int) -> Any:
-                asked.append(place)
-                return group.column(place)
+    def asking(row_group: int, column: int) -> Any:
+        asked.append(column)
+        return chunk(row_group, column)
 
-            return types.SimpleNamespace(column=column)
-
-    monkeypatch.setattr(type(snapshot.footers), "get", lambda *_: Footer())
-    monkeypatch.setattr(constant_lists, "paths_of", lambda _: [f"{name}.list.element" for name in lists])
+    monkeypatch.setattr(footer, "chunk", asking)
     found = constant_lists._candidates(snapshot, {"c3": Scalar("float64", fill=math.nan)})
     assert found["c3"].length == 2
     assert asked == [3, 3, 3]

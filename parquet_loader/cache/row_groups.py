@@ -212,7 +212,7 @@ class RowGroupCache:
         size = self._snapshot.files[file].size_bytes
 
         def spans() -> tuple[Ranges, Ranges]:
-            chunks = chunk_ranges(self._snapshot.footers.get(file), number, columns, size)
+            chunks = chunk_ranges(self._snapshot.footers.get(file), number, columns)
             return sorted(chunks), merge(chunks, gap_bytes=self._gap_bytes, request_bytes=self._request_bytes)
 
         return Wanted(self._file_id(file), number, columns_id(columns), size, spans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -15,7 +15,7 @@ from parquet_loader.cli.type_names import type_text
 from parquet_loader.cli.version import kernels_line
 from parquet_loader.delivered import found_schema, is_carrying
 from parquet_loader.errors import ParquetLoaderError, SchemaError
-from parquet_loader.footers import paths_of
+from parquet_loader.metadata import Metadata
 from parquet_loader.native import PROBLEM
 from parquet_loader.schema import Schema
 from parquet_loader.schema.base import describe
@@ -189,7 +189,7 @@ def _columns(snapshot: Snapshot) -> list[dict[str, Any]]:
     for number in range(len(snapshot.files)):
         footer = snapshot.footers.get(number)
         first = 0
-        for name, type_, nullable, leaves in _leaves(snapshot.schema_of(number), paths_of(footer)):
+        for name, type_, nullable, leaves in _leaves(snapshot.schema_of(number), footer.paths):
             column = found.setdefault(
                 name,
                 {
@@ -216,21 +216,20 @@ def _columns(snapshot: Snapshot) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _add(column: dict[str, Any], footer: Any, group: int, leaf: int) -> None:
-    chunk = footer.row_group(group).column(leaf)
-    column["stored_bytes"] += chunk.total_compressed_size
-    column["encoded_bytes"] += chunk.total_uncompressed_size
-    codec = chunk.compression.lower()
+def _add(column: dict[str, Any], footer: Metadata, group: int, leaf: int) -> None:
+    chunk = footer.chunk(group, leaf)
+    column["stored_bytes"] += chunk.stored_bytes
+    column["encoded_bytes"] += chunk.encoded_bytes
+    codec = chunk.codec_name.lower()
     column["codecs"] += [codec] if codec not in column["codecs"] else []
     column["encodings"] += [
-        e for e in chunk.encodings if e not in column["encodings"] and e not in ("RLE", "BIT_PACKED")
+        e for e in chunk.encoding_names if e not in column["encodings"] and e not in ("RLE", "BIT_PACKED")
     ]
-    statistics = chunk.statistics if chunk.is_stats_set else None
-    nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
+    nulls = footer.null_count(group, leaf)
     column["nulls"] = None if nulls is None or column["nulls"] is None else column["nulls"] + nulls
 
 
-def _leaves(schema: pa.Schema, paths: list[str]) -> list[tuple[str, pa.DataType | None, bool, int]]:
+def _leaves(schema: pa.Schema, paths: Sequence[str]) -> list[tuple[str, pa.DataType | None, bool, int]]:
     """Return name, type, whether it may hold nulls, and number of leaves, of each column in a file's order."""
     columns = [column for field in schema for column in _flat(field, "", is_nullable=False)]
     if sum(leaves for _, _, _, leaves in columns) != len(paths):

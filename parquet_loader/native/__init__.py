@@ -11,9 +11,9 @@ from parquet_loader.native.chunks import (
     NativeChunks,
     NotDecodedError,
     check_pages,
-    first_byte,
     known_chunks,
 )
+from parquet_loader.native.footers import footer_numbers
 from parquet_loader.native.library import IS_BUILT, PROBLEM, kernels_remedy, warn_if_missing
 from parquet_loader.native.rows import join_columns, take_columns, take_ragged, take_rows
 
@@ -25,7 +25,7 @@ __all__ = [
     "NativeChunks",
     "NotDecodedError",
     "check_pages",
-    "first_byte",
+    "footer_numbers",
     "join_columns",
     "kernels_remedy",
     "known_chunks",

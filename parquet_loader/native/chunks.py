@@ -8,6 +8,7 @@ in it adds up exactly; if one does not, Arrow decodes the column chunk, or says 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from types import TracebackType
@@ -16,12 +17,11 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from parquet_loader.footers import paths_of, schema_of
+from parquet_loader.metadata import Chunk, Leaf, Metadata, MetadataError
 from parquet_loader.native.library import KERNELS, NO_MEMORY, SYSTEM
 
-_CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2}  # so pyarrow calls the raw kind; the older one it does not name
+_CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
 _CODED = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 _PHYSICAL = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
@@ -58,7 +58,7 @@ class Known(NamedTuple):
     lines: npt.NDArray[np.int64]
 
 
-def known_chunks(footer: pq.FileMetaData, row_group: int, names: Iterable[str], schema: pa.Schema) -> Known:
+def known_chunks(footer: Metadata, row_group: int, names: Iterable[str], schema: pa.Schema) -> Known:
     """Return those column chunks of a row group that the kernels can be expected to decode.
 
     Args:
@@ -67,60 +67,52 @@ def known_chunks(footer: pq.FileMetaData, row_group: int, names: Iterable[str], 
         names: Of the columns that are read.
         schema: The file's Arrow schema.
     """
-    paths, columns = paths_of(footer), schema_of(footer)
+    paths = footer.paths
     # A dot may stand for a struct's field, and which of two columns of one name is meant, Arrow has to say.
     is_clear = len(set(paths)) == len(paths)
     leaves = {path: number for number, path in enumerate(paths) if is_clear and "." not in path}
     types = {field.name: field.type for field in schema if is_known_type(field.type)}
-    group, known = footer.row_group(row_group), dict[str, tuple[int, ...]]()
+    known, rows = dict[str, tuple[int, ...]](), int(footer.row_group_rows[row_group])
     always_compressed = is_always_compressed(footer.created_by)
     for name in names:
         if name in leaves and name in types:
-            line = _line(types[name], group.column(leaves[name]), columns.column(leaves[name]), group.num_rows)
+            leaf = leaves[name]
+            try:
+                chunk = footer.check(row_group, leaf)
+            except MetadataError:  # said by whoever reads the column in another way
+                continue
+            has_nulls = footer.null_count(row_group, leaf) != 0
+            line = _line(types[name], chunk, footer.schema.leaves[leaf], rows, has_nulls=has_nulls)
             known |= {} if line is None else {name: (*line, int(always_compressed))}
     return Known(list(known), [types[name] for name in known], np.array([*known.values()], np.int64).reshape(-1, 10))
 
 
-def is_always_compressed(created_by: str | None) -> bool:
+def is_always_compressed(created_by: str) -> bool:
     """Whether pages of version 2 are compressed although their headers deny it: by parquet-cpp, before Arrow 3.
 
     Arrow decides the same way; see PARQUET-10353.
     """
-    return (created_by or "").lower().split(" ")[0] == "parquet-cpp"
+    return created_by.lower().split(" ")[0] == "parquet-cpp"
 
 
-def _line(
-    type_: pa.DataType, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, rows: int
-) -> tuple[int, ...] | None:
-    width, delivered = _PHYSICAL.get(chunk.physical_type, 0), type_.bit_width // 8
-    if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" and pa.types.is_fixed_size_binary(type_):
+def _line(type_: pa.DataType, chunk: Chunk, column: Leaf, rows: int, *, has_nulls: bool) -> tuple[int, ...] | None:
+    width, delivered = _PHYSICAL.get(column.physical_type, 0), type_.bit_width // 8
+    if column.physical_type == "FIXED_LEN_BYTE_ARRAY" and pa.types.is_fixed_size_binary(type_):
         width = column.length
-    is_narrowed = chunk.physical_type == "INT32" and pa.types.is_integer(type_) and delivered < width
-    codec, nullable = _CODECS.get(chunk.compression), column.max_definition_level
+    is_narrowed = column.physical_type == "INT32" and pa.types.is_integer(type_) and delivered < width
+    codec, nullable = _CODECS.get(chunk.codec_name), column.max_definition_level
     if (
         codec is None
         or (width != delivered and not is_narrowed)
         or column.max_repetition_level
         or nullable > 1
-        or chunk.num_values != rows
-        or chunk.file_path
-        or not _ENCODINGS.issuperset(encodings := chunk.encodings)
+        or (nullable and has_nulls)
+        or not _ENCODINGS.issuperset(encodings := chunk.encoding_names)
     ):
         return None
-    if nullable and not (chunk.is_stats_set and chunk.statistics.has_null_count and not chunk.statistics.null_count):
-        return None
-    first = first_byte(chunk)
-    end = first + int(chunk.total_compressed_size)
     plain, coded = "PLAIN" in encodings, not _CODED.isdisjoint(encodings)
-    return (first, end, rows, width, delivered, codec, int(nullable), int(plain), int(coded))
-
-
-def first_byte(chunk: pq.ColumnChunkMetaData) -> int:
-    """Return where a column chunk begins, as Arrow finds it."""
-    first = int(chunk.data_page_offset)
-    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < first:
-        first = int(chunk.dictionary_page_offset)
-    return first
+    end = chunk.start + chunk.stored_bytes
+    return (chunk.start, end, rows, width, delivered, codec, int(nullable), int(plain), int(coded))
 
 
 class FalseClaim(NamedTuple):
@@ -163,7 +155,7 @@ def check_pages(source: str | pa.Buffer, lines: npt.NDArray[np.int64]) -> FalseC
         at, size = source.address, source.size
         code = KERNELS.pages_check(-1, at, size, lines.ctypes.data, len(lines), report.ctypes.data)
     if code == SYSTEM:
-        raise OSError("the system could not read the file")
+        raise OSError(errno.EIO, "the system could not read the file")
     if code == NO_MEMORY:
         raise MemoryError
     return FalseClaim(*report.tolist()) if code else None
@@ -243,7 +235,7 @@ class NativeChunks:
         code = KERNELS.chunks_read(self._chunks, rows, None if places is None else places.ctypes.data)
         self._position += rows
         if code == SYSTEM:
-            raise OSError("the system could not read the file")
+            raise OSError(errno.EIO, "the system could not read the file")
         if code:
             raise NotDecodedError("the pages are not as the footer says")
 

@@ -858,3 +858,220 @@ void ragged_take(
     memcpy(out + places[i], in + begin, (size_t)(offsets[rows[i] + 1] - begin));
   }
 }
+
+/* ---- footers: what they say of each column chunk, as plain numbers ---- */
+
+/* In step with `parquet_loader/metadata.py`, which reads the same in Python. */
+enum { FILE_NUMBERS = 12, GROUP_NUMBERS = 3, CHUNK_NUMBERS = 18, MOST_NESTED = 32 };
+enum { KIND_I16 = 4, KIND_I32 = 5, KIND_I64 = 6, KIND_BINARY = 8, KIND_LIST = 9, KIND_STRUCT = 12 };
+enum { ELSEWHERE = 1, ENCRYPTED = 2 };
+
+typedef struct {
+  Thrift t;
+  const uint8_t *begin;
+  int64_t *file, *groups, *chunks;
+  int64_t group_capacity, chunk_capacity;
+} Footer;
+
+static int is_going(const Thrift *t) { return !t->is_short && !t->is_wrong; }
+
+/* The next field of a struct, or 0 behind the last one. */
+static int next_field(Thrift *t, int64_t *field, uint64_t *seen, int *kind) {
+  uint8_t head = thrift_byte(t);
+  if (head == 0 || !is_going(t)) return 0;
+  *field = head >> 4 ? *field + (head >> 4) : thrift_int(t);
+  *kind = head & 0x0F;
+  if (*field < INT16_MIN || *field > INT16_MAX) t->is_wrong = 1;
+  if (*field >= 0 && *field < 64) {  /* readers may differ in which of two they take */
+    if (*seen >> *field & 1) t->is_wrong = 1;
+    *seen |= UINT64_C(1) << *field;
+  }
+  return is_going(t);
+}
+
+static int64_t thrift_int32(Thrift *t) {
+  int64_t value = thrift_int(t);
+  if (value < INT32_MIN || value > INT32_MAX) t->is_wrong = 1;
+  return value;
+}
+
+/* Passes over bytes; returns where they begin. */
+static int64_t thrift_span(Footer *footer, int64_t *nbytes) {
+  Thrift *t = &footer->t;
+  uint64_t size = thrift_varint(t);
+  int64_t at = t->next - footer->begin;
+  if (!is_going(t)) return 0;
+  if (size > (uint64_t)(t->stop - t->next)) {
+    t->is_short = 1;
+    return 0;
+  }
+  t->next += size;
+  *nbytes = (int64_t)size;
+  return at;
+}
+
+static int64_t thrift_count(Thrift *t, int *kind) {
+  uint8_t head = thrift_byte(t);
+  uint64_t count = head >> 4 < 15 ? head >> 4 : thrift_varint(t);
+  *kind = head & 0x0F;
+  if (count > (uint64_t)(t->stop - t->next)) t->is_short = 1;
+  return is_going(t) ? (int64_t)count : 0;
+}
+
+static int64_t thrift_list(Thrift *t, int kind) {
+  int found;
+  int64_t count = thrift_count(t, &found);
+  if (count && found != kind) t->is_wrong = 1;
+  return is_going(t) ? count : 0;
+}
+
+static void footer_skip(Footer *footer, int kind, int depth) {
+  Thrift *t = &footer->t;
+  int64_t size = 0, field = 0, count;
+  uint64_t seen = 0;
+  int inner, kinds[2], each = 1;
+  switch (kind) {
+    case 1: case 2: return;
+    case 3: thrift_byte(t); return;
+    case 4: case 5: case 6: thrift_varint(t); return;
+    case 7: if (t->stop - t->next < 8) t->is_short = 1; else t->next += 8; return;
+    case 8: thrift_span(footer, &size); return;
+    case 9: case 10: case 11:
+      if (depth >= MOST_NESTED) break;
+      if (kind == 11) {
+        uint64_t entries = thrift_varint(t);
+        if (entries > (uint64_t)(t->stop - t->next)) t->is_short = 1;
+        count = is_going(t) ? (int64_t)entries : 0;
+        uint8_t both = count ? thrift_byte(t) : 0;
+        kinds[0] = both >> 4, kinds[1] = both & 0x0F, each = 2;
+      } else {
+        count = thrift_count(t, &kinds[0]);
+      }
+      for (; count > 0 && is_going(t); count--)
+        for (int i = 0; i < each; i++)  /* a bool takes a byte in a list, and none as a field */
+          footer_skip(footer, kinds[i] == 1 || kinds[i] == 2 ? 3 : kinds[i], depth + 1);
+      return;
+    case 12:
+      if (depth >= MOST_NESTED) break;
+      while (next_field(t, &field, &seen, &inner)) footer_skip(footer, inner, depth + 1);
+      return;
+  }
+  t->is_wrong = 1;
+}
+
+static void footer_statistics(Footer *footer, int64_t *chunk) {
+  Thrift *t = &footer->t;
+  int64_t field = 0;
+  uint64_t seen = 0;
+  int kind;
+  while (next_field(t, &field, &seen, &kind)) {
+    /* old maximum and minimum, then the new ones */
+    int to = field == 1 ? 16 : field == 2 ? 14 : field == 5 ? 12 : field == 6 ? 10 : 0;
+    if (to && kind == KIND_BINARY) chunk[to] = thrift_span(footer, &chunk[to + 1]);
+    else if (field == 3 && kind == KIND_I64) chunk[9] = thrift_int(t);
+    else footer_skip(footer, kind, 0);
+  }
+}
+
+static void footer_column(Footer *footer, int64_t *chunk) {
+  Thrift *t = &footer->t;
+  int64_t field = 0;
+  uint64_t seen = 0, found = 0;
+  int kind;
+  while (next_field(t, &field, &seen, &kind)) {
+    int to = field == 5 ? 3 : field == 6 ? 4 : field == 7 ? 5 : field == 9 ? 6 : field == 11 ? 7 : 0;
+    if (to && kind == KIND_I64) chunk[to] = thrift_int(t);
+    else if (field == 1 && kind == KIND_I32) chunk[0] = thrift_int32(t);
+    else if (field == 4 && kind == KIND_I32) chunk[1] = thrift_int32(t);
+    else if (field == 2 && kind == KIND_LIST) {
+      for (int64_t count = thrift_list(t, KIND_I32); count > 0 && is_going(t); count--) {
+        int64_t encoding = thrift_int32(t);
+        chunk[2] |= INT64_C(1) << (encoding >= 0 && encoding < 62 ? encoding : 62);
+      }
+    } else if (field == 12 && kind == KIND_STRUCT) footer_statistics(footer, chunk);
+    else {
+      footer_skip(footer, kind, 0);
+      if (field != 3 || kind != KIND_LIST) continue;
+    }
+    found |= UINT64_C(1) << field;
+  }
+  const uint64_t required = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 9;
+  if ((found & required) != required) t->is_wrong = 1;
+}
+
+static void footer_chunk(Footer *footer) {
+  Thrift *t = &footer->t;
+  int64_t field = 0, chunk[CHUNK_NUMBERS] = {-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1};
+  uint64_t seen = 0;
+  int kind, is_described = 0;
+  while (next_field(t, &field, &seen, &kind)) {
+    if (field == 3 && kind == KIND_STRUCT) footer_column(footer, chunk), is_described = 1;
+    else {
+      if (field == 1 && kind == KIND_BINARY) chunk[8] |= ELSEWHERE;
+      if ((field == 8 && kind == KIND_STRUCT) || (field == 9 && kind == KIND_BINARY)) chunk[8] |= ENCRYPTED;
+      footer_skip(footer, kind, 0);
+    }
+  }
+  if (!is_described && !(chunk[8] & ENCRYPTED)) t->is_wrong = 1;
+  int64_t at = footer->file[2]++;
+  if (at < footer->chunk_capacity) memcpy(footer->chunks + at * CHUNK_NUMBERS, chunk, sizeof chunk);
+}
+
+static void footer_group(Footer *footer) {
+  Thrift *t = &footer->t;
+  int64_t field = 0, group[GROUP_NUMBERS] = {0, 0, 0};
+  uint64_t seen = 0, found = 0;
+  int kind;
+  while (next_field(t, &field, &seen, &kind)) {
+    if (field == 1 && kind == KIND_LIST) {
+      group[2] = thrift_list(t, KIND_STRUCT);
+      for (int64_t count = group[2]; count > 0 && is_going(t); count--) footer_chunk(footer);
+    } else if (field == 2 && kind == KIND_I64) group[1] = thrift_int(t);
+    else if (field == 3 && kind == KIND_I64) group[0] = thrift_int(t);
+    else {
+      footer_skip(footer, kind, 0);
+      continue;
+    }
+    found |= UINT64_C(1) << field;
+  }
+  if (found != (1 << 1 | 1 << 2 | 1 << 3)) t->is_wrong = 1;
+  int64_t at = footer->file[1]++;
+  if (at < footer->group_capacity) memcpy(footer->groups + at * GROUP_NUMBERS, group, sizeof group);
+}
+
+/* Reads a footer of `nbytes` bytes. `file`: rows; row groups; column chunks; first byte of the schema, and the byte
+ * behind it; the same of the keys and values, 0 where there are none; whether it names an encryption; the same of the
+ * orders of columns, and of the writer's name. `groups`, each: rows,
+ * bytes, columns. `chunks`: see `footer_chunk`. What exceeds the capacities is counted only. ENDED: the footer is
+ * longer than that; OTHER: it is none. */
+int footer_read(
+    const uint8_t *bytes, int64_t nbytes, int64_t *file, int64_t *groups, int64_t group_capacity, int64_t *chunks,
+    int64_t chunk_capacity) {
+  Footer footer = {{bytes, bytes + nbytes, 0, 0}, bytes, file, groups, chunks, group_capacity, chunk_capacity};
+  Thrift *t = &footer.t;
+  int64_t field = 0;
+  uint64_t seen = 0, found = 0;
+  int kind;
+  memset(file, 0, FILE_NUMBERS * sizeof *file);
+  while (next_field(t, &field, &seen, &kind)) {
+    int64_t at = t->next - bytes;
+    if (field == 3 && kind == KIND_I64) file[0] = thrift_int(t);
+    else if (field == 1 && kind == KIND_I32) thrift_int32(t);
+    else if (field == 4 && kind == KIND_LIST) {
+      for (int64_t count = thrift_list(t, KIND_STRUCT); count > 0 && is_going(t); count--) footer_group(&footer);
+    } else if (field == 6 && kind == KIND_BINARY) {
+      file[10] = thrift_span(&footer, &file[11]);
+      file[11] += file[10];
+    } else {
+      footer_skip(&footer, kind, 0);
+      if (field == 8 && kind == KIND_STRUCT) file[7] = 1;
+      int to = kind == KIND_LIST ? (field == 2 ? 3 : field == 5 ? 5 : field == 7 ? 8 : 0) : 0;
+      if (!to) continue;
+      file[to] = at, file[to + 1] = t->next - bytes;
+    }
+    found |= UINT64_C(1) << field;
+  }
+  const uint64_t required = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4;
+  if (t->is_short) return ENDED;
+  return t->is_wrong || (found & required) != required ? OTHER : OK;
+}

@@ -14,7 +14,7 @@ from typing import Any
 from parquet_loader.errors import PerformanceWarning
 from parquet_loader.native.build import LIBRARY, NO_PLATFORM, compilers, digest
 
-NO_MEMORY, SYSTEM = 1, 3  # the codes of `kernels.c` that are told apart
+NO_MEMORY, ENDED, SYSTEM = 1, 2, 3  # the codes of `kernels.c` that are told apart
 
 SWITCHED_OFF = "PARQUET_LOADER_NATIVE=0 is set"
 
@@ -53,6 +53,8 @@ def _load(path: Path) -> tuple[Any, str]:
     library.rows_take.restype = None
     library.ragged_take.argtypes = (pointer, pointer, pointer, number, pointer, pointer)
     library.ragged_take.restype = None
+    library.footer_read.argtypes = (ctypes.c_char_p, number, pointer, pointer, number, pointer, number)
+    library.footer_read.restype = ctypes.c_int
     return library, ""
 
 

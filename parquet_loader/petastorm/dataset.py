@@ -16,14 +16,13 @@ import pyarrow.parquet as pq
 from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError
 from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
-from parquet_loader.footers import paths_of
 from parquet_loader.page_headers import check_pages, chunk_bounds
 from parquet_loader.petastorm import codecs
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, RowGroupIndexerBase, SingleFieldIndexer
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField
 from parquet_loader.pieces import READ_ERRORS
-from parquet_loader.ranges import selected
+from parquet_loader.ranges import chunk_ranges, selected
 from parquet_loader.schema.infer import is_bytes
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Selection
@@ -194,13 +193,14 @@ class RowGroups:
     @contextlib.contextmanager
     def _opened(self, row_group: int, columns: Sequence[str], **options: Any) -> Iterator[pq.ParquetFile]:
         file = int(self.snapshot.row_group_file[row_group])
-        source, footer = self.snapshot.files[file].path, self.snapshot.footers.get(file)
+        described, footer = self.snapshot.files[file], self.snapshot.footers.get(file)
+        number, filesystem = int(self.snapshot.row_group_number[row_group]), self.snapshot.filesystem
         options = {"pre_buffer": False, **options}
         try:
-            if is_local(self.snapshot.filesystem):
-                number, leaves = int(self.snapshot.row_group_number[row_group]), selected(paths_of(footer), columns)
-                check_pages(source, chunk_bounds(footer, number, leaves))
-            with pq.ParquetFile(source, filesystem=self.snapshot.filesystem, metadata=footer, **options) as opened:
+            chunk_ranges(footer, number, columns)  # says what is wrong with them
+            if is_local(filesystem):
+                check_pages(described.path, chunk_bounds(footer, number, selected(footer.paths, columns)))
+            with pq.ParquetFile(described.path, filesystem=filesystem, metadata=footer.arrow, **options) as opened:
                 yield opened
         except ParquetLoaderError:
             raise

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from parquet_loader.dataset import Dataset
 from parquet_loader.decode import parts_of, read_name
 from parquet_loader.filters import RowFilter
-from parquet_loader.footers import paths_of, schema_of
+from parquet_loader.metadata import Metadata
 from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Stream, permutation
 from parquet_loader.read import Reader
@@ -110,7 +109,7 @@ def guess_nulls(rows: Rows, sample: pa.Table) -> dict[str, Levels]:
             break
         footer = snapshot.footers.get(file)
         paths = {read_name(snapshot.schema_of(file), name): name for name in undecided}
-        places = [(i, paths.get(path)) for i, path in enumerate(paths_of(footer))]
+        places = [(i, paths.get(path)) for i, path in enumerate(footer.paths)]
         for column, name in places:
             if name is not None and _counts_nulls(footer, column):
                 levels[name] = (True,)
@@ -118,14 +117,10 @@ def guess_nulls(rows: Rows, sample: pa.Table) -> dict[str, Levels]:
     return levels
 
 
-def _counts_nulls(footer: pq.FileMetaData, column: int) -> bool:
-    if schema_of(footer).column(column).max_definition_level == 0:
+def _counts_nulls(footer: Metadata, column: int) -> bool:
+    if footer.schema.leaves[column].max_definition_level == 0:
         return False
-    for number in range(footer.num_row_groups):
-        chunk = footer.row_group(number).column(column)
-        if chunk.is_stats_set and chunk.statistics.has_null_count and chunk.statistics.null_count:
-            return True
-    return False
+    return any(footer.null_count(number, column) for number in range(footer.num_row_groups))
 
 
 def examine(rows: Rows, even_widths: dict[str, int], advance: Callable[[int], None]) -> Facts:
@@ -170,16 +165,14 @@ def bytes_by_column(dataset: Dataset, schema: Schema) -> tuple[dict[str, int], i
     for file, numbers in by_file.items():
         footer, file_schema = snapshot.footers.get(file), snapshot.schema_of(file)
         owners = _owners(schema, file_schema)
-        paths = paths_of(footer)
         columns = [
             (i, {name for prefix, name in owners if path == prefix or path.startswith(f"{prefix}.")})
-            for i, path in enumerate(paths)
+            for i, path in enumerate(footer.paths)
         ]
         columns = [(i, names) for i, names in columns if names]
         for number in numbers:
-            group_footer = footer.row_group(number)
             for i, names in columns:
-                size = group_footer.column(i).total_compressed_size
+                size = footer.stored_bytes(number, [i])
                 total += size
                 for name in names:
                     sizes[name] += size

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import SourceError
-from parquet_loader.footers import FooterCache, read_footer, schema_of
+from parquet_loader.footers import FooterCache, read_footer
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
 from parquet_loader.store.names import FileName
@@ -152,11 +152,9 @@ class Files:
             source = SourceFile(path, found.st_size, found.st_mtime_ns)
             read = read_footer(self._filesystem, source)
             footer = read.parsed
-            about = json.loads((footer.metadata or {}).get(FOOTER_KEY, b"null"))
+            about = json.loads(footer.schema.key_values.get(FOOTER_KEY, b"null"))
             if not isinstance(about, dict) or about.get("store") != self._identity:
                 return "its footer does not name this store"
-            groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-            schema = schema_of(footer).to_arrow_schema()
         except FileNotFoundError:
             return None
         except (SourceError, ValueError, pa.ArrowException) as error:
@@ -172,8 +170,8 @@ class Files:
             priority=_number(about.get("priority")),
             metadata=_texts(about.get("metadata")),
         )
-        rows, sizes = tuple(g.num_rows for g in groups), tuple(g.total_byte_size for g in groups)
-        return file, source, rows, sizes, schema, read.digest
+        rows, sizes = tuple(footer.row_group_rows.tolist()), tuple(footer.row_group_bytes.tolist())
+        return file, source, rows, sizes, footer.schema.arrow, read.digest
 
     def _numbered(
         self,

@@ -18,10 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, RemoteOptions, SourceError, native
+from parquet_loader.metadata import MetadataError
 from parquet_loader.page_headers import FalseClaimError, FeedCheck, check_pages, chunk_bounds, page_header
 from parquet_loader.petastorm import make_batch_reader
 from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.streamed import StreamedFile
+from tests.footers import metadata_in, metadata_of
 from tests.support.mutated_pages import mutants, tables
 from tests.support.page_rewriter import (
     DICTIONARY,
@@ -163,7 +165,7 @@ def test_a_total_that_the_footer_gets_wrong_does_not_matter_to_small_pages(tmp_p
 
 def claims_of(path: Path, steps: np.random.Generator) -> list[str]:
     """Return what is said of a file's page headers: by the kernels, in Python, and of bytes that come in parts."""
-    footer, data = pq.read_metadata(path), path.read_bytes()
+    footer, data = metadata_of(path), path.read_bytes()
     bounds, said = chunk_bounds(footer, 0, range(footer.num_columns)), list[str]()
 
     def fed() -> None:
@@ -196,6 +198,10 @@ def test_kernels_python_and_bytes_in_parts_find_the_same_claims(
 ) -> None:
     rng, wrong = np.random.default_rng(0), 0
     for what, path in mutants(tmp_path, 600, seed=3):
+        try:
+            chunk_bounds(metadata_of(path), 0, range(metadata_of(path).num_columns))
+        except MetadataError:
+            continue  # no page is looked at behind a footer that contradicts itself
         by_kernels = claims_of(path, rng)
         monkeypatch.setattr(native, "IS_BUILT", False)
         in_python = claims_of(path, rng)
@@ -212,7 +218,7 @@ def test_a_file_read_from_a_store_in_parts_is_checked_as_it_comes(tmp_path: Path
     file = written(path, TEXTS, "zstd", "1.0")
     field_of_page(0, PAGE_BYTES, MOST)(file)
     file.write(path)
-    data, footer = np.frombuffer(path.read_bytes(), np.uint8), pq.read_metadata(path)
+    data, footer = np.frombuffer(path.read_bytes(), np.uint8), metadata_of(path)
     bounds = chunk_bounds(footer, 0, range(2))
 
     def fetch_into(ranges: Any, places: Any) -> None:
@@ -221,7 +227,9 @@ def test_a_file_read_from_a_store_in_parts_is_checked_as_it_comes(tmp_path: Path
 
     spans = [ByteRange(first, end) for first, end in bounds[:, :2].tolist()]
     streamed = StreamedFile(fetch_into, len(data), spans, 2**20, 2**20, FeedCheck(bounds, len(data)))
-    opened = pq.ParquetFile(pa.PythonFile(streamed, mode="r"), metadata=footer, pre_buffer=False, buffer_size=2**16)
+    opened = pq.ParquetFile(
+        pa.PythonFile(streamed, mode="r"), metadata=footer.arrow, pre_buffer=False, buffer_size=2**16
+    )
     with opened as parquet, pytest.raises(FalseClaimError, match="its column chunk has"):
         parquet.read_row_group(0, use_threads=False)
     assert peak() < 16 * 2**20
@@ -273,7 +281,7 @@ def test_the_tables_that_are_changed_hold_no_false_claim(tmp_path: Path) -> None
     for _, table, options in tables():
         sink = io.BytesIO()
         pq.write_table(table, sink, **options)
-        footer = pq.read_metadata(io.BytesIO(sink.getvalue()))
+        footer = metadata_in(sink.getvalue())
         check_pages(pa.py_buffer(sink.getvalue()), chunk_bounds(footer, 0, range(footer.num_columns)))
 
 

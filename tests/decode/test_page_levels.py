@@ -16,6 +16,7 @@ import pytest
 
 from parquet_loader import ParquetLoaderError, native
 from parquet_loader.native import NativeChunks, NotDecodedError, known_chunks
+from tests.footers import metadata_of
 from tests.support.mutated_pages import arrows_values, is_same, loaders_values
 from tests.support.page_rewriter import (
     CODEC,
@@ -340,8 +341,8 @@ def test_compressed_blocks_end_as_their_format_says(tmp_path: Path, codec: str, 
     file.write(path)
     assert agrees_with_pyarrow(path)
     assert (arrows_values(path) is not None) == is_sound
-    footer = pq.read_metadata(path)
-    with NativeChunks(str(path), known_chunks(footer, 0, ["a"], footer.schema.to_arrow_schema())) as chunks:
+    footer = metadata_of(path)
+    with NativeChunks(str(path), known_chunks(footer, 0, ["a"], footer.schema.arrow)) as chunks:
         if is_sound:
             assert chunks.read(3)[0].equals(values)
         else:

@@ -1,0 +1,467 @@
+"""What a footer says: the schema, the row groups, and of each column chunk its place, codec, encodings and statistics.
+
+Footers are data of others, and pyarrow's attributes for them end the process on some that are damaged. So they are
+parsed here, bounded by their own length, and pyarrow is handed only those that make sense: it makes the Arrow schema,
+and reads column chunks that `Metadata.check` has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parquet_loader.parquet_schema import arrow_schema_of
+from parquet_loader.thrift import BINARY, I32, I64, LIST, STRUCT, CompactReader, ThriftError
+from parquet_loader.types import IntArray
+
+PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4_HADOOP", "ZSTD", "LZ4")  # LZ4: raw, as pyarrow says
+ENCODINGS = (
+    "PLAIN",
+    "GROUP_VAR_INT",
+    "PLAIN_DICTIONARY",
+    "RLE",
+    "BIT_PACKED",
+    "DELTA_BINARY_PACKED",
+    "DELTA_LENGTH_BYTE_ARRAY",
+    "DELTA_BYTE_ARRAY",
+    "RLE_DICTIONARY",
+    "BYTE_STREAM_SPLIT",
+)
+
+# Behind the footer stand its length and the format's mark.
+LENGTH_AND_MARK_BYTES = 8
+MARK = b"PAR1"
+
+_MOST_NESTED = 100
+# No row group or column chunk has more bytes, or values.
+_MOST = 2**40
+
+# Numbers of each, in step with `footer_read` in `native/kernels.c`.
+FILE_NUMBERS, GROUP_NUMBERS, CHUNK_NUMBERS = 12, 3, 18
+_ELSEWHERE, _ENCRYPTED = 1, 2
+_TYPE_ORDER = b"\x1c\x00\x00"  # a union whose field 1 is an empty struct
+_NO_CHUNK = (-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1)
+
+
+class MetadataError(ValueError):
+    """A footer is damaged, or names something that is not read."""
+
+
+class Leaf(NamedTuple):
+    """A leaf column of a file's schema.
+
+    Attributes:
+        path: Names from the root, joined by dots.
+        physical_type: One of `PHYSICAL_TYPES`.
+        length: Bytes of a value of the type FIXED_LEN_BYTE_ARRAY.
+        max_definition_level, max_repetition_level: As in the format.
+    """
+
+    path: str
+    physical_type: str
+    length: int
+    max_definition_level: int
+    max_repetition_level: int
+
+
+class FileSchema(NamedTuple):
+    """A file's schema.
+
+    Attributes:
+        arrow: As Arrow reads it, with the footer's keys and values as metadata.
+        stored: As Arrow reads it without these, by the types of the format alone.
+        parquet: As pyarrow says it.
+        leaves: Its leaf columns.
+        paths: Their paths.
+        key_values: The footer's keys and values.
+    """
+
+    arrow: pa.Schema
+    stored: pa.Schema
+    parquet: pq.ParquetSchema
+    leaves: tuple[Leaf, ...]
+    paths: tuple[str, ...]
+    key_values: dict[bytes, bytes]
+
+
+class Chunk(NamedTuple):
+    """What a footer says of a column chunk; -1: nothing.
+
+    Attributes:
+        physical_type: Index in `PHYSICAL_TYPES`, if there is such a type.
+        codec: Index in `CODECS`, if there is such a codec.
+        encodings: A bit for each index in `ENCODINGS`; bit 62 for others.
+        values: Values, nulls included.
+        encoded_bytes, stored_bytes: Before and after compression, page headers included.
+        data_at, dictionary_at: Where the first data page and the dictionary page begin in the file.
+        flags: 1: it lies in another file; 2: it is encrypted.
+        nulls: How many values are null.
+        least_at, least_bytes, greatest_at, greatest_bytes: Where in the footer the smallest and the largest value lie.
+        old_least_at, old_least_bytes, old_greatest_at, old_greatest_bytes: The same in fields of former versions.
+    """
+
+    physical_type: int
+    codec: int
+    encodings: int
+    values: int
+    encoded_bytes: int
+    stored_bytes: int
+    data_at: int
+    dictionary_at: int
+    flags: int
+    nulls: int
+    least_at: int
+    least_bytes: int
+    greatest_at: int
+    greatest_bytes: int
+    old_least_at: int
+    old_least_bytes: int
+    old_greatest_at: int
+    old_greatest_bytes: int
+
+    @property
+    def start(self) -> int:
+        """Where its first page begins in the file."""
+        return self.dictionary_at if 0 < self.dictionary_at < self.data_at else self.data_at
+
+    @property
+    def codec_name(self) -> str:
+        """The codec."""
+        return CODECS[self.codec] if 0 <= self.codec < len(CODECS) else f"codec {self.codec}"
+
+    @property
+    def encoding_names(self) -> list[str]:
+        """The encodings, of pages and levels."""
+        named = [name for number, name in enumerate(ENCODINGS) if self.encodings >> number & 1]
+        return named + ["unknown"] * bool(self.encodings >> len(ENCODINGS))
+
+
+class Numbers(NamedTuple):
+    """A footer as plain numbers, as `read_numbers` and the kernel return them.
+
+    Attributes:
+        file: Rows; row groups; column chunks; where the schema begins and ends in the footer; the same of keys and
+            values; whether the footer names an encryption algorithm; where the orders of columns begin and end; the
+            same of the writer's name.
+        groups: int64 ``[row groups, 3]``: rows, bytes, columns.
+        chunks: int64 ``[column chunks, 18]``, as in `Chunk`.
+    """
+
+    file: Sequence[int]
+    groups: IntArray
+    chunks: IntArray
+
+
+class Metadata:
+    """A parsed footer. Immutable; any thread may use it.
+
+    Attributes:
+        raw: Its bytes.
+        file_bytes: The size of its file.
+        schema: The file's schema.
+        num_rows, num_columns, num_row_groups: As in the footer.
+        created_by: The program that wrote the file.
+        has_type_order: Whether values of each column compare as its type says, in statistics.
+        row_group_rows, row_group_bytes: int64 ``[row groups]``, rows, and bytes before compression.
+
+    Args:
+        raw: The footer, with its length and the format's mark.
+        file_bytes: The size of its file.
+        read: What reads its numbers: `read_numbers` here, or the kernel that does the same.
+
+    Raises:
+        MetadataError, ValueError, pyarrow.ArrowException: it is damaged, or contradicts itself.
+    """
+
+    def __init__(self, raw: bytes, file_bytes: int, read: Callable[[bytes, int], Numbers] | None = None) -> None:
+        self.raw = raw
+        self.file_bytes = file_bytes
+        numbers = (read or read_numbers)(raw, len(raw) - LENGTH_AND_MARK_BYTES)
+        schema_at, schema_end, values_at, values_end = numbers.file[3:7]
+        self.schema = file_schema(raw[schema_at:schema_end], raw[values_at:values_end])
+        self.num_rows: int = numbers.file[0]
+        self.num_columns = len(self.schema.leaves)
+        self.num_row_groups = len(numbers.groups)
+        self.created_by = raw[slice(*numbers.file[10:12])].decode("utf-8", "replace")
+        orders = raw[numbers.file[8] : numbers.file[9]]
+        self.has_type_order = bool(orders) and orders.endswith(_TYPE_ORDER * self.num_columns)
+        self._chunks = numbers.chunks
+        self._passed = set[tuple[int, int]]()
+        self.row_group_rows: IntArray = numbers.groups[:, 0]
+        self.row_group_bytes: IntArray = self._bytes(numbers.groups[:, 1])
+        self._check(numbers.groups[:, 2])
+
+    @cached_property
+    def arrow(self) -> pq.FileMetaData:
+        """The same for pyarrow's readers, parsed when it is first asked for. Its attributes are not to be used.
+
+        Raises:
+            pyarrow.ArrowException, OSError: pyarrow refuses the footer.
+        """
+        return pq.read_metadata(pa.BufferReader(self.raw))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the leaf columns, in their order."""
+        return self.schema.paths
+
+    def chunk(self, row_group: int, column: int) -> Chunk:
+        """Return what is said of a column chunk. Nothing of it is certain; see `check`."""
+        return Chunk(*self._chunks[row_group * self.num_columns + column].tolist())
+
+    def chunks(self, row_group: int) -> npt.NDArray[np.int64]:
+        """Return all of a row group's, int64 ``[columns, 18]``, as in `Chunk`."""
+        first = row_group * self.num_columns
+        return self._chunks[first : first + self.num_columns]
+
+    def stored_bytes(self, row_group: int, columns: Sequence[int]) -> int:
+        """Return the bytes of column chunks of a row group in the file, as far as is said."""
+        return int(np.clip(self.chunks(row_group)[columns, 5], 0, _MOST).sum()) if len(columns) else 0
+
+    def check(self, row_group: int, column: int) -> Chunk:
+        """Return what is said of a column chunk, if it can be read.
+
+        Raises:
+            MetadataError: it cannot: it contradicts the schema, the row group or the file's size, or is of a kind that
+                is not read.
+        """
+        chunk, leaf = self.chunk(row_group, column), self.schema.leaves[column]
+        if (row_group, column) in self._passed:
+            return chunk
+        start, stop = chunk.start, chunk.start + chunk.stored_bytes
+        rows = int(self.row_group_rows[row_group])
+        if chunk.flags & _ENCRYPTED:
+            raise MetadataError("the column is encrypted, which this library does not read; leave it out by columns=")
+        if chunk.flags & _ELSEWHERE:
+            raise MetadataError("the footer says that its values are in another file, which this library does not read")
+        if not 0 <= chunk.physical_type < 8 or PHYSICAL_TYPES[chunk.physical_type] != leaf.physical_type:
+            known = 0 <= chunk.physical_type < 8
+            type_ = PHYSICAL_TYPES[chunk.physical_type] if known else str(chunk.physical_type)
+            raise MetadataError(f"the footer says that the pages hold {type_}, and the schema {leaf.physical_type}")
+        if not 0 <= chunk.codec < len(CODECS):
+            raise MetadataError(f"the footer names the compression codec {chunk.codec}, which does not exist")
+        if not 0 <= start <= stop <= self.file_bytes:
+            raise MetadataError(f"the footer says that it lies at bytes {start} to {stop} of {self.file_bytes}")
+        if not 0 <= chunk.values <= _MOST or not 0 <= chunk.encoded_bytes <= _MOST:
+            raise MetadataError(f"the footer says that it has {chunk.values} values in {chunk.encoded_bytes} bytes")
+        if chunk.values != rows and not leaf.max_repetition_level:
+            raise MetadataError(f"the footer says that it has {chunk.values} values in {rows} rows")
+        self._passed.add((row_group, column))
+        return chunk
+
+    def null_count(self, row_group: int, column: int) -> int | None:
+        """Return how many values of a column chunk are null; None: the footer does not say, or cannot be right."""
+        chunk = self.chunk(row_group, column)
+        return chunk.nulls if 0 <= chunk.nulls <= chunk.values else None
+
+    def _bytes(self, claimed: IntArray) -> IntArray:
+        """Return the bytes of each row group before compression; as stored where what is claimed cannot be."""
+        wrong = np.flatnonzero((claimed < 0) | (claimed > _MOST))
+        if not len(wrong):
+            return claimed
+        claimed = claimed.copy()
+        for group in wrong.tolist():
+            claimed[group] = int(np.clip(self.chunks(group)[:, 5], 0, _MOST // max(self.num_columns, 1)).sum())
+        return claimed
+
+    def _check(self, columns: IntArray) -> None:
+        """Check what any use of the footer relies on."""
+        others = np.flatnonzero(columns != self.num_columns)
+        if len(others):
+            group = int(others[0])
+            raise MetadataError(f"row group {group} has {columns[group]} columns, and the schema {self.num_columns}")
+        flat = next((i for i, leaf in enumerate(self.schema.leaves) if not leaf.max_repetition_level), None)
+        for group, rows in enumerate(self.row_group_rows.tolist()):
+            values, flags = rows, 0
+            if flat is not None:
+                chunk = self.chunk(group, flat)
+                values, flags = chunk.values, chunk.flags
+            if not 0 <= rows <= _MOST or (values != rows and not flags & _ENCRYPTED):
+                raise MetadataError(f"row group {group} claims {rows} rows, and a column of {values} values")
+        rows = sum(self.row_group_rows.tolist())
+        if rows != self.num_rows:
+            raise MetadataError(f"the footer contradicts itself: {self.num_rows} rows in all, {rows} in row groups")
+
+
+@lru_cache(maxsize=32)
+def file_schema(elements: bytes, key_values: bytes) -> FileSchema:
+    """Return a schema, from the bytes of a footer's list of its elements and of that of its keys and values.
+
+    Most files of a data set have the same, which is why footers of many files are read in little time.
+
+    Raises:
+        MetadataError, ValueError, pyarrow.ArrowException, OSError: it is none.
+    """
+    _check_tree(elements)
+    # A footer of no rows with this schema: version 2, the elements, no rows, no row groups, the keys and values.
+    footer = b"\x15\x04\x19" + elements + b"\x16\x00\x19\x0c" + (b"\x19" + key_values if key_values else b"") + b"\x00"
+    raw = MARK + footer + len(footer).to_bytes(4, "little") + MARK
+    parquet = pq.ParquetSchema(pq.read_metadata(pa.BufferReader(raw)))
+    columns = [parquet.column(number) for number in range(len(parquet))]
+    leaves = tuple(
+        Leaf(c.path, c.physical_type, c.length, c.max_definition_level, c.max_repetition_level) for c in columns
+    )
+    arrow = arrow_schema_of(parquet)
+    stored = file_schema(elements, b"").arrow if key_values else arrow
+    return FileSchema(arrow, stored, parquet, leaves, tuple(leaf.path for leaf in leaves), _read_key_values(key_values))
+
+
+def _check_tree(elements: bytes) -> None:
+    """Check that a schema is a tree that is not too deep: parsers go down in it by recursion."""
+    reader, left = CompactReader(elements), [1]  # of each level the elements that are still to come
+    count = reader.count(STRUCT)
+    for number in range(count):
+        children = 0
+        for field, kind in reader.fields():
+            if (field, kind) == (5, I32):
+                children = reader.number(I32)
+            else:
+                reader.skip(kind)
+        if not 0 <= children < count - number:
+            raise MetadataError(f"element {number} of the schema claims {children} children, of {count} elements")
+        while left and not left[-1]:
+            left.pop()
+        if not left:
+            raise MetadataError(f"the schema ends before element {number} of {count}")
+        left[-1] -= 1
+        left.append(children)
+        if len(left) > _MOST_NESTED:
+            raise MetadataError(f"the schema is nested more than {_MOST_NESTED} deep")
+    if any(left):
+        raise MetadataError("the schema ends early")
+
+
+def _read_key_values(data: bytes) -> dict[bytes, bytes]:
+    found = dict[bytes, bytes]()
+    reader = CompactReader(data)
+    for _ in range(reader.count(STRUCT) if data else 0):
+        texts = {1: b"", 2: b""}
+        for field, kind in reader.fields():
+            if field in texts and kind == BINARY:
+                texts[field] = reader.binary()
+            else:
+                reader.skip(kind)
+        found[texts[1]] = texts[2]
+    return found
+
+
+# ---- the numbers, without kernels ----
+
+
+def read_numbers(raw: bytes, nbytes: int) -> Numbers:
+    """Return a footer of `nbytes` bytes as plain numbers.
+
+    Raises:
+        ThriftError: it is none.
+    """
+    reader = CompactReader(raw, 0, nbytes)
+    file, groups, chunks = [0] * FILE_NUMBERS, list[tuple[int, int, int]](), list[list[int]]()
+    found = set[int]()
+    for field, kind in reader.fields():
+        at = reader.position
+        if (field, kind) == (3, I64):
+            file[0] = reader.number()
+        elif (field, kind) == (1, I32):
+            reader.number(I32)
+        elif (field, kind) == (6, BINARY):
+            begin, size = reader.span()
+            file[10:12] = begin, begin + size
+        elif (field, kind) == (4, LIST):
+            groups = [_group(reader, chunks) for _ in range(reader.count(STRUCT))]
+        else:
+            reader.skip(kind)
+            file[7] |= (field, kind) == (8, STRUCT)
+            to = {2: 3, 5: 5, 7: 8}.get(field) if kind == LIST else None
+            if to is None:
+                continue
+            file[to : to + 2] = at, reader.position
+        found.add(field)
+    _require(found, {1, 2, 3, 4})
+    file[1:3] = len(groups), len(chunks)
+    return Numbers(
+        file,
+        np.array(groups, np.int64).reshape(-1, GROUP_NUMBERS),
+        np.array(chunks, np.int64).reshape(-1, CHUNK_NUMBERS),
+    )
+
+
+def _require(found: set[int], fields: set[int]) -> None:
+    if not fields <= found:
+        raise ThriftError(f"field {min(fields - found)} is missing")
+
+
+def _group(reader: CompactReader, chunks: list[list[int]]) -> tuple[int, int, int]:
+    numbers, found = [0, 0, 0], set[int]()
+    for field, kind in reader.fields():
+        if (field, kind) == (1, LIST):
+            numbers[2] = reader.count(STRUCT)
+            chunks += [_chunk(reader) for _ in range(numbers[2])]
+        elif kind == I64 and field in (2, 3):
+            numbers[3 - field] = reader.number()
+        else:
+            reader.skip(kind)
+            continue
+        found.add(field)
+    _require(found, {1, 2, 3})
+    return numbers[0], numbers[1], numbers[2]
+
+
+def _chunk(reader: CompactReader) -> list[int]:
+    chunk, is_described = list(_NO_CHUNK), False
+    for field, kind in reader.fields():
+        if (field, kind) == (3, STRUCT):
+            _column(reader, chunk)
+            is_described = True
+            continue
+        if (field, kind) == (1, BINARY):
+            chunk[8] |= _ELSEWHERE
+        elif (field, kind) in ((8, STRUCT), (9, BINARY)):
+            chunk[8] |= _ENCRYPTED
+        reader.skip(kind)
+    if not is_described and not chunk[8] & _ENCRYPTED:
+        raise ThriftError("a column chunk is not described")
+    return chunk
+
+
+_COLUMN_I64 = {5: 3, 6: 4, 7: 5, 9: 6, 11: 7}
+_COLUMN_I32 = {1: 0, 4: 1}
+_BOUNDS = {1: 16, 2: 14, 5: 12, 6: 10}  # old maximum and minimum, then the new ones
+
+
+def _column(reader: CompactReader, chunk: list[int]) -> None:
+    found = set[int]()
+    for field, kind in reader.fields():
+        if kind == I64 and field in _COLUMN_I64:
+            chunk[_COLUMN_I64[field]] = reader.number()
+        elif kind == I32 and field in _COLUMN_I32:
+            chunk[_COLUMN_I32[field]] = reader.number(I32)
+        elif (field, kind) == (2, LIST):
+            for _ in range(reader.count(I32)):
+                encoding = reader.number(I32)
+                chunk[2] |= 1 << (encoding if 0 <= encoding < 62 else 62)
+        elif (field, kind) == (12, STRUCT):
+            _statistics(reader, chunk)
+        else:
+            reader.skip(kind)
+            if (field, kind) != (3, LIST):
+                continue
+        found.add(field)
+    _require(found, {1, 2, 3, 4, 5, 6, 7, 9})
+
+
+def _statistics(reader: CompactReader, chunk: list[int]) -> None:
+    for field, kind in reader.fields():
+        if kind == BINARY and field in _BOUNDS:
+            to = _BOUNDS[field]
+            chunk[to : to + 2] = reader.span()
+        elif (field, kind) == (3, I64):
+            chunk[9] = reader.number()
+        else:
+            reader.skip(kind)
