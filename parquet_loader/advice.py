@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from parquet_loader.mixing import WELL_MIXED_SHARE
 from parquet_loader.native import kernels_remedy
 from parquet_loader.stats import LEAST_WAIT_SHARE, Finding, LoaderStats
 from parquet_loader.types import format_bytes
@@ -24,8 +25,8 @@ SLOW_DECODING_BYTES_PER_S = 300e6
 HEAVY_CODECS = frozenset({"zstd", "gzip", "brotli"})
 # The kernels take about half of Arrow's processor time.
 KERNELS_SAVE = 0.5
-# Between windows lies this share of a column's variance, or less, in epochs that mix well.
-WELL_MIXED_SHARE = 0.1
+# So many row groups from all over the data set mix well enough, even if it is sorted.
+ENOUGH_ROW_GROUPS = 10
 REWRITE = "parquet-loader rewrite SOURCE TARGET"
 
 
@@ -65,18 +66,25 @@ def _mixing(stats: LoaderStats) -> Iterator[Finding]:
     if shuffling.is_cut_by_memory:
         remedy = f"Raise memory_limit (now {format_bytes(stats.memory_limit_bytes)}, which cuts windows short), or put "
         remedy += f"the rows into random order once (`{REWRITE} --shuffle`)"
-    measured = shuffling.measured
-    if measured is not None:
-        if measured.between_share > WELL_MIXED_SHARE:
-            values = ""
-            if measured.values_in_window is not None and measured.values is not None:
-                values = f"; {measured.values_in_window:.0f} of its {measured.values:,} values seen are in a window"
-            yield Finding(
-                "mixing",
-                f"Batches are badly mixed: {measured.between_share:.0%} of the variance of {measured.column!r} lies "
-                f"between windows, next to none if rows are mixed{values}; {window}. {remedy}.",
-            )
-    elif shuffling.row_groups_per_window < 2:
+    measured, sorting, sources_each = shuffling.measured, shuffling.sorting, shuffling.row_groups_per_window
+    if measured is not None and measured.between_share > WELL_MIXED_SHARE:
+        values = ""
+        if measured.is_distinct:
+            values = f" (harmless if {measured.column!r} only numbers the rows)"
+        elif measured.values_in_window is not None and measured.values is not None:
+            values = f"; {measured.values_in_window:.0f} of its {measured.values:,} values seen are in a window"
+        yield Finding(
+            "mixing",
+            f"Batches are badly mixed: {measured.between_share:.0%} of the variance of {measured.column!r} lies "
+            f"between windows, next to none if rows are mixed{values}; {window}. {remedy}.",
+        )
+    elif sorting is not None and sources_each < ENOUGH_ROW_GROUPS and sources_each * sorting.overlap_share < 0.5:
+        yield Finding(
+            "mixing",
+            f"The data is sorted by {sorting.column!r}: the footers say that {_share(sorting.overlap_share)} of pairs "
+            f"of row groups have values in common, and {window}. {remedy}.",
+        )
+    elif measured is None and sources_each < 2:
         yield Finding(
             "mixing",
             f"Shuffling mixes neighbours only: {window}. If the rows are sorted or grouped, batches see few of the "
@@ -110,15 +118,18 @@ def _decoding(stats: LoaderStats) -> Iterator[Finding]:
         if codec.codec not in HEAVY_CODECS or codec.bytes_per_s is None:
             continue
         plain_bytes = stats.bytes_read * codec.stored_share * codec.ratio
-        spent_s = min(left_s, plain_bytes / codec.bytes_per_s)
-        if spent_s > 0.2 * stats.cpu_s["read"]:
+        spent_s, also, by_arrow_s = min(left_s, plain_bytes / codec.bytes_per_s), "", 0.0
+        if storage.number_share > 0.1 and not stats.kernels:
+            by_arrow_s = KERNELS_SAVE * storage.number_share * codec.stored_share * (left_s - spent_s)
+            also = "; the kernels do not know it, so Arrow decodes its numbers in about twice the time"
+        if spent_s + by_arrow_s > 0.2 * stats.cpu_s["read"]:
             yield _finding(
                 stats,
                 "compression",
-                spent_s,
+                spent_s + by_arrow_s,
                 f"Decompressing {codec.codec} takes about {spent_s / stats.cpu_s['read']:.0%} of the decoding time "
                 f"({codec.bytes_per_s / 1e6:,.0f} MB/s a thread, {codec.stored_share:.0%} of the stored bytes, "
-                f"{codec.ratio:.1f} times smaller). Rewrite the files with a light codec, or none: `{REWRITE}`.",
+                f"{codec.ratio:.1f} times smaller){also}. Rewrite the files with a light codec, or none: `{REWRITE}`.",
             )
             left_s -= spent_s
     if stats.kernels:
@@ -196,8 +207,9 @@ def _threads(stats: LoaderStats) -> Iterator[Finding]:
             stats,
             "busy_processors",
             queued_s,
-            f"The processors are busy with other work: {threads} workers waited for one {queued_s / busy:.0%} of their "
-            f"working time, although the process may use {processors}. Give the job processors of its own.",
+            f"The processors are busy with other work, the training step included: {threads} workers waited for one "
+            f"{queued_s / busy:.0%} of their working time, although the process may use {processors}. Give the job "
+            "processors of its own.",
         )
     elif (
         processors > threads

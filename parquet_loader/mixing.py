@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 # Rows of a window are in random order, so that the last ones are a sample of it.
 SAMPLE_ROWS = 4096
 MOST_WINDOWS = 64
 MOST_COLUMNS = 32
 FEWEST_WINDOWS = 4
+# Between windows lies this share of a column's variance, or less, in epochs that mix well.
+WELL_MIXED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Mixing:
         between_share: The share of its variance that lies between windows, 0 to 1; 0: perfectly mixed.
         values_in_window, values: Of an integer column, distinct values in a window on average, and in all of them;
             None: it is none, or holds too many.
+        is_distinct: Whether it is an integer column without repeated values, which may just number the rows.
     """
 
     column: str
@@ -37,6 +41,31 @@ class Mixing:
     between_share: float
     values_in_window: float | None = None
     values: int | None = None
+    is_distinct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """A column by which the data is sorted, as the footers' statistics tell.
+
+    Attributes:
+        column: Its name.
+        overlap_share: The share of pairs of row groups whose ranges of values overlap, 0 to 1.
+    """
+
+    column: str
+    overlap_share: float
+
+
+def overlap_share(least: npt.NDArray[Any], greatest: npt.NDArray[Any]) -> float:
+    """Return the share of pairs of ranges that overlap, each with itself included.
+
+    Args:
+        least, greatest: Bounds ``[ranges]``, in any order.
+    """
+    begun = np.searchsorted(np.sort(least), greatest, "right")
+    ended = np.searchsorted(np.sort(greatest), least, "left")
+    return float((begun - ended).mean() / len(least))
 
 
 @dataclass(slots=True)
@@ -45,6 +74,7 @@ class _Column:
     squares: list[float] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     values: set[int] | None = None
+    is_distinct: bool = False
 
 
 class MixingMeter:
@@ -62,7 +92,7 @@ class MixingMeter:
             flat = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray) and array.ndim == 1}
             numbers = [name for name, array in flat.items() if array.dtype.kind in "biuf"]
             self._columns = {
-                name: _Column(values=set() if arrays[name].dtype.kind in "iu" else None)
+                name: _Column(values=set(), is_distinct=True) if arrays[name].dtype.kind in "iu" else _Column()
                 for name in numbers[:MOST_COLUMNS]
             }
         self._windows += 1
@@ -80,6 +110,7 @@ class MixingMeter:
             if column.values is not None:
                 distinct = np.unique(sample)
                 column.counts.append(len(distinct))
+                column.is_distinct &= len(distinct) == len(sample)
                 column.values.update(distinct.tolist())
                 if len(column.values) > SAMPLE_ROWS:
                     column.values = None
@@ -89,12 +120,17 @@ class MixingMeter:
         if self._windows < FEWEST_WINDOWS or not self._columns:
             return None
         shares = {name: _between_share(column) for name, column in self._columns.items()}
+        # Sorted row numbers do no harm by themselves, so that another column is named if it is badly mixed, too.
+        labels = {name: share for name, share in shares.items() if not self._columns[name].is_distinct}
+        worst_label = max(labels, key=lambda name: labels[name], default=None)
         name = max(shares, key=lambda name: shares[name])
+        if worst_label is not None and labels[worst_label] > WELL_MIXED_SHARE:
+            name = worst_label
         column, in_window = self._columns[name], None
         if column.values is not None:
             in_window = float(np.mean(column.counts))
         values = None if column.values is None else len(column.values)
-        return Mixing(name, self._windows, shares[name], in_window, values)
+        return Mixing(name, self._windows, shares[name], in_window, values, column.is_distinct)
 
 
 def _between_share(column: _Column) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from parquet_loader.cache import CacheStats
 from parquet_loader.live import Growth
-from parquet_loader.mixing import Mixing
+from parquet_loader.mixing import Mixing, Sorting
 from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.types import format_bytes
 
@@ -116,6 +116,7 @@ class ShuffleFigures:
         row_groups_per_window: Distinct row groups that give a window its rows, on average.
         is_cut_by_memory: Whether windows are smaller than by default because of `memory_limit`.
         measured: The column mixed worst so far; None before the fourth window, and with images or `transform`.
+        sorting: The column by which the data is sorted most, by the footers' statistics of a sample of row groups.
     """
 
     is_shuffled: bool
@@ -128,6 +129,7 @@ class ShuffleFigures:
     row_groups_per_window: float
     is_cut_by_memory: bool = False
     measured: Mixing | None = None
+    sorting: Sorting | None = None
 
     @property
     def window_share(self) -> float:

@@ -15,7 +15,7 @@ import pytest
 from parquet_loader.advice import findings_of
 from parquet_loader.cache import CacheStats
 from parquet_loader.live import Growth
-from parquet_loader.mixing import Mixing, MixingMeter
+from parquet_loader.mixing import Mixing, MixingMeter, Sorting, overlap_share
 from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.stats import (
     CodecFigures,
@@ -228,6 +228,19 @@ CASES = {
         ("98% of the variance of 'label'", "4 of its 100 values", "5.0% of the rows, from 2 of 100 row groups"),
         {"shuffling": replace(SHUFFLING, row_groups_per_window=2.0, measured=Mixing("label", 20, 0.98, 4.0, 100))},
     ),
+    "sorted row numbers": Case(
+        ("decoding", "mixing"),
+        ("harmless if 'id' only numbers the rows",),
+        {"shuffling": replace(SHUFFLING, measured=Mixing("id", 20, 0.98, 4096.0, None, is_distinct=True))},
+    ),
+    "sorted by words": Case(
+        ("decoding", "mixing"),
+        ("sorted by 'country': the footers say that 3.0% of pairs of row groups have values in common",),
+        {"shuffling": replace(SHUFFLING, row_groups_per_window=4.0, sorting=Sorting("country", 0.03))},
+    ),
+    "sorted by words, many row groups a window": Case(
+        ("decoding",), ("Decoding",), {"shuffling": replace(SHUFFLING, sorting=Sorting("country", 0.03))}
+    ),
     "windows cut by memory_limit": Case(
         ("decoding", "mixing"),
         ("Raise memory_limit (now 1.0 GiB",),
@@ -360,6 +373,31 @@ def test_the_meter_names_the_sorted_column_among_others_and_counts_its_values() 
     assert worst is not None
     assert (worst.column, worst.windows, worst.values_in_window, worst.values) == ("label", 10, 10.0, 100)
     assert worst.between_share > 0.98
+
+
+def test_the_meter_names_a_label_rather_than_row_numbers() -> None:
+    meter = MixingMeter()
+    for number in range(8):
+        rows = np.arange(number * 1000, (number + 1) * 1000)
+        meter.observe({"id": np.random.default_rng(0).permutation(rows), "label": rows // 500})
+    worst = meter.worst()
+    assert worst is not None
+    assert (worst.column, worst.is_distinct) == ("label", False)
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest", "expected"),
+    [
+        (range(10), range(10), 0.1),
+        ([0] * 10, [9] * 10, 1.0),
+        (np.arange(10) // 5, np.arange(10) // 5, 0.5),
+        (["a", "b", "c"], ["b", "c", "d"], 7 / 9),
+        ([3], [4], 1.0),
+    ],
+    ids=["sorted", "random", "two labels", "text", "one"],
+)
+def test_ranges_of_row_groups_tell_sorted_data(least: Any, greatest: Any, expected: float) -> None:
+    assert overlap_share(np.array(least), np.array(greatest)) == pytest.approx(expected)
 
 
 def test_the_meter_says_nothing_after_few_windows() -> None:
