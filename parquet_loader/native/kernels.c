@@ -625,7 +625,7 @@ static int begin_page(Group *group, Column *column, const Header *header) {
 static int next_page(Group *group, Column *column) {
   Header header;
   int code;
-  if (column->at >= column->end) return ENDED;
+  if (column->at < 0 || column->at >= column->end) return ENDED;
   if ((code = read_header(group, column->at, column->end, LONGEST_HEADER, &header))) return code;
   int64_t page_bytes = header.fields[0][PAGE_BYTES], kind = header.fields[0][KIND];
   int64_t room = column->end - column->at - header.nbytes;
@@ -781,7 +781,7 @@ int pages_check(int file, const uint8_t *base, int64_t size, const int64_t *line
   Group group = {.file = file, .base = base, .size = size};
   for (int64_t i = 0; i < count; i++, lines += 6) {
     int64_t at = lines[0], end = lines[1] < size ? lines[1] : size, left = lines[2];
-    while (left > 0 && at < end) {
+    while (left > 0 && at >= 0 && at < end) {  /* Arrow refuses places before the file */
       Header header;
       int64_t behind = end + BEHIND_CHUNK < size ? end + BEHIND_CHUNK : size;
       int code = read_header(&group, at, behind, LONGEST_ARROW_HEADER, &header);

@@ -248,6 +248,15 @@ def test_unknown_fields_of_every_type_are_passed_over(
     assert sum(len(batch["n"]) for batch in batches(str(tmp_path / "a.parquet"))) == ROWS
 
 
+@pytest.mark.parametrize("is_built", [True, False])
+@pytest.mark.parametrize("first", [-5, -(2**63), 2**62])
+def test_chunks_that_lie_outside_the_file_are_left_to_arrow(
+    monkeypatch: pytest.MonkeyPatch, is_built: bool, first: int
+) -> None:
+    monkeypatch.setattr(native, "IS_BUILT", is_built and native.IS_BUILT)
+    check_pages(pa.py_buffer(b"PAR1" * 9), np.array([[first, 2**62, 10, 1, 0, 2**24]], np.int64))
+
+
 def test_headers_longer_than_any_buffer_are_read(tmp_path: Path) -> None:
     file = written(tmp_path / "a.parquet", TEXTS, "zstd", "1.0")
     file.chunks[-1].pages[1].header[90] = (8, bytes(200_000))
