@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,15 @@ import numpy as np
 
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.types import check_int
+
+_EXAMPLES = {
+    "Schema": "Schema({'x': Scalar('float32')}), or Schema.from_arrow(...) of a pyarrow.Schema",
+    "Shard": "Shard(rank=0, world_size=2)",
+    "LocalCache": "LocalCache('/local/cache', '500GB')",
+    "ReadOptions": "ReadOptions(verify_checksums=True)",
+    "ShardOptions": "ShardOptions(remainder='drop')",
+    "OutputOptions": "OutputOptions(format='numpy')",
+}
 
 
 def check_bool(name: str, value: Any) -> bool:
@@ -27,13 +37,28 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
 def check_kind(name: str, value: Any, kind: type) -> None:
     """Check a value of one of the package's own classes, or None."""
     if value is not None and not isinstance(value, kind):
-        raise ConfigurationError(f"{name}={value!r:.80}: expected a parquet_loader.{kind.__name__}, or None")
+        example = _EXAMPLES.get(kind.__name__, f"{kind.__name__}(...)")
+        found = " ".join(repr(value).split())
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ConfigurationError(f"{name}={found:.80}: expected {article} {kind.__name__}, such as {example}")
 
 
 def check_transform(transform: Any) -> None:
     """Check what batches pass through."""
-    if transform is not None and not callable(transform):
+    if transform is None:
+        return
+    if not callable(transform):
         raise ConfigurationError(f"transform={transform!r:.80}: expected a function of (columns, rng)")
+    try:
+        parameters = inspect.signature(transform)
+    except (TypeError, ValueError):  # some of those written in C have none
+        return
+    try:
+        parameters.bind({}, None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"transform={transform!r:.80}: is called with (columns, rng), and {error}; take both arguments"
+        ) from None
 
 
 def check_window(window_rows: Any, batch_size: int) -> None:

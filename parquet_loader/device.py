@@ -22,7 +22,7 @@ def check_device(device: Any) -> torch.device | None:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ConfigurationError(f"device={device!r}: {str(error).splitlines()[0]}") from None
+        raise ConfigurationError(f"device={device!r}: expected 'cpu' or 'cuda', such as 'cuda:0'") from error
     if found.type == "cpu":
         return found
     if found.type != "cuda":

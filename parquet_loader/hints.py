@@ -151,11 +151,11 @@ def check_source(source: Any) -> None:
         other = next((entry for entry in source if not isinstance(entry, str | os.PathLike)), None)
         if other is None:
             return
-        what = f"a list that holds {_named(other)}"
+        what = f"a list that holds {named(other)}"
         if isinstance(other, Mapping) or _package(other) in _FRAMES:
             raise ConfigurationError(f"source is {what}; {_OF_ROWS}")
         raise ConfigurationError(f"source is {what}; expected paths or URLs")
-    raise ConfigurationError(f"source is {_named(source)}; {_reader_of(source)}")
+    raise ConfigurationError(f"source is {named(source)}; {_reader_of(source)}")
 
 
 def check_frame(frame: Any) -> None:
@@ -167,7 +167,7 @@ def check_frame(frame: Any) -> None:
     if isinstance(frame, str | os.PathLike):
         raise ConfigurationError("from_pandas: the frame is a path; BatchedDataLoader(path, batch_size) reads files")
     if _package(frame) in _ELSEWHERE:
-        raise ConfigurationError(f"from_pandas: the frame is {_named(frame)}; {_reader_of(frame)}")
+        raise ConfigurationError(f"from_pandas: the frame is {named(frame)}; {_reader_of(frame)}")
     if hasattr(frame, "__next__"):
         raise ConfigurationError("from_pandas: an iterator can be read only once; write_dataset(data, path) takes it")
 
@@ -212,7 +212,8 @@ def _package(thing: Any) -> str:
     return type(thing).__module__.partition(".")[0]
 
 
-def _named(thing: Any) -> str:
+def named(thing: Any) -> str:
+    """Return what a thing is, for messages: its class, with the package it comes from."""
     if thing is None:
         return "None"
     package = _package(thing)

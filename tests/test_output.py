@@ -103,7 +103,7 @@ def test_arrays_are_handed_on_without_a_copy(tmp_path: Path) -> None:
     ("options", "reason"),
     [
         ({"output_options": NUMPY, "device": "cuda"}, "arrays stay on the CPU"),
-        ({"output_options": "numpy"}, "expected a parquet_loader.OutputOptions"),
+        ({"output_options": "numpy"}, "expected an OutputOptions"),
     ],
 )
 def test_what_arrays_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any], reason: str) -> None:

@@ -145,8 +145,8 @@ def test_uneven_ranks_are_warned_of() -> None:
         ({"shard": Shard(0, 3), "shard_options": ShardOptions(logical_shards=8)}, "cannot be divided evenly over 3"),
         ({"shard_options": ShardOptions(logical_shards=8, fewest_ranks=2)}, "fewest_ranks=2, but there are 1"),
         ({"batch_size": 6, "shard_options": ShardOptions(logical_shards=4)}, "choose a multiple of 4"),
-        ({"shard": 3}, "expected a parquet_loader.Shard"),
-        ({"shard_options": "drop"}, "expected a parquet_loader.ShardOptions"),
+        ({"shard": 3}, "expected a Shard"),
+        ({"shard_options": "drop"}, "expected a ShardOptions"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(tmp_path: Path, options: dict[str, Any], reason: str) -> None:

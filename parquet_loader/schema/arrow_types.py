@@ -12,9 +12,11 @@ from parquet_loader.errors import ConfigurationError
 
 
 def arrow_type_of(spec: str | pa.DataType | np.dtype[Any] | type) -> pa.DataType:
-    """Resolve a type given as an Arrow type, a numpy dtype or a string such as ``"timestamp[us, tz=UTC]"``."""
+    """Resolve an Arrow type, a numpy or torch dtype, or a name such as ``"timestamp[us, tz=UTC]"``."""
     if isinstance(spec, pa.DataType):
         return spec
+    if type(spec).__module__ == "torch" and type(spec).__name__ == "dtype":
+        return arrow_type_of(str(spec).removeprefix("torch."))
     if isinstance(spec, str):
         text = spec.strip()
         if text in {"date32", "date64"}:

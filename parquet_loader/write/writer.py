@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError, SchemaError, WriteError
 from parquet_loader.filesystem import PathLike, resolve
-from parquet_loader.hints import WRITER_KEYWORDS, explains_keywords
+from parquet_loader.hints import WRITER_KEYWORDS, explains_keywords, named
 from parquet_loader.schema import Schema
 from parquet_loader.write.layout import ColumnLayout
 from parquet_loader.write.options import WriteOptions
@@ -91,8 +92,14 @@ class DatasetWriter:
         options: WriteOptions | None = None,
         filesystem: Any = None,
     ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigurationError(
+                f"path is {named(path)}; expected a str or os.PathLike, as in write_dataset(data, path)"
+            )
         if schema is not None and not isinstance(schema, Schema):
-            raise ConfigurationError(f"schema={schema!r:.60}: expected a Schema or None")
+            found = " ".join(repr(schema).split())
+            example = "Schema({'x': Scalar('float32')})"
+            raise ConfigurationError(f"schema={found:.60}: expected a Schema or None; make one by {example}")
         if mode not in ("error", "append", "overwrite"):
             raise ConfigurationError(f"mode={mode!r}: expected 'error', 'append' or 'overwrite'")
         self.options = options or WriteOptions()

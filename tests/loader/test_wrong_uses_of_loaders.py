@@ -1,7 +1,7 @@
 """Common mistakes with a loader get one line that names what to use: sources, keywords, item access, torch's wrappers.
 
-Each of these tests failed on commit 519114a, except `test_the_equivalents_that_messages_name_exist` and
-`test_signatures_are_those_of_the_functions`.
+Each of these tests failed on commit 519114a, except `test_the_equivalents_that_messages_name_exist`,
+`test_signatures_are_those_of_the_functions` and `test_a_transform_without_a_signature_is_taken`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from parquet_loader import (
     DatasetWriter,
     MixedLoader,
     ParquetIterable,
+    Scalar,
+    Schema,
+    Tensor,
     from_pandas,
     write_dataset,
 )
@@ -199,6 +202,44 @@ def test_the_equivalents_that_messages_name_exist() -> None:
 def test_signatures_are_those_of_the_functions() -> None:
     assert list(inspect.signature(BatchedDataLoader).parameters)[:3] == ["source", "batch_size", "schema"]
     assert list(inspect.signature(write_dataset).parameters)[:3] == ["data", "path", "schema"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"transform": lambda columns: columns}, "is called with (columns, rng), and too many positional arguments"),
+        ({"schema": {"a": "int64"}}, "expected a Schema, such as Schema({'x': Scalar('float32')}), or S"),
+        ({"schema": pa.schema([("a", pa.int64())])}, "Schema.from_arrow(...) of a pyarrow.Schema"),
+        ({"shard": (0, 2)}, "expected a Shard, such as Shard(rank=0, world_size=2)"),
+        ({"read_options": {"memory_map": True}}, "expected a ReadOptions, such as ReadOptions(verify_checksums=True)"),
+        ({"device": "gpu"}, "device='gpu': expected 'cpu' or 'cuda'"),
+    ],
+)
+def test_a_value_of_another_kind_shows_an_example(options: dict[str, Any], message: str, path: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        BatchedDataLoader(path, 2, **options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_transform_without_a_signature_is_taken(path: str) -> None:
+    with BatchedDataLoader(path, 10, transform=lambda *both: both[0]) as loader:
+        assert len(first(loader)["a"]) == 10
+
+
+def test_swapped_arguments_of_a_writer_are_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        write_dataset(tmp_path / "data", FRAME)
+    assert str(caught.value).startswith("path is a pandas.DataFrame; expected a str")
+    assert "\n" not in str(caught.value)
+
+
+def test_types_of_torch_name_types_of_fields() -> None:
+    assert Schema({"x": Tensor(torch.float16, (2,)), "y": Scalar(torch.int32)}) == Schema(
+        {"x": Tensor("float16", (2,)), "y": Scalar("int32")}
+    )
+    with pytest.raises(ConfigurationError, match="bfloat16"):
+        Scalar(torch.bfloat16)
 
 
 def test_other_kinds_given_to_loaders_of_loaders_are_refused(loader: BatchedDataLoader, path: str) -> None:
