@@ -13,13 +13,18 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader import hdfs
-from parquet_loader.errors import ConfigurationError, SourceError
+from parquet_loader.endpoints import endpoint_of_url, probe, remedy
+from parquet_loader.errors import ConfigurationError, RemoteError, SourceError
 from parquet_loader.redact import shown, without_secrets
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
 # Of what Python's and pyarrow's filesystems are made of, what tells one store from another; never a credential.
 _NOT_SECRET = ("region", "endpoint_override", "scheme", "host", "port", "account_name", "blob_storage_authority")
+
+# What Hadoop calls S3.
+_HADOOP_S3 = ("s3a", "s3n")
+_SCHEME_OF = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
 
 # What pyarrow serves itself; all else goes through fsspec.
 _NATIVE_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "mock")
@@ -29,7 +34,8 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     """Return the filesystem a path or URL belongs to, and the path within it.
 
     Args:
-        path: A local path, or a URL that pyarrow's native filesystems know: ``file://``, ``s3://``, ``gs://``,
+        path: A local path, or a URL that pyarrow's native filesystems know: ``file://``, ``s3://`` (also ``s3a://``
+            and ``s3n://``), ``gs://``,
             ``abfs://``, ``hdfs://``; or else fsspec: ``http(s)://`` and others. Glob characters are kept as they are.
         filesystem: A `pyarrow.fs.FileSystem`; `path` is then a path within it.
 
@@ -55,6 +61,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
             hdfs.check_process()
             hdfs.note(filesystem)
         return filesystem, text if text == "/" else text.rstrip("/")
+    typed = text
     scheme, separator, rest = text.partition("://")
     if not separator or "/" in scheme:
         return pafs.LocalFileSystem(), local_path(text)
@@ -63,6 +70,8 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         if not os.path.lexists(rest):  # URLs write spaces and the like as %20; hive's folders have such names, too
             rest = unquote(rest)
         return pafs.LocalFileSystem(), os.path.abspath(rest)
+    if scheme in _HADOOP_S3:
+        scheme, text = "s3", f"s3://{rest}"
     if scheme not in _NATIVE_SCHEMES:
         return _through_fsspec(text, scheme)
     # A `?` opens the options of a URL; as a glob character it has to be told apart from them.
@@ -77,12 +86,17 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
             glob = character
     if scheme in hdfs.SCHEMES:
         hdfs.check_process()
+    if scheme == "s3" and not glob:
+        _check_name_server(typed, rest)
     try:
         found, inner = pafs.FileSystem.from_uri(hdfs.connectable(head + (question + options if has_options else "")))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
         if scheme in hdfs.SCHEMES and isinstance(error, OSError):
             raise hdfs.refusal(shown(text), error) from None
-        raise _unserved(text, error) from None
+        if isinstance(error, OSError):  # of S3, which is asked for the bucket's region
+            reason = without_secrets(str(error))
+            raise SourceError(f"{shown(typed)}: cannot be opened: {reason}{remedy(reason)}") from None
+        raise _unserved(typed, error) from None
     hdfs.note(found)
     return found, inner + tail if glob else inner
 
@@ -90,6 +104,36 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
 def local_path(path: PathLike) -> str:
     """Return a local path as an absolute one; ``~`` and ``~user`` stand for home directories."""
     return os.path.abspath(os.path.expanduser(os.fspath(path)))
+
+
+def _check_name_server(url: str, rest: str) -> None:
+    """Refuse a URL at once if S3 would have to be asked for the bucket's region, and has no address here.
+
+    Raises:
+        RemoteError: Amazon's name cannot be resolved.
+    """
+    options = rest.partition("?")[2]
+    if "region=" in options or "endpoint_override=" in options:
+        return
+    if any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")):
+        return
+    endpoint = endpoint_of_url("https://s3.amazonaws.com")
+    why = None if endpoint is None else probe(*endpoint)
+    if why is not None:
+        raise RemoteError(f"{shown(url)}: {why}")
+
+
+def url_prefix(filesystem: pafs.FileSystem, typed: str) -> str:
+    """Return what messages put before a path of a filesystem: the scheme that the caller typed, or the store's own."""
+    scheme, separator, _ = typed.partition("://")
+    if is_local(filesystem):
+        return ""
+    if hdfs.is_hdfs(filesystem):
+        return hdfs.url_of(filesystem, "/").removesuffix("/")
+    if separator and "/" not in scheme:
+        return f"{scheme}://"
+    scheme = _SCHEME_OF.get(filesystem.type_name, "")
+    return scheme and f"{scheme}://"
 
 
 def _through_fsspec(url: str, scheme: str) -> tuple[pafs.FileSystem, str]:

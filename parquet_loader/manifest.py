@@ -22,7 +22,7 @@ _ARRAYS = ("file_schema", "file_digest", "row_group_file", "row_group_number", "
 
 def dump_snapshot(snapshot: Snapshot) -> bytes:
     """Return a snapshot without its footers, which are read again where they are needed."""
-    files = [[f.path, f.size_bytes, f.mtime_ns, f.partitions, f.etag] for f in snapshot.files]
+    files = [[f.path, f.size_bytes, f.mtime_ns, f.partitions, f.etag, f.prefix] for f in snapshot.files]
     schemas = [schema.serialize().to_pybytes() for schema in (*snapshot.schemas, snapshot.partition_schema)]
     arrays: dict[str, Any] = {name: getattr(snapshot, name) for name in _ARRAYS}
     beside = [snapshot.beside.directories, sorted(snapshot.beside.hidden)]
@@ -44,8 +44,8 @@ def load_snapshot(data: bytes, filesystem: pafs.FileSystem, remote: RemoteOption
         count = sum(name.startswith("schema_") for name in stored.files)
         schemas = [pa.ipc.read_schema(pa.py_buffer(stored[f"schema_{n}"].tobytes())) for n in range(count)]
     files = tuple(
-        SourceFile(path, size, mtime, tuple((key, value) for key, value in partitions), etag)
-        for path, size, mtime, partitions, etag in entries
+        SourceFile(path, size, mtime, tuple((key, value) for key, value in partitions), etag, *prefix)
+        for path, size, mtime, partitions, etag, *prefix in entries  # no prefix in what an older version kept
     )
     store = store_of(filesystem, remote or RemoteOptions())
     return Snapshot(

@@ -30,7 +30,7 @@ from parquet_loader.filesystem import identity_of, is_local, local_path, resolve
 from parquet_loader.footers import StoredFooters
 from parquet_loader.manifest import dump_snapshot, load_snapshot
 from parquet_loader.options import RemoteOptions
-from parquet_loader.redact import without_secrets
+from parquet_loader.redact import shown, without_secrets
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Selection, Source
 from parquet_loader.trust import check_private, make_private, no_link
@@ -62,7 +62,7 @@ def open_remembered(
     known = _loaded(path, home, remote)
     with _Footers(folder, os.path.basename(path).removesuffix(".snapshot")) as read:
         snapshot = open_snapshot(source, filesystem, remote=remote, known=known, record=read.add, selection=selection)
-        if any(file.path != file.name for file in snapshot.files):
+        if any(file.path != shown(file.path) for file in snapshot.files):
             return snapshot
         if known is None or read.places or len(known.files) != len(snapshot.files):
             with contextlib.suppress(OSError):  # a full disk: the next start is as slow as this one

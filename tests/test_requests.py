@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions, RemoteError, RemoteOptions, SourceError
+from parquet_loader.errors import OpenFilesError
 from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.client import Bytes, PassingError
 from parquet_loader.remote.fetcher import Fetcher
@@ -225,6 +226,6 @@ def test_a_fetching_thread_that_cannot_start_is_an_error(tmp_path: Path, monkeyp
         with monkeypatch.context() as patch:
             patch.setattr(asyncio, "new_event_loop", no_more_files)
             patch.setattr(asyncio.events, "new_event_loop", no_more_files)
-            with pytest.raises(RemoteError, match=r"could not be started: .*Too many open files"):
+            with pytest.raises(OpenFilesError, match=r"cannot be fetched: no free file descriptor is left"):
                 next(iter(loader))
         assert sum(len(batch["x"]) for batch in loader) == 100

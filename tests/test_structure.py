@@ -20,6 +20,7 @@ ROOMS = [
     "errors",
     "descriptors",
     "trust",
+    "endpoints",
     "redact",
     "interrupts",
     "registration",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow.fs as pafs
 
 from parquet_loader import hdfs
+from parquet_loader.descriptors import is_out_of_descriptors
+from parquet_loader.endpoints import endpoint_of, endpoint_of_url, probe
 from parquet_loader.errors import LoaderStateError, RemoteError, SourceError
 from parquet_loader.filesystem import is_local
 from parquet_loader.ranges import ByteRange
@@ -21,7 +23,7 @@ from parquet_loader.remote.client import words_of
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.obstores import ObstoreClient, client_for
 from parquet_loader.remote.store import RemoteStore, fsspec_of
-from parquet_loader.remote.together import side_by_side
+from parquet_loader.remote.together import ended, side_by_side
 from parquet_loader.source import PARQUET_SUFFIXES, Entry, LocalLister, SourceFile, seen
 
 S = TypeVar("S")
@@ -42,16 +44,23 @@ class RemoteLister:
         fetcher: Whose threads and event loop those are; started, and closed by whoever made it.
     """
 
+    endpoint: tuple[str, int] | None = None
+    """Host and port to probe while the first requests are on their way, or None."""
+
     def __init__(self, fetcher: Fetcher) -> None:
         self.fetcher = fetcher
 
     def each(self, work: Callable[[S], T], things: Sequence[S], most: int = _LOOKS_AT_ONCE) -> list[T]:
-        """Return what `work` gives for each of the things, several at a time; see `source.Lister`."""
+        """Return what `work` gives for each of the things, several at a time; see `source.Lister`.
+
+        Raises:
+            UnreachableError: nothing answers at the endpoint, so that repeating requests is of no use.
+        """
 
         async def one(number: int) -> T:
             return await self.fetcher.call(partial(work, things[number]))
 
-        done = self.fetcher.run(side_by_side(one, range(len(things)), most))
+        done = self.fetcher.run(self._reached(side_by_side(one, range(len(things)), most)))
         return [done[number] for number in range(len(things))]
 
     def below(self, base: str) -> list[Entry]:
@@ -71,6 +80,27 @@ class RemoteLister:
         places = [np.empty(span.size, np.uint8) for span in spans]
         self.fetcher.run(self.fetcher.read_all(file, spans, places))
         return places[0].tobytes(), places[1].tobytes()
+
+    async def _reached(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns, unless a probe finds out meanwhile that it cannot succeed; only the first time.
+
+        Clients retry a refused connection for seconds or minutes, which is right once a store has answered.
+        """
+        endpoint, self.endpoint = self.endpoint, None
+        if endpoint is None:
+            return await work
+        asking = asyncio.create_task(work)
+        probing = asyncio.create_task(self.fetcher.call(partial(probe, *endpoint)))
+        try:
+            await asyncio.wait({asking, probing}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done() or asking.exception() is not None:
+                why = await probing
+                if why is not None:
+                    self.fetcher.abandon_calls()
+                    raise why
+            return await asking
+        finally:
+            await ended([asking, probing])
 
 
 class PyarrowLister(RemoteLister):
@@ -148,7 +178,7 @@ class ObstoreLister(RemoteLister):
                 return True
             return None if path.lower().endswith(PARQUET_SUFFIXES) else await self._head(store, key, path)
         except Exception as error:
-            raise SourceError(f"{shown(path)}: cannot be listed: {words_of(error)}") from None
+            raise _refused(error) from None
 
     async def _head(self, store: Any, key: str, path: str) -> Entry | None:
         try:
@@ -172,7 +202,7 @@ class ObstoreLister(RemoteLister):
         except LoaderStateError:
             raise
         except Exception as error:
-            raise SourceError(f"{shown(base)}: cannot be listed: {words_of(error)}") from None
+            raise _refused(error) from None
         return [entry for number in range(len(cuts)) for entry in parts[number]]
 
     async def _between(self, base: str, after: str | None, last: str | None) -> list[Entry]:
@@ -214,12 +244,12 @@ class FsspecLister(RemoteLister):
             )
         try:
             info = self._fs.info(path)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             if is_http:  # where a question mark is no pattern
-                raise SourceError(f"{shown(path)}: no such file") from None
+                raise _http_refusal(path, error) from None
             return None
         except Exception as error:
-            raise SourceError(f"{shown(path)}: cannot be listed: {words_of(error)}") from None
+            raise _refused(error) from None
         return True if info.get("type") == "directory" else self._described(path, info)
 
     def below(self, base: str) -> list[Entry]:
@@ -229,7 +259,7 @@ class FsspecLister(RemoteLister):
             unknown = [path for path, info in found.items() if info.get("size") is None]
             found |= dict(zip(unknown, self.each(self._fs.info, unknown), strict=True))
         except Exception as error:
-            raise SourceError(f"{shown(base)}: cannot be listed: {words_of(error)}") from None
+            raise _refused(error) from None
         return [self._described(path, info) for path, info in found.items()]
 
     def _described(self, path: str, info: dict[str, Any]) -> Entry:
@@ -294,6 +324,14 @@ def lister_for(
     store: RemoteStore, fetcher: Fetcher, known: Sequence[str] = ()
 ) -> PyarrowLister | ObstoreLister | FsspecLister | HdfsLister:
     """Return what lists a store, on the threads and the event loop of a fetcher; `known` as in `ObstoreLister`."""
+    lister = _lister_for(store, fetcher, known)
+    lister.endpoint = endpoint_of(store.filesystem)
+    return lister
+
+
+def _lister_for(
+    store: RemoteStore, fetcher: Fetcher, known: Sequence[str]
+) -> PyarrowLister | ObstoreLister | FsspecLister | HdfsLister:
     if hdfs.is_hdfs(store.filesystem):
         return HdfsLister(fetcher, store)
     fs = fsspec_of(store.filesystem)
@@ -314,6 +352,32 @@ def _local_base(filesystem: pafs.FileSystem) -> str | None:
         return os.path.abspath(base).rstrip("/") + "/"
     outer = _local_base(filesystem.base_fs)
     return None if outer is None else outer + base.strip("/") + "/"
+
+
+def _refused(error: Exception) -> OSError:
+    """Return a store's refusal in its words, for `list_files`, which says of what."""
+    if isinstance(error, OSError) and is_out_of_descriptors(error):
+        return error
+    return OSError(words_of(error))
+
+
+def _http_refusal(url: str, error: FileNotFoundError) -> Exception:
+    """Return what an HTTP server said where fsspec says of everything that there is no such file."""
+    cause = error.__cause__
+    status = getattr(cause, "status", None)
+    if isinstance(status, int) and status not in (404, 410):
+        words = f"{status} {getattr(cause, 'message', '')}".strip()
+        if status in (401, 403):
+            return SourceError(
+                f"{shown(url)}: the server refuses it: {words}; a private or gated file needs credentials: pass "
+                "filesystem= with the headers, or a URL that is signed"
+            )
+        return OSError(words)
+    if cause is not None and type(cause).__name__.startswith("ClientConnect"):
+        endpoint = endpoint_of_url(url)
+        why = None if endpoint is None else probe(*endpoint)
+        return RemoteError(f"{shown(url)}: {why}") if why is not None else OSError(words_of(cause))
+    return SourceError(f"{shown(url)}: no such file")
 
 
 def _bucket_of(path: str) -> str:

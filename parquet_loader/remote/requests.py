@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from parquet_loader.endpoints import remedy
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import ByteRange
@@ -236,10 +237,13 @@ class Requests:
     # ------------------------------------------------------------------ messages
 
     def _where(self, file: SourceFile, span: ByteRange) -> str:
-        return f"{self._name_of(file.path)}, bytes {span.start} to {span.stop}"
+        name = file.name if "://" in file.name else self._name_of(file.path)
+        return f"{name}, bytes {span.start} to {span.stop}"
 
     def _lasting(self, file: SourceFile, span: ByteRange, attempts: int, error: Exception) -> SourceError:
-        return SourceError(f"{self._where(file, span)}: {_times(attempts)}, not to be repeated: {error}")
+        return SourceError(
+            f"{self._where(file, span)}: {_times(attempts)}, not to be repeated: {error}{remedy(str(error))}"
+        )
 
 
 def _times(attempts: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow.fs as pafs
@@ -27,6 +27,7 @@ class SourceFile:
         mtime_ns: When it last changed, in nanoseconds since 1970, or None where the filesystem does not say.
         partitions: Hive keys and values from the names of directories, None for hive's null.
         etag: What the store calls this very content, or None where it does not say.
+        prefix: What makes a URL of the path: the scheme that the caller typed, or the store's own.
     """
 
     path: str
@@ -34,11 +35,12 @@ class SourceFile:
     mtime_ns: int | None
     partitions: tuple[tuple[str, str | None], ...] = ()
     etag: str | None = None
+    prefix: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
-        """How messages name it: its path, which may be a URL, without secrets."""
-        return shown(self.path)
+        """How messages name it: its path or URL, without secrets."""
+        return shown(self.path if "://" in self.path else f"{self.prefix}{self.path}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import pyarrow.fs as pafs
 
 from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
-from parquet_loader.errors import ConfigurationError, SourceError
-from parquet_loader.filesystem import PathLike, is_local, resolve
+from parquet_loader.endpoints import UnreachableError, remedy
+from parquet_loader.errors import ConfigurationError, RemoteError, SourceError
+from parquet_loader.filesystem import PathLike, is_local, resolve, url_prefix
 from parquet_loader.redact import shown, without_secrets
 from parquet_loader.source.files import Beside, Entry, Lister, SourceFile
 from parquet_loader.source.local import LocalLister
@@ -42,6 +43,7 @@ Source: TypeAlias = PathLike | Sequence[PathLike]
 
 # Remote files whose names say nothing, among others that are named as Parquet: so many are asked for their first bytes.
 _MOST_ASKED = 256
+_WITH_BUCKETS = ("s3://", "s3a://", "s3n://", "gs://", "gcs://", "abfs://", "abfss://")
 # Markers of tables above what was named that a store is asked for.
 _MOST_MARKERS = 64
 
@@ -111,7 +113,8 @@ def list_files(
             names = shown(str(entry)), shown(str(entries[0]))
             raise ConfigurationError(f"{names[0]}: all paths of one source lie on one filesystem; {names[1]} does not")
         home = here if home is None else home
-        named.append((path, shown(str(entry))))
+        text = str(entry)
+        named.append((path, shown(text if "://" in text else f"{url_prefix(here, text)}{text}")))
     assert home is not None
     lister = lister_of(home)
     markers: list[tuple[str, str]] = []
@@ -123,13 +126,19 @@ def list_files(
         if isinstance(thing, int):
             return _table_by_marker(lister, *markers[thing])
         with _listing_errors(thing[1]):
-            return _expand(lister, *thing, is_remote=not is_local(home))
+            return _expand(lister, *thing, prefix=prefix, is_remote=not is_local(home))
 
-    done = lister.each(worked, [*named, *range(len(markers))])
+    prefix = url_prefix(home, str(entries[0]))
+    try:
+        done = lister.each(worked, [*named, *range(len(markers))])
+    except UnreachableError as error:
+        raise RemoteError(f"{named[0][1]}: {error}") from None
     found = [one for one in done if isinstance(one, _Found)]
     pairs = [(file, entry) for entry in found for file in entry.files]
     partition_base = _partition_base(found)
-    files = [_source_file(file, entry.base if partition_base is None else partition_base) for file, entry in pairs]
+    files = [
+        _source_file(file, entry.base if partition_base is None else partition_base, prefix) for file, entry in pairs
+    ]
     if not selection.ignore_table_format:
         tables = {one.root: one for one in done if isinstance(one, Table)}
         tables |= {root: table for entry in found for root, table in entry.tables.items()}
@@ -153,14 +162,15 @@ def _listing_errors(name: str) -> Iterator[None]:
     except OSError as error:
         if is_out_of_descriptors(error):
             raise out_of_descriptors(f"{name}: cannot be listed", 1) from None
-        raise SourceError(f"{name}: cannot be listed: {without_secrets(str(error))}") from error
+        reason = without_secrets(str(error))
+        raise SourceError(f"{name}: cannot be listed: {reason}{remedy(reason)}") from error
 
 
 def _listed(path: str) -> str:
     return glob_base(path) if is_pattern(path) else path
 
 
-def _expand(lister: Lister, path: str, name: str, *, is_remote: bool) -> _Found:
+def _expand(lister: Lister, path: str, name: str, *, prefix: str, is_remote: bool) -> _Found:
     seen = lister.look(path)
     if isinstance(seen, Entry):
         return _Found(name, posixpath.dirname(seen.path), False, [seen], Beside(), {})
@@ -178,6 +188,8 @@ def _expand(lister: Lister, path: str, name: str, *, is_remote: bool) -> _Found:
         files = [entry for entry in below if matches(entry.path) and (names_hidden or _is_visible(entry.path, base))]
         what = "the pattern matches no Parquet file" if files else "the pattern matches no file"
     else:
+        if prefix in _WITH_BUCKETS:
+            _check_bucket(lister, path)
         raise SourceError(f"{name}: no such file or directory")
     parquet = sorted(_parquet_of(lister, name, files, is_remote=is_remote), key=lambda entry: entry.path)
     if not parquet:
@@ -188,6 +200,16 @@ def _expand(lister: Lister, path: str, name: str, *, is_remote: bool) -> _Found:
     hidden = frozenset(entry.path for entry in below if posixpath.basename(entry.path).startswith("_"))
     tables = tables_in((entry.path for entry in below), base)
     return _Found(name, base, bool(seen), parquet, Beside((base.rstrip("/"),), hidden), tables)
+
+
+def _check_bucket(lister: Lister, path: str) -> None:
+    bucket = path.partition("/")[0]
+    try:
+        is_there = lister.look(bucket) is not None
+    except (SourceError, OSError):  # who may read objects need not be one who may see the bucket
+        return
+    if not is_there:
+        raise OSError(f"NoSuchBucket: the bucket {bucket!r} does not exist")
 
 
 def _parquet_of(lister: Lister, name: str, files: list[Entry], *, is_remote: bool) -> list[Entry]:
@@ -227,9 +249,9 @@ def _partition_base(found: Sequence[_Found]) -> str | None:
     return base
 
 
-def _source_file(entry: Entry, base: str) -> SourceFile:
+def _source_file(entry: Entry, base: str, prefix: str) -> SourceFile:
     partitions = hive_pairs(_parts_below(entry.path, base)[:-1])
-    return SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, partitions, entry.etag)
+    return SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, partitions, entry.etag, prefix)
 
 
 def _table_by_marker(lister: Lister, root: str, name: str) -> Table | None:

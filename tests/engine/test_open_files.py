@@ -24,6 +24,8 @@ import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions
 from parquet_loader.errors import OpenFilesError
+from parquet_loader.footers import read_footer
+from parquet_loader.source import SourceFile
 from parquet_loader.store.commits import read_commits
 from parquet_loader.store.holds import read_lease
 from parquet_loader.store.places import Places
@@ -251,8 +253,9 @@ def test_a_file_that_cannot_be_opened_for_now_is_neither_damaged_nor_skipped(tmp
 def test_a_footer_that_cannot_be_read_for_now_is_no_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": range(10)}), path)
+    file = SourceFile(str(path), path.stat().st_size, path.stat().st_mtime_ns)
     with no_free_descriptor(), pytest.raises(OpenFilesError, match=r"a\.parquet: the file cannot be opened"):
-        BatchedDataLoader(path, 5, output_options=NUMPY)
+        read_footer(pafs.LocalFileSystem(), file)
 
 
 def test_a_directory_that_cannot_be_listed_for_now_says_why(tmp_path: Path) -> None:

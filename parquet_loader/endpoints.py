@@ -1,0 +1,127 @@
+"""Where a store answers: its host and port, whether they can be reached at all, and what its refusals mean."""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import time
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import pyarrow.fs as pafs
+
+_PROBE_S = 1.0
+_RESOLVED_AGAIN_S = 0.2
+
+# What servers and clients say, and what to do about it; the first that is found.
+_REMEDIES = {
+    "there is no such bucket; check its name, the region and the endpoint": (
+        r"NoSuchBucket|NO_SUCH_BUCKET|BucketNotFound|ContainerNotFound|specified bucket does not exist"
+    ),
+    "the credentials have expired; get new ones": r"Expired\w*Token|TokenExpired|REQUEST_EXPIRED",
+    "the bucket may be in another region; give it in the URL (?region=...), in AWS_REGION, or to filesystem=": (
+        r"PermanentRedirect|301 Moved|AuthorizationHeaderMalformed|AUTHORIZATION_HEADER_MALFORMED"
+        r"|IllegalLocationConstraint|redirect without LOCATION|HTTP status 301"
+    ),
+    "the store does not accept the credentials; check AWS_ACCESS_KEY_ID and its like, or those of filesystem=": (
+        r"InvalidAccessKey|INVALID_ACCESS_KEY|SignatureDoesNotMatch|SIGNATURE_DOES_NOT_MATCH|InvalidClientTokenId"
+        r"|UNRECOGNIZED_CLIENT|INVALID_CLIENT_TOKEN|AuthenticationFailed|Unauthenticated|401 Unauthorized"
+        r"|InvalidToken|INVALID_SIGNATURE"
+    ),
+    "these credentials, or none, may not read it; check them, the name, and the permissions to list and read": (
+        r"ACCESS_DENIED|AccessDenied|PermissionDenied|403 Forbidden|HTTP Status(?: Code)?:? 403|Forbidden"
+    ),
+    # All that S3 says of a file is the number.
+    "the region may be wrong, or the credentials may have expired; check both": r"HTTP status 400",
+    "check the endpoint, its scheme (http or https) and the network": (
+        r"NETWORK_CONNECTION|Could not (?:connect|resolve)|SSL|certificate"
+    ),
+}
+
+
+class UnreachableError(OSError):
+    """Nothing answers at a store's endpoint, or its name has no address; the message says what to do."""
+
+
+def remedy(words: str) -> str:
+    """Return what a store's refusal means and what to do, to follow a message; empty if that is not known."""
+    found = (told for told, pattern in _REMEDIES.items() if re.search(pattern, words, re.IGNORECASE))
+    return next((f"; {told}" for told in found), "")
+
+
+def endpoint_of(filesystem: pafs.FileSystem) -> tuple[str, int] | None:
+    """Return the host and port that a filesystem connects to; None if that is not known, or goes through a proxy."""
+    url = _url_of(filesystem)
+    return None if url is None else endpoint_of_url(url)
+
+
+def endpoint_of_url(url: str) -> tuple[str, int] | None:
+    """Return the host and port of an HTTP URL; see `endpoint_of`."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or (80 if parts.scheme == "http" else 443)
+    except ValueError:
+        return None
+    if not host or (parts.scheme in getproxies() and not proxy_bypass(host)):
+        return None
+    return host, port
+
+
+def _url_of(filesystem: pafs.FileSystem) -> str | None:
+    if filesystem.type_name not in ("s3", "gcs", "abfs"):
+        return _fsspec_url(getattr(getattr(filesystem, "handler", None), "fs", None))
+    given: Any = filesystem.__reduce__()[1]
+    given = given[0] if isinstance(given, tuple) and given and isinstance(given[0], dict) else {}
+    if filesystem.type_name == "abfs":
+        account, authority = given.get("account_name", ""), given.get("blob_storage_authority") or ""
+        host = f"{account}{authority}" if authority.startswith(".") else authority
+        return f"{given.get('blob_storage_scheme') or 'https'}://{host}" if host else None
+    override = given.get("endpoint_override")
+    if override:
+        return str(override) if "://" in override else f"{given.get('scheme') or 'https'}://{override}"
+    if filesystem.type_name == "gcs":
+        return "https://storage.googleapis.com"
+    if (given.get("proxy_options") or {}).get("host"):
+        return None
+    return f"https://s3.{given.get('region') or 'us-east-1'}.amazonaws.com"
+
+
+def _fsspec_url(fs: Any) -> str | None:
+    """Return the endpoint that the options of an fsspec filesystem name."""
+    options = getattr(fs, "storage_options", None) or {}
+    for place in (options, options.get("client_kwargs")):
+        if isinstance(place, dict) and isinstance(url := place.get("endpoint_url"), str):
+            return url
+    return None
+
+
+def probe(host: str, port: int) -> UnreachableError | None:
+    """Return why nothing can answer at a host and port; None if something does, or it takes more than a second."""
+    try:
+        socket.create_connection((host, port), _PROBE_S).close()
+    except OSError as error:
+        if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
+            time.sleep(_RESOLVED_AGAIN_S)  # what a name server asks for: to be asked again
+            try:
+                socket.getaddrinfo(host, port)
+            except OSError as again:
+                return unreachable(again, host, port)
+            return None
+        return unreachable(error, host, port)
+    return None
+
+
+def unreachable(error: BaseException, host: str, port: int) -> UnreachableError | None:
+    """Return a refused connection or an unknown host as an error that says so; None for any other."""
+    if isinstance(error, socket.gaierror):
+        return UnreachableError(
+            f"cannot resolve the host name {host!r}; check the endpoint, the region and the network"
+        )
+    if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
+        place = f"{host}:{port}"
+        return UnreachableError(
+            f"cannot connect to {place}: connection refused; check the host and the port, and that the server runs"
+        )
+    return None

