@@ -45,7 +45,7 @@ def _guarantees(footer: Metadata, row_group: int, column: int, field: pa.Field) 
     name, nulls = pc.field(field.name), footer.null_count(row_group, column)
     if chunk.values and nulls == chunk.values and leaf.max_definition_level:
         return [name.is_null()]
-    bounds = _bounds(footer, chunk, leaf, stored)
+    bounds = bounds_of(footer, chunk, leaf, stored)
     if bounds is None:
         return []
     try:
@@ -57,7 +57,7 @@ def _guarantees(footer: Metadata, row_group: int, column: int, field: pa.Field) 
     return [limit | name.is_null() for limit in limits] if may_be_null else limits
 
 
-def _bounds(footer: Metadata, chunk: Chunk, leaf: Leaf, stored: pa.DataType) -> tuple[Any, Any] | None:
+def bounds_of(footer: Metadata, chunk: Chunk, leaf: Leaf, stored: pa.DataType) -> tuple[Any, Any] | None:
     """Return the smallest and the largest value; None if they are not there, or cannot be right."""
     raw = footer.raw
     places: tuple[int, ...] = chunk[10:14]

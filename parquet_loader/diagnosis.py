@@ -6,15 +6,17 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from parquet_loader.advice import findings_of
+from parquet_loader.bounds import bounds_of
 from parquet_loader.dataset import Dataset
 from parquet_loader.filesystem import is_local
 from parquet_loader.metadata import MetadataError
-from parquet_loader.mixing import Mixing
+from parquet_loader.mixing import MOST_COLUMNS, Mixing, Sorting, overlap_share
 from parquet_loader.native import PROBLEM, known_chunks
 from parquet_loader.native.chunks import is_known_type
 from parquet_loader.options import ReadOptions
@@ -28,6 +30,8 @@ from parquet_loader.stats import CodecFigures, LoaderStats, ShuffleFigures, Slow
 # What stands for all of a data set: so many row groups, and windows.
 SAMPLED_ROW_GROUPS = 8
 SAMPLED_WINDOWS = 16
+# Row groups whose bounds show whether the data is sorted, and below which share of overlapping pairs it is.
+COMPARED_ROW_GROUPS, FEWEST_COMPARED, SORTED_SHARE = 64, 8, 0.2
 # Pages between these sizes are decompressed to see how long that takes.
 SMALLEST_PAGE_BYTES = 16 * 1024
 LARGEST_PAGE_BYTES = 4 * 2**20
@@ -39,6 +43,7 @@ def diagnosed(
     plan: Plan,
     mixing: Mixing | None,
     storage: StorageFigures | None,
+    sorting: Sorting | None,
     *,
     isolation: str,
     transforms: bool,
@@ -51,6 +56,7 @@ def diagnosed(
         dataset, plan: What it reads.
         mixing: What was measured of its windows.
         storage: From `storage_figures`.
+        sorting: From `sorting_of`.
         isolation, transforms: As in `LoaderStats`.
         chooses_window: Whether the loader chose `window_rows` by itself.
     """
@@ -62,14 +68,14 @@ def diagnosed(
         processors=available_processors(),
         kernels=PROBLEM,
         max_requests=None if remote is None else remote.options.max_requests,
-        shuffling=shuffle_figures(dataset, plan, mixing, chooses_window=chooses_window),
+        shuffling=shuffle_figures(dataset, plan, mixing, sorting, chooses_window=chooses_window),
         storage=storage,
     )
     return replace(told, findings=findings_of(told))
 
 
 def shuffle_figures(
-    dataset: Dataset, plan: Plan, mixing: Mixing | None = None, *, chooses_window: bool
+    dataset: Dataset, plan: Plan, mixing: Mixing | None, sorting: Sorting | None, *, chooses_window: bool
 ) -> ShuffleFigures:
     """Return what an epoch's windows mix; nothing is read."""
     counts = dataset.counts[dataset.counts > 0]
@@ -87,7 +93,44 @@ def shuffle_figures(
         row_groups_per_window=float(np.mean(sources)) if sources else 0.0,
         is_cut_by_memory=chooses_window and dataset.sizing.window_rows < 0.9 * min(default_rows, dataset.rows),
         measured=mixing,
+        sorting=sorting,
     )
+
+
+def sorting_of(dataset: Dataset) -> Sorting | None:
+    """Return the column by which the data is sorted most, by its row groups' bounds; None: by none, or not known."""
+    snapshot = dataset.snapshot
+    with_rows = np.flatnonzero(dataset.counts > 0)
+    if len(with_rows) < FEWEST_COMPARED:
+        return None
+    chosen = with_rows[np.unique(np.linspace(0, len(with_rows) - 1, COMPARED_ROW_GROUPS).astype(int))].tolist()
+    bounds = defaultdict[str, list[tuple[Any, Any]]](list)
+    numbers_rows = defaultdict[str, int](int)
+    for row_group in chosen:
+        file, number = int(snapshot.row_group_file[row_group]), int(snapshot.row_group_number[row_group])
+        footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.at_hand(file)
+        if footer is None:
+            return None
+        stored = footer.schema.stored
+        for leaf in selected(footer.paths, dataset.reader.chunks.columns_read(row_group))[:MOST_COLUMNS]:
+            path = footer.paths[leaf]
+            if stored.get_field_index(path) < 0:
+                continue  # within a list or a struct, or one of several of this name
+            with suppress(MetadataError):
+                chunk, type_ = footer.check(number, leaf), stored.field(path).type
+                found = bounds_of(footer, chunk, footer.schema.leaves[leaf], type_)
+                if found is not None:
+                    bounds[path].append(found)
+                    is_number = isinstance(found[0], int) and found[1] - found[0] + 1 == chunk.values
+                    numbers_rows[path] += is_number and chunk.values > 1
+    shares = {}
+    for path, pairs in bounds.items():
+        if len(pairs) == len(chosen) and numbers_rows[path] < len(chosen):
+            least, greatest = np.empty(len(pairs), object), np.empty(len(pairs), object)
+            least[:], greatest[:] = zip(*pairs, strict=True)
+            shares[path] = overlap_share(least, greatest)
+    column = min(shares, key=lambda path: shares[path], default=None)
+    return None if column is None or shares[column] > SORTED_SHARE else Sorting(column, shares[column])
 
 
 def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:

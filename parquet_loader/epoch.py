@@ -14,7 +14,7 @@ from parquet_loader.building import Account
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.filesystem import is_local
 from parquet_loader.live import Deliveries
-from parquet_loader.mixing import MixingMeter
+from parquet_loader.mixing import MixingMeter, Sorting
 from parquet_loader.output import Batch, Output
 from parquet_loader.plan import Plan
 from parquet_loader.process import ProcessedBatch
@@ -219,7 +219,10 @@ class EpochFigures:
         self.plan = plan
         self.epoch = plan.epoch
         self.mixing = MixingMeter()
-        self.storage: StorageFigures | None = None  # found out when it is asked for, once
+        # Found out when they are asked for, once.
+        self.storage: StorageFigures | None = None
+        self.sorting: Sorting | None = None
+        self.knows_sorting = False
         self.first_batch = first_batch
         self.was_asked = False
         self.is_complete = False

@@ -26,7 +26,7 @@ from parquet_loader.arguments import (
 from parquet_loader.cache import LocalCache
 from parquet_loader.counting import Known
 from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
-from parquet_loader.diagnosis import diagnosed, storage_figures
+from parquet_loader.diagnosis import diagnosed, sorting_of, storage_figures
 from parquet_loader.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.errors import (
@@ -440,16 +440,22 @@ class BatchedDataLoader(NotIndexed):
         """
         if self._figures is None:
             raise LoaderStateError("there are no figures yet: no epoch was begun")
-        stats = self._figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
-        if self._figures.storage is None and stats.is_judged:
+        figures = self._figures
+        stats = figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
+        if figures.storage is None and stats.is_judged:
             with suppress(ParquetLoaderError, OSError, ValueError):  # files that have gone: then there are no figures
-                self._figures.storage = storage_figures(self._dataset, self._read_options)
+                figures.storage = storage_figures(self._dataset, self._read_options)
+        if not figures.knows_sorting and figures.plan.shuffle and figures.plan.windows > 1:
+            figures.knows_sorting = True
+            with suppress(ParquetLoaderError, OSError, ValueError):
+                figures.sorting = sorting_of(self._dataset)
         stats = diagnosed(
             stats,
             self._dataset,
-            self._figures.plan,
-            self._figures.mixing.worst(),
-            self._figures.storage,
+            figures.plan,
+            figures.mixing.worst(),
+            figures.storage,
+            figures.sorting,
             isolation="process" if self._isolates else "thread",
             transforms=BatchProcessor.is_needed(self._dataset.reader.columns, self._options.transform),
             chooses_window=self._chooses_window,

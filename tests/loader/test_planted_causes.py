@@ -82,6 +82,21 @@ def test_one_large_row_group_is_named_before_mixing_can_be_measured(tmp_path: Pa
     assert "Shuffling mixes neighbours only: a window holds 25% of the rows, from 1 of 1 row group" in advice
 
 
+def test_data_sorted_by_words_is_known_from_footers(tmp_path: Path) -> None:
+    names = np.sort(RNG.integers(100, 1000, 200_000)).astype(str)
+    columns = {"id": np.arange(200_000), "name": names, "x": RNG.random(200_000)}
+    source = write(tmp_path / "data", columns, row_group_size=10_000)
+    with BatchedDataLoader(source, 100, shuffle=True, window_rows=20_000, columns=["id", "name", "x"]) as loader:
+        next(iter(loader))
+        figures = loader.stats()
+    assert figures.shuffling is not None
+    assert figures.shuffling.sorting is not None
+    assert figures.shuffling.sorting.column == "name", "row numbers are passed over"
+    assert figures.shuffling.sorting.overlap_share < 0.2
+    if figures.shuffling.row_groups_per_window < 3:
+        assert "The data is sorted by 'name': the footers say that" in figures.advice
+
+
 def test_a_memory_limit_that_cuts_windows_is_named(tmp_path: Path) -> None:
     columns = {"label": np.repeat(np.arange(500), 1000), **{f"x{i}": RNG.random(500_000) for i in range(8)}}
     source = write(tmp_path / "data", columns, row_group_size=100_000)
