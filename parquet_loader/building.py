@@ -8,6 +8,7 @@ from typing import Literal
 
 from parquet_loader.cache import CacheStats
 from parquet_loader.cursor import Cursor
+from parquet_loader.failures import is_out_of_memory, out_of_memory
 from parquet_loader.plan import Slice
 from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.window import Assembly, Window
@@ -118,6 +119,8 @@ class Building:
 
     def spoil(self, error: BaseException) -> None:
         """Note what went wrong first; everything before the window is still delivered."""
+        if is_out_of_memory(error):
+            error = out_of_memory("a window of rows", error)
         self.error = self.error or error
 
     @property

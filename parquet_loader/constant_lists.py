@@ -13,7 +13,7 @@ from parquet_loader.chunks import STREAMED_BYTES
 from parquet_loader.columns import number_type
 from parquet_loader.decode import read_name
 from parquet_loader.delivered import decoders_of, is_carrying
-from parquet_loader.errors import DataError, SourceError
+from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.metadata import Metadata
 from parquet_loader.options import ReadOptions
 from parquet_loader.read import Reader
@@ -128,7 +128,9 @@ def _of_one_width(
                         del looking[name]
                 if not looking:
                     break
-        except (DataError, SourceError):  # nulls, or damage, of some of them
+        except (DataError, SourceError) as error:  # nulls, or damage, of some of them
+            if not is_skippable(error):
+                raise
             again = [left] if len(left) < len(candidates) else _halves(left)
             return [name for part in again if part for name in _of_one_width(snapshot, reader_of, part)]
         finally:

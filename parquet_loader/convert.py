@@ -146,6 +146,8 @@ def _held(frame: Any) -> Any:
         return frame
     try:
         return pa.RecordBatchReader.from_stream(frame).read_all()
+    except MemoryError:
+        raise  # memory that ran out says nothing about the data
     except (pa.ArrowException, ValueError) as error:
         raise SchemaError(f"from_pandas: {type(frame).__name__} is no table: {str(error).splitlines()[0]}") from None
 

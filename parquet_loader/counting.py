@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parquet_loader.errors import DataError, SourceError
+from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.filters import RowFilter
 from parquet_loader.ranks import Ranks
 from parquet_loader.read import Reader
@@ -106,7 +106,7 @@ def _count_some(
         try:
             return reader.count(group)
         except (DataError, SourceError) as error:
-            if not skips:
+            if not skips or not is_skippable(error):
                 raise
             skipped.append((group, str(error)))
             return 0

@@ -3,7 +3,7 @@
     ParquetLoaderError
     ├── SourceError            nothing to read, or a path that cannot be listed or opened
     │   ├── RemoteError        a store that did not answer, however often it was asked
-    │   └── SystemReadError    the operating system could not read: too many open files, I/O error  (also an OSError)
+    │   └── SystemReadError    the operating system could not read: I/O error, no permission  (also an OSError)
     ├── SchemaError            what the files hold and what was asked for do not fit   (also a ValueError)
     ├── DataError              bytes or values that cannot be delivered                (also a ValueError)
     ├── OutOfMemoryError       the process could not get memory                        (also a MemoryError)
@@ -52,7 +52,7 @@ class RemoteError(SourceError):
 
 
 class SystemReadError(SourceError, OSError):
-    """The operating system could not read a file: too many open files, an I/O error, no permission, no free space.
+    """The operating system could not read a file: an I/O error, no permission, no more threads.
 
     It says nothing about the file's content, so that ``on_error="skip"`` does not pass over it. `errno` says which.
     """
@@ -137,43 +137,6 @@ def is_skippable(error: BaseException) -> bool:
     """Whether ``on_error="skip"`` passes over a row group for this error: for what its bytes say, and nothing else."""
     is_about_data = isinstance(error, DataError | SourceError | SchemaError)
     return is_about_data and not isinstance(error, RemoteError | SystemReadError)
-
-
-def system_error(where: str, error: BaseException) -> OutOfMemoryError | SystemReadError | None:
-    """Return the error to raise if a failure is the system's: it could not give memory, or read. None: it is another.
-
-    Arrow, numpy, Python and the kernels each say in their own way that memory ran out. What the system says about a
-    file has a number; what Arrow says about its content has none.
-
-    Args:
-        where: File, row group and column, as far as they are known.
-        error: What was raised.
-    """
-    text = str(error).split("\n")[0].removesuffix(".")
-    number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, MemoryError) or number == errno.ENOMEM or "std::bad_alloc" in text:
-        reason = text or type(error).__name__
-        return OutOfMemoryError(f"{where}: memory ran out ({reason}); lower memory_limit, or give the process more")
-    if isinstance(error, RuntimeError) and "can't start new thread" in text:
-        number = errno.EAGAIN
-    if number is None or number in _OF_DAMAGE:
-        return None
-    found = SystemReadError(f"{where}: the system could not read the file: {text}{_ADVICE.get(number, '')}")
-    found.errno = number
-    return found
-
-
-# Arguments of a system call that a damaged file led to.
-_OF_DAMAGE = frozenset({errno.EINVAL, errno.EOVERFLOW, errno.EFBIG})
-_ADVICE = {
-    errno.EMFILE: "; close files, or raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "; close files, or raise the system's limit of open files (fs.file-max)",
-    errno.ENOSPC: "; free space on the disk",
-    errno.EACCES: "; make the file readable for this user",
-    errno.EPERM: "; make the file readable for this user",
-    errno.EIO: "; check the disk or the network file system",
-    errno.EAGAIN: "; allow this user more threads (ulimit -u)",
-}
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
-from parquet_loader.errors import OpenFilesError, SourceError
+from parquet_loader.errors import ParquetLoaderError, SourceError
+from parquet_loader.failures import system_error
 from parquet_loader.metadata import LENGTH_AND_MARK_BYTES, MARK, Metadata, MetadataError
 from parquet_loader.native import footer_numbers
 from parquet_loader.ranges import ByteRange, RangeFetcher
@@ -35,7 +35,7 @@ _BYTES_PER_FOOTER = 4096
 # What is read of a file's end at first, as Arrow does.
 _TAIL_BYTES = 64 * 1024
 _ENCRYPTED_MARK = b"PARE"
-_PARSE_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError)
+_PARSE_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +278,10 @@ def _empty(file: SourceFile) -> SourceError:
     return SourceError(f"{file.name}: the file is empty (0 bytes); a Parquet file has at least a footer")
 
 
-def _unreadable(file: SourceFile, error: Exception) -> SourceError | OpenFilesError:
-    if is_out_of_descriptors(error):
-        return out_of_descriptors(f"{file.name}: the file cannot be opened", 1)
+def _unreadable(file: SourceFile, error: Exception) -> ParquetLoaderError:
+    failure = system_error(file.name, error)
+    if failure is not None:
+        return failure
     reason = without_secrets(str(error).split("\n")[0].removesuffix("."))
     return SourceError(f"{file.name}: not a readable Parquet file of {file.size_bytes} bytes: {reason}")
 

@@ -14,7 +14,7 @@ from parquet_loader.pages import RawColumn
 from parquet_loader.types import IntArray
 
 # What reading a damaged file, or one that is not there, raises.
-READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError)
+READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from parquet_loader.cache import LocalCache
 from parquet_loader.chunks import Chunks, Copy
 from parquet_loader.columns import Column
 from parquet_loader.decode import Decoder, NullError, Place
-from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
+from parquet_loader.failures import is_shortage, system_error
 from parquet_loader.filters import RowFilter
 from parquet_loader.native import IS_BUILT, NativeChunks, NotDecodedError
 from parquet_loader.null_counts import NullAdvice
@@ -105,7 +105,7 @@ class Reader:
             self._check_int96(row_group, copy)
             table = self._table(row_group, columns, copy)
         except READ_ERRORS as error:
-            if not isinstance(copy, str) or is_out_of_descriptors(error):
+            if not isinstance(copy, str) or is_shortage(error):
                 raise self._explained(row_group, columns, error, copy) from error
             table = self._table_without(copy, row_group, columns)
         self._check_rows(row_group, len(table))
@@ -224,7 +224,7 @@ class Reader:
             except ParquetLoaderError:
                 raise
             except READ_ERRORS as error:
-                if not isinstance(copy, str) or is_out_of_descriptors(error):
+                if not isinstance(copy, str) or is_shortage(error):
                     raise self._explained(row_group, columns, error, copy) from error
                 self.chunks.distrust(copy)
                 # what is left is read from the file itself
@@ -306,7 +306,7 @@ class Reader:
         except ParquetLoaderError:
             raise
         except READ_ERRORS as error:
-            if not isinstance(copy, str) or is_out_of_descriptors(error):
+            if not isinstance(copy, str) or is_shortage(error):
                 raise self._explained(row_group, columns, error, copy) from error
         try:
             passing = self._count(row_group, batch_rows, columns, self.chunks.fetch(row_group, columns))
@@ -459,12 +459,16 @@ class Reader:
         """Say which column a failed read is about, or that the file is not the one whose footer was read."""
         if isinstance(error, ParquetLoaderError):
             return error
-        if is_out_of_descriptors(error):
-            return out_of_descriptors(f"{self._snapshot.describe(row_group)}: the file cannot be opened", 1)
+        where = self._snapshot.describe(row_group)
+        failure = system_error(where, error)
+        if failure is not None and is_shortage(error):
+            return failure
         try:
             self.chunks.check_unchanged(row_group)
         except SourceError as changed:
             return changed
+        if failure is not None:
+            return failure
         number = int(self._snapshot.row_group_number[row_group])
         culprit = ""
         for column in columns if len(columns) > 1 else ():
@@ -472,6 +476,9 @@ class Reader:
                 with self.chunks.open(row_group, [column], copy) as file:
                     file.read_row_group(number, columns=[column], use_threads=False)
             except READ_ERRORS as narrower:
+                failure = system_error(f"{where}, column {column!r}", narrower)
+                if failure is not None:
+                    return failure
                 culprit, error = column, narrower
                 break
         if len(columns) == 1:

@@ -11,7 +11,7 @@ from parquet_loader.ahead import Ahead
 from parquet_loader.building import Budget, Building, ReadSlice
 from parquet_loader.chunks import Copy
 from parquet_loader.cursor import Cursor
-from parquet_loader.errors import OpenFilesError, ParquetLoaderError, RemoteError
+from parquet_loader.errors import is_skippable
 from parquet_loader.interrupts import uninterrupted
 from parquet_loader.native import NotDecodedError
 from parquet_loader.plan import Plan, Slice
@@ -20,9 +20,6 @@ from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.sizes import Sizing
 from parquet_loader.types import IntArray
 from parquet_loader.workers import Job, Workers
-
-# Errors that say nothing against the file: a row group with one is sound, and never skipped.
-_NEVER_SKIPPED = (RemoteError, OpenFilesError)
 
 
 class Reads:
@@ -182,7 +179,7 @@ class Reads:
 
         def failed(error: BaseException) -> None:
             landed(0, None)
-            if self._skips and isinstance(error, ParquetLoaderError) and not isinstance(error, _NEVER_SKIPPED):
+            if self._skips and is_skippable(error):
                 self._break(piece.row_group, str(error).split("\n")[0])
                 self._leave_out(window, number)
             else:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from parquet_loader.chunks import BUFFER_BYTES
 from parquet_loader.columns import Column
-from parquet_loader.errors import DataError, MemoryLimitError, SourceError
+from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_skippable
 from parquet_loader.read import Reader
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.types import IntArray, format_bytes
@@ -179,8 +179,8 @@ def _sample_of_largest(snapshot: Snapshot, reader: Reader, counts: IntArray, *, 
     for group in by_size[: int(np.count_nonzero(counts))].tolist():
         try:
             return group, _sample(reader, group)
-        except (DataError, SourceError):
-            if not skips:
+        except (DataError, SourceError) as error:
+            if not skips or not is_skippable(error):
                 raise
     return int(by_size[0]), reader.empty_table()
 

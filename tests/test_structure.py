@@ -19,6 +19,7 @@ PACKAGE = Path(__file__).parent.parent / "parquet_loader"
 ROOMS = [
     "errors",
     "descriptors",
+    "failures",
     "trust",
     "endpoints",
     "redact",
@@ -124,7 +125,7 @@ ROOMS = [
     "cli",
 ]
 # Side rooms: nothing on the way from files to batches needs them, and they need nothing of it.
-NARROWER = {"write": {"errors", "hints", "trust", "types", "schema", "filesystem", "table_formats", "plan"}}
+NARROWER = {"write": {"errors", "failures", "hints", "trust", "types", "schema", "filesystem", "table_formats", "plan"}}
 # `jagged` imports torch only inside methods that are called with tensors, `ranks` where there are several.
 MAY_IMPORT_TORCH = {"collate", "device", "tensors", "iterable", "store", "petastorm", "cli"}
 MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"jagged", "ranks"}

@@ -14,6 +14,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError
+from parquet_loader.failures import system_error
 from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
 from parquet_loader.page_headers import check_pages, chunk_bounds
@@ -205,6 +206,9 @@ class RowGroups:
         except ParquetLoaderError:
             raise
         except READ_ERRORS as error:
+            failure = system_error(self.describe(row_group), error)
+            if failure is not None:
+                raise failure from error
             reason = str(error).split("\n")[0]
             raise DataError(f"{self.describe(row_group)}: the data cannot be read: {reason}") from error
 

@@ -143,6 +143,8 @@ class StoredDecoder(Decoder):
         except ValueProblem as problem:
             row = "" if problem.row is None else f", row {place.first_row + problem.row}"
             raise DataError(f"{place.name}, column {name!r}{row}: {problem.reason}") from None
+        except MemoryError:
+            raise  # memory that ran out says nothing about the data
         except pa.ArrowException as error:
             raise DataError(
                 f"{place.name}, column {name!r}: {array.type} cannot be stored as {field!r}: {error}"

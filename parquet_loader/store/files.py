@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.errors import SourceError
+from parquet_loader.failures import system_error
 from parquet_loader.footers import FooterCache, read_footer
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
@@ -158,6 +159,9 @@ class Files:
         except FileNotFoundError:
             return None
         except (SourceError, ValueError, pa.ArrowException) as error:
+            failure = system_error(path, error)
+            if failure is not None and os.path.lexists(path):
+                raise failure from error  # the file may be sound
             return str(error) if os.path.lexists(path) else None
         file = StoredFile(
             name=name,

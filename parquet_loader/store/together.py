@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.errors import UnfinishedCommitError, WriteError
+from parquet_loader.failures import system_error
 from parquet_loader.interrupts import uninterrupted
 from parquet_loader.store.commits import (
     Commit,
@@ -95,6 +96,9 @@ class Together:
             footer = pq.read_metadata(path)
             about = json.loads((footer.metadata or {}).get(FOOTER_KEY, b"null"))
         except (ValueError, pa.ArrowException) as error:
+            failure = system_error(path, error)
+            if failure is not None:
+                raise failure from error
             raise WriteError(f"{path}: no whole Parquet file: {error}; nothing was published") from error
         if not isinstance(about, dict) or about.get("store") != self._settings().identity:
             raise WriteError(f"{path}: its footer does not name the store {self._places.root}; nothing was published")

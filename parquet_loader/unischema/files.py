@@ -10,6 +10,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader.errors import DataError, SchemaError, SourceError
+from parquet_loader.failures import system_error
 from parquet_loader.filesystem import is_local, look_up
 from parquet_loader.source import Beside, SourceFile
 from parquet_loader.unischema.records import UnischemaRecord, read_unischema
@@ -52,6 +53,9 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
     except (pa.ArrowException, OSError, ValueError) as error:
         if "ACCESS_DENIED" in str(error) and not is_local(filesystem):
             return None  # what S3 says of what is not there, to who may read and not list
+        failure = system_error(path, error)
+        if failure is not None:
+            raise failure from error
         reason = str(error).split("\n")[0]
         raise SourceError(f"{path}: the metadata of the data set cannot be read: {reason}") from error
     return found

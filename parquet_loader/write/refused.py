@@ -24,6 +24,8 @@ def storage_errors(path: str, told: str = _UNPUBLISHED) -> Iterator[None]:
         yield
     except ParquetLoaderError:
         raise
+    except MemoryError:
+        raise  # memory that ran out says nothing about the data
     except (OSError, pa.ArrowException) as error:
         raise WriteError(f"{path}: {told.format(reason(error))}") from error
 

@@ -9,6 +9,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader.errors import SchemaError, WriteError, nearest
+from parquet_loader.failures import system_error
 from parquet_loader.filesystem import list_below, look_up
 from parquet_loader.schema import METADATA_KEY, Schema
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
@@ -67,6 +68,9 @@ def existing_schema(filesystem: pafs.FileSystem, path: str) -> pa.Schema:
     try:
         return pq.read_schema(path, filesystem=filesystem)
     except (pa.ArrowException, OSError) as error:
+        failure = system_error(path, error)
+        if failure is not None:
+            raise failure from error
         raise WriteError(f"{path}: the footer of this file cannot be read ({error}); nothing can be appended") from None
 
 

@@ -35,6 +35,8 @@ def plain(values: Any, *, nan_is_null: bool = True) -> Values:
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
         try:
             return _known(pa.chunked_array(values))
+        except MemoryError:
+            raise  # memory that ran out says nothing about the data
         except (pa.ArrowException, TypeError) as error:
             raise Misfit(f"{type(values).__name__} cannot be read as an Arrow column: {error}") from None
     if hasattr(values, "__array__") or hasattr(values, "__dlpack__"):
@@ -105,6 +107,8 @@ def numbers_to_arrow(values: np.ndarray[Any, Any]) -> pa.Array:
         values = values.astype(values.dtype.newbyteorder("="))
     try:
         return pa.array(values)
+    except MemoryError:
+        raise  # memory that ran out says nothing about the data
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise Misfit(f"the array has the dtype {values.dtype}, which Parquet cannot hold ({error})") from None
 
@@ -160,6 +164,8 @@ def _from_pandas(series: Any, *, nan_is_null: bool) -> Values:
         return [None if _is_missing(v) else v for v in series]
     try:
         return _known(pa.array(series, from_pandas=True))
+    except MemoryError:
+        raise  # memory that ran out says nothing about the data
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise Misfit(f"the pandas dtype {dtype} has no Arrow form ({error})") from None
 

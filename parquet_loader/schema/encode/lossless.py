@@ -55,6 +55,8 @@ def from_python(values: list[Any]) -> pa.Array:
     def attempt(count: int) -> pa.Array | None:
         try:
             return pa.array(values[:count])
+        except MemoryError:
+            raise  # memory that ran out says nothing about the data
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
             return None
 

@@ -55,6 +55,8 @@ def pieces(data: Any, piece_bytes: int) -> Iterator[dict[str, Any]]:
     elif hasattr(data, "__arrow_c_stream__"):
         try:
             reader = pa.RecordBatchReader.from_stream(data)
+        except MemoryError:
+            raise  # memory that ran out says nothing about the data
         except (pa.ArrowException, ValueError) as error:
             raise SchemaError(f"{type(data).__name__} is not a batch: {str(error).splitlines()[0]}; {_FORMS}") from None
         yield from pieces(reader, piece_bytes)
