@@ -20,6 +20,7 @@ PAGES = [page for page in PAGES if page.exists()]
 # Pages about packages of others.
 NEEDS = {
     "accelerate.md": ("accelerate",),
+    "ignite.md": ("ignite",),
     "jax.md": ("jax",),
     "lightning.md": ("lightning",),
     "ray.md": ("ray",),
