@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,7 +54,12 @@ class ParquetIterable(IterableDataset[Batch]):
         self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin the next epoch, or this worker's part of it; the iterator before this one ends."""
+        """Begin the next epoch, or this worker's part of it; the iterator before this one ends.
+
+        Raises:
+            ConfigurationError: Accelerate hands rank 0's batches to all ranks, and the other ranks' rows would be lost.
+        """
+        self._check_not_dispatched()
         if get_worker_info() is None:
             return iter(self.loader)
         worker, workers = _worker()
@@ -61,6 +67,17 @@ class ParquetIterable(IterableDataset[Batch]):
         self._passes[1 + worker] += 1
         first_batch, self._first_batch = self._first_batch, 0
         return self.loader.begin_part(epoch, first_batch, worker, workers)
+
+    def _check_not_dispatched(self) -> None:
+        accelerate = sys.modules.get("accelerate.state")
+        if accelerate is None or self.loader.shard.world_size == 1:
+            return
+        active = accelerate.GradientState().active_dataloader
+        if type(active).__name__ == "DataLoaderDispatcher" and active.dataset is self:
+            raise ConfigurationError(
+                "DataLoader(ParquetIterable): accelerator.prepare divides the rows of rank 0 again, and those of the "
+                "other ranks would be lost; iterate over the DataLoader as it is, without prepare"
+            )
 
     def _epoch_of(self, worker: int) -> int:
         return int(self._passes[0]) + int(self._passes[1 + worker])

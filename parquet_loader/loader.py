@@ -47,7 +47,7 @@ from parquet_loader.native import warn_if_missing
 from parquet_loader.opening import Opened, check_agreement, open_source, selection_of
 from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
 from parquet_loader.output import Batch
-from parquet_loader.outputs import open_output, progress_bar
+from parquet_loader.outputs import epoch_sampler, open_output, progress_bar
 from parquet_loader.plan import Plan
 from parquet_loader.process import BatchProcessor, Transform
 from parquet_loader.ranks import Ranks
@@ -307,14 +307,27 @@ class BatchedDataLoader(NotIndexed):
             self._place(epoch, 0)
 
     @property
-    def sampler(self) -> Self:
-        """The loader: trainers such as Lightning's look here for `set_epoch`, as with torch's `DistributedSampler`."""
-        return self
+    def sampler(self) -> Any:
+        """Where trainers such as Lightning's look for `set_epoch`, as with torch's `DistributedSampler`."""
+        return epoch_sampler(self)
 
     @property
     def batch_sampler(self) -> None:
         """None, as with a `DataLoader` whose data set makes the batches: no sampler chooses rows."""
         return
+
+    @property
+    def prefetch_factor(self) -> Any:
+        """Refuse: `accelerate.skip_first_batches` copies a `DataLoader` by such attributes, and a loader is none.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError(
+            "BatchedDataLoader: it cannot be copied as a DataLoader, as accelerate.skip_first_batches does; "
+            "call loader.seek(epoch, batch), and set ignore_data_skip=True for transformers' Trainer "
+            "(docs/transformers.md)"
+        )
 
     def seek(self, epoch: int, batch: int) -> None:
         """Let the next pass begin with a batch of an epoch; at most two windows are read for it.

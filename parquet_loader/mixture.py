@@ -11,6 +11,7 @@ from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeEr
 from parquet_loader.hints import NotIndexed
 from parquet_loader.loader import BatchedDataLoader
 from parquet_loader.output import Batch
+from parquet_loader.outputs import epoch_sampler
 from parquet_loader.types import IntArray, check_int
 
 Stop: TypeAlias = Literal["first_exhausted", "all_exhausted", "repeat"]
@@ -125,9 +126,9 @@ class MixedLoader(NotIndexed):
         return f"MixedLoader({len(self)} batches of {shares}, stop={self._stop!r})"
 
     @property
-    def sampler(self) -> Self:
-        """The loader itself, where trainers look for `set_epoch`."""
-        return self
+    def sampler(self) -> Any:
+        """Where trainers look for `set_epoch`."""
+        return epoch_sampler(self)
 
     @property
     def batch_sampler(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 from parquet_loader.errors import ConfigurationError
@@ -28,6 +29,15 @@ def open_output(options: OutputOptions, device: Any) -> Output:
             "output_options=OutputOptions(format='numpy') asks for arrays instead"
         ) from error
     return TensorOutput(device)
+
+
+def epoch_sampler(loader: Any) -> Any:
+    """Return what trainers may set epochs on: torch's kind of sampler if torch is loaded, else the loader itself."""
+    if "torch" not in sys.modules:
+        return loader
+    from parquet_loader.samplers import EpochSampler  # noqa: PLC0415  (who asks has imported torch)
+
+    return EpochSampler(loader)
 
 
 def progress_bar() -> Any:

@@ -109,6 +109,7 @@ ROOMS = [
     "collate",
     "device",
     "tensors",
+    "samplers",
     "outputs",
     "mixing",
     "stats",
@@ -127,7 +128,7 @@ ROOMS = [
 # Side rooms: nothing on the way from files to batches needs them, and they need nothing of it.
 NARROWER = {"write": {"errors", "failures", "hints", "trust", "types", "schema", "filesystem", "table_formats", "plan"}}
 # `jagged` imports torch only inside methods that are called with tensors, `ranks` where there are several.
-MAY_IMPORT_TORCH = {"collate", "device", "tensors", "iterable", "store", "petastorm", "cli"}
+MAY_IMPORT_TORCH = {"collate", "device", "tensors", "samplers", "iterable", "store", "petastorm", "cli"}
 MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"jagged", "ranks"}
 HEAVY = ("torch", "pandas", "polars", "PIL", "dask", "pyspark", "tqdm", "simplejpeg")
 

@@ -1,0 +1,33 @@
+"""What trainers find at `loader.sampler`: torch's kind of sampler, which passes `set_epoch` on to the loader."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch.utils.data import SequentialSampler
+
+
+class HasEpochs(Protocol):
+    """A loader of batches."""
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch."""
+
+
+class EpochSampler(SequentialSampler):
+    """Chooses no rows. Lightning replaces any sampler but a sequential one, and can do so in a `DataLoader` only.
+
+    Args:
+        loader: Hears of epochs.
+    """
+
+    def __init__(self, loader: HasEpochs) -> None:
+        super().__init__(loader)
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose which epoch the next iteration of the loader is."""
+        self._loader.set_epoch(epoch)
