@@ -385,11 +385,13 @@ def _looked_up(words: pa.Array, field: Category) -> pa.Array:
     """Return int32 codes of words, that of `unknown` where the vocabulary lacks them; null if there is none."""
     if pa.types.is_null(words.type):
         return pa.nulls(len(words), pa.int32())
-    kind = pa.large_string() if not field.is_integer else pa.uint64() if words.type == pa.uint64() else pa.int64()
-    known = field.words
-    if kind == pa.uint64():
-        known = pc.if_else(pc.less(known, 0), None, known)
-    codes = pc.index_in(words.cast(kind), value_set=known.cast(kind), skip_nulls=True)
+    if not field.is_integer:
+        known = pa.array(field.vocabulary, pa.large_string())
+    elif words.type == pa.uint64():  # int64 does not hold all of them
+        known = pa.array([word if word >= 0 else None for word in map(int, field.vocabulary)], pa.uint64())
+    else:
+        known = field.words
+    codes = pc.index_in(words.cast(known.type), value_set=known, skip_nulls=True)
     if codes.null_count > words.null_count and field.unknown is not None:
         unknown = pa.scalar(field.code(field.unknown), codes.type)
         codes = pc.if_else(pc.and_(pc.is_null(codes), pc.is_valid(words)), unknown, codes)

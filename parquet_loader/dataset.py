@@ -179,7 +179,7 @@ def resolved_schema(
         SchemaError: the files differ, or do not fit.
     """
     if schema is not None and schema.extra != "infer":
-        return snapshot, select(schema, columns)
+        return snapshot, Schema(select(schema, columns))
     declared = frozenset[str]() if schema is None else schema.column_names()
     snapshot, known = with_unischema(snapshot, columns)
     if known is not None:

@@ -110,13 +110,14 @@ class Decoder:
                     reads[read_name(file_schema, source)] = None
         if problems:
             raise ColumnProblems(file_name, problems)
-        # Text for categories arrives as positions in a dictionary, so that each word is looked up once.
-        self.dictionary_columns: frozenset[str] = frozenset(
-            self._sources[column]
+        # Text for categories may arrive as positions in a dictionary, so that each word is looked up once: by column,
+        # the size of the vocabulary.
+        self.dictionary_columns: dict[str, int] = {
+            self._sources[column]: len(part.vocabulary)
             for _, _, parts in self._parts
             for column, part in parts
             if isinstance(part, Category) and _is_plain_text(file_schema, self._sources[column])
-        )
+        }
         self.read_columns: tuple[str, ...] = tuple(reads)
         # Of these, columns of the file's top level that have no nulls, as values that Parquet keeps as Arrow does.
         self.raw_columns: dict[str, pa.DataType] = {

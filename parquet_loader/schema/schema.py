@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.schema.base import FieldBase, describe
-from parquet_loader.schema.fields import Field, Group, policy_of
+from parquet_loader.schema.fields import Category, Field, Group, policy_of
 from parquet_loader.schema.infer import heads, infer_columns
 from parquet_loader.schema.json_form import dump_fields, load_fields
 
@@ -153,6 +154,11 @@ class Schema(Mapping[str, Field]):
         fields: dict[str, Field] = {**inferred, **self._fields}
         return Schema({name: fields[name] for name in sorted(fields, key=place)})
 
+    def as_stored(self, there: Mapping[str, Field]) -> Schema:
+        """Return the same, with categories stored as words or codes as they are in files to which rows are added."""
+        fields = {name: _stored_like(field, there.get(name)) for name, field in self._fields.items()}
+        return Schema(fields, self._extra)
+
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
         """Return the schema that an Arrow schema carries, or infer one by the documented rules if it carries none.
@@ -226,6 +232,16 @@ class Schema(Mapping[str, Field]):
 def _later() -> Any:
     """Return the module that infers schemas, which needs what reads files, and that needs this one."""
     return importlib.import_module("parquet_loader.inferred")
+
+
+def _stored_like(field: Field, there: Field | None) -> Field:
+    if isinstance(field, Category) and isinstance(there, Category):
+        return replace(field, storage=there.storage)
+    if isinstance(field, Group) and isinstance(there, Group):
+        members = there.fields
+        parts = {name: _stored_like(part, members.get(name)) for name, part in field.members}
+        return Group(parts, storage=field.storage)
+    return field
 
 
 def _check_name(name: object) -> None:

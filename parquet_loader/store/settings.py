@@ -158,7 +158,9 @@ def changed_settings(
     Raises:
         SchemaError: the schema is another one.
     """
-    if schema is not None and schema != settings.schema:
+    if schema is not None:
+        schema = schema.as_stored(settings.schema)
+    if schema is not None and list(schema.items()) != list(settings.schema.items()):
         names = [n for n in {**settings.schema, **schema} if settings.schema.get(n) != schema.get(n)]
         name = next(iter(names), next(iter(schema)))
         there, given = (s.get(name) or "no such field" for s in (settings.schema, schema))
@@ -166,6 +168,8 @@ def changed_settings(
             f"{path}: for {name!r} the store's schema has {there}, the one given has {given}; "
             "leave schema= out, or make another store"
         )
+    if schema is not None:
+        settings = replace(settings, schema=schema)  # what becomes of extra columns may change
     if max_bytes is not None:
         settings = replace(settings, max_bytes=parse_bytes(max_bytes, "max_bytes"))
     if evict is not None:

@@ -81,13 +81,15 @@ class StoreJob(Job):
         self._store = store
         super().__init__(store.path, schema, mode="append", options=_options(store.settings))
 
-    def _check_target(self, schema: Schema) -> None:
+    def _check_target(self, schema: Schema) -> Schema:
         there = self._store.schema
-        if schema != there:
+        schema = schema.as_stored(there)
+        if list(schema.items()) != list(there.items()):
             names = [repr(name) for name in {**there, **schema} if there.get(name) != schema.get(name)]
             what = f"in {', '.join(names)}" if names else "in the order of its columns"
             raise SchemaError(f"{self.path}: the job's schema differs from the store's {what}")
         self._has_rows_already = True  # a store without samples holds no file
+        return schema
 
     def _make_place(self) -> Place:
         return Place.make_within(self._filesystem, self.path)  # where files can be renamed to the store

@@ -57,6 +57,7 @@ from parquet_loader.write.staging import (
     sync_directory,
 )
 from parquet_loader.write.target import (
+    carried_fields,
     check_appendable,
     check_new,
     check_replaceable,
@@ -161,7 +162,7 @@ class Job:
         self._has_rows_already = False
         with storage_errors(self.path):
             remove_dead_jobs(self._filesystem, self.path)
-            self._check_target(schema)
+            schema = self._check_target(schema)
             self._place = self._make_place()
         self._journal = Journal(self._filesystem, join(self._place.root, JOURNAL))
         self._finalizer = weakref.finalize(self, self._place.remove)
@@ -220,15 +221,19 @@ class Job:
             self._place.leave()
         self._finalizer()
 
-    def _check_target(self, schema: Schema) -> None:
+    def _check_target(self, schema: Schema) -> Schema:
+        """Return the schema with which to write; that of an extended data set says how categories are stored."""
         found = [i for i in listing(self._filesystem, self.path) if not _is_of_job(i.path, self.path)]
         if self._mode == "error":
             check_new(found, self.path)
         elif self._mode == "overwrite":
             check_replaceable(found, self.path)
         elif files := parquet_files(found, self.path):
-            check_appendable(schema, existing_schema(self._filesystem, files[0]), files[0])
+            there = existing_schema(self._filesystem, files[0])
+            schema = schema.as_stored(carried_fields(there))
+            check_appendable(schema, there, files[0])
             self._has_rows_already = True
+        return schema
 
     def _make_place(self) -> Place:
         """Make the job's directory."""

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from parquet_loader.errors import SchemaError, WriteError, nearest
 from parquet_loader.failures import system_error
 from parquet_loader.filesystem import list_below, look_up
-from parquet_loader.schema import METADATA_KEY, Schema
+from parquet_loader.schema import METADATA_KEY, Field, Schema
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
 from parquet_loader.table_formats import table_to_write_to
 
@@ -72,6 +72,11 @@ def existing_schema(filesystem: pafs.FileSystem, path: str) -> pa.Schema:
         if failure is not None:
             raise failure from error
         raise WriteError(f"{path}: the footer of this file cannot be read ({error}); nothing can be appended") from None
+
+
+def carried_fields(there: pa.Schema) -> dict[str, Field]:
+    """Return the fields of the schema that a file carries; none if it carries none."""
+    return dict(Schema.from_arrow(there)) if METADATA_KEY in (there.metadata or {}) else {}
 
 
 def check_appendable(schema: Schema, there: pa.Schema, path: str) -> None:

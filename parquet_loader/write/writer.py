@@ -20,6 +20,7 @@ from parquet_loader.write.packer import Packer
 from parquet_loader.write.publish import Publication
 from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.target import (
+    carried_fields,
     check_appendable,
     check_new,
     check_replaceable,
@@ -221,12 +222,13 @@ class DatasetWriter:
             files = parquet_files(found, self.path)
             if files:
                 self._there = existing_schema(self._filesystem, files[0]), files[0]
-                known = Schema.from_arrow(self._there[0])
+                there = self._there[0]
                 if self.schema is None:
-                    self.schema = known
+                    self.schema = Schema.from_arrow(there)
                 elif self.schema.extra == "infer":
-                    declared = self.schema.column_names()
+                    known, declared = Schema.from_arrow(there), self.schema.column_names()
                     self.schema = self.schema.over({n: f for n, f in known.items() if n not in declared}, known)
+                self.schema = self.schema.as_stored(carried_fields(there))
                 check_appendable(self.schema, *self._there)
 
     def _known_schema(self) -> Schema:
