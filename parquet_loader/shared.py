@@ -29,7 +29,7 @@ import numpy as np
 
 from parquet_loader.arena import Arenas, Leases, Memory
 from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
-from parquet_loader.errors import UnsupportedError
+from parquet_loader.errors import OutOfMemoryError, UnsupportedError
 
 _STRAY_UNIT = 1 << 16
 # Bytes of a block that pieces share; what a block has not given out yet takes no memory.
@@ -310,7 +310,7 @@ def map_shared(file: int, nbytes: int) -> mmap.mmap:
     The object is made without a file, and the file's pages are then mapped over its own.
 
     Raises:
-        MemoryError: the process has no address space or too many mappings.
+        OutOfMemoryError: the process has no address space or too many mappings.
     """
     try:
         mapped = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -325,8 +325,8 @@ def map_shared(file: int, nbytes: int) -> mmap.mmap:
     return mapped
 
 
-def _unmappable(nbytes: int, error: OSError) -> MemoryError:
-    return MemoryError(
+def _unmappable(nbytes: int, error: OSError) -> OutOfMemoryError:
+    return OutOfMemoryError(
         f"isolation='process': {nbytes} bytes of shared memory cannot be mapped: {error.strerror}; keep fewer batches, "
         "or raise the limits of the process: ulimit -v, sysctl vm.max_map_count"
     )

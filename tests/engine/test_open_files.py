@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions
-from parquet_loader.errors import OpenFilesError
+from parquet_loader.errors import OpenFilesError, OutOfMemoryError
 from parquet_loader.footers import read_footer
+from parquet_loader.shared import map_shared
 from parquet_loader.source import SourceFile
 from parquet_loader.store.commits import read_commits
 from parquet_loader.store.holds import read_lease
@@ -36,7 +37,7 @@ PREAMBLE = """
 import os, resource, signal, sys, threading, faulthandler
 faulthandler.dump_traceback_later(90, exit=True)
 from parquet_loader import BatchedDataLoader, OutputOptions
-from parquet_loader.errors import OpenFilesError
+from parquet_loader.errors import OpenFilesError, OutOfMemoryError
 
 def limited(limit):
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -290,3 +291,12 @@ def test_the_error_survives_pickling() -> None:
     again = pickle.loads(pickle.dumps(OpenFilesError("where: what; what to do")))
     assert str(again) == "where: what; what to do"
     assert again.errno == 24
+
+
+def test_shared_memory_that_cannot_be_mapped_is_running_out_of_memory() -> None:
+    file = os.memfd_create("test")
+    try:
+        with pytest.raises(OutOfMemoryError, match=r"cannot be mapped: .*; keep fewer batches.*vm\.max_map_count"):
+            map_shared(file, 2**62)
+    finally:
+        os.close(file)
