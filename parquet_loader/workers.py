@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Lock, RLock, Thread, current_thread, get_native_id
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from parquet_loader.failures import is_out_of_memory, out_of_memory
 from parquet_loader.interrupts import uninterrupted
 
 Stage: TypeAlias = Literal["read", "permute", "gather", "process"]
@@ -182,6 +183,8 @@ class Workers:
             self._work_until_closed()
         except BaseException as error:  # in the engine's own steps (memory that ran out, say): the caller must know
             with self.lock:
+                if is_out_of_memory(error):
+                    error = out_of_memory("a step of the engine", error)
                 self.broken = self.broken or error
         finally:
             self._queued_s[number] = queued_s(str(get_native_id()))
