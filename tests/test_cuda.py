@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from parquet_loader import BatchedDataLoader, RaggedList, Scalar, Schema, Tensor, Text, write_dataset
+from parquet_loader import (
+    BatchedDataLoader,
+    LoaderStateError,
+    OutputOptions,
+    RaggedList,
+    Scalar,
+    Schema,
+    Tensor,
+    Text,
+    write_dataset,
+)
 from parquet_loader.arena import Allocation
 from parquet_loader.collate import PinnedMemory
 from parquet_loader.device import copied_ahead
@@ -162,3 +172,30 @@ def test_batches_are_handed_over_behind_their_copies(folder: str, monkeypatch: p
             seen += batch["id"].tolist()
     assert len(seen) == ROWS // 64 * 64
     assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.cuda
+def test_a_ragged_moves_pins_and_is_recorded_like_a_tensor(folder: str) -> None:
+    with BatchedDataLoader(
+        folder, 64, columns=["list", "text"], output_options=OutputOptions(format="numpy")
+    ) as loader:
+        batch = next(iter(loader))
+    for ragged in batch.values():
+        pinned = ragged.to_tensors().pin_memory()
+        assert pinned.is_pinned()
+        moved = pinned.to("cuda", non_blocking=True)
+        moved.record_stream(torch.cuda.current_stream())
+        assert moved.device.type == moved.values.device.type == "cuda"
+        assert moved == ragged
+        assert moved[[3, 1]].to("cpu") == ragged[[3, 1]]
+        assert moved.to_padded().device.type == "cuda"
+
+
+@pytest.mark.cuda
+def test_a_new_iterator_ends_one_whose_next_batch_is_being_copied(folder: str) -> None:
+    with BatchedDataLoader(folder, 64, device="cuda") as loader:
+        old = iter(loader)
+        next(old)
+        assert sorted(check(loader)) == list(range(ROWS))
+        with pytest.raises(LoaderStateError, match="was called again"):
+            next(old)

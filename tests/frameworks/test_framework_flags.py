@@ -1,6 +1,8 @@
 """The usual flags of Lightning, Accelerate, transformers' Trainer and Ignite work, with text columns and validation.
 
-Each of these tests failed on commit 519114a, but for those that end in `_still_holds`.
+Each of these tests failed on commit 519114a, but for those named `..._takes_its_usual_flags...` of Accelerate, the
+Trainer and Ignite, `test_the_trainer_evaluates_and_predicts_all_rows`, and the `gather` part on two ranks: these guard
+what worked.
 """
 
 from __future__ import annotations
@@ -448,6 +450,26 @@ def test_ignite_takes_its_usual_flags_with_an_evaluator(folder: Path, flags: dic
     assert trainer.run(rows, **flags).iteration == iterations
     assert len(seen) == iterations
     assert set(evaluated) == {4}
+
+
+# ---- trees of arrays ------------------------------------------------------------------------------------------------
+
+
+@needs("jax")
+def test_jax_walks_through_a_ragged() -> None:
+    import jax
+
+    batch = {"tokens": Ragged.from_list([[1, 2], []])}
+    assert jax.tree_util.tree_map(lambda array: array * 2, batch)["tokens"].values.tolist() == [2, 4]
+    assert int(jax.jit(lambda one: one["tokens"].values.sum())(batch)) == 3
+
+
+@needs("optree")
+def test_optree_walks_through_a_ragged() -> None:
+    import optree
+
+    batch = {"tokens": Ragged.from_list([[1, 2], []])}
+    assert optree.tree_map(lambda array: array * 2, batch)["tokens"].values.tolist() == [2, 4]
 
 
 # ---- two ranks ------------------------------------------------------------------------------------------------------
