@@ -87,14 +87,19 @@ _IN_ROOT = re.compile(
 
 _FORMATS = {"delta": DELTA, "spark": SPARK_SINK, "hudi": HUDI, "hudi_partition": HUDI, "iceberg": ICEBERG}
 
-_BY_NAME = (
-    (HIVE, re.compile(r"(?:^|(?<=/))(?:(?:delete_)?delta_\d{7,}_\d{7,}(?:_\d{4})?|base_\d{7,}(?:_v\d+)?)/")),
-    (DUCKLAKE, re.compile(rf"(?:^|(?<=/))(?:[^/]+\.ducklake\.files/|ducklake-{_UUID}[^/]*\.parquet$)")),
-    (PAIMON, re.compile(rf"(?:^|(?<=/))bucket-(?:\d+|postpone)/(?:data|changelog)-{_UUID}-\d+\.[^/]*$")),
-    (HUDI, re.compile(rf"(?:^|(?<=/)){_UUID}(?:-\d+)?_\d+-\d+-\d+_\d{{14}}(?:\d{{3}})?\.parquet$")),
-    (ICEBERG, re.compile(rf"(?:^|(?<=/))\d{{5}}-\d+-{_UUID}(?:-\d{{5}})?(?:-deletes)?\.parquet$")),
+_OF_FOLDERS = re.compile(
+    r"(?:^|(?<=/))(?:(?P<hive>(?:(?:delete_)?delta_\d{7,}_\d{7,}(?:_\d{4})?|base_\d{7,}(?:_v\d+)?)(?=/|$))|"
+    r"(?P<ducklake>[^/]+\.ducklake\.files(?=/|$)))"
 )
-"""Data files that a format's writers name as nobody else does; the match begins where the table's directory ends."""
+_OF_FILES = re.compile(
+    rf"(?P<ducklake>ducklake-{_UUID}[^/]*\.parquet$)|(?P<paimon>(?:data|changelog)-{_UUID}-\d+\.)|"
+    rf"(?P<hudi>{_UUID}(?:-\d+)?_\d+-\d+-\d+_\d{{14}}(?:\d{{3}})?\.parquet$)|"
+    rf"(?P<iceberg>\d{{5}}-\d+-{_UUID}(?:-\d{{5}})?(?:-deletes)?\.parquet$)"
+)
+"""Directories and data files that a format's writers name as nobody else does."""
+
+_BUCKET = re.compile(r"bucket-(?:\d+|postpone)")
+_NAMED = {"hive": HIVE, "ducklake": DUCKLAKE, "paimon": PAIMON, "hudi": HUDI, "iceberg": ICEBERG}
 
 
 def tables_in(paths: Iterable[str], base: str) -> dict[str, Table]:
@@ -117,12 +122,23 @@ def tables_in(paths: Iterable[str], base: str) -> dict[str, Table]:
 
 def table_named_by(path: str) -> Table | None:
     """Return the table that a data file belongs to by its own name, or None where the name tells nothing."""
-    for format_, pattern in _BY_NAME:
-        match = pattern.search(path)
-        if match is not None:
-            root = path[: match.start()].rstrip("/") or "/"
-            return Table(format_, path[: match.end() - 1] if match[0].endswith(".ducklake.files/") else root)
-    return None
+    folder, _, name = path.rpartition("/")
+    match = _OF_FILES.match(name)
+    if match is None:
+        return None
+    if match.lastgroup == "paimon":
+        folder, _, bucket = folder.rpartition("/")
+        if not _BUCKET.fullmatch(bucket):
+            return None
+    return Table(_NAMED[str(match.lastgroup)], folder or "/")
+
+
+def _table_named_by_folder(folder: str) -> Table | None:
+    match = _OF_FOLDERS.search(folder)
+    if match is None:
+        return None
+    end = match.end() if match.lastgroup == "ducklake" else match.start()
+    return Table(_NAMED[str(match.lastgroup)], folder[:end].rstrip("/") or "/")
 
 
 def first_table(paths: Iterable[str], table_at: Callable[[str], Table | None]) -> Table | None:
@@ -135,12 +151,13 @@ def first_table(paths: Iterable[str], table_at: Callable[[str], Table | None]) -
     known: set[str] = set()
     for path in paths:
         table: Table | None = None
-        folder = posixpath.dirname(path)
+        own = folder = posixpath.dirname(path)
+        is_new = own not in known
         while table is None and folder not in known:
             known.add(folder)
             table = table_at(folder)
             folder = posixpath.dirname(folder)
-        table = table or table_named_by(path)
+        table = table or (_table_named_by_folder(own) if is_new else None) or table_named_by(path)
         if table is not None:
             return table
     return None
@@ -202,13 +219,13 @@ def table_to_write_to(filesystem: pafs.FileSystem, path: str, found: Iterable[st
     """
     files = list(found)
     tables = tables_in(files, path)
-    table = next(iter(tables.values()), None) or next(filter(None, map(table_named_by, files)), None)
+    table = next(iter(tables.values()), None) or first_table(files, lambda _: None)
     if table is not None:
         return table
     if is_local(filesystem):
         both = [os.path.join(path, "x"), os.path.join(os.path.realpath(path), "x")]
         return first_table(both, local_table_at)
-    for root, name in remote_markers(f"{path}/x.parquet"):
+    for root, name in dict.fromkeys(remote_markers(f"{path}/x.parquet") + remote_markers(f"{path}.parquet")):
         with contextlib.suppress(OSError):  # a role that may write here need not see what is above
             if name != "metadata" and look_up(filesystem, f"{root}/{name}").type == pafs.FileType.Directory:
                 return Table(format_of_marker(name), root)

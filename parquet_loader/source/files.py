@@ -96,7 +96,7 @@ class Lister(Protocol):
         ...
 
     def below(self, base: str) -> list[Entry]:
-        """Return all files below a directory, through all its levels. Local ones may leave out hidden files.
+        """Return all files below a directory, through all its levels; of local ones those that are not hidden.
 
         Raises:
             SourceError, OSError: it cannot be listed.
@@ -104,7 +104,7 @@ class Lister(Protocol):
         ...
 
     def matching(self, base: str, pattern: str) -> list[Entry]:
-        """Return the files below a directory that match a glob, and perhaps others there. Raises as `below`."""
+        """Return the files below a directory that match a glob; of a store others there too. Raises as `below`."""
         ...
 
     def ends(self, entry: Entry) -> tuple[bytes, bytes]:

@@ -136,9 +136,7 @@ def list_files(
     found = [one for one in done if isinstance(one, _Found)]
     pairs = [(file, entry) for entry in found for file in entry.files]
     partition_base = _partition_base(found)
-    files = [
-        _source_file(file, entry.base if partition_base is None else partition_base, prefix) for file, entry in pairs
-    ]
+    files = _source_files(pairs, partition_base, prefix)
     if not selection.ignore_table_format:
         tables = {one.root: one for one in done if isinstance(one, Table)}
         tables |= {root: table for entry in found for root, table in entry.tables.items()}
@@ -176,16 +174,17 @@ def _expand(lister: Lister, path: str, name: str, *, prefix: str, is_remote: boo
         return _Found(name, posixpath.dirname(seen.path), False, [seen], Beside(), {})
     if seen:
         base, below = path, lister.below(path)
-        files = [entry for entry in below if _is_visible(entry.path, path)]
+        files = [entry for entry in below if _is_visible(entry.path, path)] if is_remote else below
         what = "the directory holds no Parquet files (names beginning with '.' or '_' are skipped)"
     elif is_pattern(path):
         base = glob_base(path)
         if lister.look(base) is not True:
             raise SourceError(f"{name}: matches nothing: the directory {shown(base)!r} does not exist")
-        matches = re.compile(glob_regex(path)).match
-        names_hidden = re.search(r"/[._]", path[len(base) :]) is not None
-        below = lister.matching(base, path)
-        files = [entry for entry in below if matches(entry.path) and (names_hidden or _is_visible(entry.path, base))]
+        files = below = lister.matching(base, path)
+        if is_remote:
+            matches = re.compile(glob_regex(path)).match
+            names_hidden = re.search(r"/[._]", path[len(base) :]) is not None
+            files = [e for e in below if matches(e.path) and (names_hidden or _is_visible(e.path, base))]
         what = "the pattern matches no Parquet file" if files else "the pattern matches no file"
     else:
         if prefix in _WITH_BUCKETS:
@@ -249,9 +248,16 @@ def _partition_base(found: Sequence[_Found]) -> str | None:
     return base
 
 
-def _source_file(entry: Entry, base: str, prefix: str) -> SourceFile:
-    partitions = hive_pairs(_parts_below(entry.path, base)[:-1])
-    return SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, partitions, entry.etag, prefix)
+def _source_files(pairs: Sequence[tuple[Entry, _Found]], partition_base: str | None, prefix: str) -> list[SourceFile]:
+    of_folders: dict[str, tuple[tuple[str, str | None], ...]] = {}
+    files: list[SourceFile] = []
+    for entry, found in pairs:
+        folder = entry.path.rpartition("/")[0]
+        if folder not in of_folders:
+            base = found.base if partition_base is None else partition_base
+            of_folders[folder] = hive_pairs(_parts_below(folder, base))
+        files.append(SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, of_folders[folder], entry.etag, prefix))
+    return files
 
 
 def _table_by_marker(lister: Lister, root: str, name: str) -> Table | None:

@@ -26,6 +26,7 @@ class LocalLister:
 
     def __init__(self, *, include_hidden: bool = False) -> None:
         self._include_hidden = include_hidden
+        self._real_folders: dict[str, str] = {}
 
     def look(self, path: str) -> Entry | bool | None:
         """Return a file, True for a directory, or None.
@@ -42,7 +43,16 @@ class LocalLister:
             return None
         if stat.S_ISDIR(found.st_mode):
             return True
-        return _entry(path, found, os.path.realpath(path)) if stat.S_ISREG(found.st_mode) else None
+        return _entry(path, found, self._real(path)) if stat.S_ISREG(found.st_mode) else None
+
+    def _real(self, path: str) -> str:
+        """Return a file's path without links; directories are asked about once."""
+        if os.path.islink(path):
+            return os.path.realpath(path)
+        folder, name = os.path.split(path)
+        if folder not in self._real_folders:
+            self._real_folders[folder] = os.path.realpath(folder)
+        return os.path.join(self._real_folders[folder], name)
 
     def below(self, base: str) -> list[Entry]:
         """Return all files below a directory."""

@@ -25,7 +25,7 @@ _KEYWORDS = {
     "eval": "test",
     "evaluation": "test",
 }
-_KEYWORD = re.compile(rf"(?:^|[-._ 0-9])({'|'.join(_KEYWORDS)})(?=[-._ 0-9]|$)", re.IGNORECASE)
+_KEYWORD = re.compile(rf"(?:^|[-._ 0-9])({'|'.join(_KEYWORDS)})(?=[-._ 0-9]|$)")
 # What the Hub calls a file of a split of any name: data/NAME-00000-of-00002.parquet
 _NUMBERED = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}.*")
 
@@ -43,7 +43,8 @@ def select_split(files: Sequence[SourceFile], split: str | None) -> tuple[Source
     if split == ALL or not files:
         return tuple(files)
     base = common_folder([posixpath.dirname(file.path) for file in files])
-    names = [_split_of(file.path, base) for file in files]
+    of_folders: dict[str, str | None] = {}
+    names = [_split_of(file.path, base, of_folders) for file in files]
     if split is None:
         _refuse_mixture(files, names)
         return tuple(files)
@@ -66,8 +67,9 @@ def select_split(files: Sequence[SourceFile], split: str | None) -> tuple[Source
 
 
 def _refuse_mixture(files: Sequence[SourceFile], names: Sequence[str | None]) -> None:
-    first = {name: file.name for file, name in reversed(list(zip(files, names, strict=True))) if _is_clear(name)}
-    if len(first) > 1:
+    clear = [name for name in dict.fromkeys(names) if _is_clear(name)]
+    if len(clear) > 1:
+        first = {name: files[names.index(name)].name for name in clear}
         found = ", ".join(f"{name!r} ({first[name]})" for name in sorted(first, key=str))
         raise SourceError(
             f"the source mixes the splits {found}; choose one with split={min(map(str, first), key=_rank)!r}, "
@@ -84,15 +86,17 @@ def _is_clear(name: str | None) -> bool:
     return name is not None and _classes(name) != ""
 
 
-def _split_of(path: str, base: str) -> str | None:
+def _split_of(path: str, base: str, of_folders: dict[str, str | None]) -> str | None:
     """Return the split of a file: that of the outermost directory below `base` that names one, else the file's own."""
-    *folders, name = path[len(base) :].strip("/").split("/")
-    for folder in folders:
-        if found := _split_of_folder(folder):
-            return found
-    numbered = _NUMBERED.fullmatch(name)
-    if numbered and posixpath.basename(posixpath.dirname(path)) == "data":
-        return _canonical(numbered[1])
+    folder, _, name = path.rpartition("/")
+    if folder not in of_folders:
+        of_folders[folder] = next(filter(None, map(_split_of_folder, folder[len(base) :].split("/"))), None)
+    if of_folders[folder] is not None:
+        return of_folders[folder]
+    if folder.endswith("/data") or folder == "data":
+        numbered = _NUMBERED.fullmatch(name)
+        if numbered:
+            return _canonical(numbered[1])
     return _classes(name) or None
 
 
@@ -105,7 +109,10 @@ def _split_of_folder(folder: str) -> str | None:
 
 def _classes(name: str) -> str:
     """Return the split that a name has as a word of its own; several, joined, where it has several."""
-    return "+".join(sorted({_KEYWORDS[word.lower()] for word in _KEYWORD.findall(name)}))
+    lower = name.lower()
+    if not ("train" in lower or "val" in lower or "dev" in lower or "test" in lower):
+        return ""
+    return "+".join(sorted({_KEYWORDS[word] for word in _KEYWORD.findall(lower)}))
 
 
 def _canonical(name: str) -> str:
