@@ -335,7 +335,7 @@ def _lister_for(
     if hdfs.is_hdfs(store.filesystem):
         return HdfsLister(fetcher, store)
     fs = fsspec_of(store.filesystem)
-    if fs is not None:
+    if fs is not None and _local_base(store.filesystem) is None:
         return FsspecLister(fetcher, fs)
     client = None if store.options.connections == "native" else client_for(store.filesystem, store.options, lists=True)
     if client is None:
@@ -344,7 +344,10 @@ def _lister_for(
 
 
 def _local_base(filesystem: pafs.FileSystem) -> str | None:
-    """Return the local directory, with a slash behind it, that a filesystem shows; None where it is not local."""
+    """Return what stands before paths of a filesystem that shows local files; None if it does not."""
+    fs = fsspec_of(filesystem)
+    if fs is not None and "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol):
+        return ""
     if not isinstance(filesystem, pafs.SubTreeFileSystem):
         return None
     base: str = filesystem.base_path

@@ -83,7 +83,7 @@ def _rank(name: str) -> tuple[bool, str]:
 
 def _is_clear(name: str | None) -> bool:
     """Whether a name is that of a split, and not only of files that are numbered."""
-    return name is not None and _classes(name) != ""
+    return name is not None and _classes(name.replace("+", "-")) != ""
 
 
 def _split_of(path: str, base: str, of_folders: dict[str, str | None]) -> str | None:

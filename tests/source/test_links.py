@@ -132,6 +132,9 @@ def test_links_that_lead_upwards_end_below_a_directory_taken_for_a_store(tmp_pat
     put(tmp_path / "set" / "a.parquet")
     (tmp_path / "set" / "latest").symlink_to(".")
     assert load("set", filesystem=pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())) == list(range(10))
+    fsspec = pytest.importorskip("fsspec.implementations.local", reason="fsspec is not installed")
+    wrapped = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.LocalFileSystem()))
+    assert load(str(tmp_path / "set"), filesystem=wrapped) == list(range(10))
 
 
 def test_plain_copies_are_files_of_their_own(tmp_path: Path) -> None:

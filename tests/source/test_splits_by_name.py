@@ -105,6 +105,13 @@ def test_splits_of_any_name_are_picked_as_the_hub_names_them(tmp_path: Path) -> 
         names_in(tmp_path, split="train")
 
 
+def test_a_name_of_two_splits_is_neither(tmp_path: Path) -> None:
+    lay_out(tmp_path, "train_val.parquet", "train.parquet")
+    with pytest.raises(SourceError, match=r"mixes the splits 'train' .*'train\+validation'"):
+        names_in(tmp_path)
+    assert names_in(tmp_path, split="train") == {"train.parquet"}
+
+
 @pytest.mark.parametrize(
     "names",
     [
