@@ -250,7 +250,7 @@ def test_a_loader_is_not_pickled_in_the_middle_of_an_epoch(root: str) -> None:
             assert copy.state_dict()["epoch"] == 1
 
 
-def test_a_mixed_loader_ends_its_old_iterator_too(root: str) -> None:
+def test_a_mixed_loader_ends_its_old_iterator_too_still_holds(root: str) -> None:
     with MixedLoader({"a": BatchedDataLoader(root, 8), "b": BatchedDataLoader(root, 8)}, {"a": 1, "b": 1}) as mixed:
         old = iter(mixed)
         next(old)
