@@ -12,7 +12,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NATIVE = Path("parquet_loader", "native")
+NATIVE = Path("parquet_loader", "common", "native")
 
 
 class Kernels(BuildHookInterface[Any]):

@@ -12,11 +12,13 @@ import importlib
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 # Before anything else imports pyarrow; which, first imported by a thread other than the main one, can hang at exit.
-import parquet_loader.memory  # noqa: F401
+import parquet_loader.common.arrow_memory  # noqa: F401
 
 # isort: split
 from parquet_loader.cache.figures import CacheStats
 from parquet_loader.cache.settings import LocalCache
+from parquet_loader.common.distributed import Shard
+from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
 from parquet_loader.errors import (
     ConfigurationError,
     DataError,
@@ -35,10 +37,9 @@ from parquet_loader.errors import (
     UnsupportedError,
     WriteError,
 )
-from parquet_loader.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
+from parquet_loader.jagged import Ragged
 from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
 from parquet_loader.split import split, split_rows
-from parquet_loader.types import Ragged, Shard
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 
 if TYPE_CHECKING:

@@ -12,12 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
+from parquet_loader.common.native.bindings import IS_BUILT
+from parquet_loader.common.options import ReadOptions, RemoteOptions
+from parquet_loader.common.storage.filesystem import is_local
+from parquet_loader.common.storage.trust import check_private
+from parquet_loader.common.typing import IntArray
 from parquet_loader.decode import Decoder
 from parquet_loader.errors import DataError, SourceError
-from parquet_loader.filesystem import is_local
 from parquet_loader.metadata import Metadata, MetadataError
-from parquet_loader.native import IS_BUILT, Known, NativeChunks, known_chunks
-from parquet_loader.options import ReadOptions, RemoteOptions
+from parquet_loader.native import Known, NativeChunks, known_chunks
 from parquet_loader.page_headers import FeedCheck, check_pages, chunk_bounds
 from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
 from parquet_loader.places import Places, bytes_kept
@@ -28,8 +31,6 @@ from parquet_loader.remote.store import RemoteStore
 from parquet_loader.remote.streamed import FromStore, StreamedFile
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
-from parquet_loader.trust import check_private
-from parquet_loader.types import IntArray
 
 # Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
 # pages; measured no slower than whole chunks from the page cache.

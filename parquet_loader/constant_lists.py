@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from parquet_loader.chunks import STREAMED_BYTES
 from parquet_loader.columns import number_type
+from parquet_loader.common.options import ReadOptions
 from parquet_loader.decode import read_name
 from parquet_loader.delivered import decoders_of, is_carrying
 from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.metadata import Metadata
-from parquet_loader.options import ReadOptions
 from parquet_loader.read import Reader
 from parquet_loader.schema import Field, RaggedList, Scalar, Schema, Tensor
 from parquet_loader.schema.infer import heads

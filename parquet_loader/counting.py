@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parquet_loader.common.distributed import Ranks
+from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.filters import RowFilter
-from parquet_loader.ranks import Ranks
 from parquet_loader.read import Reader
 from parquet_loader.sizes import RowSizes
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.types import IntArray
 
 # What lies in memory of row groups that are fetched to be counted, where more threads do so than decode.
 _FETCHED_BYTES = 64 * 2**20

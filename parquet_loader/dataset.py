@@ -10,22 +10,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.cache import LocalCache
+from parquet_loader.common.distributed import Ranks
+from parquet_loader.common.options import ReadOptions
+from parquet_loader.common.processors import available_processors
+from parquet_loader.common.typing import IntArray
 from parquet_loader.constant_lists import with_constant_lists
 from parquet_loader.counting import Counted, Known, count_rows
 from parquet_loader.delivered import decoders_of, found_schema, select, select_inferred
 from parquet_loader.errors import SchemaError
 from parquet_loader.filters import RowFilter
 from parquet_loader.null_counts import NullAdvice
-from parquet_loader.options import ReadOptions
 from parquet_loader.plan import Plan, plan_epoch
-from parquet_loader.processors import available_processors
-from parquet_loader.ranks import Ranks
 from parquet_loader.read import Reader
 from parquet_loader.schema import Scalar, Schema
 from parquet_loader.shards import Division
 from parquet_loader.sizes import SHARE_FOOTERS, Sizing, divide, measure_rows
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.types import IntArray
 from parquet_loader.unischema.hook import with_unischema
 
 

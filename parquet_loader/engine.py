@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.building import Account, Budget, Building
+from parquet_loader.common.typing import IntArray
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.making import BatchMaking
@@ -28,7 +29,6 @@ from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.read import Reader
 from parquet_loader.reads import Reads
 from parquet_loader.sizes import SHARE_READS, SHARE_WINDOWS, Sizing
-from parquet_loader.types import IntArray
 from parquet_loader.warming import Warming
 from parquet_loader.window import Assembly, Carry, Parts, Room, Window
 from parquet_loader.workers import Job, Workers

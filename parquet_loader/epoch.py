@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from parquet_loader.arena import Allocator
 from parquet_loader.building import Account
+from parquet_loader.common.storage.filesystem import is_local
 from parquet_loader.errors import LoaderStateError
-from parquet_loader.filesystem import is_local
 from parquet_loader.live import Deliveries
 from parquet_loader.mixing import MixingMeter, Sorting
 from parquet_loader.output import Batch, Output

@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from parquet_loader.common.distributed import Ranks, Shard
+from parquet_loader.common.typing import IntArray
 from parquet_loader.counting import Counted, Known
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ResumeError, SourceError
 from parquet_loader.live import EpochFiles, Follower, Growth, LiveSource, batches_until_done
 from parquet_loader.opening import check_agreement
 from parquet_loader.plan import Plan
-from parquet_loader.ranks import Ranks
 from parquet_loader.sizes import RowSizes
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.types import IntArray, Shard
 
 T = TypeVar("T")
 OpenDataset = Callable[[Snapshot, Ranks | None, Known | None], Dataset]

@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from parquet_loader.common.failures import system_error
+from parquet_loader.common.storage.redaction import without_secrets
+from parquet_loader.common.storage.trust import no_link
+from parquet_loader.common.typing import Digests, IntArray
 from parquet_loader.errors import ParquetLoaderError, SourceError
-from parquet_loader.failures import system_error
 from parquet_loader.metadata import LENGTH_AND_MARK_BYTES, MARK, Metadata, MetadataError
-from parquet_loader.native import footer_numbers
+from parquet_loader.native.footers import footer_numbers
 from parquet_loader.ranges import ByteRange, RangeFetcher
-from parquet_loader.redact import without_secrets
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.store import RemoteStore
 from parquet_loader.source import SourceFile, changed_since
-from parquet_loader.trust import no_link
-from parquet_loader.types import Digests, IntArray
 
 # Measured: a footer that pyarrow parsed takes about 1.1 KB a column chunk, and its own bytes and numbers 0.3 KB.
 _BYTES_PER_CHUNK = 1400

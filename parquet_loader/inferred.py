@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parquet_loader.arguments import check_columns
+from parquet_loader.common.options import ReadOptions
+from parquet_loader.common.validation import check_columns
 from parquet_loader.dataset import resolved_schema
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.null_counts import count_nulls
-from parquet_loader.options import ReadOptions
 from parquet_loader.rewrite.stored import lenient, null_levels
 from parquet_loader.schema import Group, Schema
 from parquet_loader.schema.encode import PIECE_BYTES, encode_columns, infer_schema

@@ -22,8 +22,9 @@ from typing import Any
 
 from parquet_loader.building import Account
 from parquet_loader.channel import Channel
+from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.common.signals import uninterrupted
 from parquet_loader.dataset import Dataset
-from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.engine import EngineOptions
 from parquet_loader.errors import (
     ConfigurationError,
@@ -32,7 +33,6 @@ from parquet_loader.errors import (
     ParquetLoaderError,
     ReadingProcessError,
 )
-from parquet_loader.interrupts import uninterrupted
 from parquet_loader.plan import Plan
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.shared import Taker, check_shared_memory

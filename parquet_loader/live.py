@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from parquet_loader.common.typing import BoolArray, IntArray
 from parquet_loader.plan import Plan
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.types import BoolArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)

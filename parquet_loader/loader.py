@@ -14,16 +14,24 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from parquet_loader.arena import Arenas
-from parquet_loader.arguments import (
+from parquet_loader.cache import LocalCache
+from parquet_loader.common.arrow_memory import use_returning_pool
+from parquet_loader.common.distributed import Ranks, Shard
+from parquet_loader.common.hints import LOADER_KEYWORDS, NotIndexed, check_source, explains_keywords
+from parquet_loader.common.native.bindings import warn_if_missing
+from parquet_loader.common.options import OutputOptions, ReadOptions, ShardOptions
+from parquet_loader.common.progress import progress_bar
+from parquet_loader.common.units import format_bytes, parse_bytes
+from parquet_loader.common.validation import (
     check_bool,
     check_choice,
     check_columns,
+    check_int,
     check_kind,
     check_split,
     check_transform,
     check_window,
 )
-from parquet_loader.cache import LocalCache
 from parquet_loader.counting import Known
 from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
 from parquet_loader.diagnosis import diagnosed, sorting_of, storage_figures
@@ -39,18 +47,13 @@ from parquet_loader.errors import (
 from parquet_loader.filters import Filters, as_expression
 from parquet_loader.following import Following, files_named
 from parquet_loader.forecast import EpochPlan
-from parquet_loader.hints import LOADER_KEYWORDS, NotIndexed, check_source, explains_keywords
 from parquet_loader.isolated import IsolatedEngine, ReadingProcess
 from parquet_loader.live import Deliveries, EpochFiles, LiveSource
-from parquet_loader.memory import use_returning_pool
-from parquet_loader.native import warn_if_missing
 from parquet_loader.opening import Opened, check_agreement, open_source, selection_of
-from parquet_loader.options import OutputOptions, ReadOptions, ShardOptions
 from parquet_loader.output import Batch
-from parquet_loader.outputs import epoch_sampler, open_output, progress_bar
+from parquet_loader.outputs import epoch_sampler, open_output
 from parquet_loader.plan import Plan
 from parquet_loader.process import BatchProcessor, Transform
-from parquet_loader.ranks import Ranks
 from parquet_loader.schema import Schema
 from parquet_loader.shards import Division, split_over_workers
 from parquet_loader.sharing import choose_sharding, looking_together, to_agree_with
@@ -58,7 +61,6 @@ from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import Source
 from parquet_loader.state import OF_FILES, make_state, order_identity, read_state
 from parquet_loader.stats import LoaderStats
-from parquet_loader.types import Shard, check_int, format_bytes, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)

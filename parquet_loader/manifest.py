@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from parquet_loader.common.options import RemoteOptions
 from parquet_loader.footers import FooterCache
-from parquet_loader.options import RemoteOptions
 from parquet_loader.remote.store import store_of
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import Beside, SourceFile

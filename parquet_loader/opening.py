@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from parquet_loader.common.distributed import Ranks
+from parquet_loader.common.options import ReadOptions, RemoteOptions
+from parquet_loader.common.storage.filesystem import resolve
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.filesystem import resolve
 from parquet_loader.manifest import dump_snapshot, load_snapshot
-from parquet_loader.options import ReadOptions, RemoteOptions
-from parquet_loader.ranks import Ranks
 from parquet_loader.remembered import open_remembered
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Selection, Source

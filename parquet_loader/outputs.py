@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Any
 
+from parquet_loader.common.options import OutputOptions
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.options import OutputOptions
 from parquet_loader.output import ArrayOutput, Output
 
 
@@ -38,15 +37,3 @@ def epoch_sampler(loader: Any) -> Any:
     from parquet_loader.samplers import EpochSampler  # noqa: PLC0415  (who asks has imported torch)
 
     return EpochSampler(loader)
-
-
-def progress_bar() -> Any:
-    """Return tqdm's class of bars.
-
-    Raises:
-        ConfigurationError: there is no tqdm.
-    """
-    try:
-        return importlib.import_module("tqdm.auto").tqdm
-    except ImportError as error:
-        raise ConfigurationError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader import native
+from parquet_loader.common.typing import IntArray
 from parquet_loader.metadata import Metadata
 from parquet_loader.native import FalseClaim
-from parquet_loader.types import IntArray
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 

@@ -17,8 +17,10 @@ import pyarrow as pa
 
 from parquet_loader.arena import Allocation, Allocator, Arenas, Block, Memory
 from parquet_loader.columns import Column
-from parquet_loader.native import IS_BUILT, take_ragged
-from parquet_loader.types import IntArray, Ragged
+from parquet_loader.common.native.bindings import IS_BUILT
+from parquet_loader.common.typing import IntArray
+from parquet_loader.jagged import Ragged
+from parquet_loader.native import take_ragged
 
 SEGMENT_BYTES = 1 << 20
 

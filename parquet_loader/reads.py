@@ -10,15 +10,15 @@ from collections.abc import Collection
 from parquet_loader.ahead import Ahead
 from parquet_loader.building import Budget, Building, ReadSlice
 from parquet_loader.chunks import Copy
+from parquet_loader.common.signals import uninterrupted
+from parquet_loader.common.typing import IntArray
 from parquet_loader.cursor import Cursor
 from parquet_loader.errors import is_skippable
-from parquet_loader.interrupts import uninterrupted
 from parquet_loader.native import NotDecodedError
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.read import Reader
 from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.sizes import Sizing
-from parquet_loader.types import IntArray
 from parquet_loader.workers import Job, Workers
 
 

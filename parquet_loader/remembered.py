@@ -26,15 +26,15 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 import pyarrow.fs as pafs
 
-from parquet_loader.filesystem import identity_of, is_local, local_path, resolve
+from parquet_loader.common.options import RemoteOptions
+from parquet_loader.common.storage.filesystem import identity_of, is_local, local_path, resolve
+from parquet_loader.common.storage.redaction import shown, without_secrets
+from parquet_loader.common.storage.trust import check_private, make_private, no_link
+from parquet_loader.common.typing import IntArray
 from parquet_loader.footers import StoredFooters
 from parquet_loader.manifest import dump_snapshot, load_snapshot
-from parquet_loader.options import RemoteOptions
-from parquet_loader.redact import shown, without_secrets
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Selection, Source
-from parquet_loader.trust import check_private, make_private, no_link
-from parquet_loader.types import IntArray
 
 _KEPT_S = 3600.0
 

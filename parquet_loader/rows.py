@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from parquet_loader.arena import Allocation, Allocator, Arenas, Block, Memory
 from parquet_loader.columns import Column
-from parquet_loader.native import IS_BUILT, take_rows
+from parquet_loader.common.native.bindings import IS_BUILT
+from parquet_loader.common.typing import IntArray
+from parquet_loader.native import take_rows
 from parquet_loader.pieces import RawRows
-from parquet_loader.types import IntArray
 
 Rows = npt.NDArray[np.uint8]
 Delivered = tuple[npt.NDArray[Any], Any]

@@ -6,9 +6,9 @@ import warnings
 from dataclasses import dataclass
 from itertools import pairwise
 
+from parquet_loader.common.distributed import Shard
+from parquet_loader.common.options import ShardOptions
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.options import ShardOptions
-from parquet_loader.types import Shard
 
 
 @dataclass(frozen=True, slots=True)

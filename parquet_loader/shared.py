@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from parquet_loader.arena import Arenas, Leases, Memory
-from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import OutOfMemoryError, UnsupportedError
 
 _STRAY_UNIT = 1 << 16

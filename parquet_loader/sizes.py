@@ -22,10 +22,11 @@ import pyarrow as pa
 
 from parquet_loader.chunks import BUFFER_BYTES
 from parquet_loader.columns import Column
+from parquet_loader.common.typing import IntArray
+from parquet_loader.common.units import format_bytes
 from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_skippable
 from parquet_loader.read import Reader
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.types import IntArray, format_bytes
 
 SHARE_WINDOWS = 0.40
 SHARE_READS = 0.16

@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from parquet_loader.common.options import RemoteOptions
+from parquet_loader.common.typing import Digests, IntArray
 from parquet_loader.footers import FooterCache, same_content
 from parquet_loader.metadata import Metadata
-from parquet_loader.options import RemoteOptions
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.listing import lister_for
 from parquet_loader.remote.store import RemoteStore, store_of
 from parquet_loader.remote.together import side_by_side
 from parquet_loader.source import Beside, Lister, LocalLister, Selection, Source, SourceFile, list_files
-from parquet_loader.types import Digests, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)

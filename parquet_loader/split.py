@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, mixed
+from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError, SchemaError
-from parquet_loader.hashing import GOLDEN, LAST_SHIFT, MASK, STEPS, mixed
-from parquet_loader.types import check_int
 from parquet_loader.virtual import position_name, text_name
 
 
@@ -24,7 +24,7 @@ def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool =
 
     The hash is the finaliser of SplitMix64 (Steele, Lea and Flood 2014) of the value as 64 bits and the seed, method
     ``splitmix-1``, by Arrow's own functions: no Python runs for it, and it works wherever pyarrow takes a filter. Text
-    and bytes become 64 bits before, by method ``splitmix-bytes-1`` (`parquet_loader.hashing`); such a filter is one for
+    and bytes become 64 bits before, by method ``splitmix-bytes-1`` (`parquet_loader.common.splitmix`); such a filter is one for
     this library's `filters=` alone.
 
     Args:

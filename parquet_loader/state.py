@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from parquet_loader.common.permutation import PERMUTATION_METHOD
+from parquet_loader.common.typing import IntArray
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ResumeError
-from parquet_loader.plan import PERMUTATION_METHOD, WINDOW_METHOD
+from parquet_loader.plan import WINDOW_METHOD
 from parquet_loader.shards import Sharding
 from parquet_loader.snapshot import Snapshot
-from parquet_loader.types import IntArray
 
 STATE_VERSION = 1
 ORDER_METHOD = f"{PERMUTATION_METHOD} {WINDOW_METHOD}"

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import pyarrow.fs as pafs
 
-from parquet_loader.filesystem import is_local, look_up
-from parquet_loader.redact import shown
+from parquet_loader.common.storage.filesystem import is_local, look_up
+from parquet_loader.common.storage.redaction import shown
 
 
 @dataclass(frozen=True, slots=True)

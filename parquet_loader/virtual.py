@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.hashing import GOLDEN, Words, hashed_bytes, mixed, mixed_words
+from parquet_loader.common.splitmix import GOLDEN, Words, hashed_bytes, mixed, mixed_words
 from parquet_loader.snapshot import Snapshot
 
 _POSITION = re.compile(r"parquet_loader\.positions-1:(?:(row_group|file)|rows/(\d+)):(\d+)")

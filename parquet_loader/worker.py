@@ -23,11 +23,11 @@ from threading import Thread
 from parquet_loader.arena import Arenas
 from parquet_loader.building import Account
 from parquet_loader.channel import Channel
+from parquet_loader.common.arrow_memory import use_returning_pool
+from parquet_loader.common.descriptors import raise_limit
 from parquet_loader.dataset import Dataset
-from parquet_loader.descriptors import raise_limit
 from parquet_loader.engine import Engine, EngineOptions, open_engine
 from parquet_loader.errors import ReadingProcessError
-from parquet_loader.memory import use_returning_pool
 from parquet_loader.plan import Plan
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.shared import Giver, Parcel

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader
+from parquet_loader.common.units import parse_bytes
 from parquet_loader.errors import (
     ConfigurationError,
     DataError,
@@ -26,7 +27,6 @@ from parquet_loader.errors import (
     SourceError,
     TransformError,
 )
-from parquet_loader.types import parse_bytes
 from tests import oracle
 from tests.datasets import Layout, write_layout, write_numbered
 from tests.footers import ThriftStruct, column_chunk, put, rewrite_footer, row_group, split

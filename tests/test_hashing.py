@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader import hashing
-from parquet_loader.hashing import MASK, hashed_bytes, mixed, mixed_words
+from parquet_loader.common import splitmix as hashing
+from parquet_loader.common.splitmix import MASK, hashed_bytes, mixed, mixed_words
 
 FIXED = [
     0,

@@ -38,7 +38,7 @@ from parquet_loader import (
     WriteOptions,
     write_dataset,
 )
-from parquet_loader.filesystem import list_below, look_up, resolve
+from parquet_loader.common.storage.filesystem import list_below, look_up, resolve
 from parquet_loader.rewrite import rewrite_dataset
 from tests import hdfs
 from tests.field_kinds import KINDS, kind_rows

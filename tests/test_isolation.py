@@ -27,8 +27,8 @@ import torch
 from parquet_loader import BatchedDataLoader
 from parquet_loader.channel import Channel
 from parquet_loader.errors import DataError, ReadingProcessError, TransformError
+from parquet_loader.jagged import Ragged
 from parquet_loader.shared import Giver, Taker
-from parquet_loader.types import Ragged
 from parquet_loader.worker import NICENESS
 from tests import oracle
 from tests.datasets import Layout, write_layout, write_numbered

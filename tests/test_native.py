@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, native, ragged, window
 from parquet_loader import chunks as reading
+from parquet_loader.common.native.bindings import KERNELS, NO_MEMORY, _load
+from parquet_loader.common.native.build import build
 from parquet_loader.native import (
     Known,
     NativeChunks,
@@ -28,8 +30,6 @@ from parquet_loader.native import (
     take_ragged,
     take_rows,
 )
-from parquet_loader.native.build import build
-from parquet_loader.native.library import KERNELS, NO_MEMORY, _load
 from tests.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")

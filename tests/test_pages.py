@@ -32,7 +32,8 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader import chunks as reading
-from parquet_loader.native import IS_BUILT, NativeChunks
+from parquet_loader.common.native.bindings import IS_BUILT
+from parquet_loader.native import NativeChunks
 from parquet_loader.page_headers import page_header
 from parquet_loader.pages import (
     IS_POSSIBLE,

@@ -21,7 +21,7 @@ import pytest
 
 from demo.archive import ACCESS_KEY, SECRET_KEY, Server, find_rclone
 from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions, SourceError
-from parquet_loader.redact import without_secrets
+from parquet_loader.common.storage.redaction import without_secrets
 from parquet_loader.remembered import _loaded, open_remembered
 from parquet_loader.remote import listing
 from parquet_loader.remote.client import words_of

@@ -29,11 +29,11 @@ from parquet_loader import (
     ShardOptions,
     SourceError,
 )
+from parquet_loader.common.distributed import Shard
 from parquet_loader.engine import Engine
 from parquet_loader.footers import read_footer
 from parquet_loader.snapshot import open_snapshot
 from parquet_loader.source import list_files
-from parquet_loader.types import Shard
 from tests import oracle
 from tests.datasets import Layout, write_layout, write_numbered
 

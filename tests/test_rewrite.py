@@ -44,7 +44,7 @@ from parquet_loader import (
     rewrite_dataset,
     write_dataset,
 )
-from parquet_loader.plan import Stream, bit_generator
+from parquet_loader.common.permutation import Stream, bit_generator
 from parquet_loader.rewrite import attempt, scatter
 from parquet_loader.rewrite.passes import Rows
 from parquet_loader.rewrite.scatter import Buckets, RowKeys

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, ConfigurationError, ResumeError, SchemaError, Shard, split
-from parquet_loader.hashing import hashed_bytes, mixed
+from parquet_loader.common.splitmix import hashed_bytes, mixed
 
 VALUES = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=50)
 SEEDS = st.integers(0, 2**64 - 1)

@@ -30,7 +30,7 @@ from parquet_loader import (
     split,
     split_rows,
 )
-from parquet_loader.hashing import GOLDEN, MASK, mixed
+from parquet_loader.common.splitmix import GOLDEN, MASK, mixed
 from tests.test_hashing import plain
 
 UNITS: list[Any] = [1, 7, 1000, "row_group", "file"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from parquet_loader.cache.leases import live_leases
 from parquet_loader.cache.ledger import transaction
 from parquet_loader.cache.places import Places, names_in
+from parquet_loader.common.storage.filesystem import local_path
 from parquet_loader.errors import SourceError
-from parquet_loader.filesystem import local_path
 
 
 @dataclass(frozen=True, slots=True)

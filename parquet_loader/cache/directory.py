@@ -28,9 +28,10 @@ from parquet_loader.cache.leases import (
 from parquet_loader.cache.ledger import Account, transaction
 from parquet_loader.cache.places import Name, Places, names_in
 from parquet_loader.cache.policy import Entry, enough, in_order_of_leaving
-from parquet_loader.locks import LockedFile, is_locked
-from parquet_loader.trust import NO_LINK
-from parquet_loader.types import Digests, format_bytes
+from parquet_loader.common.storage.file_locks import LockedFile, is_locked
+from parquet_loader.common.storage.trust import NO_LINK
+from parquet_loader.common.typing import Digests
+from parquet_loader.common.units import format_bytes
 
 # How long one waits for a row group that somebody else is fetching, before one fetches it oneself.
 _PATIENCE_S = 5.0

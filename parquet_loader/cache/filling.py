@@ -10,7 +10,7 @@ from typing import Any
 from parquet_loader.cache.copy import Checksum, Index, Ranges, index_bytes, packed_index
 from parquet_loader.cache.ledger import transaction
 from parquet_loader.cache.places import Name, Places
-from parquet_loader.locks import LockedFile
+from parquet_loader.common.storage.file_locks import LockedFile
 
 
 class Filling:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parquet_loader.cache.places import Places
-from parquet_loader.locks import exclusive
+from parquet_loader.common.storage.file_locks import exclusive
 
 _CLEAN, _CHANGING = b"=", b"!"
 # A process that is stopped while it holds the lock must not stop the others, which then do without the cache.

@@ -21,13 +21,13 @@ import pyarrow as pa
 from parquet_loader.cache.figures import CacheStats
 from parquet_loader.cache.places import Name, columns_id, file_id, row_group_ids
 from parquet_loader.cache.settings import LocalCache
+from parquet_loader.common.options import RemoteOptions
+from parquet_loader.common.storage.filesystem import identity_of, is_local
+from parquet_loader.common.typing import BoolArray
 from parquet_loader.errors import SourceError
-from parquet_loader.filesystem import identity_of, is_local
-from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import ByteRange, RangeFetcher, chunk_ranges, merge
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
-from parquet_loader.types import BoolArray
 
 if TYPE_CHECKING:
     from parquet_loader.cache.copy import Ranges

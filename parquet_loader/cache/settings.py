@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from parquet_loader.common.storage.filesystem import local_path
+from parquet_loader.common.units import parse_bytes
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.filesystem import local_path
-from parquet_loader.types import parse_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import click
 
 from parquet_loader.cache.contents import Contents, clear, contents_of
 from parquet_loader.cli.console import show_json, show_lines
-from parquet_loader.types import format_bytes
+from parquet_loader.common.units import format_bytes
 
 
 @click.group(epilog="Example: parquet-loader cache info /local/cache")

@@ -5,6 +5,7 @@ Everything here is Arrow's or numpy's work where `IS_BUILT` is false.
 
 from __future__ import annotations
 
+from parquet_loader.common.native.bindings import IS_BUILT, PROBLEM, kernels_remedy, warn_if_missing
 from parquet_loader.native.chunks import (
     FalseClaim,
     Known,
@@ -13,8 +14,6 @@ from parquet_loader.native.chunks import (
     check_pages,
     known_chunks,
 )
-from parquet_loader.native.footers import footer_numbers
-from parquet_loader.native.library import IS_BUILT, PROBLEM, kernels_remedy, warn_if_missing
 from parquet_loader.native.rows import join_columns, take_columns, take_ragged, take_rows
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "NativeChunks",
     "NotDecodedError",
     "check_pages",
-    "footer_numbers",
     "join_columns",
     "kernels_remedy",
     "known_chunks",

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from parquet_loader.common.storage.filesystem import local_path
+from parquet_loader.common.storage.trust import check_private, make_private
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.filesystem import local_path
-from parquet_loader.trust import check_private, make_private
 
 _KEPT = re.compile(r"[0-9a-f]{64}\.arrow")
 _OURS = re.compile(r"[0-9a-f]{64}\.arrow|\..{8}\.arrow\.partial")

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.columns import number_type
+from parquet_loader.common.storage.filesystem import PathLike
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError
-from parquet_loader.filesystem import PathLike
 from parquet_loader.petastorm.dataset import RowGroups
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.schema import Encoded, Field, Image, Schema, Tensor, unpacked_field

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from parquet_loader.common.failures import system_error
+from parquet_loader.common.storage.filesystem import is_local
 from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError
-from parquet_loader.failures import system_error
-from parquet_loader.filesystem import is_local
 from parquet_loader.filters import RowFilter
 from parquet_loader.page_headers import check_pages, chunk_bounds
 from parquet_loader.petastorm import codecs

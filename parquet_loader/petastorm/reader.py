@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
+from parquet_loader.common.permutation import Stream, permutation
 from parquet_loader.petastorm.cache import CacheBase, LocalDiskCache, NullCache
 from parquet_loader.petastorm.dataset import RowGroups, source_of
 from parquet_loader.petastorm.errors import NoDataAvailableError, PetastormMetadataError
@@ -20,7 +21,6 @@ from parquet_loader.petastorm.selectors import RowGroupSelectorBase
 from parquet_loader.petastorm.transform import TransformSpec, transform_schema
 from parquet_loader.petastorm.unischema import Unischema
 from parquet_loader.petastorm.work import BatchWork, Piece, RowWork, Work
-from parquet_loader.plan import Stream, permutation
 
 LOCAL_DISK_CACHE = "local-disk"
 NULL_CACHE = "null"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from parquet_loader.common.permutation import Stream, permutation
 from parquet_loader.errors import ConfigurationError, TransformError
 from parquet_loader.petastorm.cache import CacheBase
 from parquet_loader.petastorm.dataset import RowGroups
@@ -20,7 +21,6 @@ from parquet_loader.petastorm.ngram import NGram
 from parquet_loader.petastorm.predicates import PredicateBase
 from parquet_loader.petastorm.transform import TransformSpec
 from parquet_loader.petastorm.unischema import Unischema
-from parquet_loader.plan import Stream, permutation
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from parquet_loader.common.storage.redaction import without_secrets
 from parquet_loader.ranges import ByteRange
-from parquet_loader.redact import without_secrets
 from parquet_loader.source import SourceFile
 
 Bytes = npt.NDArray[np.uint8]

@@ -16,9 +16,9 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.common.signals import uninterrupted
 from parquet_loader.errors import LoaderStateError, RemoteError
-from parquet_loader.interrupts import uninterrupted
 from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.blocking import Threads
 from parquet_loader.remote.client import Bytes

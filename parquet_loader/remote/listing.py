@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow.fs as pafs
 
-from parquet_loader import hdfs
-from parquet_loader.descriptors import is_out_of_descriptors
-from parquet_loader.endpoints import endpoint_of, endpoint_of_url, probe
+from parquet_loader.common.descriptors import is_out_of_descriptors
+from parquet_loader.common.storage import hdfs
+from parquet_loader.common.storage.endpoints import endpoint_of, endpoint_of_url, probe
+from parquet_loader.common.storage.filesystem import is_local
+from parquet_loader.common.storage.redaction import shown
 from parquet_loader.errors import LoaderStateError, RemoteError, SourceError
-from parquet_loader.filesystem import is_local
 from parquet_loader.ranges import ByteRange
-from parquet_loader.redact import shown
 from parquet_loader.remote.client import words_of
 from parquet_loader.remote.fetcher import Fetcher
 from parquet_loader.remote.obstores import ObstoreClient, client_for

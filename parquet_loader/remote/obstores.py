@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as pafs
 
-from parquet_loader.options import RemoteOptions
+from parquet_loader.common.options import RemoteOptions
 from parquet_loader.ranges import ByteRange
 from parquet_loader.remote.client import Bytes, LastingError, PassingError, UnservedError, judged, view, words_of
 from parquet_loader.source import SourceFile

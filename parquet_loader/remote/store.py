@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader import hdfs
+from parquet_loader.common.options import RemoteOptions
+from parquet_loader.common.storage import hdfs
+from parquet_loader.common.storage.filesystem import is_local
+from parquet_loader.common.storage.redaction import shown
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.filesystem import is_local
-from parquet_loader.options import RemoteOptions
 from parquet_loader.ranges import ByteRange
-from parquet_loader.redact import shown
 from parquet_loader.remote.blocking import BlockingClient, forked
 from parquet_loader.remote.client import Bytes, Client
 from parquet_loader.remote.fetcher import Fetcher

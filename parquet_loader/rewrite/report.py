@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from parquet_loader.common.units import format_bytes
 from parquet_loader.rewrite.rates import LoadRate
-from parquet_loader.types import format_bytes
 
 _WIDEST_NAME = 32
 _MOST_COLUMNS_SHOWN = 60

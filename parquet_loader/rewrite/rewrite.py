@@ -12,16 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.arguments import check_bool, check_choice, check_columns, check_split
+from parquet_loader.common.arrow_memory import use_returning_pool
+from parquet_loader.common.options import ReadOptions
+from parquet_loader.common.storage.filesystem import PathLike, is_local, resolve
+from parquet_loader.common.units import format_bytes, parse_bytes
+from parquet_loader.common.validation import check_bool, check_choice, check_columns, check_int, check_split
 from parquet_loader.constant_lists import with_constant_lists
 from parquet_loader.dataset import Dataset, default_num_threads, open_dataset, resolved_schema
 from parquet_loader.delivered import found_schema, is_carrying, select
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetLoaderError, WriteError
-from parquet_loader.filesystem import PathLike, is_local, resolve
 from parquet_loader.filters import Filters, RowFilter, as_expression
-from parquet_loader.memory import use_returning_pool
 from parquet_loader.opening import selection_of
-from parquet_loader.options import ReadOptions
 from parquet_loader.rewrite.attempt import Job, Written, most_row_group_bytes, write_rows
 from parquet_loader.rewrite.measure import Objective
 from parquet_loader.rewrite.passes import bytes_by_column
@@ -33,7 +34,6 @@ from parquet_loader.rewrite.target import Fields, Pack
 from parquet_loader.schema import Schema
 from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Selection, Source
-from parquet_loader.types import check_int, format_bytes, parse_bytes
 from parquet_loader.unischema.hook import with_unischema
 from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.target import listing

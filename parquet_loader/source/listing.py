@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 import pyarrow.fs as pafs
 
-from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
-from parquet_loader.endpoints import UnreachableError, remedy
+from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.common.storage.endpoints import UnreachableError, remedy
+from parquet_loader.common.storage.filesystem import PathLike, is_local, resolve, url_prefix
+from parquet_loader.common.storage.redaction import shown, without_secrets
 from parquet_loader.errors import ConfigurationError, RemoteError, SourceError
-from parquet_loader.filesystem import PathLike, is_local, resolve, url_prefix
-from parquet_loader.redact import shown, without_secrets
 from parquet_loader.source.files import Beside, Entry, Lister, SourceFile
 from parquet_loader.source.local import LocalLister
 from parquet_loader.source.names import (

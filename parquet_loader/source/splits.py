@@ -6,8 +6,8 @@ import posixpath
 import re
 from collections.abc import Sequence
 
+from parquet_loader.common.storage.redaction import shown
 from parquet_loader.errors import SourceError, nearest
-from parquet_loader.redact import shown
 from parquet_loader.source.files import SourceFile
 from parquet_loader.source.names import common_folder
 

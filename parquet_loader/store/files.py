@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from parquet_loader.common.failures import system_error
+from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import SourceError
-from parquet_loader.failures import system_error
 from parquet_loader.footers import FooterCache, read_footer
 from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places
 from parquet_loader.store.stored import FOOTER_KEY, StoredFile
-from parquet_loader.types import IntArray
 
 _FOOTERS_IN_PARALLEL = 16
 _FEW = 64  # footers that are read sooner than threads start

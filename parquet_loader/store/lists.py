@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow.fs as pafs
 
+from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import SourceError
 from parquet_loader.footers import FooterCache
 from parquet_loader.manifest import dump_snapshot, load_snapshot
@@ -28,7 +29,6 @@ from parquet_loader.source import SourceFile
 from parquet_loader.store.durable import write_atomically
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places, names_in
-from parquet_loader.types import IntArray
 
 KEPT_LISTS = 64
 _NAME = re.compile(r"[0-9a-f]{32}")

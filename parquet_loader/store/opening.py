@@ -8,8 +8,8 @@ import os
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from parquet_loader.common.storage.file_locks import check_locks_exclude, exclusive
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, WriteError
-from parquet_loader.locks import check_locks_exclude, exclusive
 from parquet_loader.schema import Schema
 from parquet_loader.store.durable import write_atomically
 from parquet_loader.store.names import FileName

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from parquet_loader.common.units import format_bytes
 from parquet_loader.errors import StoreFullError, UnfinishedCommitError, WriteError
 from parquet_loader.schema.encode import iter_tables
 from parquet_loader.store.bounds import footer_bound, group_bound
@@ -22,7 +23,6 @@ from parquet_loader.store.places import Places
 from parquet_loader.store.room import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Room
 from parquet_loader.store.settings import Settings
 from parquet_loader.store.unfinished import Unfinished
-from parquet_loader.types import format_bytes
 from parquet_loader.write.buffer import RowGroupBuffer
 from parquet_loader.write.layout import Layout, choose_layout
 from parquet_loader.write.refused import reason, storage_errors

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import SourceError
 from parquet_loader.live import Growth
 from parquet_loader.snapshot import Snapshot
@@ -22,7 +23,6 @@ from parquet_loader.store.places import Places
 from parquet_loader.store.room import take_back, with_counts
 from parquet_loader.store.stored import StoredFile
 from parquet_loader.store.weights import Arrival, Weight, copies_of
-from parquet_loader.types import IntArray
 
 
 @dataclass(frozen=True, slots=True)

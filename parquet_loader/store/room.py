@@ -16,8 +16,8 @@ from math import isnan
 from threading import RLock
 from typing import TypeAlias
 
+from parquet_loader.common.storage.file_locks import LockedFile, is_locked
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.locks import LockedFile, is_locked
 from parquet_loader.store.files import Files
 from parquet_loader.store.holds import Holds, read_lease
 from parquet_loader.store.leaving import let_leave, read_leaving

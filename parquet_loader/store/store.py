@@ -11,8 +11,10 @@ from functools import partial
 from math import isnan
 from typing import Any
 
+from parquet_loader.common.storage.filesystem import PathLike, resolve
+from parquet_loader.common.units import parse_bytes
+from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
-from parquet_loader.filesystem import PathLike, resolve
 from parquet_loader.schema import Schema
 from parquet_loader.store.leaving import forget_leaving
 from parquet_loader.store.lists import KEPT_LISTS, FileList, HeldState, is_list_name, read_holds, read_list, write_hold
@@ -29,7 +31,6 @@ from parquet_loader.store.stored import StoredFile
 from parquet_loader.store.together import Together
 from parquet_loader.store.weights import Weight
 from parquet_loader.store.writer import StoreWriter
-from parquet_loader.types import check_int, parse_bytes
 from parquet_loader.write.refused import storage_errors
 
 

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from parquet_loader.common.failures import system_error
+from parquet_loader.common.signals import uninterrupted
+from parquet_loader.common.units import format_bytes
 from parquet_loader.errors import UnfinishedCommitError, WriteError
-from parquet_loader.failures import system_error
-from parquet_loader.interrupts import uninterrupted
 from parquet_loader.store.commits import (
     Commit,
     finish_commit,
@@ -37,7 +38,6 @@ from parquet_loader.store.places import Places
 from parquet_loader.store.room import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Room, take_back
 from parquet_loader.store.settings import Settings
 from parquet_loader.store.stored import FOOTER_KEY
-from parquet_loader.types import format_bytes
 
 
 @dataclass(frozen=True, slots=True)

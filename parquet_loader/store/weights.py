@@ -9,11 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from parquet_loader.common.typing import IntArray
+from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.store.files import Examined
 from parquet_loader.store.settings import check_seconds
 from parquet_loader.store.stored import StoredFile
-from parquet_loader.types import IntArray, check_int
 
 _MOST_COPIES = 1000
 

@@ -12,8 +12,8 @@ from threading import Thread, current_thread
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from parquet_loader.common.storage.file_locks import holds_exclusive
 from parquet_loader.errors import DataError, SchemaError, StoreFullError, WriteError
-from parquet_loader.locks import holds_exclusive
 from parquet_loader.store.output import Output, WrittenRows
 
 

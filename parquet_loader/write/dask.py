@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from parquet_loader.common.storage.filesystem import PathLike
 from parquet_loader.errors import ConfigurationError, WriteError
-from parquet_loader.filesystem import PathLike
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import complete_schema
 from parquet_loader.schema.encode.sources import pieces

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from parquet_loader.common.storage.filesystem import PathLike
 from parquet_loader.errors import ConfigurationError, SchemaError
-from parquet_loader.filesystem import PathLike
 from parquet_loader.schema import Schema
 from parquet_loader.write.job import Job, Place, WrittenFile
 from parquet_loader.write.options import WriteOptions

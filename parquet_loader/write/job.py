@@ -31,8 +31,8 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from parquet_loader.common.storage.filesystem import PathLike, is_local, list_below, resolve
 from parquet_loader.errors import ConfigurationError, WriteError
-from parquet_loader.filesystem import PathLike, is_local, list_below, resolve
 from parquet_loader.schema import Schema
 from parquet_loader.write.commit import (
     JOURNAL,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parquet_loader.common.units import parse_bytes
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.types import parse_bytes
 
 # Sizes of row groups, where none is asked for: for few columns, for each of many, and for very many.
 _GROUP_BYTES = 8 * 2**20

@@ -12,11 +12,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from parquet_loader.common.storage.filesystem import PathLike, local_path
+from parquet_loader.common.units import format_bytes, parse_bytes
+from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.filesystem import PathLike, local_path
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import to_table
-from parquet_loader.types import check_int, format_bytes, parse_bytes
 from parquet_loader.write.into_store import Store, open_job
 from parquet_loader.write.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.options import TAKE_BYTES, WriteOptions

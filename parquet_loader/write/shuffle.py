@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.filesystem import is_local
-from parquet_loader.plan import Stream, bit_generator, permutation
+from parquet_loader.common.permutation import Stream, bit_generator, permutation
+from parquet_loader.common.storage.filesystem import is_local
+from parquet_loader.common.typing import IntArray
 from parquet_loader.schema.encode import iter_tables
-from parquet_loader.types import IntArray
 from parquet_loader.write.job import JobSpec, WrittenFile
 from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.staging import join

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from parquet_loader.common.storage.filesystem import PathLike
 from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SchemaError
-from parquet_loader.filesystem import PathLike
 from parquet_loader.schema import Group, Image, Schema, Tensor
 from parquet_loader.schema.encode import infer_schema
 from parquet_loader.write.into_store import Store, schema_of

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from parquet_loader.common.failures import system_error
+from parquet_loader.common.storage.filesystem import list_below, look_up
 from parquet_loader.errors import SchemaError, WriteError, nearest
-from parquet_loader.failures import system_error
-from parquet_loader.filesystem import list_below, look_up
 from parquet_loader.schema import METADATA_KEY, Field, Schema
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
 from parquet_loader.table_formats import table_to_write_to

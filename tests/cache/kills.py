@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.cache.places import Places
-from parquet_loader.locks import exclusive
+from parquet_loader.common.storage.file_locks import exclusive
 from tests.cache.remote import account, far
 from tests.doomed import Doomed, context, doomed, said, say
 

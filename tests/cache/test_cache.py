@@ -29,7 +29,7 @@ from parquet_loader.cache.copy import index_bytes
 from parquet_loader.cache.directory import Directory, Wanted
 from parquet_loader.cache.filling import Filling
 from parquet_loader.cache.row_groups import RowGroupCache
-from parquet_loader.filesystem import identity_of
+from parquet_loader.common.storage.filesystem import identity_of
 from tests.cache.remote import (
     GROUP_ROWS,
     ROWS,

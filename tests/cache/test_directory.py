@@ -19,7 +19,7 @@ from parquet_loader.cache.directory import Directory, Found, NoRoomError, Wanted
 from parquet_loader.cache.filling import Filling
 from parquet_loader.cache.ledger import transaction
 from parquet_loader.cache.places import Name, Places, file_id, row_group_id, row_group_ids
-from parquet_loader.locks import exclusive
+from parquet_loader.common.storage.file_locks import exclusive
 from tests.cache.remote import account, copies
 
 SIZE = 2**20

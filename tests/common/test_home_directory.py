@@ -29,7 +29,7 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.cli import commands
-from parquet_loader.filesystem import resolve
+from parquet_loader.common.storage.filesystem import resolve
 from parquet_loader.petastorm.cache import LocalDiskCache
 from parquet_loader.write.run import package_archive
 

@@ -31,11 +31,11 @@ from parquet_loader import (
     Schema,
     write_dataset,
 )
+from parquet_loader.common.storage.trust import is_plain_name, is_within
 from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
 from parquet_loader.frames.kept import keep
 from parquet_loader.petastorm.cache import LocalDiskCache
 from parquet_loader.store.lists import HeldState
-from parquet_loader.trust import is_plain_name, is_within
 from parquet_loader.write.job import remove_dead_jobs
 
 NUMPY = OutputOptions(format="numpy")

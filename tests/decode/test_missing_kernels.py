@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import parquet_loader as pl
-from parquet_loader.native import IS_BUILT
+from parquet_loader.common.native.bindings import IS_BUILT
 
 SCRIPT = """
 import sys, warnings
 import numpy as np
 import parquet_loader as pl
-from parquet_loader.native import IS_BUILT
+from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader import BatchedDataLoader, write_dataset
 
 if __name__ == "__main__":

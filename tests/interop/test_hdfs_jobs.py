@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions, Scalar, Schema, WriteError
-from parquet_loader.filesystem import look_up
+from parquet_loader.common.storage.filesystem import look_up
 from parquet_loader.write.dask import write_dask
 from parquet_loader.write.job import Job
 from parquet_loader.write.task import write_partition

@@ -18,8 +18,8 @@ import pytest
 
 import parquet_loader as pl
 from parquet_loader import BatchedDataLoader, LoaderStats, diagnosis, stats
-from parquet_loader.native import IS_BUILT
-from parquet_loader.processors import available_processors
+from parquet_loader.common.native.bindings import IS_BUILT
+from parquet_loader.common.processors import available_processors
 
 RNG = np.random.default_rng(0)
 ISOLATIONS = ["thread", "process"] if sys.platform == "linux" else ["thread"]

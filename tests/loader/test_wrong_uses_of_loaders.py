@@ -35,7 +35,7 @@ from parquet_loader import (
     from_pandas,
     write_dataset,
 )
-from parquet_loader.hints import LOADER_KEYWORDS, WRITER_KEYWORDS
+from parquet_loader.common.hints import LOADER_KEYWORDS, WRITER_KEYWORDS
 
 
 @pytest.fixture

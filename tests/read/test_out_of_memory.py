@@ -24,8 +24,8 @@ from parquet_loader import (
     SourceError,
     SystemReadError,
 )
+from parquet_loader.common.failures import system_error
 from parquet_loader.errors import OpenFilesError, is_skippable
-from parquet_loader.failures import system_error
 
 SCARCE = """
 import os, resource, sys

@@ -21,8 +21,9 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, SourceError
+from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.metadata import Metadata, Numbers, read_numbers
-from parquet_loader.native import IS_BUILT, footer_numbers
+from parquet_loader.native.footers import footer_numbers
 from parquet_loader.snapshot import open_snapshot
 from parquet_loader.thrift import ThriftError
 from tests import footers

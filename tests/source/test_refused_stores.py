@@ -25,7 +25,7 @@ import pytest
 
 from demo.archive import ACCESS_KEY, SECRET_KEY, Server, find_rclone
 from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteError, RemoteOptions, SourceError
-from parquet_loader.endpoints import endpoint_of, endpoint_of_url, remedy
+from parquet_loader.common.storage.endpoints import endpoint_of, endpoint_of_url, remedy
 
 SECRET = "SECRETsecretSECRET"
 CREDENTIALS = f"testing:{SECRET}@"

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.store_crowd import used_bytes
-from parquet_loader.locks import exclusive
+from parquet_loader.common.storage.file_locks import exclusive
 from parquet_loader.schema import Scalar, Schema, Tensor
 from parquet_loader.store import SampleStore, StoreOptions
 from parquet_loader.store.names import FileName

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from parquet_loader.common.storage.filesystem import resolve
 from parquet_loader.errors import ParquetLoaderError
-from parquet_loader.filesystem import resolve
 from parquet_loader.petastorm.dataset import RowGroups, source_of
 from parquet_loader.petastorm.errors import PetastormMetadataError, PetastormMetadataGenerationError
 from parquet_loader.petastorm.etl.pickled import dump_unischema

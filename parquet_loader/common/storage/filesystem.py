@@ -12,10 +12,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader import hdfs
-from parquet_loader.endpoints import endpoint_of_url, probe, remedy
+from parquet_loader.common.storage import hdfs
+from parquet_loader.common.storage.endpoints import endpoint_of_url, probe, remedy
+from parquet_loader.common.storage.redaction import shown, without_secrets
 from parquet_loader.errors import ConfigurationError, RemoteError, SourceError
-from parquet_loader.redact import shown, without_secrets
 
 PathLike: TypeAlias = str | os.PathLike[str]
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.types import check_int
 
 _EXAMPLES = {
     "Schema": "Schema({'x': Scalar('float32')}), or Schema.from_arrow(...) of a pyarrow.Schema",
@@ -81,3 +80,14 @@ def check_split(split: Any) -> None:
     """Check the name of a split."""
     if split is not None and (not isinstance(split, str) or not split):
         raise ConfigurationError(f"split={split!r:.80}: expected a split's name, 'all', or None")
+
+
+def check_int(name: str, value: Any, lowest: int, highest: int) -> int:
+    """Return an integer argument.
+
+    Raises:
+        ConfigurationError: it is none, or out of range (both ends included).
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not lowest <= value <= highest:
+        raise ConfigurationError(f"{name}={value!r}: expected an integer from {lowest} to {highest}")
+    return int(value)

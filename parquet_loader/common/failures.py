@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from parquet_loader.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import OpenFilesError, OutOfMemoryError, SystemReadError
 
 # Arguments of a system call that a damaged file led to.

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from parquet_loader import errors
+from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ParquetLoaderError, SourceError
-from parquet_loader.types import Shard
 
 
 class Ranks:
@@ -102,3 +103,20 @@ def _collective_device(torch: Any, dist: Any) -> Any:
     if "nccl" in backend and "cpu:" not in backend:
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The part of the rows that one rank owns.
+
+    Attributes:
+        rank: From 0 to ``world_size - 1``.
+        world_size: Number of ranks.
+    """
+
+    rank: int
+    world_size: int
+
+    def __post_init__(self) -> None:
+        check_int("Shard world_size", self.world_size, 1, 2**31)
+        check_int("Shard rank", self.rank, 0, self.world_size - 1)

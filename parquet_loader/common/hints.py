@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
+from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
 from parquet_loader.errors import ConfigurationError, nearest
-from parquet_loader.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")

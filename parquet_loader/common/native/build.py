@@ -1,6 +1,6 @@
 """Compiles `kernels.c`, where there is a C compiler: when the package is installed, or by hand.
 
-    python parquet_loader/native/build.py
+    python parquet_loader/common/native/build.py
 
 Needs nothing but Python, so that it runs where the package cannot be imported yet.
 """

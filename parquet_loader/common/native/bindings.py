@@ -11,8 +11,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from parquet_loader.common.native.build import LIBRARY, NO_PLATFORM, compilers, digest
 from parquet_loader.errors import PerformanceWarning
-from parquet_loader.native.build import LIBRARY, NO_PLATFORM, compilers, digest
 
 NO_MEMORY, ENDED, SYSTEM = 1, 2, 3  # the codes of `kernels.c` that are told apart
 

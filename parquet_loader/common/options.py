@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
+from parquet_loader.common.units import parse_bytes
+from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.types import check_int, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from itertools import count
 from threading import Event, RLock, local
 
+from parquet_loader.common.storage.trust import NO_LINK
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.trust import NO_LINK
 
 _guard = RLock()  # held while a descriptor is opened or closed, and across fork
 _open: set[int] = set()

@@ -1,0 +1,54 @@
+"""Seeded permutations: one random stream for each use of the seed."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.common.typing import IntArray
+
+PERMUTATION_METHOD = "philox-sort-1"
+
+
+class Stream(IntEnum):
+    """What random numbers are for: each use has a stream of its own, the second word of the Philox key."""
+
+    ROW_GROUPS = 1
+    ROWS = 2
+    TRANSFORM = 3
+    REWRITE = 8
+    # Jobs that shuffle, see `write.shuffle`; the partition takes the epoch's place.
+    JOB_CHUNK = 16
+    JOB_PHASE = 17
+    JOB_BUCKET = 18
+
+
+def bit_generator(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.random.Philox:
+    """Return the Philox bit generator of one use: key (seed, stream), counter (0, 0, index, epoch).
+
+    Streams never overlap: a use draws fewer than 2**128 numbers, and the counter's upper words name the use.
+    """
+    key = np.array([seed, stream], dtype=np.uint64)
+    counter = np.array([0, 0, index, epoch], dtype=np.uint64)
+    return np.random.Philox(key=key, counter=counter)
+
+
+def permutation(size: int, seed: int, stream: Stream, epoch: int, index: int = 0) -> IntArray:
+    """Return a permutation of ``range(size)``, int64 ``[size]``.
+
+    Method ``philox-sort-1``: element i gets the i-th 64-bit word of the raw stream with its low bits, as many as
+    ``size - 1`` has, replaced by i; the words are sorted, and their low bits are the permutation. So elements are
+    sorted by at least 32 random bits for any size up to 2**32, and equal bits keep their order (which no statistic of a
+    batch can see). No two words are equal, so that any way to sort them gives the same. About 15 ns an element, and 7
+    where numpy sorts by vector instructions.
+    """
+    words: npt.NDArray[np.uint64] = bit_generator(seed, stream, epoch, index).random_raw(size)
+    places = np.uint64((1 << max(int(size) - 1, 0).bit_length()) - 1)
+    words &= ~places
+    words |= np.arange(size, dtype=np.uint64)
+    words.sort()
+    words &= places
+    order: IntArray = words.view(np.int64)
+    return order
