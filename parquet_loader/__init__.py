@@ -37,8 +37,8 @@ from parquet_loader.errors import (
     UnsupportedError,
     WriteError,
 )
-from parquet_loader.jagged import Ragged
 from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
+from parquet_loader.schema.ragged import Ragged
 from parquet_loader.split import split, split_rows
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 

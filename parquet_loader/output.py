@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeAlias
 
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.jagged import Ragged
 from parquet_loader.process import ProcessedBatch
+from parquet_loader.schema.ragged import Ragged
 from parquet_loader.window import Window
 
 Batch: TypeAlias = "dict[str, Any]"

@@ -15,8 +15,8 @@ from parquet_loader.columns import Column
 from parquet_loader.common.permutation import Stream, bit_generator
 from parquet_loader.errors import ConfigurationError, TransformError
 from parquet_loader.images import ImageMemory, Images, decoded_arrays, decoded_images
-from parquet_loader.jagged import Ragged
 from parquet_loader.schema import Encoded, Image
+from parquet_loader.schema.ragged import Ragged
 from parquet_loader.window import Array, Window, copied, nbytes_of
 
 Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]

@@ -19,8 +19,8 @@ from parquet_loader.arena import Allocation, Allocator, Arenas, Block, Memory
 from parquet_loader.columns import Column
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.common.typing import IntArray
-from parquet_loader.jagged import Ragged
 from parquet_loader.native import take_ragged
+from parquet_loader.schema.ragged import Ragged
 
 SEGMENT_BYTES = 1 << 20
 

@@ -16,11 +16,11 @@ from parquet_loader.columns import Column
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import DataError
-from parquet_loader.jagged import Ragged
 from parquet_loader.narrow import NarrowColumns
 from parquet_loader.pieces import RawRows
 from parquet_loader.ragged import RaggedRows, ragged_rows
 from parquet_loader.rows import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows, padded
+from parquet_loader.schema.ragged import Ragged
 
 PIECES_JOINED = 8
 

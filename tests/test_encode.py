@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
 from parquet_loader.errors import DataError, SchemaError
-from parquet_loader.jagged import Ragged
 from parquet_loader.schema import (
     Bytes,
     Category,
@@ -35,6 +34,7 @@ from parquet_loader.schema import (
     policy_of,
 )
 from parquet_loader.schema.encode import iter_tables, to_table
+from parquet_loader.schema.ragged import Ragged
 from tests.strategies import ELEMENTS, JPEG, PNG, Column, columns, numbers, read_back, same
 
 

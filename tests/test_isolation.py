@@ -27,7 +27,7 @@ import torch
 from parquet_loader import BatchedDataLoader
 from parquet_loader.channel import Channel
 from parquet_loader.errors import DataError, ReadingProcessError, TransformError
-from parquet_loader.jagged import Ragged
+from parquet_loader.schema.ragged import Ragged
 from parquet_loader.shared import Giver, Taker
 from parquet_loader.worker import NICENESS
 from tests import oracle

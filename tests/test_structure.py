@@ -19,8 +19,6 @@ PACKAGE = Path(__file__).parent.parent / "parquet_loader"
 ROOMS = [
     "errors",
     "common",
-    "registration",
-    "jagged",
     "schema",
     "parquet_schema",
     "thrift",

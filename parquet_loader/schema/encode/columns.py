@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.errors import nearest
-from parquet_loader.jagged import Ragged
 from parquet_loader.schema.arrow_types import decimals_to_float64
 from parquet_loader.schema.encode.blobs import encode_arrays
 from parquet_loader.schema.encode.images import encode_images
@@ -30,6 +29,7 @@ from parquet_loader.schema.fields import (
     policy_of,
 )
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text
+from parquet_loader.schema.ragged import Ragged
 
 Column: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Image | Encoded
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.jagged import Ragged
 from parquet_loader.schema.encode.lossless import Misfit, from_python
+from parquet_loader.schema.ragged import Ragged
 
 Values: TypeAlias = "np.ndarray[Any, Any] | pa.Array | list[Any] | Ragged"
 

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import DataError, SchemaError, nearest
-from parquet_loader.jagged import Ragged
 from parquet_loader.schema.encode.columns import (
     Column,
     checked_codes,
@@ -26,6 +25,7 @@ from parquet_loader.schema.encode.sources import pieces
 from parquet_loader.schema.encode.tensors import encode_tensor
 from parquet_loader.schema.fields import Bytes, Category, Field, Group, RaggedList, Scalar, Tensor, Text
 from parquet_loader.schema.infer import infer_fields, is_index_column
+from parquet_loader.schema.ragged import Ragged
 from parquet_loader.schema.schema import METADATA_KEY, Schema
 
 PIECE_BYTES = 32 * 2**20

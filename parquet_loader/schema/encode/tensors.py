@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.jagged import Ragged
 from parquet_loader.schema.encode.inputs import Values, numbers_to_arrow, plain_storage
 from parquet_loader.schema.encode.lossless import Misfit, cast, from_python
 from parquet_loader.schema.fields import Tensor
 from parquet_loader.schema.infer import is_bytes, is_list_like
+from parquet_loader.schema.ragged import Ragged
 
 
 def encode_tensor(field: Tensor, values: Values) -> pa.Array:

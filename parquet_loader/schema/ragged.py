@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.registration import register_where_imported
+from parquet_loader.schema.ragged_registration import register_where_imported
 
 RaggedKind: TypeAlias = Literal["list", "text", "bytes"]
 
