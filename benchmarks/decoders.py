@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from parquet_loader import native
-from parquet_loader.footers import read_footer
 from parquet_loader.source import SourceFile
+from parquet_loader.source.footers import read_footer
 
 
 def measure(folder: Path, rounds: int, threads: int) -> dict[str, Any]:

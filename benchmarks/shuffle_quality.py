@@ -32,7 +32,7 @@ from benchmarks.mixing import (
 )
 from parquet_loader import BatchedDataLoader
 from parquet_loader.sizes import RowSizes, divide
-from parquet_loader.snapshot import Snapshot, open_snapshot
+from parquet_loader.source.snapshot import Snapshot, open_snapshot
 
 ROWS = 16_000_000
 LABELS = 1000

@@ -22,11 +22,11 @@ from parquet_loader.chunks import Copy
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.read import Reader
-from parquet_loader.remote.fetcher import Fetcher
-from parquet_loader.remote.memory import SparseFile
-from parquet_loader.remote.requests import RemoteFigures
-from parquet_loader.remote.streamed import FromStore
 from parquet_loader.sizes import Sizing
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.request_scheduler import RemoteFigures
+from parquet_loader.source.remote.sparse_buffer import SparseFile
+from parquet_loader.source.remote.streaming_file import FromStore
 from parquet_loader.workers import Workers
 
 Run = tuple[int, int]

@@ -10,7 +10,7 @@ from parquet_loader.cache import CacheStats
 from parquet_loader.common.failures import is_out_of_memory, out_of_memory
 from parquet_loader.cursor import Cursor
 from parquet_loader.plan import Slice
-from parquet_loader.remote.requests import RemoteFigures
+from parquet_loader.source.remote.request_scheduler import RemoteFigures
 from parquet_loader.window import Assembly, Window
 from parquet_loader.workers import STAGES
 

@@ -19,18 +19,18 @@ from parquet_loader.common.storage.trust import check_private
 from parquet_loader.common.typing import IntArray
 from parquet_loader.decode import Decoder
 from parquet_loader.errors import DataError, SourceError
-from parquet_loader.metadata import Metadata, MetadataError
 from parquet_loader.native import Known, NativeChunks, known_chunks
 from parquet_loader.page_headers import FeedCheck, check_pages, chunk_bounds
 from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
 from parquet_loader.places import Places, bytes_kept
-from parquet_loader.ranges import ByteRange, chunk_ranges, row_group_ranges, selected
-from parquet_loader.remote.fetcher import Fetcher
-from parquet_loader.remote.memory import SparseFile, held_bytes
-from parquet_loader.remote.store import RemoteStore
-from parquet_loader.remote.streamed import FromStore, StreamedFile
-from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import changed_since
+from parquet_loader.source.byte_ranges import ByteRange, chunk_ranges, row_group_ranges, selected
+from parquet_loader.source.metadata import Metadata, MetadataError
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.remote_filesystem import RemoteStore
+from parquet_loader.source.remote.sparse_buffer import SparseFile, held_bytes
+from parquet_loader.source.remote.streaming_file import FromStore, StreamedFile
+from parquet_loader.source.snapshot import Snapshot
 
 # Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
 # pages; measured no slower than whole chunks from the page cache.

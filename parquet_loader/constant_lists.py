@@ -15,12 +15,12 @@ from parquet_loader.common.options import ReadOptions
 from parquet_loader.decode import read_name
 from parquet_loader.delivered import decoders_of, is_carrying
 from parquet_loader.errors import DataError, SourceError, is_skippable
-from parquet_loader.metadata import Metadata
 from parquet_loader.read import Reader
 from parquet_loader.schema import Field, RaggedList, Scalar, Schema, Tensor
 from parquet_loader.schema.infer import heads
 from parquet_loader.sizes import SAMPLE_ROWS
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.source.metadata import Metadata
+from parquet_loader.source.snapshot import Snapshot
 
 # Looked at of each list, at most, and of that this part in one row group: a quarter.
 CONSTANT_LISTS_BYTES = 64 * 2**20

@@ -13,7 +13,7 @@ from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.filters import RowFilter
 from parquet_loader.read import Reader
 from parquet_loader.sizes import RowSizes
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.source.snapshot import Snapshot
 
 # What lies in memory of row groups that are fetched to be counted, where more threads do so than decode.
 _FETCHED_BYTES = 64 * 2**20

@@ -25,8 +25,8 @@ from parquet_loader.read import Reader
 from parquet_loader.schema import Scalar, Schema
 from parquet_loader.shards import Division
 from parquet_loader.sizes import SHARE_FOOTERS, Sizing, divide, measure_rows
-from parquet_loader.snapshot import Snapshot
-from parquet_loader.unischema.hook import with_unischema
+from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.source.unischema.resolve import with_unischema
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from parquet_loader.decode import ColumnProblems, Decoder, type_at
 from parquet_loader.errors import SchemaError, nearest
 from parquet_loader.schema import METADATA_KEY, Field, Group, Schema
 from parquet_loader.schema.infer import heads, infer_columns, infer_fields, is_index_column, nodes
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.source.snapshot import Snapshot
 
 # Named in one error, at most.
 _COLUMNS_SHOWN = 20

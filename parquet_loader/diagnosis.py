@@ -12,20 +12,20 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.advice import findings_of
-from parquet_loader.bounds import bounds_of
 from parquet_loader.common.native.bindings import PROBLEM
 from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.storage.filesystem import is_local
 from parquet_loader.dataset import Dataset
-from parquet_loader.metadata import MetadataError
 from parquet_loader.mixing import MOST_COLUMNS, Mixing, Sorting, overlap_share
 from parquet_loader.native import known_chunks
 from parquet_loader.native.chunks import is_known_type
 from parquet_loader.page_headers import page_header
 from parquet_loader.plan import Plan
-from parquet_loader.ranges import selected
 from parquet_loader.sizes import LARGEST_DEFAULT_WINDOW_BYTES
+from parquet_loader.source.byte_ranges import selected
+from parquet_loader.source.metadata import MetadataError
+from parquet_loader.source.statistics import bounds_of
 from parquet_loader.stats import CodecFigures, LoaderStats, ShuffleFigures, SlowColumns, StorageFigures
 
 # What stands for all of a data set: so many row groups, and windows.

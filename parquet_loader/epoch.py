@@ -18,7 +18,7 @@ from parquet_loader.mixing import MixingMeter, Sorting
 from parquet_loader.output import Batch, Output
 from parquet_loader.plan import Plan
 from parquet_loader.process import ProcessedBatch
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.stats import LoaderStats, SkippedRowGroup, StorageFigures
 from parquet_loader.window import Window
 

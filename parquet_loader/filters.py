@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.arrays import ValueProblem, coded_words
-from parquet_loader.bounds import guarantees
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.schema import METADATA_KEY, Category, Field, Group, Schema
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.source.statistics import guarantees
 from parquet_loader.split import check_number_keys, check_text_keys
 from parquet_loader.virtual import Positions, hashed_column, is_constant, virtual_columns, with_hashes
 

@@ -20,7 +20,7 @@ from parquet_loader.live import EpochFiles, Follower, Growth, LiveSource, batche
 from parquet_loader.opening import check_agreement
 from parquet_loader.plan import Plan
 from parquet_loader.sizes import RowSizes
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.source.snapshot import Snapshot
 
 T = TypeVar("T")
 OpenDataset = Callable[[Snapshot, Ranks | None, Known | None], Dataset]

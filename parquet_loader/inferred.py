@@ -15,8 +15,8 @@ from parquet_loader.schema import Group, Schema
 from parquet_loader.schema.encode import PIECE_BYTES, encode_columns, infer_schema
 from parquet_loader.schema.encode.sources import pieces
 from parquet_loader.schema.nulls import Nulls, with_nulls
-from parquet_loader.snapshot import open_snapshot
 from parquet_loader.source import Source
+from parquet_loader.source.snapshot import open_snapshot
 
 
 def schema_of_source(source: Source, nulls: Nulls | None, columns: Sequence[str] | None, filesystem: Any) -> Schema:

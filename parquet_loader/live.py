@@ -10,7 +10,7 @@ import numpy as np
 
 from parquet_loader.common.typing import BoolArray, IntArray
 from parquet_loader.plan import Plan
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.source.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

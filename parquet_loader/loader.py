@@ -49,7 +49,7 @@ from parquet_loader.following import Following, files_named
 from parquet_loader.forecast import EpochPlan
 from parquet_loader.isolated import IsolatedEngine, ReadingProcess
 from parquet_loader.live import Deliveries, EpochFiles, LiveSource
-from parquet_loader.opening import Opened, check_agreement, open_source, selection_of
+from parquet_loader.opening import Opened, check_agreement, open_source
 from parquet_loader.output import Batch
 from parquet_loader.outputs import epoch_sampler, open_output
 from parquet_loader.plan import Plan
@@ -57,8 +57,9 @@ from parquet_loader.process import BatchProcessor, Transform
 from parquet_loader.schema import Schema
 from parquet_loader.shards import Division, split_over_workers
 from parquet_loader.sharing import choose_sharding, looking_together, to_agree_with
-from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import Source
+from parquet_loader.source.listing import selection_of
+from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.state import OF_FILES, make_state, order_identity, read_state
 from parquet_loader.stats import LoaderStats
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.compute as pc
-
 from parquet_loader.common.distributed import Ranks
-from parquet_loader.common.options import ReadOptions, RemoteOptions
+from parquet_loader.common.options import RemoteOptions
 from parquet_loader.common.storage.filesystem import resolve
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.manifest import dump_snapshot, load_snapshot
-from parquet_loader.remembered import open_remembered
-from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Selection, Source
+from parquet_loader.source.manifest import dump_snapshot, load_snapshot
+from parquet_loader.source.snapshot import Snapshot, open_snapshot
+from parquet_loader.source.snapshot_cache import open_remembered
 from parquet_loader.state import Identity, digest
 
 
@@ -58,13 +55,6 @@ def open_source(
         return mine[0]
     first = source[0] if isinstance(source, Sequence) and not isinstance(source, str | bytes) else source
     return load_snapshot(manifest, resolve(first, filesystem)[0], remote)
-
-
-def selection_of(split: str | None, filters: pc.Expression | None, options: ReadOptions) -> Selection:
-    """Return which files are read; filters over a column named ``split`` choose among all splits themselves."""
-    if split is None and filters is not None and re.search(r"(?<![\w.:/])split(?![\w.:/])", str(filters)):
-        split = "all"
-    return Selection(split, options.ignore_table_format)
 
 
 def _open(source: Source, filesystem: Any, remote: RemoteOptions, selection: Selection | None) -> Snapshot:

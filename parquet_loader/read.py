@@ -22,10 +22,10 @@ from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filters import RowFilter
 from parquet_loader.native import NativeChunks, NotDecodedError
 from parquet_loader.null_counts import NullAdvice
-from parquet_loader.parquet_schema import has_int96
 from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
 from parquet_loader.schema.infer import heads
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.source.arrow_schema import has_int96
+from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.virtual import Positions, is_constant
 
 # Rows that are read straight to their places come so many bytes at a time, without a step in Python between: beside a

@@ -17,8 +17,8 @@ from parquet_loader.errors import is_skippable
 from parquet_loader.native import NotDecodedError
 from parquet_loader.plan import Plan, Slice
 from parquet_loader.read import Reader
-from parquet_loader.remote.requests import RemoteFigures
 from parquet_loader.sizes import Sizing
+from parquet_loader.source.remote.request_scheduler import RemoteFigures
 from parquet_loader.workers import Job, Workers
 
 

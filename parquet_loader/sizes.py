@@ -26,7 +26,7 @@ from parquet_loader.common.typing import IntArray
 from parquet_loader.common.units import format_bytes
 from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_skippable
 from parquet_loader.read import Reader
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.source.snapshot import Snapshot
 
 SHARE_WINDOWS = 0.40
 SHARE_READS = 0.16

@@ -21,7 +21,7 @@ from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ResumeError
 from parquet_loader.plan import WINDOW_METHOD
 from parquet_loader.shards import Sharding
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.source.snapshot import Snapshot
 
 STATE_VERSION = 1
 ORDER_METHOD = f"{PERMUTATION_METHOD} {WINDOW_METHOD}"

@@ -10,7 +10,7 @@ from parquet_loader.cache import CacheStats
 from parquet_loader.common.units import format_bytes
 from parquet_loader.live import Growth
 from parquet_loader.mixing import Mixing, Sorting
-from parquet_loader.remote.requests import RemoteFigures
+from parquet_loader.source.remote.request_scheduler import RemoteFigures
 
 # Below this share of waiting the training step sets the pace.
 LEAST_WAIT_SHARE = 0.1

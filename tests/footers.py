@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from parquet_loader.metadata import Metadata
+from parquet_loader.source.metadata import Metadata
 
 MAGIC = b"PAR1"
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)

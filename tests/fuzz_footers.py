@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from parquet_loader import BatchedDataLoader, MemoryLimitError, OutputOptions, ParquetLoaderError, SchemaError
 from parquet_loader.cli.info import _facts
-from parquet_loader.snapshot import open_snapshot
+from parquet_loader.source.snapshot import open_snapshot
 from tests import footers
 from tests.fuzz_metadata import cap_memory
 

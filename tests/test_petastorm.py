@@ -74,7 +74,7 @@ from parquet_loader.petastorm.test_util.reader_mock import ReaderMock, schema_da
 from parquet_loader.petastorm.transform import edit_field
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField, encode_row
 from parquet_loader.petastorm.weighted_sampling_reader import WeightedSamplingReader
-from parquet_loader.unischema import UNISCHEMA_KEY, SparkType, read_indexes, read_unischema
+from parquet_loader.source.unischema import UNISCHEMA_KEY, SparkType, read_indexes, read_unischema
 from tests import petastorm_oracle as oracle
 
 EVERYTHING = f"file://{oracle.EVERYTHING}"

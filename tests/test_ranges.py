@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.metadata import Metadata
-from parquet_loader.ranges import ByteRange, chunk_ranges, merge, row_group_ranges
+from parquet_loader.source.byte_ranges import ByteRange, chunk_ranges, merge, row_group_ranges
+from parquet_loader.source.metadata import Metadata
 
 
 @dataclass(frozen=True)

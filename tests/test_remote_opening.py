@@ -22,12 +22,12 @@ import pytest
 from demo.archive import ACCESS_KEY, SECRET_KEY, Server, find_rclone
 from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions, SourceError
 from parquet_loader.common.storage.redaction import without_secrets
-from parquet_loader.remembered import _loaded, open_remembered
-from parquet_loader.remote import listing
-from parquet_loader.remote.client import words_of
-from parquet_loader.remote.fetcher import Fetcher
-from parquet_loader.remote.pace import PATIENCE, Hedging, Limit
-from parquet_loader.snapshot import Snapshot, _distinct
+from parquet_loader.source.remote import listers as listing
+from parquet_loader.source.remote.client import words_of
+from parquet_loader.source.remote.concurrency import PATIENCE, Hedging, Limit
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.snapshot import Snapshot, _distinct
+from parquet_loader.source.snapshot_cache import _loaded, open_remembered
 from tests.far import Line, Proxy, far
 from tests.processes import passes_on_both_sides_of_a_fork
 
@@ -277,7 +277,7 @@ def test_files_of_one_schema_share_it_while_they_are_opened(tmp_path: Path, monk
         held.append(len({id(schema) for schema in schemas}))
         return _distinct(schemas)
 
-    monkeypatch.setattr("parquet_loader.snapshot._distinct", distinct)
+    monkeypatch.setattr("parquet_loader.source.snapshot._distinct", distinct)
     _, start = remembered(tmp_path)
     assert start().rows == 150
     assert held == [1]

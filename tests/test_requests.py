@@ -17,12 +17,12 @@ import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions, RemoteError, RemoteOptions, SourceError
 from parquet_loader.errors import OpenFilesError
-from parquet_loader.ranges import ByteRange
-from parquet_loader.remote.client import Bytes, PassingError
-from parquet_loader.remote.fetcher import Fetcher
-from parquet_loader.remote.requests import Requests
-from parquet_loader.remote.store import store_of
 from parquet_loader.source import SourceFile
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.remote.client import Bytes, PassingError
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.remote_filesystem import store_of
+from parquet_loader.source.remote.request_scheduler import Requests
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -31,9 +31,9 @@ from parquet_loader import (
 )
 from parquet_loader.common.distributed import Shard
 from parquet_loader.engine import Engine
-from parquet_loader.footers import read_footer
-from parquet_loader.snapshot import open_snapshot
 from parquet_loader.source import list_files
+from parquet_loader.source.footers import read_footer
+from parquet_loader.source.snapshot import open_snapshot
 from tests import oracle
 from tests.datasets import Layout, write_layout, write_numbered
 

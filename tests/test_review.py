@@ -37,7 +37,7 @@ from parquet_loader import (
 from parquet_loader import device as device_module
 from parquet_loader.engine import Engine
 from parquet_loader.filters import RowFilter
-from parquet_loader.snapshot import open_snapshot
+from parquet_loader.source.snapshot import open_snapshot
 
 
 def written(folder: Path, **columns: Any) -> Path:

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquet_loader.ranges import ByteRange
-from parquet_loader.remote.client import Bytes
-from parquet_loader.remote.streamed import _LEAST_PART_BYTES, StreamedFile
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.remote.client import Bytes
+from parquet_loader.source.remote.streaming_file import _LEAST_PART_BYTES, StreamedFile
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 4 * 2**20, np.uint8)
 

@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 from parquet_loader import BatchedDataLoader, DataError, Encoded, Ragged, Schema, SchemaError, write_dataset
 from parquet_loader.blobs import BlobProblem, image_array, npy_array, npz_array
 from parquet_loader.schema.encode.blobs import encode_array
-from parquet_loader.unischema import UNISCHEMA_KEY
+from parquet_loader.source.unischema import UNISCHEMA_KEY
 from parquet_loader.unpack import unpack
 from tests import petastorm_oracle as oracle
 

@@ -25,9 +25,9 @@ from parquet_loader.common.options import RemoteOptions
 from parquet_loader.common.storage.filesystem import identity_of, is_local
 from parquet_loader.common.typing import BoolArray
 from parquet_loader.errors import SourceError
-from parquet_loader.ranges import ByteRange, RangeFetcher, chunk_ranges, merge
-from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
+from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher, chunk_ranges, merge
+from parquet_loader.source.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from parquet_loader.cache.copy import Ranges

@@ -17,14 +17,14 @@ from parquet_loader.common.native.bindings import PROBLEM
 from parquet_loader.common.units import format_bytes
 from parquet_loader.delivered import found_schema, is_carrying
 from parquet_loader.errors import ParquetLoaderError, SchemaError
-from parquet_loader.metadata import Metadata
 from parquet_loader.schema import Schema
 from parquet_loader.schema.base import describe
 from parquet_loader.schema.fields import policy_of
 from parquet_loader.schema.infer import infer_fields, plain_type
-from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Selection
-from parquet_loader.unischema.hook import with_unischema
+from parquet_loader.source.metadata import Metadata
+from parquet_loader.source.snapshot import Snapshot, open_snapshot
+from parquet_loader.source.unischema.resolve import with_unischema
 
 # Row groups that share a window; fewer mix neighbours only.
 _FEWEST_ROW_GROUPS, _LARGE_BYTES = 4, 64 * 2**20

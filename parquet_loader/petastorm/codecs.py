@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from parquet_loader.blobs import image_array, npy_array, npz_array
 from parquet_loader.schema.encode.blobs import encode_array
-from parquet_loader.unischema import SparkType
+from parquet_loader.source.unischema import SparkType
 
 if TYPE_CHECKING:
     from parquet_loader.petastorm.unischema import UnischemaField

@@ -19,8 +19,8 @@ from parquet_loader.errors import ConfigurationError, DataError, SchemaError
 from parquet_loader.petastorm.dataset import RowGroups
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.schema import Encoded, Field, Image, Schema, Tensor, unpacked_field
-from parquet_loader.unischema import schema_of as _schema_of
-from parquet_loader.unischema.files import declared_unischema
+from parquet_loader.source.unischema import schema_of as _schema_of
+from parquet_loader.source.unischema.metadata_files import declared_unischema
 from parquet_loader.unpack import RowProblem, unpack
 from parquet_loader.write import DatasetWriter, WriteOptions
 

@@ -23,11 +23,11 @@ from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, RowGroupIndexerBase, SingleFieldIndexer
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField
 from parquet_loader.pieces import READ_ERRORS
-from parquet_loader.ranges import chunk_ranges, selected
 from parquet_loader.schema.infer import is_bytes
-from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Selection
-from parquet_loader.unischema import (
+from parquet_loader.source.byte_ranges import chunk_ranges, selected
+from parquet_loader.source.snapshot import Snapshot, open_snapshot
+from parquet_loader.source.unischema import (
     INDEX_KEY,
     Codec,
     UnischemaRecord,
@@ -36,7 +36,7 @@ from parquet_loader.unischema import (
     read_indexes,
     roots_of,
 )
-from parquet_loader.unischema.hook import with_partition_types
+from parquet_loader.source.unischema.resolve import with_partition_types
 
 # What a stream of pages takes from a column of a file at a time.
 _STREAM_BYTES = 4 * 2**20

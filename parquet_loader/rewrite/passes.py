@@ -14,12 +14,12 @@ from parquet_loader.common.permutation import Stream, permutation
 from parquet_loader.dataset import Dataset
 from parquet_loader.decode import parts_of, read_name
 from parquet_loader.filters import RowFilter
-from parquet_loader.metadata import Metadata
 from parquet_loader.read import Reader
 from parquet_loader.rewrite.stored import Levels, StoredDecoder, Target, any_level, null_levels, nullable
 from parquet_loader.rewrite.target import Facts
 from parquet_loader.schema import Group, Schema
 from parquet_loader.schema.infer import is_list_like
+from parquet_loader.source.metadata import Metadata
 
 _SAMPLE_GROUPS = 16
 

@@ -22,7 +22,6 @@ from parquet_loader.dataset import Dataset, default_num_threads, open_dataset, r
 from parquet_loader.delivered import found_schema, is_carrying, select
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetLoaderError, WriteError
 from parquet_loader.filters import Filters, RowFilter, as_expression
-from parquet_loader.opening import selection_of
 from parquet_loader.rewrite.attempt import Job, Written, most_row_group_bytes, write_rows
 from parquet_loader.rewrite.measure import Objective
 from parquet_loader.rewrite.passes import bytes_by_column
@@ -32,9 +31,10 @@ from parquet_loader.rewrite.scatter import METHOD
 from parquet_loader.rewrite.stored import Levels
 from parquet_loader.rewrite.target import Fields, Pack
 from parquet_loader.schema import Schema
-from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Selection, Source
-from parquet_loader.unischema.hook import with_unischema
+from parquet_loader.source.listing import selection_of
+from parquet_loader.source.snapshot import Snapshot, open_snapshot
+from parquet_loader.source.unischema.resolve import with_unischema
 from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.target import listing
 from parquet_loader.write.writer import WriteMode

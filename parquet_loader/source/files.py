@@ -44,7 +44,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ListingContext:
     """What a listing showed beside the files, so that a store need not be asked again.
 
     Attributes:
@@ -60,7 +60,7 @@ class Beside:
         return path not in self.hidden and any(path.startswith(base + "/") for base in self.directories)
 
 
-class Entry(NamedTuple):
+class ListedFile(NamedTuple):
     """A file in a listing.
 
     Attributes:
@@ -87,7 +87,7 @@ class Entry(NamedTuple):
 class Lister(Protocol):
     """What lists a filesystem. Any thread may use it."""
 
-    def look(self, path: str) -> Entry | bool | None:
+    def look(self, path: str) -> ListedFile | bool | None:
         """Return the file that a path names, True where it names a directory, or None where there is nothing.
 
         Raises:
@@ -95,7 +95,7 @@ class Lister(Protocol):
         """
         ...
 
-    def below(self, base: str) -> list[Entry]:
+    def below(self, base: str) -> list[ListedFile]:
         """Return all files below a directory, through all its levels; of local ones those that are not hidden.
 
         Raises:
@@ -103,11 +103,11 @@ class Lister(Protocol):
         """
         ...
 
-    def matching(self, base: str, pattern: str) -> list[Entry]:
+    def matching(self, base: str, pattern: str) -> list[ListedFile]:
         """Return the files below a directory that match a glob; of a store others there too. Raises as `below`."""
         ...
 
-    def ends(self, entry: Entry) -> tuple[bytes, bytes]:
+    def ends(self, entry: ListedFile) -> tuple[bytes, bytes]:
         """Return the first and the last four bytes of a file. Raises as `below`."""
         ...
 
@@ -120,10 +120,10 @@ class Lister(Protocol):
         ...
 
 
-def seen(info: pafs.FileInfo) -> Entry | bool | None:
+def seen(info: pafs.FileInfo) -> ListedFile | bool | None:
     """Return the file that pyarrow found, True for a directory, or None for nothing."""
     if info.type == pafs.FileType.File:
-        return Entry(info.path, int(info.size or 0), info.mtime_ns)
+        return ListedFile(info.path, int(info.size or 0), info.mtime_ns)
     return True if info.type == pafs.FileType.Directory else None
 
 

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.storage.endpoints import UnreachableError, remedy
 from parquet_loader.common.storage.filesystem import PathLike, is_local, resolve, url_prefix
 from parquet_loader.common.storage.redaction import shown, without_secrets
 from parquet_loader.errors import ConfigurationError, RemoteError, SourceError
-from parquet_loader.source.files import Beside, Entry, Lister, SourceFile
-from parquet_loader.source.local import LocalLister
-from parquet_loader.source.names import (
+from parquet_loader.source.file_types import (
     common_folder,
     glob_base,
     glob_regex,
@@ -29,8 +29,10 @@ from parquet_loader.source.names import (
     is_pattern,
     kind_of,
 )
-from parquet_loader.source.splits import select_split
-from parquet_loader.table_formats import (
+from parquet_loader.source.files import ListedFile, Lister, ListingContext, SourceFile
+from parquet_loader.source.local import LocalLister
+from parquet_loader.source.named_splits import select_split
+from parquet_loader.source.table_formats import (
     Table,
     first_table,
     format_of_marker,
@@ -77,8 +79,8 @@ class _Found:
     name: str
     base: str
     is_directory: bool
-    files: list[Entry]
-    beside: Beside
+    files: list[ListedFile]
+    beside: ListingContext
     tables: dict[str, Table]
 
 
@@ -87,7 +89,7 @@ def list_files(
     filesystem: Any = None,
     lister_of: Callable[[pafs.FileSystem], Lister] = lambda _: LocalLister(),
     selection: Selection | None = None,
-) -> tuple[pafs.FileSystem, tuple[SourceFile, ...], Beside]:
+) -> tuple[pafs.FileSystem, tuple[SourceFile, ...], ListingContext]:
     """List the files that `source` names, and what is beside them, through what `lister_of` makes for their filesystem.
 
     A directory is searched through all its levels. Names that begin with ``.`` or ``_`` are skipped. Files named
@@ -149,7 +151,7 @@ def list_files(
     files = _each_once(chosen, pairs)
     directories = tuple(base for entry in found for base in entry.beside.directories)
     hidden = frozenset[str]().union(*(entry.beside.hidden for entry in found))
-    return home, tuple(files), Beside(directories, hidden)
+    return home, tuple(files), ListingContext(directories, hidden)
 
 
 @contextmanager
@@ -170,8 +172,8 @@ def _listed(path: str) -> str:
 
 def _expand(lister: Lister, path: str, name: str, *, prefix: str, is_remote: bool) -> _Found:
     seen = lister.look(path)
-    if isinstance(seen, Entry):
-        return _Found(name, posixpath.dirname(seen.path), False, [seen], Beside(), {})
+    if isinstance(seen, ListedFile):
+        return _Found(name, posixpath.dirname(seen.path), False, [seen], ListingContext(), {})
     if seen:
         base, below = path, lister.below(path)
         files = [entry for entry in below if _is_visible(entry.path, path)] if is_remote else below
@@ -195,10 +197,10 @@ def _expand(lister: Lister, path: str, name: str, *, prefix: str, is_remote: boo
         others = f"; it holds {posixpath.basename(files[0].path)!r}" if files else ""
         raise SourceError(f"{name}: {what}{others}")
     if not is_remote:  # whose metadata is looked for as it is needed
-        return _Found(name, base, bool(seen), parquet, Beside(), {})
+        return _Found(name, base, bool(seen), parquet, ListingContext(), {})
     hidden = frozenset(entry.path for entry in below if posixpath.basename(entry.path).startswith("_"))
     tables = tables_in((entry.path for entry in below), base)
-    return _Found(name, base, bool(seen), parquet, Beside((base.rstrip("/"),), hidden), tables)
+    return _Found(name, base, bool(seen), parquet, ListingContext((base.rstrip("/"),), hidden), tables)
 
 
 def _check_bucket(lister: Lister, path: str) -> None:
@@ -211,10 +213,10 @@ def _check_bucket(lister: Lister, path: str) -> None:
         raise OSError(f"NoSuchBucket: the bucket {bucket!r} does not exist")
 
 
-def _parquet_of(lister: Lister, name: str, files: list[Entry], *, is_remote: bool) -> list[Entry]:
+def _parquet_of(lister: Lister, name: str, files: list[ListedFile], *, is_remote: bool) -> list[ListedFile]:
     """Return the files that are Parquet; of those whose names do not tell, the first and last bytes do."""
-    named: list[Entry] = []
-    unknown: list[Entry] = []
+    named: list[ListedFile] = []
+    unknown: list[ListedFile] = []
     for entry in files:
         kind = kind_of(posixpath.basename(entry.path))
         if kind != "other":
@@ -248,7 +250,9 @@ def _partition_base(found: Sequence[_Found]) -> str | None:
     return base
 
 
-def _source_files(pairs: Sequence[tuple[Entry, _Found]], partition_base: str | None, prefix: str) -> list[SourceFile]:
+def _source_files(
+    pairs: Sequence[tuple[ListedFile, _Found]], partition_base: str | None, prefix: str
+) -> list[SourceFile]:
     of_folders: dict[str, tuple[tuple[str, str | None], ...]] = {}
     files: list[SourceFile] = []
     for entry, found in pairs:
@@ -272,7 +276,7 @@ def _table_by_marker(lister: Lister, root: str, name: str) -> Table | None:
     return Table(format_of_marker(name), root)
 
 
-def _refuse_tables(files: Sequence[Entry], tables: dict[str, Table], *, is_local: bool) -> None:
+def _refuse_tables(files: Sequence[ListedFile], tables: dict[str, Table], *, is_local: bool) -> None:
     table = first_table((file.path for file in files), local_table_at if is_local else tables.get)
     if table is None and is_local:
         linked = [file.real for file in files if file.real not in (None, file.path)]
@@ -281,7 +285,7 @@ def _refuse_tables(files: Sequence[Entry], tables: dict[str, Table], *, is_local
         raise SourceError(table.refuse_reading())
 
 
-def _each_once(files: Sequence[SourceFile], pairs: Sequence[tuple[Entry, _Found]]) -> list[SourceFile]:
+def _each_once(files: Sequence[SourceFile], pairs: Sequence[tuple[ListedFile, _Found]]) -> list[SourceFile]:
     """Return each file once, by a path without links if there is one.
 
     Raises:
@@ -307,3 +311,10 @@ def _each_once(files: Sequence[SourceFile], pairs: Sequence[tuple[Entry, _Found]
             first[entry.identity] = number
     kept = set(first.values())
     return [file for number, file in enumerate(files) if number in kept]
+
+
+def selection_of(split: str | None, filters: pc.Expression | None, options: ReadOptions) -> Selection:
+    """Return which files are read; filters over a column named ``split`` choose among all splits themselves."""
+    if split is None and filters is not None and re.search(r"(?<![\w.:/])split(?![\w.:/])", str(filters)):
+        split = "all"
+    return Selection(split, options.ignore_table_format)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from parquet_loader.errors import SourceError
-from parquet_loader.source.files import Entry
-from parquet_loader.source.names import hive_pairs, is_hidden, kind_of, name_regex
+from parquet_loader.source.file_types import hive_pairs, is_hidden, kind_of, name_regex
+from parquet_loader.source.files import ListedFile
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class LocalLister:
         self._include_hidden = include_hidden
         self._real_folders: dict[str, str] = {}
 
-    def look(self, path: str) -> Entry | bool | None:
+    def look(self, path: str) -> ListedFile | bool | None:
         """Return a file, True for a directory, or None.
 
         Raises:
@@ -54,17 +54,17 @@ class LocalLister:
             self._real_folders[folder] = os.path.realpath(folder)
         return os.path.join(self._real_folders[folder], name)
 
-    def below(self, base: str) -> list[Entry]:
+    def below(self, base: str) -> list[ListedFile]:
         """Return all files below a directory."""
         return _Walk(base, [], include_hidden=self._include_hidden).files()
 
-    def matching(self, base: str, pattern: str) -> list[Entry]:
+    def matching(self, base: str, pattern: str) -> list[ListedFile]:
         """Return the files below a directory that match a glob, and those below directories that do."""
         below = pattern[len(base) :].strip("/")
         include_hidden = any(is_hidden(name) for name in below.split("/"))
         return _Walk(base, below.split("/"), include_hidden=include_hidden).files()
 
-    def ends(self, entry: Entry) -> tuple[bytes, bytes]:
+    def ends(self, entry: ListedFile) -> tuple[bytes, bytes]:
         """Return the first and the last four bytes of a file."""
         with open(entry.path, "rb") as file:
             first = file.read(4)
@@ -97,7 +97,7 @@ class _Walk:
         self._end = len(names)
         self._include_hidden = include_hidden
         self._links: list[tuple[str, str, frozenset[int]]] = []
-        self._found: list[Entry] = []
+        self._found: list[ListedFile] = []
         # By real path: what was matched there already, and through which link.
         self._searched: dict[str, set[int]] = {}
         self._through: dict[str, str] = {}
@@ -106,7 +106,7 @@ class _Walk:
     def _spans(names: list[str], number: int) -> bool:
         return names[number] == "**" and number < len(names) - 1
 
-    def files(self) -> list[Entry]:
+    def files(self) -> list[ListedFile]:
         """Search, and return what was found."""
         self._search(self._base, os.path.realpath(self._base), self._with_skipped({0}))
         while self._links:
@@ -186,9 +186,9 @@ class _Walk:
             )
 
 
-def _entry(path: str, found: os.stat_result, real: str, *, is_linked: bool = False) -> Entry:
+def _entry(path: str, found: os.stat_result, real: str, *, is_linked: bool = False) -> ListedFile:
     inode = (found.st_dev, found.st_ino) if found.st_nlink > 1 and found.st_ino else None
-    return Entry(path, found.st_size, found.st_mtime_ns, None, real, inode, is_linked)
+    return ListedFile(path, found.st_size, found.st_mtime_ns, None, real, inode, is_linked)
 
 
 def _broken(link: str) -> SourceError:

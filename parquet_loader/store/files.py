@@ -18,9 +18,9 @@ import pyarrow.fs as pafs
 from parquet_loader.common.failures import system_error
 from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import SourceError
-from parquet_loader.footers import FooterCache, read_footer
-from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
+from parquet_loader.source.footers import FooterCache, read_footer
+from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places
 from parquet_loader.store.stored import FOOTER_KEY, StoredFile

@@ -22,10 +22,10 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import SourceError
-from parquet_loader.footers import FooterCache
-from parquet_loader.manifest import dump_snapshot, load_snapshot
-from parquet_loader.snapshot import Snapshot
 from parquet_loader.source import SourceFile
+from parquet_loader.source.footers import FooterCache
+from parquet_loader.source.manifest import dump_snapshot, load_snapshot
+from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.store.durable import write_atomically
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import Places, names_in

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from parquet_loader.common.storage.file_locks import check_locks_exclude, exclusive
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, WriteError
 from parquet_loader.schema import Schema
+from parquet_loader.source.table_formats import table_to_write_to
 from parquet_loader.store.durable import write_atomically
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import HIDDEN, Places
@@ -23,7 +24,6 @@ from parquet_loader.store.settings import (
     settings_of_footer,
 )
 from parquet_loader.store.stored import FOOTER_KEY
-from parquet_loader.table_formats import table_to_write_to
 
 
 def open_settings(

@@ -12,7 +12,7 @@ import numpy as np
 from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import SourceError
 from parquet_loader.live import Growth
-from parquet_loader.snapshot import Snapshot
+from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.store.files import Examined, Files
 from parquet_loader.store.holds import Lease
 from parquet_loader.store.leaving import read_leaving

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, RemoteOptions, SourceError, native
-from parquet_loader.metadata import MetadataError
 from parquet_loader.page_headers import FalseClaimError, FeedCheck, check_pages, chunk_bounds, page_header
 from parquet_loader.petastorm import make_batch_reader
-from parquet_loader.ranges import ByteRange
-from parquet_loader.remote.streamed import StreamedFile
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.metadata import MetadataError
+from parquet_loader.source.remote.streaming_file import StreamedFile
 from tests.footers import metadata_in, metadata_of
 from tests.support.mutated_pages import mutants, tables
 from tests.support.page_rewriter import (

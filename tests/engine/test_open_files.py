@@ -24,9 +24,9 @@ import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions
 from parquet_loader.errors import OpenFilesError, OutOfMemoryError
-from parquet_loader.footers import read_footer
 from parquet_loader.shared import map_shared
 from parquet_loader.source import SourceFile
+from parquet_loader.source.footers import read_footer
 from parquet_loader.store.commits import read_commits
 from parquet_loader.store.holds import read_lease
 from parquet_loader.store.places import Places

@@ -22,10 +22,10 @@ import pytest
 
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, SourceError
 from parquet_loader.common.native.bindings import IS_BUILT
-from parquet_loader.metadata import Metadata, Numbers, read_numbers
-from parquet_loader.native.footers import footer_numbers
-from parquet_loader.snapshot import open_snapshot
-from parquet_loader.thrift import ThriftError
+from parquet_loader.source.metadata import Metadata, Numbers, read_numbers
+from parquet_loader.source.native_footers import footer_numbers
+from parquet_loader.source.snapshot import open_snapshot
+from parquet_loader.source.thrift import ThriftError
 from tests import footers
 
 LOAD = """

@@ -861,7 +861,7 @@ void ragged_take(
 
 /* ---- footers: what they say of each column chunk, as plain numbers ---- */
 
-/* In step with `parquet_loader/metadata.py`, which reads the same in Python. */
+/* In step with `parquet_loader/source/metadata.py`, which reads the same in Python. */
 enum { FILE_NUMBERS = 12, GROUP_NUMBERS = 3, CHUNK_NUMBERS = 18, MOST_NESTED = 32 };
 enum { KIND_I16 = 4, KIND_I32 = 5, KIND_I64 = 6, KIND_BINARY = 8, KIND_LIST = 9, KIND_STRUCT = 12 };
 enum { ELSEWHERE = 1, ENCRYPTED = 2 };

@@ -18,9 +18,9 @@ from parquet_loader.petastorm.dataset import RowGroups, source_of
 from parquet_loader.petastorm.errors import PetastormMetadataError, PetastormMetadataGenerationError
 from parquet_loader.petastorm.etl.pickled import dump_unischema
 from parquet_loader.petastorm.unischema import Unischema
-from parquet_loader.snapshot import open_snapshot
 from parquet_loader.source import Selection
-from parquet_loader.unischema import ROW_GROUPS_KEY, UNISCHEMA_KEY, metadata_of, roots_of
+from parquet_loader.source.snapshot import open_snapshot
+from parquet_loader.source.unischema import ROW_GROUPS_KEY, UNISCHEMA_KEY, metadata_of, roots_of
 
 _HADOOP_OPTIONS = (
     "parquet.summary.metadata.level",

@@ -13,7 +13,7 @@ from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.dataset_metadata import add_to_metadata
 from parquet_loader.petastorm.etl.pickled import dump_indexes
 from parquet_loader.petastorm.etl.rowgroup_indexers import RowGroupIndexerBase
-from parquet_loader.unischema import INDEX_KEY, UNISCHEMA_KEY, metadata_of, roots_of
+from parquet_loader.source.unischema import INDEX_KEY, UNISCHEMA_KEY, metadata_of, roots_of
 
 
 def build_rowgroup_index(

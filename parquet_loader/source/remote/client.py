@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common.storage.redaction import without_secrets
-from parquet_loader.ranges import ByteRange
 from parquet_loader.source import SourceFile
+from parquet_loader.source.byte_ranges import ByteRange
 
 Bytes = npt.NDArray[np.uint8]
 

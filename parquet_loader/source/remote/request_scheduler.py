@@ -12,11 +12,11 @@ from parquet_loader.common.options import RemoteOptions
 from parquet_loader.common.storage.endpoints import remedy
 from parquet_loader.common.units import format_bytes
 from parquet_loader.errors import RemoteError, SourceError
-from parquet_loader.ranges import ByteRange
-from parquet_loader.remote.client import Bytes, Client, LastingError, PassingError, UnservedError
-from parquet_loader.remote.pace import FIRST_REQUESTS, HEDGE_LEAST_S, Hedging, Limit
-from parquet_loader.remote.together import ended
 from parquet_loader.source import SourceFile
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.remote.client import Bytes, Client, LastingError, PassingError, UnservedError
+from parquet_loader.source.remote.concurrency import FIRST_REQUESTS, HEDGE_LEAST_S, Hedging, Limit
+from parquet_loader.source.remote.task_group import ended
 
 # A request and those that were made beside it because it was slow, which may be slow as well.
 _MOST_AT_ONCE = 3

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from parquet_loader.errors import SourceError
 from parquet_loader.schema import METADATA_KEY, Schema
-from parquet_loader.snapshot import Snapshot
-from parquet_loader.unischema.fields import partition_type, schema_of
-from parquet_loader.unischema.files import declared_unischema
-from parquet_loader.unischema.records import UnischemaRecord
+from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.source.unischema.metadata_files import declared_unischema
+from parquet_loader.source.unischema.records import UnischemaRecord
+from parquet_loader.source.unischema.to_schema import partition_type, schema_of
 
 
 def with_unischema(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[Snapshot, Schema | None]:

@@ -6,7 +6,7 @@ among them from the environment, as obstore finds them.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -18,9 +18,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.fs as pafs
 
 from parquet_loader.common.options import RemoteOptions
-from parquet_loader.ranges import ByteRange
-from parquet_loader.remote.client import Bytes, LastingError, PassingError, UnservedError, judged, view, words_of
 from parquet_loader.source import SourceFile
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.remote.client import Bytes, LastingError, PassingError, UnservedError, judged, view, words_of
 
 # Bytes handed over at a time. Each time Python's lock is needed once, which may take 5 ms beside a loop that spins in
 # Python; but on a slow line they have to come within `stall_s`. So it is what comes in this time.

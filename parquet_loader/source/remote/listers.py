@@ -18,13 +18,13 @@ from parquet_loader.common.storage.endpoints import endpoint_of, endpoint_of_url
 from parquet_loader.common.storage.filesystem import is_local
 from parquet_loader.common.storage.redaction import shown
 from parquet_loader.errors import LoaderStateError, RemoteError, SourceError
-from parquet_loader.ranges import ByteRange
-from parquet_loader.remote.client import words_of
-from parquet_loader.remote.fetcher import Fetcher
-from parquet_loader.remote.obstores import ObstoreClient, client_for
-from parquet_loader.remote.store import RemoteStore, fsspec_of
-from parquet_loader.remote.together import ended, side_by_side
-from parquet_loader.source import PARQUET_SUFFIXES, Entry, LocalLister, SourceFile, seen
+from parquet_loader.source import PARQUET_SUFFIXES, ListedFile, LocalLister, SourceFile, seen
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.remote.client import words_of
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.obstore_client import ObstoreClient, client_for
+from parquet_loader.source.remote.remote_filesystem import RemoteStore, fsspec_of
+from parquet_loader.source.remote.task_group import ended, side_by_side
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -63,15 +63,15 @@ class RemoteLister:
         done = self.fetcher.run(self._reached(side_by_side(one, range(len(things)), most)))
         return [done[number] for number in range(len(things))]
 
-    def below(self, base: str) -> list[Entry]:
+    def below(self, base: str) -> list[ListedFile]:
         """Return all files below a directory; see `source.Lister`."""
         raise NotImplementedError
 
-    def matching(self, base: str, pattern: str) -> list[Entry]:  # noqa: ARG002 (a store is listed as a whole)
+    def matching(self, base: str, pattern: str) -> list[ListedFile]:  # noqa: ARG002 (a store is listed as a whole)
         """Return all files below the directory of a glob, matches among them."""
         return self.below(base)
 
-    def ends(self, entry: Entry) -> tuple[bytes, bytes]:
+    def ends(self, entry: ListedFile) -> tuple[bytes, bytes]:
         """Return the first and the last four bytes of a file, by one request each."""
         file = SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, (), entry.etag)
         if entry.size_bytes < 8:
@@ -116,18 +116,18 @@ class PyarrowLister(RemoteLister):
         self._filesystem = filesystem
         self._local_base = _local_base(filesystem)
 
-    def look(self, path: str) -> Entry | bool | None:
+    def look(self, path: str) -> ListedFile | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
         return seen(self._filesystem.get_file_info(path))
 
-    def below(self, base: str) -> list[Entry]:
+    def below(self, base: str) -> list[ListedFile]:
         """Return all files below a directory."""
         if self._local_base is not None:
             cut = len(self._local_base)
             found = LocalLister(include_hidden=True).below(self._local_base + base)
             return [entry._replace(path=entry.path[cut:]) for entry in found]
         listing = self._filesystem.get_file_info(pafs.FileSelector(base, recursive=True))
-        return [entry for info in listing if isinstance(entry := seen(info), Entry)]
+        return [entry for info in listing if isinstance(entry := seen(info), ListedFile)]
 
 
 class ObstoreLister(RemoteLister):
@@ -157,13 +157,13 @@ class ObstoreLister(RemoteLister):
         # Listings that were begun to see whether a path is a directory: the first page, and what gives the rest.
         self._begun: dict[str, tuple[Any, AsyncIterator[Any]]] = {}
 
-    def look(self, path: str) -> Entry | bool | None:
+    def look(self, path: str) -> ListedFile | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
         if any(known.startswith(path + "/") for known in self._known[:1]):
             return True  # as before; if it is so no longer, nothing will be found in it
         return self.fetcher.run(self._look(path))
 
-    async def _look(self, path: str) -> Entry | bool | None:
+    async def _look(self, path: str) -> ListedFile | bool | None:
         store, key = self._client.placed(path)
         if not key:
             return True
@@ -180,7 +180,7 @@ class ObstoreLister(RemoteLister):
         except Exception as error:
             raise _refused(error) from None
 
-    async def _head(self, store: Any, key: str, path: str) -> Entry | None:
+    async def _head(self, store: Any, key: str, path: str) -> ListedFile | None:
         try:
             return _entry(path, await self._client.obstore.head_async(store, key))
         except Exception as error:
@@ -188,13 +188,13 @@ class ObstoreLister(RemoteLister):
                 return None
             raise
 
-    def below(self, base: str) -> list[Entry]:
+    def below(self, base: str) -> list[ListedFile]:
         """Return all files below a directory."""
         keys = [path[len(_bucket_of(base)) :] for path in self._known if path.startswith(base + "/")]
         cuts: list[str | None] = [None, *keys[PAGE_KEYS - 1 :: PAGE_KEYS]]
         ends = [*cuts[1:], None]
 
-        async def some(number: int) -> list[Entry]:
+        async def some(number: int) -> list[ListedFile]:
             return await self._between(base, cuts[number], ends[number])
 
         try:
@@ -205,10 +205,10 @@ class ObstoreLister(RemoteLister):
             raise _refused(error) from None
         return [entry for number in range(len(cuts)) for entry in parts[number]]
 
-    async def _between(self, base: str, after: str | None, last: str | None) -> list[Entry]:
+    async def _between(self, base: str, after: str | None, last: str | None) -> list[ListedFile]:
         """Return the files below a directory whose keys come behind one, and not behind another."""
         store, prefix = self._client.placed(base)
-        found: list[Entry] = []
+        found: list[ListedFile] = []
         first, pages = self._begun.pop(base, (None, None)) if after is None else (None, None)
         if pages is None:
             listing = self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=PAGE_KEYS)
@@ -234,7 +234,7 @@ class FsspecLister(RemoteLister):
         super().__init__(fetcher)
         self._fs = fs
 
-    def look(self, path: str) -> Entry | bool | None:
+    def look(self, path: str) -> ListedFile | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
         is_http = path.startswith(("http://", "https://"))
         if is_http and (path.endswith("/") or "*" in path or "[" in path):
@@ -252,7 +252,7 @@ class FsspecLister(RemoteLister):
             raise _refused(error) from None
         return True if info.get("type") == "directory" else self._described(path, info)
 
-    def below(self, base: str) -> list[Entry]:
+    def below(self, base: str) -> list[ListedFile]:
         """Return all files below a directory."""
         try:
             found = self._fs.find(base, withdirs=False, detail=True)
@@ -262,13 +262,13 @@ class FsspecLister(RemoteLister):
             raise _refused(error) from None
         return [self._described(path, info) for path, info in found.items()]
 
-    def _described(self, path: str, info: dict[str, Any]) -> Entry:
+    def _described(self, path: str, info: dict[str, Any]) -> ListedFile:
         if info.get("size") is None:
             raise SourceError(f"{shown(path)}: the server does not say how long this file is, and has to")
         modified = next((info[name] for name in ("mtime", "LastModified", "last_modified") if name in info), None)
         mtime = _ns(modified) if isinstance(modified, datetime) else None
         etag = info.get("ETag") or info.get("etag")
-        return Entry(path, int(info["size"]), mtime, etag if isinstance(etag, str) else None)
+        return ListedFile(path, int(info["size"]), mtime, etag if isinstance(etag, str) else None)
 
 
 class HdfsLister(RemoteLister):
@@ -285,16 +285,16 @@ class HdfsLister(RemoteLister):
         super().__init__(fetcher)
         self._store = store
 
-    def look(self, path: str) -> Entry | bool | None:
+    def look(self, path: str) -> ListedFile | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
         return seen(self.fetcher.run(self._asked(hdfs.look_up, path)))
 
-    def below(self, base: str) -> list[Entry]:
+    def below(self, base: str) -> list[ListedFile]:
         """Return all files below a directory."""
         return self.fetcher.run(self._walked(base))
 
-    async def _walked(self, base: str) -> list[Entry]:
-        found: list[Entry] = []
+    async def _walked(self, base: str) -> list[ListedFile]:
+        found: list[ListedFile] = []
         folders = [base]
         while folders:
             level = folders
@@ -304,7 +304,7 @@ class HdfsLister(RemoteLister):
 
             inside = await side_by_side(asked, range(len(level)), _FOLDERS_AT_ONCE)
             infos = [info for number in range(len(level)) for info in inside[number]]
-            found += [entry for info in infos if isinstance(entry := seen(info), Entry)]
+            found += [entry for info in infos if isinstance(entry := seen(info), ListedFile)]
             folders = [info.path for info in infos if info.type == pafs.FileType.Directory]
         return found
 
@@ -387,8 +387,8 @@ def _bucket_of(path: str) -> str:
     return path.partition("/")[0] + "/"
 
 
-def _entry(path: str, meta: Any) -> Entry:
-    return Entry(path, int(meta["size"]), _ns(meta["last_modified"]), meta["e_tag"])
+def _entry(path: str, meta: Any) -> ListedFile:
+    return ListedFile(path, int(meta["size"]), _ns(meta["last_modified"]), meta["e_tag"])
 
 
 def _ns(when: datetime) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.ranges import ByteRange
-from parquet_loader.remote.client import Bytes
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.remote.client import Bytes
 
 _PAGE = mmap.PAGESIZE
 

@@ -10,8 +10,7 @@ fields    from a Unischema to a `Schema`
 
 from __future__ import annotations
 
-from parquet_loader.unischema.fields import schema_of
-from parquet_loader.unischema.files import (
+from parquet_loader.source.unischema.metadata_files import (
     INDEX_KEY,
     ROW_GROUPS_KEY,
     UNISCHEMA_KEY,
@@ -19,7 +18,7 @@ from parquet_loader.unischema.files import (
     metadata_of,
     roots_of,
 )
-from parquet_loader.unischema.records import (
+from parquet_loader.source.unischema.records import (
     Codec,
     FieldRecord,
     IndexRecord,
@@ -28,6 +27,7 @@ from parquet_loader.unischema.records import (
     read_indexes,
     read_unischema,
 )
+from parquet_loader.source.unischema.to_schema import schema_of
 
 __all__ = [
     "INDEX_KEY",

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.common.typing import IntArray
-from parquet_loader.parquet_schema import arrow_schema_of
-from parquet_loader.thrift import BINARY, I32, I64, LIST, STRUCT, CompactReader, ThriftError
+from parquet_loader.source.arrow_schema import arrow_schema_of
+from parquet_loader.source.thrift import BINARY, I32, I64, LIST, STRUCT, CompactReader, ThriftError
 
 PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4_HADOOP", "ZSTD", "LZ4")  # LZ4: raw, as pyarrow says

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from parquet_loader.unischema.machine import Items, Made, Pairs, run
-from parquet_loader.unischema.names import Name
-from parquet_loader.unischema.opcodes import refuse
+from parquet_loader.source.unischema.allowlist import Name
+from parquet_loader.source.unischema.pickle_interpreter import Items, Made, Pairs, run
+from parquet_loader.source.unischema.pickle_opcodes import refuse
 
 MAX_TEXT = 10_000
 MAX_SAME_HASH = 100

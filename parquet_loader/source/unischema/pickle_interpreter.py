@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from parquet_loader.unischema.names import CALLED, Name
-from parquet_loader.unischema.opcodes import MAX_STACK, Op, check_name, check_ops, read_ops, refuse
+from parquet_loader.source.unischema.allowlist import CALLED, Name
+from parquet_loader.source.unischema.pickle_opcodes import MAX_STACK, Op, check_name, check_ops, read_ops, refuse
 
 MAX_DEPTH = 64
 MAX_SIZE = 4_000_000

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.metadata import Chunk, Leaf, Metadata, MetadataError
+from parquet_loader.source.metadata import Chunk, Leaf, Metadata, MetadataError
 
 _SIGNED = {"INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
 _UNSIGNED = {"INT32": "<I", "INT64": "<Q"}

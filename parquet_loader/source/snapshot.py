@@ -15,13 +15,13 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common.options import RemoteOptions
 from parquet_loader.common.typing import Digests, IntArray
-from parquet_loader.footers import FooterCache, same_content
-from parquet_loader.metadata import Metadata
-from parquet_loader.remote.fetcher import Fetcher
-from parquet_loader.remote.listing import lister_for
-from parquet_loader.remote.store import RemoteStore, store_of
-from parquet_loader.remote.together import side_by_side
-from parquet_loader.source import Beside, Lister, LocalLister, Selection, Source, SourceFile, list_files
+from parquet_loader.source import Lister, ListingContext, LocalLister, Selection, Source, SourceFile, list_files
+from parquet_loader.source.footers import FooterCache, same_content
+from parquet_loader.source.metadata import Metadata
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.listers import lister_for
+from parquet_loader.source.remote.remote_filesystem import RemoteStore, store_of
+from parquet_loader.source.remote.task_group import side_by_side
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class Snapshot:
     partition_schema: pa.Schema
     footers: FooterCache
     remote: RemoteStore | None = None
-    beside: Beside = field(default_factory=Beside)
+    beside: ListingContext = field(default_factory=ListingContext)
 
     @property
     def rows(self) -> int:

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from parquet_loader.common.failures import system_error
 from parquet_loader.common.storage.filesystem import is_local, look_up
 from parquet_loader.errors import DataError, SchemaError, SourceError
-from parquet_loader.source import Beside, SourceFile
-from parquet_loader.unischema.records import UnischemaRecord, read_unischema
+from parquet_loader.source import ListingContext, SourceFile
+from parquet_loader.source.unischema.records import UnischemaRecord, read_unischema
 
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
 ROW_GROUPS_KEY = b"dataset-toolkit.num_row_groups_per_file.v1"
@@ -62,7 +62,7 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
 
 
 def declared_unischema(
-    filesystem: pafs.FileSystem, files: Sequence[SourceFile], beside: Beside | None = None
+    filesystem: pafs.FileSystem, files: Sequence[SourceFile], beside: ListingContext | None = None
 ) -> UnischemaRecord | None:
     """Return the Unischema that a source's data sets carry, or None where there is none.
 

@@ -31,10 +31,10 @@ from parquet_loader.common.storage.filesystem import identity_of, is_local, loca
 from parquet_loader.common.storage.redaction import shown, without_secrets
 from parquet_loader.common.storage.trust import check_private, make_private, no_link
 from parquet_loader.common.typing import IntArray
-from parquet_loader.footers import StoredFooters
-from parquet_loader.manifest import dump_snapshot, load_snapshot
-from parquet_loader.snapshot import Snapshot, open_snapshot
 from parquet_loader.source import Selection, Source
+from parquet_loader.source.footers import StoredFooters
+from parquet_loader.source.manifest import dump_snapshot, load_snapshot
+from parquet_loader.source.snapshot import Snapshot, open_snapshot
 
 _KEPT_S = 3600.0
 

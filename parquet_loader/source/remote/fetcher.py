@@ -19,12 +19,12 @@ import pyarrow as pa
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.common.signals import uninterrupted
 from parquet_loader.errors import LoaderStateError, RemoteError
-from parquet_loader.ranges import ByteRange
-from parquet_loader.remote.blocking import Threads
-from parquet_loader.remote.client import Bytes
-from parquet_loader.remote.requests import Requests
-from parquet_loader.remote.together import Together, ended
 from parquet_loader.source import SourceFile
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.remote.blocking_client import Threads
+from parquet_loader.source.remote.client import Bytes
+from parquet_loader.source.remote.request_scheduler import Requests
+from parquet_loader.source.remote.task_group import Together, ended
 
 T = TypeVar("T")
 

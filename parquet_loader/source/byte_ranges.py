@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from parquet_loader.metadata import Metadata, MetadataError
 from parquet_loader.source import SourceFile
+from parquet_loader.source.metadata import Metadata, MetadataError
 
 # Arrow reads so far behind a column chunk: old versions of parquet-cpp left the header of its dictionary page out of
 # its length (PARQUET-816).

@@ -8,7 +8,7 @@ from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.schema import Bytes, Encoded, Field, RaggedList, Scalar, Schema, Tensor, Text
 from parquet_loader.schema.base import NullPolicy
 from parquet_loader.schema.infer import is_bytes, is_list_like, plain_type
-from parquet_loader.unischema.records import FieldRecord, UnischemaRecord
+from parquet_loader.source.unischema.records import FieldRecord, UnischemaRecord
 
 _ENCODINGS = {"NdarrayCodec": "npy", "CompressedNdarrayCodec": "npz"}
 _TEXTS = {"str_": "string", "bytes_": "binary"}

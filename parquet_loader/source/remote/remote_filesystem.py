@@ -16,14 +16,14 @@ from parquet_loader.common.storage import hdfs
 from parquet_loader.common.storage.filesystem import is_local
 from parquet_loader.common.storage.redaction import shown
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.ranges import ByteRange
-from parquet_loader.remote.blocking import BlockingClient, forked
-from parquet_loader.remote.client import Bytes, Client
-from parquet_loader.remote.fetcher import Fetcher
-from parquet_loader.remote.obstores import ObstoreClient, client_for, is_usable
-from parquet_loader.remote.pace import FIRST_REQUESTS
-from parquet_loader.remote.requests import Requests
 from parquet_loader.source import SourceFile
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.remote.blocking_client import BlockingClient, forked
+from parquet_loader.source.remote.client import Bytes, Client
+from parquet_loader.source.remote.concurrency import FIRST_REQUESTS
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.obstore_client import ObstoreClient, client_for, is_usable
+from parquet_loader.source.remote.request_scheduler import Requests
 
 _SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
 

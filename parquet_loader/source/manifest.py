@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.common.options import RemoteOptions
-from parquet_loader.footers import FooterCache
-from parquet_loader.remote.store import store_of
-from parquet_loader.snapshot import Snapshot
-from parquet_loader.source import Beside, SourceFile
+from parquet_loader.source import ListingContext, SourceFile
+from parquet_loader.source.footers import FooterCache
+from parquet_loader.source.remote.remote_filesystem import store_of
+from parquet_loader.source.snapshot import Snapshot
 
 _ARRAYS = ("file_schema", "file_digest", "row_group_file", "row_group_number", "row_group_rows", "row_group_bytes")
 
@@ -55,6 +55,6 @@ def load_snapshot(data: bytes, filesystem: pafs.FileSystem, remote: RemoteOption
         partition_schema=schemas[-1],
         footers=FooterCache(filesystem, files, arrays["file_digest"], store),
         remote=store,
-        beside=Beside(tuple(directories), frozenset(hidden)),
+        beside=ListingContext(tuple(directories), frozenset(hidden)),
         **arrays,
     )

@@ -21,12 +21,12 @@ from parquet_loader.common.storage.redaction import without_secrets
 from parquet_loader.common.storage.trust import no_link
 from parquet_loader.common.typing import Digests, IntArray
 from parquet_loader.errors import ParquetLoaderError, SourceError
-from parquet_loader.metadata import LENGTH_AND_MARK_BYTES, MARK, Metadata, MetadataError
-from parquet_loader.native.footers import footer_numbers
-from parquet_loader.ranges import ByteRange, RangeFetcher
-from parquet_loader.remote.fetcher import Fetcher
-from parquet_loader.remote.store import RemoteStore
 from parquet_loader.source import SourceFile, changed_since
+from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher
+from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, Metadata, MetadataError
+from parquet_loader.source.native_footers import footer_numbers
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.remote_filesystem import RemoteStore
 
 # Measured: a footer that pyarrow parsed takes about 1.1 KB a column chunk, and its own bytes and numbers 0.3 KB.
 _BYTES_PER_CHUNK = 1400

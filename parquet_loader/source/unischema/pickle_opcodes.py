@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 from parquet_loader.errors import DataError
-from parquet_loader.unischema.names import LISTED, Name
+from parquet_loader.source.unischema.allowlist import LISTED, Name
 
 MAX_BYTES = 64 * 2**20
 MAX_OBJECTS = 2_000_000

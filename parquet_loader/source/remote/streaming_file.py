@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.ranges import ByteRange
-from parquet_loader.remote.client import Bytes
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.remote.client import Bytes
 
 # Arrow asks for about so much at a time; smaller parts of a column chunk would only be more requests.
 _LEAST_PART_BYTES = 2**16
