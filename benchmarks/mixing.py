@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.plan import plan_epoch
+from parquet_loader.plan.epoch import plan_epoch
 
 Rows = npt.NDArray[np.int64]
 

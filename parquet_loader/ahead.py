@@ -20,7 +20,7 @@ from parquet_loader.building import Budget
 from parquet_loader.cache import AT_ONCE_BYTES
 from parquet_loader.chunks import Copy
 from parquet_loader.errors import ParquetLoaderError
-from parquet_loader.plan import Plan, Slice
+from parquet_loader.plan.epoch import Plan, RowGroupSlice
 from parquet_loader.read import Reader
 from parquet_loader.sizes import Sizing
 from parquet_loader.source.remote.fetcher import Fetcher
@@ -110,12 +110,12 @@ class Ahead:
         self._first_in_flight = 0
         self._most_at_first = 0
         self._coming = self._first_slices(plan, first_window)
-        self._next: tuple[int, Slice] | None = next(self._coming, None)
+        self._next: tuple[int, RowGroupSlice] | None = next(self._coming, None)
         # Which part of a row group's bytes are fetched, as far as is known.
         self._ratio = None if self._next is None else self._ratio_of(self._next[1].row_group)
         self._in_flight = 0
 
-    def _first_slices(self, plan: Plan, first_window: int) -> Iterator[tuple[int, Slice]]:
+    def _first_slices(self, plan: Plan, first_window: int) -> Iterator[tuple[int, RowGroupSlice]]:
         """Yield each row group's first slice, in the plan's order, with its window."""
         for window in range(first_window, plan.windows):
             for piece in plan.slices(window):
@@ -177,7 +177,7 @@ class Ahead:
         # The cache fetches them in parts, and keeps them on the disk.
         return min(estimate, max(self._largest_bytes, AT_ONCE_BYTES) if self._is_cached else self._largest_bytes)
 
-    def _begin(self, window: int, piece: Slice, estimate: int) -> None:
+    def _begin(self, window: int, piece: RowGroupSlice, estimate: int) -> None:
         fetch = _Fetch(window, piece.row_group, estimate)
         self._runs[piece.run] = fetch
         if self._reader.chunks.is_cached(piece.row_group):

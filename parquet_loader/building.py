@@ -9,7 +9,7 @@ from typing import Literal
 from parquet_loader.cache import CacheStats
 from parquet_loader.common.failures import is_out_of_memory, out_of_memory
 from parquet_loader.cursor import Cursor
-from parquet_loader.plan import Slice
+from parquet_loader.plan.epoch import RowGroupSlice
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 from parquet_loader.window import Assembly, Window
 from parquet_loader.workers import STAGES
@@ -102,7 +102,7 @@ class Building:
     """
 
     index: int
-    slices: list[Slice]
+    slices: list[RowGroupSlice]
     assembly: Assembly
     phase: Literal["new", "read", "order", "gather", "finish", "busy", "ready"] = "new"
     waiting: list[int] = field(default_factory=list)

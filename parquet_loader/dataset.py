@@ -20,10 +20,10 @@ from parquet_loader.delivered import decoders_of, found_schema, select, select_i
 from parquet_loader.errors import SchemaError
 from parquet_loader.filters import RowFilter
 from parquet_loader.null_counts import NullAdvice
-from parquet_loader.plan import Plan, plan_epoch
+from parquet_loader.plan.epoch import Plan, plan_epoch
+from parquet_loader.plan.sharding import Division
 from parquet_loader.read import Reader
 from parquet_loader.schema import Scalar, Schema
-from parquet_loader.shards import Division
 from parquet_loader.sizes import SHARE_FOOTERS, Sizing, divide, measure_rows
 from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.source.unischema.resolve import with_unischema

@@ -21,7 +21,7 @@ from parquet_loader.mixing import MOST_COLUMNS, Mixing, Sorting, overlap_share
 from parquet_loader.native import known_chunks
 from parquet_loader.native.chunks import is_known_type
 from parquet_loader.page_headers import page_header
-from parquet_loader.plan import Plan
+from parquet_loader.plan.epoch import Plan
 from parquet_loader.sizes import LARGEST_DEFAULT_WINDOW_BYTES
 from parquet_loader.source.byte_ranges import selected
 from parquet_loader.source.metadata import MetadataError

@@ -24,7 +24,7 @@ from parquet_loader.common.typing import IntArray
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.making import BatchMaking
-from parquet_loader.plan import Plan
+from parquet_loader.plan.epoch import Plan
 from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.read import Reader
 from parquet_loader.reads import Reads

@@ -16,7 +16,7 @@ from parquet_loader.errors import LoaderStateError
 from parquet_loader.live import Deliveries
 from parquet_loader.mixing import MixingMeter, Sorting
 from parquet_loader.output import Batch, Output
-from parquet_loader.plan import Plan
+from parquet_loader.plan.epoch import Plan
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.stats import LoaderStats, SkippedRowGroup, StorageFigures

@@ -16,9 +16,10 @@ from parquet_loader.common.typing import IntArray
 from parquet_loader.counting import Counted, Known
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ResumeError, SourceError
-from parquet_loader.live import EpochFiles, Follower, Growth, LiveSource, batches_until_done
+from parquet_loader.live import EpochFiles, Follower, Growth, LiveSource
 from parquet_loader.opening import check_agreement
-from parquet_loader.plan import Plan
+from parquet_loader.plan.deliveries import batches_until_done
+from parquet_loader.plan.epoch import Plan
 from parquet_loader.sizes import RowSizes
 from parquet_loader.source.snapshot import Snapshot
 

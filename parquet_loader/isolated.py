@@ -33,7 +33,7 @@ from parquet_loader.errors import (
     ParquetLoaderError,
     ReadingProcessError,
 )
-from parquet_loader.plan import Plan
+from parquet_loader.plan.epoch import Plan
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.shared import Taker, check_shared_memory
 from parquet_loader.window import Window

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from parquet_loader.common.typing import BoolArray, IntArray
-from parquet_loader.plan import Plan
+from parquet_loader.common.typing import IntArray
+from parquet_loader.plan.deliveries import batches_until_done, counted_here
+from parquet_loader.plan.epoch import Plan
 from parquet_loader.source.snapshot import Snapshot
 
 
@@ -134,52 +134,3 @@ class Deliveries:
         begin = self._released
         self._released = int(np.searchsorted(self._done, batches, side="right"))
         return self._order[begin : self._released]
-
-
-def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntArray:
-    """Return for each file how many batches are delivered before nothing of it has to be read again, int64 ``[files]``.
-
-    Those are all batches that have a row of its last window: a pass that goes on with one of them reads that window
-    again.
-
-    Args:
-        plan: The epoch.
-        row_group_file: int32 ``[row groups]``, as in `Snapshot`.
-        files: Number of files.
-    """
-    done = np.zeros(files, np.int64)
-    if not plan.windows:
-        return done
-    ends = [part.window_ends(plan.begins) for part in plan.parts]
-    batches = np.minimum(-(-np.sum(ends, axis=0)[1:] // plan.batch_size), plan.batches)
-    for part, end in zip(plan.parts, ends, strict=True):
-        if not part.rows:
-            continue
-        exact = end.astype(object) if part.rows >= 2**31 else end  # products of two numbers of rows
-        for low, high in pairwise(part.lanes):
-            first, stop = part.first + low, part.first + high
-            groups = slice(np.searchsorted(plan.begins, first, "right") - 1, np.searchsorted(plan.begins, stop, "left"))
-            last = np.minimum(plan.begins[1:][groups], stop) - 1 - part.first
-            read = (low + high * exact // part.rows - low * exact // part.rows).astype(np.int64)
-            window = np.searchsorted(read, last, side="right") - 1
-            np.maximum.at(done, row_group_file[plan.row_group[groups]], batches[window])
-    return done
-
-
-def counted_here(plan: Plan, row_group_file: IntArray, files: int) -> BoolArray:
-    """Return whose deliveries this rank counts, so that all ranks count each file once: bool ``[files]``.
-
-    Those are the files whose first row in the order of the epoch is this rank's.
-
-    Args:
-        plan: This rank's plan of the epoch.
-        row_group_file: int32 ``[row groups]``, as in `Snapshot`.
-        files: Number of files.
-    """
-    total = int(plan.begins[-1]) if len(plan.begins) else 0
-    first = np.full(files, max(0, total - 1), np.int64)
-    np.minimum.at(first, row_group_file[plan.row_group], plan.begins[: len(plan.row_group)])
-    here = np.zeros(files, np.bool_)
-    for part in plan.parts:
-        here |= (first >= part.first) & (first < part.stop)
-    return here

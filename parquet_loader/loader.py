@@ -52,10 +52,10 @@ from parquet_loader.live import Deliveries, EpochFiles, LiveSource
 from parquet_loader.opening import Opened, check_agreement, open_source
 from parquet_loader.output import Batch
 from parquet_loader.outputs import epoch_sampler, open_output
-from parquet_loader.plan import Plan
+from parquet_loader.plan.epoch import Plan
+from parquet_loader.plan.sharding import Division, split_over_workers
 from parquet_loader.process import BatchProcessor, Transform
 from parquet_loader.schema import Schema
-from parquet_loader.shards import Division, split_over_workers
 from parquet_loader.sharing import choose_sharding, looking_together, to_agree_with
 from parquet_loader.source import Source
 from parquet_loader.source.listing import selection_of

@@ -15,7 +15,7 @@ from parquet_loader.common.typing import IntArray
 from parquet_loader.cursor import Cursor
 from parquet_loader.errors import is_skippable
 from parquet_loader.native import NotDecodedError
-from parquet_loader.plan import Plan, Slice
+from parquet_loader.plan.epoch import Plan, RowGroupSlice
 from parquet_loader.read import Reader
 from parquet_loader.sizes import Sizing
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
@@ -188,7 +188,7 @@ class Reads:
         return Job("read", run, done, failed)
 
     def _read_by_cursor(
-        self, window: Building, number: int, piece: Slice, cursor: Cursor | None, copy: Copy, *, whole: bool
+        self, window: Building, number: int, piece: RowGroupSlice, cursor: Cursor | None, copy: Copy, *, whole: bool
     ) -> ReadSlice:
         """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile.
 

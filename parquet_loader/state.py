@@ -19,8 +19,8 @@ from parquet_loader.common.permutation import PERMUTATION_METHOD
 from parquet_loader.common.typing import IntArray
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ResumeError
-from parquet_loader.plan import WINDOW_METHOD
-from parquet_loader.shards import Sharding
+from parquet_loader.plan.epoch import WINDOW_METHOD
+from parquet_loader.plan.sharding import Sharding
 from parquet_loader.source.snapshot import Snapshot
 
 STATE_VERSION = 1

@@ -28,7 +28,7 @@ from parquet_loader.common.descriptors import raise_limit
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine import Engine, EngineOptions, open_engine
 from parquet_loader.errors import ReadingProcessError
-from parquet_loader.plan import Plan
+from parquet_loader.plan.epoch import Plan
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.shared import Giver, Parcel
 from parquet_loader.window import Window

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.plan import plan_epoch
+from parquet_loader.plan.epoch import plan_epoch
 
 MILLION = 1_000_000
 

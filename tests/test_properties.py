@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader
-from parquet_loader.plan import Plan, plan_epoch
+from parquet_loader.plan.epoch import Plan, plan_epoch
 from tests import oracle
 from tests.datasets import BY_NAME, Layout, layouts, write_layout
 

@@ -16,7 +16,7 @@ from parquet_loader.collate import batch_tensors, window_batches
 from parquet_loader.engine import Engine
 from parquet_loader.errors import MemoryLimitError
 from parquet_loader.loader import BatchedDataLoader
-from parquet_loader.plan import Plan
+from parquet_loader.plan.epoch import Plan
 from tests import oracle
 from tests.datasets import Layout, layouts, write_layout
 

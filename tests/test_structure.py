@@ -23,7 +23,6 @@ ROOMS = [
     "source",
     "remote",
     "unischema",
-    "shards",
     "plan",
     "native",
     "columns",

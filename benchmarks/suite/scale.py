@@ -30,7 +30,7 @@ from benchmarks.suite.generate import generate
 from benchmarks.suite.results import hardware, load, now, save, spread
 from benchmarks.suite.workloads import TABULAR
 from parquet_loader import BatchedDataLoader, Shard, UnsupportedError
-from parquet_loader.plan import plan_epoch
+from parquet_loader.plan.epoch import plan_epoch
 
 Study = dict[str, Any]
 BATCH_SIZE = 4096

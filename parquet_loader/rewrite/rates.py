@@ -11,7 +11,7 @@ from parquet_loader.arena import Arenas
 from parquet_loader.counting import Counted
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine import Engine
-from parquet_loader.shards import everything
+from parquet_loader.plan.sharding import everything
 
 BATCH_ROWS = 1024
 _ROUNDS = 3

@@ -6,7 +6,7 @@ chunk (`ShufflePlan.slices`), permutes these rows together, and writes them. Eve
 any place of it, and each bucket has its share of every chunk, so that a small window of the result is like all of it.
 
 The order is a function of the seed and of the rows of each partition in their order, never of the engine, of the
-number of workers, or of retries. Permutations are those of `parquet_loader.plan`.
+number of workers, or of retries. Permutations are those of `parquet_loader.plan.epoch`.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.live import batches_until_done, counted_here
-from parquet_loader.plan import plan_epoch
-from parquet_loader.shards import Division, PartRows
+from parquet_loader.plan.deliveries import batches_until_done, counted_here
+from parquet_loader.plan.epoch import plan_epoch
+from parquet_loader.plan.sharding import Division, PartRows
 
 
 @given(

@@ -1,7 +1,7 @@
 """The order of an epoch as a pure function: no I/O, no threads, no clock, no global random state.
 
 `plan_epoch` turns the rows of every row group into windows, each a list of slices of row groups. Where windows begin is
-a formula (`Part.window_begin`), so that a plan holds two numbers a row group, whatever the number of windows, and any
+a formula (`ShardWindows.window_begin`), so that a plan holds two numbers a row group, whatever the number of windows, and any
 window can be asked for by its number.
 
 `permutation` is the only source of randomness, with a method that is written down and versioned
@@ -19,7 +19,7 @@ import numpy as np
 
 from parquet_loader.common.permutation import Stream, permutation
 from parquet_loader.common.typing import IntArray
-from parquet_loader.shards import Division, PartRows, everything
+from parquet_loader.plan.sharding import Division, PartRows, everything
 
 WINDOW_METHOD = "lanes-1"
 
@@ -30,7 +30,7 @@ TRIALS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class RowGroupSlice:
     """Rows ``start`` to ``stop`` (exclusive) of one row group, counted after the filter.
 
     Attributes:
@@ -58,7 +58,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardWindows:
     """One shard's rows of the epoch, divided into windows of about equal size.
 
     Attributes:
@@ -167,7 +167,7 @@ class Plan:
 
     row_group: IntArray
     begins: IntArray
-    parts: tuple[Part, ...]
+    parts: tuple[ShardWindows, ...]
     batch_size: int
     batches: int
     delivered_rows: int
@@ -196,7 +196,7 @@ class Plan:
         ]
         return np.unique(np.concatenate([*runs, np.zeros(0, np.int64)]))
 
-    def slices(self, window: int) -> list[Slice]:
+    def slices(self, window: int) -> list[RowGroupSlice]:
         """Return the slices of one window, in the order in which its rows lie before the permutation."""
         return [
             piece
@@ -205,14 +205,14 @@ class Plan:
             for piece in self._slices_of(part, begin, end)
         ]
 
-    def _slices_of(self, part: Part, begin: int, end: int) -> Iterator[Slice]:
+    def _slices_of(self, part: ShardWindows, begin: int, end: int) -> Iterator[RowGroupSlice]:
         if begin == end:
             return
         low = int(np.searchsorted(self.begins, begin, side="right")) - 1
         high = _end_of(self.begins, end)
         groups, bounds = self.row_group[low:high].tolist(), self.begins[low : high + 1].tolist()
         for group, (first, last) in zip(groups, pairwise(bounds), strict=True):
-            yield Slice(
+            yield RowGroupSlice(
                 group,
                 max(begin, first) - first,
                 min(end, last) - first,
@@ -252,7 +252,7 @@ class Plan:
             return None
         return np.concatenate([order[begun_rows:], order[:begun_rows]]) if begun_rows else order
 
-    def _permutation(self, part: Part, window: int) -> IntArray:
+    def _permutation(self, part: ShardWindows, window: int) -> IntArray:
         rows = part.window_begin(window + 1, self.begins) - part.window_begin(window, self.begins)
         if not self.shuffle:
             return np.arange(rows)
@@ -288,7 +288,7 @@ class Plan:
         window = self.parts[0].window_of(row // len(self.parts), self.begins)
         return window, row - self.window_begin(window)
 
-    def __iter__(self) -> Iterator[list[Slice]]:
+    def __iter__(self) -> Iterator[list[RowGroupSlice]]:
         return (self.slices(window) for window in range(self.windows))
 
 
@@ -354,26 +354,28 @@ def plan_epoch(
     )
 
 
-def _in_windows(part: PartRows, begins: IntArray, window_rows: int, lanes: int) -> Part:
+def _in_windows(part: PartRows, begins: IntArray, window_rows: int, lanes: int) -> ShardWindows:
     windows = -(-part.rows // window_rows)
     if lanes > 1 and windows > 1:
         bounds = _lanes(part, begins, lanes, windows)
         if len(bounds) > 2:
-            return Part(part.number, part.first, part.stop, bounds, windows)
-    plain = Part(part.number, part.first, part.stop, (0, part.rows), windows)
+            return ShardWindows(part.number, part.first, part.stop, bounds, windows)
+    plain = ShardWindows(part.number, part.first, part.stop, (0, part.rows), windows)
     return _between_row_groups(plain, begins, window_rows) if 1 < windows < len(begins) else plain
 
 
-def _in_steps(part: PartRows, begins: IntArray, window_rows: int, lanes: int, share: int, division: Division) -> Part:
+def _in_steps(
+    part: PartRows, begins: IntArray, window_rows: int, lanes: int, share: int, division: Division
+) -> ShardWindows:
     """Let every window but the last hold the same number of shares of a batch, and so all parts the same number."""
     batches = division.batches
     windows = -(-batches // max(1, window_rows // share - 1))
     if not windows:
-        return Part(part.number, part.first, part.first, (0, 0), 0)
+        return ShardWindows(part.number, part.first, part.first, (0, 0), 0)
     step = -(-batches // windows) * share
     windows = -(-batches * share // step)
     bounds = _lanes(part, begins, lanes, windows)
-    return Part(part.number, part.first, part.stop, bounds, windows, step_rows=step)
+    return ShardWindows(part.number, part.first, part.stop, bounds, windows, step_rows=step)
 
 
 def _lanes(part: PartRows, begins: IntArray, lanes: int, windows: int) -> tuple[int, ...]:
@@ -388,7 +390,7 @@ def _lanes(part: PartRows, begins: IntArray, lanes: int, windows: int) -> tuple[
     return (*bounds, part.rows)
 
 
-def _between_row_groups(part: Part, begins: IntArray, window_rows: int) -> Part:
+def _between_row_groups(part: ShardWindows, begins: IntArray, window_rows: int) -> ShardWindows:
     """Let windows end between row groups, if that leaves none too large or less than half full.
 
     The number of windows is raised until it does, by a third at most; else row groups are cut.
