@@ -17,11 +17,11 @@ from parquet_loader.common.options import ReadOptions, RemoteOptions
 from parquet_loader.common.storage.filesystem import is_local
 from parquet_loader.common.storage.trust import check_private
 from parquet_loader.common.typing import IntArray
-from parquet_loader.decode import Decoder
+from parquet_loader.decode.decoder import Decoder
+from parquet_loader.decode.native import Known, NativeChunks, known_chunks
+from parquet_loader.decode.page_headers import FeedCheck, check_pages, chunk_bounds
+from parquet_loader.decode.plain_pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
 from parquet_loader.errors import DataError, SourceError
-from parquet_loader.native import Known, NativeChunks, known_chunks
-from parquet_loader.page_headers import FeedCheck, check_pages, chunk_bounds
-from parquet_loader.pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
 from parquet_loader.places import Places, bytes_kept
 from parquet_loader.source import changed_since
 from parquet_loader.source.byte_ranges import ByteRange, chunk_ranges, row_group_ranges, selected

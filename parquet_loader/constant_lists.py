@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.chunks import STREAMED_BYTES
-from parquet_loader.columns import number_type
 from parquet_loader.common.options import ReadOptions
-from parquet_loader.decode import read_name
+from parquet_loader.decode.columns import number_type
+from parquet_loader.decode.decoder import read_name
 from parquet_loader.delivered import decoders_of, is_carrying
 from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.read import Reader

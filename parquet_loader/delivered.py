@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common.typing import IntArray
-from parquet_loader.decode import ColumnProblems, Decoder, type_at
+from parquet_loader.decode.decoder import ColumnProblems, Decoder, type_at
 from parquet_loader.errors import SchemaError, nearest
 from parquet_loader.schema import METADATA_KEY, Field, Group, Schema
 from parquet_loader.schema.infer import heads, infer_columns, infer_fields, is_index_column, nodes

@@ -17,10 +17,10 @@ from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.storage.filesystem import is_local
 from parquet_loader.dataset import Dataset
+from parquet_loader.decode.native import known_chunks
+from parquet_loader.decode.native.column_reader import is_known_type
+from parquet_loader.decode.page_headers import page_header
 from parquet_loader.mixing import MOST_COLUMNS, Mixing, Sorting, overlap_share
-from parquet_loader.native import known_chunks
-from parquet_loader.native.chunks import is_known_type
-from parquet_loader.page_headers import page_header
 from parquet_loader.plan.epoch import Plan
 from parquet_loader.sizes import LARGEST_DEFAULT_WINDOW_BYTES
 from parquet_loader.source.byte_ranges import selected

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.arrays import ValueProblem, coded_words
+from parquet_loader.decode.converters import ValueProblem, coded_words
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.schema import METADATA_KEY, Category, Field, Group, Schema
 from parquet_loader.source.snapshot import Snapshot

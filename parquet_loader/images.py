@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.arena import Allocator
-from parquet_loader.blobs import BlobProblem, pillow_image
+from parquet_loader.decode.array_formats import BlobProblem, pillow_image
+from parquet_loader.decode.encoded_columns import read_array
+from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
 from parquet_loader.errors import DataError
-from parquet_loader.jpeg import decode_jpeg, jpeg_shape
 from parquet_loader.schema import Encoded, Image
-from parquet_loader.unpack import read_array
 
 Images: TypeAlias = "list[npt.NDArray[np.uint8]]"
 

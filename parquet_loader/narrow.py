@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.arena import Allocator, Arenas, Block, Memory
-from parquet_loader.columns import Column
-from parquet_loader.native import take_columns
+from parquet_loader.decode.columns import Column
+from parquet_loader.decode.native import take_columns
 from parquet_loader.pieces import RawRows
 from parquet_loader.rows import Delivered, Rows, as_delivered, copy_rows, make_room, padded
 

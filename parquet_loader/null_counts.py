@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parquet_loader.decode import parts_of, read_name, type_at
+from parquet_loader.decode.decoder import parts_of, read_name, type_at
 from parquet_loader.schema import Field, Schema
 from parquet_loader.schema.infer import heads
 from parquet_loader.schema.nulls import refuses_nulls, source_of, with_nulls

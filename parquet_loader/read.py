@@ -9,18 +9,18 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.arrays import first_beyond_nanoseconds
 from parquet_loader.cache import LocalCache
 from parquet_loader.chunks import Chunks, Copy
-from parquet_loader.columns import Column
 from parquet_loader.common.failures import is_shortage, system_error
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.typing import BoolArray
-from parquet_loader.decode import Decoder, NullError, Place
+from parquet_loader.decode.columns import Column
+from parquet_loader.decode.converters import first_beyond_nanoseconds
+from parquet_loader.decode.decoder import Decoder, NullError, Place
+from parquet_loader.decode.native import NativeChunks, NotDecodedError
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.filters import RowFilter
-from parquet_loader.native import NativeChunks, NotDecodedError
 from parquet_loader.null_counts import NullAdvice
 from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
 from parquet_loader.schema.infer import heads

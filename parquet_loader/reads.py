@@ -13,8 +13,8 @@ from parquet_loader.chunks import Copy
 from parquet_loader.common.signals import uninterrupted
 from parquet_loader.common.typing import IntArray
 from parquet_loader.cursor import Cursor
+from parquet_loader.decode.native import NotDecodedError
 from parquet_loader.errors import is_skippable
-from parquet_loader.native import NotDecodedError
 from parquet_loader.plan.epoch import Plan, RowGroupSlice
 from parquet_loader.read import Reader
 from parquet_loader.sizes import Sizing

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.arena import Allocator, Arenas, Block, Memory
-from parquet_loader.columns import Column
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.common.typing import IntArray
+from parquet_loader.decode.columns import Column
 from parquet_loader.errors import DataError
 from parquet_loader.narrow import NarrowColumns
 from parquet_loader.pieces import RawRows

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from parquet_loader import jpeg
-from parquet_loader.blobs import BlobProblem, image_array
+from parquet_loader.decode import jpeg
+from parquet_loader.decode.array_formats import BlobProblem, image_array
+from parquet_loader.decode.encoded_columns import unpack
 from parquet_loader.images import _pixels
 from parquet_loader.schema import Encoded
-from parquet_loader.unpack import unpack
 
 pytest.importorskip("simplejpeg", reason="no simplejpeg: Pillow decodes all")
 

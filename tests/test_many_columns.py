@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, OutputOptions, Ragged, RaggedList, Tensor
-from parquet_loader.decode import _steps
+from parquet_loader.decode.decoder import _steps
 from parquet_loader.delivered import _wanting
 from parquet_loader.read import Reader
 

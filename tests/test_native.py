@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, native, ragged, window
+from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, ragged, window
 from parquet_loader import chunks as reading
 from parquet_loader.common.native.bindings import KERNELS, NO_MEMORY, _load
 from parquet_loader.common.native.build import build
-from parquet_loader.native import (
+from parquet_loader.decode import native
+from parquet_loader.decode.native import (
     Known,
     NativeChunks,
     NotDecodedError,

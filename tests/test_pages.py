@@ -27,15 +27,15 @@ from parquet_loader import (
     SourceError,
     Tensor,
     WriteOptions,
-    pages,
     places,
     write_dataset,
 )
 from parquet_loader import chunks as reading
 from parquet_loader.common.native.bindings import IS_BUILT
-from parquet_loader.native import NativeChunks
-from parquet_loader.page_headers import page_header
-from parquet_loader.pages import (
+from parquet_loader.decode import plain_pages as pages
+from parquet_loader.decode.native import NativeChunks
+from parquet_loader.decode.page_headers import page_header
+from parquet_loader.decode.plain_pages import (
     IS_POSSIBLE,
     RawColumn,
     RawFile,

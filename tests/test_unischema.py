@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from parquet_loader import BatchedDataLoader, DataError, Encoded, Ragged, Schema, SchemaError, write_dataset
-from parquet_loader.blobs import BlobProblem, image_array, npy_array, npz_array
+from parquet_loader.decode.array_formats import BlobProblem, image_array, npy_array, npz_array
+from parquet_loader.decode.encoded_columns import unpack
 from parquet_loader.schema.encode.blobs import encode_array
 from parquet_loader.source.unischema import UNISCHEMA_KEY
-from parquet_loader.unpack import unpack
 from tests import petastorm_oracle as oracle
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from parquet_loader import native
 from parquet_loader.cli.console import show_lines
+from parquet_loader.decode import native
 
 PACKAGE = "torch-parquet-loader"
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from parquet_loader.common.failures import system_error
 from parquet_loader.common.storage.filesystem import is_local
+from parquet_loader.decode.page_headers import check_pages, chunk_bounds
 from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError
 from parquet_loader.filters import RowFilter
-from parquet_loader.page_headers import check_pages, chunk_bounds
 from parquet_loader.petastorm import codecs
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, RowGroupIndexerBase, SingleFieldIndexer

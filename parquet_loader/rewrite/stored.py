@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.arrays import ValueProblem, convert
-from parquet_loader.decode import Decoder, Place
+from parquet_loader.decode.converters import ValueProblem, convert
+from parquet_loader.decode.decoder import Decoder, Place
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.schema import (
     Bytes,

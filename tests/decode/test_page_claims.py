@@ -17,8 +17,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, RemoteOptions, SourceError, native
-from parquet_loader.page_headers import FalseClaimError, FeedCheck, check_pages, chunk_bounds, page_header
+from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, RemoteOptions, SourceError
+from parquet_loader.decode import native
+from parquet_loader.decode.page_headers import FalseClaimError, FeedCheck, check_pages, chunk_bounds, page_header
 from parquet_loader.petastorm import make_batch_reader
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.metadata import MetadataError

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from parquet_loader import native
 from parquet_loader.common.native.build import build
+from parquet_loader.decode import native
 from tests.support.mutated_pages import faults
 
 ROOT = Path(__file__).parent.parent.parent

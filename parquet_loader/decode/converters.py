@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.columns import column_of, number_type
+from parquet_loader.decode.columns import column_of, number_type
+from parquet_loader.decode.encoded_columns import RowProblem, unpack
 from parquet_loader.schema import (
     Bytes,
     Category,
@@ -31,7 +32,6 @@ from parquet_loader.schema import (
 )
 from parquet_loader.schema.arrow_types import decimals_to_float64
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
-from parquet_loader.unpack import RowProblem, unpack
 
 POLICIES = (
     "say what a null means with a Schema: fill=<value> puts a value in its place, null='mask' delivers a mask beside "

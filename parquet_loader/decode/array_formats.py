@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.jpeg import decode_jpeg, jpeg_shape
 
 MAX_HEADER_BYTES = 1 << 16
 MAX_ARRAY_BYTES = 2**31 - 1

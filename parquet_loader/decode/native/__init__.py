@@ -6,7 +6,7 @@ Everything here is Arrow's or numpy's work where `IS_BUILT` is false.
 from __future__ import annotations
 
 from parquet_loader.common.native.bindings import IS_BUILT, PROBLEM, kernels_remedy, warn_if_missing
-from parquet_loader.native.chunks import (
+from parquet_loader.decode.native.column_reader import (
     FalseClaim,
     Known,
     NativeChunks,
@@ -14,7 +14,7 @@ from parquet_loader.native.chunks import (
     check_pages,
     known_chunks,
 )
-from parquet_loader.native.rows import join_columns, take_columns, take_ragged, take_rows
+from parquet_loader.decode.native.permute import join_columns, take_columns, take_ragged, take_rows
 
 __all__ = [
     "IS_BUILT",

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.arrays import (
+from parquet_loader.decode.columns import Column, column_of, columns_of
+from parquet_loader.decode.converters import (
     POLICIES,
     NullProblem,
     ValueProblem,
@@ -20,10 +21,9 @@ from parquet_loader.arrays import (
     validity,
     without_extensions,
 )
-from parquet_loader.columns import Column, column_of, columns_of
+from parquet_loader.decode.group_matrix import matrix
+from parquet_loader.decode.plain_pages import byte_width, is_raw_type
 from parquet_loader.errors import DataError, SchemaError, nearest
-from parquet_loader.matrix import matrix
-from parquet_loader.pages import byte_width, is_raw_type
 from parquet_loader.schema import METADATA_KEY, Category, Field, Group, Scalar, Schema, Tensor, policy_of
 from parquet_loader.schema.infer import is_list_like, plain_type
 

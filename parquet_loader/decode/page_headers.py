@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader import native
 from parquet_loader.common.typing import IntArray
-from parquet_loader.native import FalseClaim
+from parquet_loader.decode import native
+from parquet_loader.decode.native import FalseClaim
 from parquet_loader.source.metadata import Metadata
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.blobs import READERS, BlobProblem, header_length, npy_header
-from parquet_loader.columns import number_type
+from parquet_loader.decode.array_formats import READERS, BlobProblem, header_length, npy_header
+from parquet_loader.decode.columns import number_type
 from parquet_loader.schema import Encoded
 
 

@@ -1,0 +1,1 @@
+"""Columns as a file stores them to canonical columns: one type a field, no nulls."""
