@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader import BatchedDataLoader
-from parquet_loader.cursor import Cursor
+from parquet_loader.read.cursor import Cursor
 
 ROWS, COLUMNS, WINDOW = 400_000, 20, 65_536
 LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import parquet_loader.common.arrow_memory  # noqa: F401
 
 # isort: split
-from parquet_loader.cache.figures import CacheStats
-from parquet_loader.cache.settings import LocalCache
 from parquet_loader.common.distributed import Shard
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
 from parquet_loader.errors import (
@@ -37,9 +35,11 @@ from parquet_loader.errors import (
     UnsupportedError,
     WriteError,
 )
+from parquet_loader.read.cache.options import LocalCache
+from parquet_loader.read.cache.stats import CacheStats
+from parquet_loader.read.splits import split, split_rows
 from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
 from parquet_loader.schema.ragged import Ragged
-from parquet_loader.split import split, split_rows
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from parquet_loader.cache import CacheStats
 from parquet_loader.common.failures import is_out_of_memory, out_of_memory
-from parquet_loader.cursor import Cursor
 from parquet_loader.plan.epoch import RowGroupSlice
+from parquet_loader.read.cache import CacheStats
+from parquet_loader.read.cursor import Cursor
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 from parquet_loader.window import Assembly, Window
 from parquet_loader.workers import STAGES

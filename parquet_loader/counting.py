@@ -10,8 +10,8 @@ import numpy as np
 from parquet_loader.common.distributed import Ranks
 from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import DataError, SourceError, is_skippable
-from parquet_loader.filters import RowFilter
-from parquet_loader.read import Reader
+from parquet_loader.read.row_filter import RowFilter
+from parquet_loader.read.row_group_reader import Reader
 from parquet_loader.sizes import RowSizes
 from parquet_loader.source.snapshot import Snapshot
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.cache import LocalCache
 from parquet_loader.common.distributed import Ranks
 from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.processors import available_processors
@@ -18,11 +17,12 @@ from parquet_loader.constant_lists import with_constant_lists
 from parquet_loader.counting import Counted, Known, count_rows
 from parquet_loader.delivered import decoders_of, found_schema, select, select_inferred
 from parquet_loader.errors import SchemaError
-from parquet_loader.filters import RowFilter
-from parquet_loader.null_counts import NullAdvice
 from parquet_loader.plan.epoch import Plan, plan_epoch
 from parquet_loader.plan.sharding import Division
-from parquet_loader.read import Reader
+from parquet_loader.read.cache import LocalCache
+from parquet_loader.read.null_counts import NullAdvice
+from parquet_loader.read.row_filter import RowFilter
+from parquet_loader.read.row_group_reader import Reader
 from parquet_loader.schema import Scalar, Schema
 from parquet_loader.sizes import SHARE_FOOTERS, Sizing, divide, measure_rows
 from parquet_loader.source.snapshot import Snapshot

@@ -26,7 +26,7 @@ from parquet_loader.errors import LoaderStateError
 from parquet_loader.making import BatchMaking
 from parquet_loader.plan.epoch import Plan
 from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
-from parquet_loader.read import Reader
+from parquet_loader.read.row_group_reader import Reader
 from parquet_loader.reads import Reads
 from parquet_loader.sizes import SHARE_READS, SHARE_WINDOWS, Sizing
 from parquet_loader.warming import Warming

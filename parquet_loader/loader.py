@@ -14,7 +14,6 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from parquet_loader.arena import Arenas
-from parquet_loader.cache import LocalCache
 from parquet_loader.common.arrow_memory import use_returning_pool
 from parquet_loader.common.distributed import Ranks, Shard
 from parquet_loader.common.hints import LOADER_KEYWORDS, NotIndexed, check_source, explains_keywords
@@ -44,7 +43,6 @@ from parquet_loader.errors import (
     ResumeError,
     UnsupportedError,
 )
-from parquet_loader.filters import Filters, as_expression
 from parquet_loader.following import Following, files_named
 from parquet_loader.forecast import EpochPlan
 from parquet_loader.isolated import IsolatedEngine, ReadingProcess
@@ -55,6 +53,8 @@ from parquet_loader.outputs import epoch_sampler, open_output
 from parquet_loader.plan.epoch import Plan
 from parquet_loader.plan.sharding import Division, split_over_workers
 from parquet_loader.process import BatchProcessor, Transform
+from parquet_loader.read.cache import LocalCache
+from parquet_loader.read.row_filter import Filters, as_expression
 from parquet_loader.schema import Schema
 from parquet_loader.sharing import choose_sharding, looking_together, to_agree_with
 from parquet_loader.source import Source

@@ -17,7 +17,7 @@ import pyarrow as pa
 from parquet_loader.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.decode.columns import Column
 from parquet_loader.decode.native import take_columns
-from parquet_loader.pieces import RawRows
+from parquet_loader.read.lazy_rows import DeferredColumns
 from parquet_loader.rows import Delivered, Rows, as_delivered, copy_rows, make_room, padded
 
 # A window of so many bytes has left the caches before most of it is read: it is written past them. Measured on windows
@@ -86,7 +86,7 @@ class NarrowColumns:
         width = column.row_bytes or 1
         return memory[: self._capacity * width].reshape(self._capacity, width)
 
-    def place(self, first: int, rows: int, table: pa.Table, raw: RawRows | None) -> int:
+    def place(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> int:
         """Take rows, the first of them row `first` of the window as it is read; return the bytes they take.
 
         Raises:

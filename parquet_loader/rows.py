@@ -19,7 +19,7 @@ from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.common.typing import IntArray
 from parquet_loader.decode.columns import Column
 from parquet_loader.decode.native import take_rows
-from parquet_loader.pieces import RawRows
+from parquet_loader.read.lazy_rows import DeferredColumns
 
 Rows = npt.NDArray[np.uint8]
 Delivered = tuple[npt.NDArray[Any], Any]
@@ -58,7 +58,7 @@ class PlacedRows:
         """Return where so many rows will be written as they are decoded."""
         return [self._rows_of(column)[:rows].reshape(-1) for column in self._columns]
 
-    def place(self, first: int, rows: int, table: pa.Table, raw: RawRows | None) -> None:
+    def place(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> None:
         """Copy rows to their places; the first of them is row `first` of the window as it is read."""
         places: IntArray | slice = slice(self._carried_rows + first, self._carried_rows + first + rows)
         if self._places is not None:
@@ -133,7 +133,7 @@ class StagedRows:
         widths = [column.arrow_type.byte_width for column in self._columns]
         return [Block(self._capacity * width, ((0, rows * width),)) for width in widths]
 
-    def place(self, first: int, rows: int, table: pa.Table, raw: RawRows | None) -> int:
+    def place(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> int:
         """Copy rows in, the first of them row `first` of the window as it is read; return the bytes they take."""
         places = slice(self._carried_rows + first, self._carried_rows + first + rows)
         for column in self._columns:
@@ -177,7 +177,9 @@ class StagedRows:
         return self._out[column.name].array.reshape(self._capacity, column.arrow_type.byte_width)
 
 
-def copy_rows(column: Column, table: pa.Table, raw: RawRows | None, out: Rows, places: IntArray | slice) -> None:
+def copy_rows(
+    column: Column, table: pa.Table, raw: DeferredColumns | None, out: Rows, places: IntArray | slice
+) -> None:
     """Copy rows of a column, from the table or straight from the file, to these rows of `out`."""
     if raw is not None and column.name in raw.columns:
         raw.read(column.name, out, places)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from parquet_loader.cache import CacheStats
 from parquet_loader.common.units import format_bytes
 from parquet_loader.live import Growth
 from parquet_loader.mixing import Mixing, Sorting
+from parquet_loader.read.cache import CacheStats
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 
 # Below this share of waiting the training step sets the pace.

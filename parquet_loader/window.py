@@ -17,8 +17,8 @@ from parquet_loader.common.typing import IntArray
 from parquet_loader.decode.columns import Column
 from parquet_loader.errors import DataError
 from parquet_loader.narrow import NarrowColumns
-from parquet_loader.pieces import RawRows
 from parquet_loader.ragged import RaggedRows, ragged_rows
+from parquet_loader.read.lazy_rows import DeferredColumns
 from parquet_loader.rows import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows, padded
 from parquet_loader.schema.ragged import Ragged
 
@@ -193,7 +193,7 @@ class Assembly:
         ragged = self._ragged.blocks(rows / max(1, self._room.rows))
         return taken, [*self._staged.blocks(rows), *self._narrow.blocks(rows), *ragged]
 
-    def place(self, number: int, at_row: int, table: pa.Table, rows: int, raw: RawRows | None = None) -> int:
+    def place(self, number: int, at_row: int, table: pa.Table, rows: int, raw: DeferredColumns | None = None) -> int:
         """Take rows of one slice.
 
         Args:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from parquet_loader import BatchedDataLoader, OutputOptions, Ragged, RaggedList, Tensor
 from parquet_loader.decode.decoder import _steps
 from parquet_loader.delivered import _wanting
-from parquet_loader.read import Reader
+from parquet_loader.read.row_group_reader import Reader
 
 NUMPY = OutputOptions(format="numpy")
 

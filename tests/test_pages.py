@@ -27,10 +27,8 @@ from parquet_loader import (
     SourceError,
     Tensor,
     WriteOptions,
-    places,
     write_dataset,
 )
-from parquet_loader import chunks as reading
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.decode import plain_pages as pages
 from parquet_loader.decode.native import NativeChunks
@@ -44,6 +42,8 @@ from parquet_loader.decode.plain_pages import (
     is_raw_type,
     raw_pages,
 )
+from parquet_loader.read import column_chunks as reading
+from parquet_loader.read import page_locations as places
 from tests.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not IS_POSSIBLE, reason="no os.preadv on this system")

@@ -17,12 +17,12 @@ from parquet_loader.common.failures import system_error
 from parquet_loader.common.storage.filesystem import is_local
 from parquet_loader.decode.page_headers import check_pages, chunk_bounds
 from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError
-from parquet_loader.filters import RowFilter
 from parquet_loader.petastorm import codecs
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, RowGroupIndexerBase, SingleFieldIndexer
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField
-from parquet_loader.pieces import READ_ERRORS
+from parquet_loader.read.lazy_rows import READ_ERRORS
+from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.schema.infer import is_bytes
 from parquet_loader.source import Selection
 from parquet_loader.source.byte_ranges import chunk_ranges, selected

@@ -13,8 +13,8 @@ from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.permutation import Stream, permutation
 from parquet_loader.dataset import Dataset
 from parquet_loader.decode.decoder import parts_of, read_name
-from parquet_loader.filters import RowFilter
-from parquet_loader.read import Reader
+from parquet_loader.read.row_filter import RowFilter
+from parquet_loader.read.row_group_reader import Reader
 from parquet_loader.rewrite.stored import Levels, StoredDecoder, Target, any_level, null_levels, nullable
 from parquet_loader.rewrite.target import Facts
 from parquet_loader.schema import Group, Schema

@@ -21,7 +21,7 @@ from parquet_loader.constant_lists import with_constant_lists
 from parquet_loader.dataset import Dataset, default_num_threads, open_dataset, resolved_schema
 from parquet_loader.delivered import found_schema, is_carrying, select
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetLoaderError, WriteError
-from parquet_loader.filters import Filters, RowFilter, as_expression
+from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
 from parquet_loader.rewrite.attempt import Job, Written, most_row_group_bytes, write_rows
 from parquet_loader.rewrite.measure import Objective
 from parquet_loader.rewrite.passes import bytes_by_column

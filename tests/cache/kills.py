@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.cache.places import Places
 from parquet_loader.common.storage.file_locks import exclusive
+from parquet_loader.read.cache.paths import Places
 from tests.cache.remote import account, far
 from tests.doomed import Doomed, context, doomed, said, say
 
@@ -101,7 +101,7 @@ def kill_at_random(folder: Path, *, kills: int, seed: int) -> Outcome:
     draw = random.Random(seed)
     root, cache = folder / "far", folder / "cache"
     write(root)
-    start = context(__name__, "parquet_loader.loader", "parquet_loader.cache.directory").Process
+    start = context(__name__, "parquet_loader.loader", "parquet_loader.read.cache.directory").Process
     outcome = Outcome()
     began = 0
     with doomed() as running:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parquet_loader.cache.policy import Entry, Lease, enough, in_order_of_leaving
+from parquet_loader.read.cache.eviction import Entry, Lease, enough, in_order_of_leaving
 
 COLUMNS = 1
 

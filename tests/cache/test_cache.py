@@ -24,12 +24,12 @@ from parquet_loader import (
     RemoteOptions,
     Shard,
 )
-from parquet_loader.cache import row_groups
-from parquet_loader.cache.copy import index_bytes
-from parquet_loader.cache.directory import Directory, Wanted
-from parquet_loader.cache.filling import Filling
-from parquet_loader.cache.row_groups import RowGroupCache
 from parquet_loader.common.storage.filesystem import identity_of
+from parquet_loader.read.cache import row_group_cache as row_groups
+from parquet_loader.read.cache.directory import Directory, Wanted
+from parquet_loader.read.cache.entry_file import index_bytes
+from parquet_loader.read.cache.pending_entry import Filling
+from parquet_loader.read.cache.row_group_cache import RowGroupCache
 from tests.cache.remote import (
     GROUP_ROWS,
     ROWS,

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from parquet_loader import LocalCache, SourceError
-from parquet_loader.cache.contents import clear
 from parquet_loader.cli import commands
+from parquet_loader.read.cache.inspect import clear
 from tests.cache.remote import copies, disk_bytes, open_loader, read_epoch, write_data
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import parquet_loader.cache.directory as directory_module
-from parquet_loader.cache.copy import Checksum, Index, occupied_bytes
-from parquet_loader.cache.directory import Directory, Found, NoRoomError, Wanted
-from parquet_loader.cache.filling import Filling
-from parquet_loader.cache.ledger import transaction
-from parquet_loader.cache.places import Name, Places, file_id, row_group_id, row_group_ids
+import parquet_loader.read.cache.directory as directory_module
 from parquet_loader.common.storage.file_locks import exclusive
+from parquet_loader.read.cache.directory import Directory, Found, NoRoomError, Wanted
+from parquet_loader.read.cache.entry_file import Checksum, Index, occupied_bytes
+from parquet_loader.read.cache.ledger import transaction
+from parquet_loader.read.cache.paths import Name, Places, file_id, row_group_id, row_group_ids
+from parquet_loader.read.cache.pending_entry import Filling
 from tests.cache.remote import account, copies
 
 SIZE = 2**20
@@ -82,7 +82,7 @@ def test_nobody_waits_for_one_that_is_stuck(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_lock_that_is_not_let_go_of_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parquet_loader.cache.ledger._PATIENCE_S", 0.05)
+    monkeypatch.setattr("parquet_loader.read.cache.ledger._PATIENCE_S", 0.05)
     opened = Directory(str(tmp_path), LIMIT)
     path = opened.published(fill(opened.begin(wanted())))
     with exclusive(str(tmp_path / "ledger")):

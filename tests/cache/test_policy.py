@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.cache import LeastRecentlyUsed
-from parquet_loader.cache.policy import Entry, Lease, enough, in_order_of_leaving
+from parquet_loader.read.cache.eviction import Entry, Lease, enough, in_order_of_leaving
 from tests.cache.simulation import Read, Simulated
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from parquet_loader.advice import findings_of
-from parquet_loader.cache import CacheStats
 from parquet_loader.live import Growth
 from parquet_loader.mixing import Mixing, MixingMeter, Sorting, overlap_share
+from parquet_loader.read.cache import CacheStats
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 from parquet_loader.stats import (
     CodecFigures,

@@ -136,7 +136,7 @@ def test_sound_statistics_rule_out_row_groups_of_numbers_text_and_times(tmp_path
     schema = table.schema
     snapshot = open_snapshot(tmp_path)
     filters = [pc.field(n) >= pa.scalar(table[n][45].as_py(), schema.field(n).type) for n in schema.names]
-    from parquet_loader.filters import RowFilter
+    from parquet_loader.read.row_filter import RowFilter
 
     assert [RowFilter(expression, snapshot).surviving(snapshot, 0) for expression in filters] == [{2}] * len(filters)
     assert RowFilter(pc.field("n").is_null(), snapshot).surviving(snapshot, 0) == {0}

@@ -18,7 +18,7 @@ READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeErr
 
 
 @dataclass(frozen=True, slots=True)
-class RawRows:
+class DeferredColumns:
     """Rows of columns that still are in the file.
 
     Attributes:
@@ -56,7 +56,7 @@ class RawRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LazyRows:
     """Some rows of a row group that pass the filter.
 
     Attributes:
@@ -67,9 +67,9 @@ class Piece:
 
     table: pa.Table
     rows: int
-    raw: RawRows
+    raw: DeferredColumns
 
-    def slice(self, first: int, rows: int) -> Piece:
+    def slice(self, first: int, rows: int) -> LazyRows:
         """Return `rows` rows, or those that there are, from row `first` on."""
         rows = min(rows, self.rows - first)
-        return Piece(self.table.slice(first, rows), rows, replace(self.raw, first_row=self.raw.first_row + first))
+        return LazyRows(self.table.slice(first, rows), rows, replace(self.raw, first_row=self.raw.first_row + first))

@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.cache.figures import CacheStats
-from parquet_loader.cache.places import Name, columns_id, file_id, row_group_ids
-from parquet_loader.cache.settings import LocalCache
 from parquet_loader.common.options import RemoteOptions
 from parquet_loader.common.storage.filesystem import identity_of, is_local
 from parquet_loader.common.typing import BoolArray
 from parquet_loader.errors import SourceError
+from parquet_loader.read.cache.options import LocalCache
+from parquet_loader.read.cache.paths import Name, columns_id, file_id, row_group_ids
+from parquet_loader.read.cache.stats import CacheStats
 from parquet_loader.source import SourceFile
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher, chunk_ranges, merge
 from parquet_loader.source.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from parquet_loader.cache.copy import Ranges
-    from parquet_loader.cache.directory import Directory, Wanted
-    from parquet_loader.cache.filling import Filling
+    from parquet_loader.read.cache.directory import Directory, Wanted
+    from parquet_loader.read.cache.entry_file import Ranges
+    from parquet_loader.read.cache.pending_entry import Filling
 
 _PAUSE_S = 60.0
 # So much of a row group is fetched at once, and then written.
@@ -165,7 +165,7 @@ class RowGroupCache:
         self._count(misses=1, bytes_fetched=nbytes, bytes_stored=0 if path is None else nbytes)
 
     def _begun(self, directory: Directory | None, wanted: Wanted) -> Filling | None:
-        from parquet_loader.cache.directory import NoRoomError  # noqa: PLC0415  (needs a system with flock)
+        from parquet_loader.read.cache.directory import NoRoomError  # noqa: PLC0415  (needs a system with flock)
 
         if directory is not None and self._resumes_at is None:
             try:
@@ -206,7 +206,7 @@ class RowGroupCache:
             self._count(damaged=1)
 
     def _wanted(self, row_group: int, columns: Sequence[str]) -> Wanted:
-        from parquet_loader.cache.directory import Wanted  # noqa: PLC0415
+        from parquet_loader.read.cache.directory import Wanted  # noqa: PLC0415
 
         file, number = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_number[row_group])
         size = self._snapshot.files[file].size_bytes
@@ -224,7 +224,7 @@ class RowGroupCache:
             is_due = self._resumes_at is not None and time.monotonic() >= self._resumes_at
             if is_due or (self._directory is None and self._resumes_at is None):
                 try:
-                    from parquet_loader.cache.directory import Directory  # noqa: PLC0415  (needs flock)
+                    from parquet_loader.read.cache.directory import Directory  # noqa: PLC0415  (needs flock)
 
                     self._directory = Directory(str(self._settings.path), int(self._settings.max_bytes))
                     self._renew(self._directory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-# What one `Places` takes at most, and what an entry, a column and a page of it come to.
+# What one `BoundedMemo` takes at most, and what an entry, a column and a page of it come to.
 PLACES_KEPT_BYTES = 4 * 2**20
 _ENTRY_BYTES, _COLUMN_BYTES, _PAGE_BYTES = 1024, 128, 16
 
@@ -18,7 +18,7 @@ def bytes_kept(columns: int, pages: int = 0) -> int:
     return _ENTRY_BYTES + _COLUMN_BYTES * columns + _PAGE_BYTES * pages
 
 
-class Places(Generic[K, T]):
+class BoundedMemo(Generic[K, T]):
     """What was found out about where things lie in files that do not change. Any thread may use it.
 
     When it is full nothing more is taken in: then an epoch finds a part of them here, in whatever order it comes.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from parquet_loader.cache.leases import live_leases
-from parquet_loader.cache.ledger import transaction
-from parquet_loader.cache.places import Places, names_in
 from parquet_loader.common.storage.filesystem import local_path
 from parquet_loader.errors import SourceError
+from parquet_loader.read.cache.leases import live_leases
+from parquet_loader.read.cache.ledger import transaction
+from parquet_loader.read.cache.paths import Places, names_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from parquet_loader.cache.places import Places
 from parquet_loader.common.storage.file_locks import exclusive
+from parquet_loader.read.cache.paths import Places
 
 _CLEAN, _CHANGING = b"=", b"!"
 # A process that is stopped while it holds the lock must not stop the others, which then do without the cache.

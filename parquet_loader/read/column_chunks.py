@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.common.options import ReadOptions, RemoteOptions
 from parquet_loader.common.storage.filesystem import is_local
@@ -22,7 +21,8 @@ from parquet_loader.decode.native import Known, NativeChunks, known_chunks
 from parquet_loader.decode.page_headers import FeedCheck, check_pages, chunk_bounds
 from parquet_loader.decode.plain_pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
 from parquet_loader.errors import DataError, SourceError
-from parquet_loader.places import Places, bytes_kept
+from parquet_loader.read.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
+from parquet_loader.read.page_locations import BoundedMemo, bytes_kept
 from parquet_loader.source import changed_since
 from parquet_loader.source.byte_ranges import ByteRange, chunk_ranges, row_group_ranges, selected
 from parquet_loader.source.metadata import Metadata, MetadataError
@@ -47,7 +47,7 @@ STREAMED_BYTES = 8 * 2**20
 Copy: TypeAlias = str | pa.Buffer | FromStore | None
 
 
-class Chunks:
+class ColumnChunkSource:
     """The column chunks of a snapshot's row groups. Any thread may use it.
 
     Args:
@@ -64,9 +64,9 @@ class Chunks:
         self._options = options
         self._columns_of = columns_of
         self._leaves_of: dict[int, Sequence[int]] = {}
-        self._checked = Places[tuple[int, tuple[str, ...]], None]()
-        self._known = Places[tuple[int, tuple[str, ...]], Known]()
-        self._pages = Places[tuple[int, tuple[str, ...]], dict[str, RawPages]]()
+        self._checked = BoundedMemo[tuple[int, tuple[str, ...]], None]()
+        self._known = BoundedMemo[tuple[int, tuple[str, ...]], Known]()
+        self._pages = BoundedMemo[tuple[int, tuple[str, ...]], dict[str, RawPages]]()
         self.cache: RowGroupCache | None = None
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)

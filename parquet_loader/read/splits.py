@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, mixed
 from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError, SchemaError
-from parquet_loader.virtual import position_name, text_name
+from parquet_loader.read.virtual_columns import position_name, text_name
 
 
 def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool = False) -> pc.Expression:

@@ -9,8 +9,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.cache import LocalCache
-from parquet_loader.chunks import Chunks, Copy
 from parquet_loader.common.failures import is_shortage, system_error
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.common.options import ReadOptions
@@ -20,13 +18,15 @@ from parquet_loader.decode.converters import first_beyond_nanoseconds
 from parquet_loader.decode.decoder import Decoder, NullError, Place
 from parquet_loader.decode.native import NativeChunks, NotDecodedError
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
-from parquet_loader.filters import RowFilter
-from parquet_loader.null_counts import NullAdvice
-from parquet_loader.pieces import READ_ERRORS, Piece, RawRows
+from parquet_loader.read.cache import LocalCache
+from parquet_loader.read.column_chunks import ColumnChunkSource, Copy
+from parquet_loader.read.lazy_rows import READ_ERRORS, DeferredColumns, LazyRows
+from parquet_loader.read.null_counts import NullAdvice
+from parquet_loader.read.row_filter import RowFilter
+from parquet_loader.read.virtual_columns import Positions, is_constant
 from parquet_loader.schema.infer import heads
 from parquet_loader.source.arrow_schema import has_int96
 from parquet_loader.source.snapshot import Snapshot
-from parquet_loader.virtual import Positions, is_constant
 
 # Rows that are read straight to their places come so many bytes at a time, without a step in Python between: beside a
 # training loop that spins in Python, each step may have to wait 5 ms for its turn.
@@ -82,7 +82,7 @@ class Reader:
             list(dict.fromkeys([*decoder.read_columns, *filtering]))
             for decoder, filtering in zip(decoders, self._filter_columns_of, strict=True)
         ]
-        self.chunks = Chunks(snapshot, options, columns_of, cache)
+        self.chunks = ColumnChunkSource(snapshot, options, columns_of, cache)
         self._int96_of = [
             _with_int96(schema, names) for schema, names in zip(snapshot.schemas, columns_of, strict=True)
         ]
@@ -176,7 +176,7 @@ class Reader:
 
     def pieces(
         self, row_group: int, batch_rows: int, fetched: Copy = None, *, straight: bool = True
-    ) -> Iterator[Piece]:
+    ) -> Iterator[LazyRows]:
         """Yield what `stream` does, with columns left in the file that can be read or decoded straight to their places.
 
         A piece is to be read before the next one but one is asked for, and before the iterator is closed.
@@ -198,7 +198,7 @@ class Reader:
 
     def _pieces(
         self, row_group: int, batch_rows: int, placed: Collection[str], numbers: Sequence[str], fetched: Copy
-    ) -> Iterator[Piece]:
+    ) -> Iterator[LazyRows]:
         columns, first_row, row_filter = self.chunks.columns_read(row_group), 0, self._row_filter(row_group)
         memory: Copy = None if isinstance(fetched, str) else fetched
         explained = partial(self._explained, row_group, columns, copy=memory)
@@ -225,7 +225,7 @@ class Reader:
                     for batch in _behind(first_row, self._batches(row_group, at_once, others, copy)):
                         table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, row_filter, left)
                         rows = len(batch) if left else len(table)
-                        yield Piece(table, rows, RawRows(raw, first_row, explained, straight))
+                        yield LazyRows(table, rows, DeferredColumns(raw, first_row, explained, straight))
                         first_row += len(batch)
                 break
             except ParquetLoaderError:

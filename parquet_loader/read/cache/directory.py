@@ -15,9 +15,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from threading import Event, RLock
 
-from parquet_loader.cache.copy import DamagedError, Ranges, check_range, occupied_bytes, read_index
-from parquet_loader.cache.filling import Filling
-from parquet_loader.cache.leases import (
+from parquet_loader.common.storage.file_locks import LockedFile, is_locked
+from parquet_loader.common.storage.trust import NO_LINK
+from parquet_loader.common.typing import Digests
+from parquet_loader.common.units import format_bytes
+from parquet_loader.read.cache.entry_file import DamagedError, Ranges, check_range, occupied_bytes, read_index
+from parquet_loader.read.cache.eviction import Entry, enough, in_order_of_leaving
+from parquet_loader.read.cache.leases import (
     HeldLease,
     lease_bytes,
     lease_sizes,
@@ -25,13 +29,9 @@ from parquet_loader.cache.leases import (
     read_lease,
     remove_dead_leases,
 )
-from parquet_loader.cache.ledger import Account, transaction
-from parquet_loader.cache.places import Name, Places, names_in
-from parquet_loader.cache.policy import Entry, enough, in_order_of_leaving
-from parquet_loader.common.storage.file_locks import LockedFile, is_locked
-from parquet_loader.common.storage.trust import NO_LINK
-from parquet_loader.common.typing import Digests
-from parquet_loader.common.units import format_bytes
+from parquet_loader.read.cache.ledger import Account, transaction
+from parquet_loader.read.cache.paths import Name, Places, names_in
+from parquet_loader.read.cache.pending_entry import Filling
 
 # How long one waits for a row group that somebody else is fetching, before one fetches it oneself.
 _PATIENCE_S = 5.0

@@ -13,8 +13,8 @@ row_groups  as one reader uses it
 contents    for people: what is in it
 """
 
-from parquet_loader.cache.figures import CacheStats
-from parquet_loader.cache.row_groups import AT_ONCE_BYTES, RowGroupCache, is_worth_it
-from parquet_loader.cache.settings import LocalCache
+from parquet_loader.read.cache.options import LocalCache
+from parquet_loader.read.cache.row_group_cache import AT_ONCE_BYTES, RowGroupCache, is_worth_it
+from parquet_loader.read.cache.stats import CacheStats
 
 __all__ = ["AT_ONCE_BYTES", "CacheStats", "LocalCache", "RowGroupCache", "is_worth_it"]

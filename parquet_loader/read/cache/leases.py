@@ -12,10 +12,10 @@ import weakref
 
 import numpy as np
 
-from parquet_loader.cache.places import Places
-from parquet_loader.cache.policy import Lease
 from parquet_loader.common.storage.file_locks import LockedFile, is_locked
 from parquet_loader.common.typing import Digests
+from parquet_loader.read.cache.eviction import Lease
+from parquet_loader.read.cache.paths import Places
 
 _NAME = re.compile(r"[0-9a-f]{16}")
 _HEAD = struct.Struct("<QII")

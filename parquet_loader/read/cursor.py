@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from parquet_loader.chunks import Copy
 from parquet_loader.errors import DataError
-from parquet_loader.pieces import Piece
-from parquet_loader.read import Reader
+from parquet_loader.read.column_chunks import Copy
+from parquet_loader.read.lazy_rows import LazyRows
+from parquet_loader.read.row_group_reader import Reader
 
 
 class Cursor:
@@ -23,10 +23,10 @@ class Cursor:
         self, reader: Reader, row_group: int, batch_rows: int, fetched: Copy = None, *, straight: bool = True
     ) -> None:
         self._stream = reader.pieces(row_group, batch_rows, fetched, straight=straight)
-        self._left: Piece | None = None
+        self._left: LazyRows | None = None
         self.position = 0
 
-    def take(self, most: int) -> Piece:
+    def take(self, most: int) -> LazyRows:
         """Return the next canonical rows, at least one and `most` at most, to be read before more are asked for."""
         piece, self._left = self._left, None
         while piece is None or not piece.rows:

@@ -1,0 +1,1 @@
+"""Reads one row group: chunk readers, row filters, the local cache."""
