@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader import ReadOptions, Scalar, Schema, rewrite_dataset, write_dataset
-from parquet_loader.dataset import open_dataset
+from parquet_loader.dataset.open import open_dataset
 from parquet_loader.rewrite.rates import load_rates
 from parquet_loader.source.snapshot import open_snapshot
 

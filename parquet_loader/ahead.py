@@ -17,12 +17,12 @@ from functools import partial
 from threading import Thread
 
 from parquet_loader.building import Budget
+from parquet_loader.dataset.memory_budget import MemoryBudget
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan.epoch import Plan, RowGroupSlice
 from parquet_loader.read.cache import AT_ONCE_BYTES
 from parquet_loader.read.column_chunks import Copy
 from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.sizes import Sizing
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 from parquet_loader.source.remote.sparse_buffer import SparseFile
@@ -85,7 +85,7 @@ class Ahead:
         self,
         reader: Reader,
         plan: Plan,
-        sizing: Sizing,
+        sizing: MemoryBudget,
         budget: Budget,
         workers: Workers,
         first_window: int,

@@ -16,13 +16,13 @@ from parquet_loader.common.native.bindings import PROBLEM
 from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.storage.filesystem import is_local
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset.memory_budget import LARGEST_DEFAULT_WINDOW_BYTES
+from parquet_loader.dataset.open import Dataset
 from parquet_loader.decode.native import known_chunks
 from parquet_loader.decode.native.column_reader import is_known_type
 from parquet_loader.decode.page_headers import page_header
 from parquet_loader.mixing import MOST_COLUMNS, Mixing, Sorting, overlap_share
 from parquet_loader.plan.epoch import Plan
-from parquet_loader.sizes import LARGEST_DEFAULT_WINDOW_BYTES
 from parquet_loader.source.byte_ranges import selected
 from parquet_loader.source.metadata import MetadataError
 from parquet_loader.source.statistics import bounds_of

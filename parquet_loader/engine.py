@@ -21,14 +21,14 @@ from dataclasses import dataclass, replace
 from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.building import Account, Budget, Building
 from parquet_loader.common.typing import IntArray
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset.memory_budget import SHARE_READS, SHARE_WINDOWS, MemoryBudget
+from parquet_loader.dataset.open import Dataset
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.making import BatchMaking
 from parquet_loader.plan.epoch import Plan
 from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.read.row_group_reader import Reader
 from parquet_loader.reads import Reads
-from parquet_loader.sizes import SHARE_READS, SHARE_WINDOWS, Sizing
 from parquet_loader.warming import Warming
 from parquet_loader.window import Assembly, Carry, Parts, Room, Window
 from parquet_loader.workers import Job, Workers
@@ -110,7 +110,7 @@ class Engine:
         plan: Plan,
         counts: IntArray,
         reader: Reader,
-        sizing: Sizing,
+        sizing: MemoryBudget,
         *,
         processor: BatchProcessor | None,
         allocator: Allocator,

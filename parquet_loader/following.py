@@ -13,18 +13,18 @@ import numpy as np
 
 from parquet_loader.common.distributed import Ranks, Shard
 from parquet_loader.common.typing import IntArray
-from parquet_loader.counting import Counted, Known
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset.memory_budget import RowSizes
+from parquet_loader.dataset.open import Dataset
+from parquet_loader.dataset.row_counts import Counted, PriorCounts
 from parquet_loader.errors import ResumeError, SourceError
 from parquet_loader.live import EpochFiles, Follower, Growth, LiveSource
 from parquet_loader.opening import check_agreement
 from parquet_loader.plan.deliveries import batches_until_done
 from parquet_loader.plan.epoch import Plan
-from parquet_loader.sizes import RowSizes
 from parquet_loader.source.snapshot import Snapshot
 
 T = TypeVar("T")
-OpenDataset = Callable[[Snapshot, Ranks | None, Known | None], Dataset]
+OpenDataset = Callable[[Snapshot, Ranks | None, PriorCounts | None], Dataset]
 
 _SHOWN = 3
 
@@ -217,7 +217,7 @@ class Following:
         if files.about is not None:
             known = _known(files.snapshot, files.about)
         elif self._filters and before is not None:
-            known = Known(before.dataset.snapshot, before.dataset.counted)
+            known = PriorCounts(before.dataset.snapshot, before.dataset.counted)
         return self._open_dataset(files.snapshot, ranks, known)
 
 
@@ -227,7 +227,7 @@ def _about(dataset: Dataset, *, filters: bool) -> bytes:
     return json.dumps(asdict(dataset.sizing.row)).encode() + b"\n" + zlib.compress(counts)
 
 
-def _known(snapshot: Snapshot, about: bytes) -> Known:
+def _known(snapshot: Snapshot, about: bytes) -> PriorCounts:
     try:
         text, _, packed = about.partition(b"\n")
         sizes = json.loads(text)
@@ -235,7 +235,7 @@ def _known(snapshot: Snapshot, about: bytes) -> Known:
         counts = np.frombuffer(zlib.decompress(packed), "<i8").astype(np.int64)
     except (ValueError, TypeError, KeyError, zlib.error) as error:
         raise SourceError(f"a list of files that was kept is damaged: {error}") from error
-    return Known(snapshot, Counted(counts if len(counts) else snapshot.row_group_rows), row)
+    return PriorCounts(snapshot, Counted(counts if len(counts) else snapshot.row_group_rows), row)
 
 
 def files_named(paths: list[str]) -> str:

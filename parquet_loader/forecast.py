@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset.open import Dataset
 from parquet_loader.plan.epoch import Plan
 
 

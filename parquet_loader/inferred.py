@@ -7,7 +7,7 @@ from typing import Any
 
 from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.validation import check_columns
-from parquet_loader.dataset import resolved_schema
+from parquet_loader.dataset.open import resolved_schema
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.read.null_counts import count_nulls
 from parquet_loader.rewrite.stored import lenient, null_levels

@@ -24,7 +24,7 @@ from parquet_loader.building import Account
 from parquet_loader.channel import Channel
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.common.signals import uninterrupted
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset.open import Dataset
 from parquet_loader.engine import EngineOptions
 from parquet_loader.errors import (
     ConfigurationError,

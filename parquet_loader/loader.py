@@ -31,8 +31,8 @@ from parquet_loader.common.validation import (
     check_transform,
     check_window,
 )
-from parquet_loader.counting import Known
-from parquet_loader.dataset import Dataset, default_num_threads, open_dataset
+from parquet_loader.dataset.open import Dataset, default_num_threads, open_dataset
+from parquet_loader.dataset.row_counts import PriorCounts
 from parquet_loader.diagnosis import diagnosed, sorting_of, storage_figures
 from parquet_loader.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
@@ -197,7 +197,7 @@ class BatchedDataLoader(NotIndexed):
         reading = self._read_options = read_options or ReadOptions()
         needs, skips, threads = self._window_needs(), self._options.skips, self.num_threads
 
-        def opened(snapshot: Snapshot, ranks: Ranks | None, known: Known | None = None) -> Dataset:
+        def opened(snapshot: Snapshot, ranks: Ranks | None, known: PriorCounts | None = None) -> Dataset:
             return open_dataset(
                 snapshot,
                 schema=schema,

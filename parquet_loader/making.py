@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from parquet_loader.arena import Allocator
 from parquet_loader.building import Budget, Building
+from parquet_loader.dataset.memory_budget import BATCHES_AT_ONCE, MemoryBudget
 from parquet_loader.process import BatchProcessor, ProcessedBatch
-from parquet_loader.sizes import BATCHES_AT_ONCE, Sizing
 from parquet_loader.workers import Job
 
 
@@ -30,7 +30,7 @@ class BatchMaking:
         processor: BatchProcessor,
         batch_size: int,
         first_batch: int,
-        sizing: Sizing,
+        sizing: MemoryBudget,
         budget: Budget,
         allocator: Allocator,
     ) -> None:

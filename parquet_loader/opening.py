@@ -9,7 +9,7 @@ from typing import Any
 from parquet_loader.common.distributed import Ranks
 from parquet_loader.common.options import RemoteOptions
 from parquet_loader.common.storage.filesystem import resolve
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset.open import Dataset
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.source import Selection, Source
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot

@@ -11,13 +11,13 @@ from parquet_loader.ahead import Ahead
 from parquet_loader.building import Budget, Building, ReadSlice
 from parquet_loader.common.signals import uninterrupted
 from parquet_loader.common.typing import IntArray
+from parquet_loader.dataset.memory_budget import MemoryBudget
 from parquet_loader.decode.native import NotDecodedError
 from parquet_loader.errors import is_skippable
 from parquet_loader.plan.epoch import Plan, RowGroupSlice
 from parquet_loader.read.column_chunks import Copy
 from parquet_loader.read.cursor import Cursor
 from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.sizes import Sizing
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 from parquet_loader.workers import Job, Workers
 
@@ -42,7 +42,7 @@ class Reads:
         reader: Reader,
         plan: Plan,
         counts: IntArray,
-        sizing: Sizing,
+        sizing: MemoryBudget,
         budget: Budget,
         workers: Workers,
         coming: Collection[Building],

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from parquet_loader.common.permutation import PERMUTATION_METHOD
 from parquet_loader.common.typing import IntArray
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset.open import Dataset
 from parquet_loader.errors import ResumeError
 from parquet_loader.plan.epoch import WINDOW_METHOD
 from parquet_loader.plan.sharding import Sharding

@@ -25,7 +25,7 @@ from parquet_loader.building import Account
 from parquet_loader.channel import Channel
 from parquet_loader.common.arrow_memory import use_returning_pool
 from parquet_loader.common.descriptors import raise_limit
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset.open import Dataset
 from parquet_loader.engine import Engine, EngineOptions, open_engine
 from parquet_loader.errors import ReadingProcessError
 from parquet_loader.plan.epoch import Plan

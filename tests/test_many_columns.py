@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, OutputOptions, Ragged, RaggedList, Tensor
+from parquet_loader.dataset.schema_resolution import _wanting
 from parquet_loader.decode.decoder import _steps
-from parquet_loader.delivered import _wanting
 from parquet_loader.read.row_group_reader import Reader
 
 NUMPY = OutputOptions(format="numpy")
@@ -167,7 +167,7 @@ def test_gaps_in_lists_of_floats_are_no_other_length(tmp_path: Path, statistics:
 
 
 def test_a_list_is_looked_at_as_far_as_if_it_were_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parquet_loader.constant_lists.CONSTANT_LISTS_BYTES", 64 * 100)
+    monkeypatch.setattr("parquet_loader.dataset.fixed_size_lists.CONSTANT_LISTS_BYTES", 64 * 100)
     rows = 160  # of 64 bytes each: all of it but one row group in two is looked at, of twice the width one in three
     narrow = [[1] * 8 for _ in range(rows)]
     narrow[20 + 1], narrow[20 + 2] = [1] * 7, [1] * 9
@@ -201,7 +201,7 @@ def test_lists_that_are_large_in_the_file_are_looked_at_alone(tmp_path: Path, mo
     rng = np.random.default_rng(0)
     table = {f"c{n}": list(rng.integers(0, 2**60, (1000, 4))) for n in range(6)}
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
-    monkeypatch.setattr("parquet_loader.constant_lists.STREAMED_BYTES", 100_000)  # each takes 32,000 and some
+    monkeypatch.setattr("parquet_loader.dataset.fixed_size_lists.STREAMED_BYTES", 100_000)  # each takes 32,000 and some
     looks: list[int] = []
     stream = Reader.stream
 

@@ -31,10 +31,10 @@ from parquet_loader import (
     SchemaError,
     Tensor,
     TransformError,
-    constant_lists,
     write_dataset,
 )
 from parquet_loader import device as device_module
+from parquet_loader.dataset import fixed_size_lists as constant_lists
 from parquet_loader.engine import Engine
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.source.snapshot import open_snapshot

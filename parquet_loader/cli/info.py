@@ -15,7 +15,7 @@ from parquet_loader.cli.type_names import type_text
 from parquet_loader.cli.version import kernels_line
 from parquet_loader.common.native.bindings import PROBLEM
 from parquet_loader.common.units import format_bytes
-from parquet_loader.delivered import found_schema, is_carrying
+from parquet_loader.dataset.schema_resolution import found_schema, is_carrying
 from parquet_loader.errors import ParquetLoaderError, SchemaError
 from parquet_loader.schema import Schema
 from parquet_loader.schema.base import describe

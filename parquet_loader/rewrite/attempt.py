@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.storage.filesystem import PathLike, is_local, resolve
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset.open import Dataset
 from parquet_loader.errors import DataError
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.rewrite.measure import Choice, Objective, choose_row_group_bytes, choose_ways, layout_of

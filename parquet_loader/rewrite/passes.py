@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.permutation import Stream, permutation
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset.open import Dataset
 from parquet_loader.decode.decoder import parts_of, read_name
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.read.row_group_reader import Reader

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parquet_loader.arena import Arenas
-from parquet_loader.counting import Counted
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset.open import Dataset
+from parquet_loader.dataset.row_counts import Counted
 from parquet_loader.engine import Engine
 from parquet_loader.plan.sharding import everything
 

@@ -17,9 +17,9 @@ from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.storage.filesystem import PathLike, is_local, resolve
 from parquet_loader.common.units import format_bytes, parse_bytes
 from parquet_loader.common.validation import check_bool, check_choice, check_columns, check_int, check_split
-from parquet_loader.constant_lists import with_constant_lists
-from parquet_loader.dataset import Dataset, default_num_threads, open_dataset, resolved_schema
-from parquet_loader.delivered import found_schema, is_carrying, select
+from parquet_loader.dataset.fixed_size_lists import with_constant_lists
+from parquet_loader.dataset.open import Dataset, default_num_threads, open_dataset, resolved_schema
+from parquet_loader.dataset.schema_resolution import found_schema, is_carrying, select
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetLoaderError, WriteError
 from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
 from parquet_loader.rewrite.attempt import Job, Written, most_row_group_bytes, write_rows

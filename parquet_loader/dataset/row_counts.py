@@ -9,10 +9,10 @@ import numpy as np
 
 from parquet_loader.common.distributed import Ranks
 from parquet_loader.common.typing import IntArray
+from parquet_loader.dataset.memory_budget import RowSizes
 from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.sizes import RowSizes
 from parquet_loader.source.snapshot import Snapshot
 
 # What lies in memory of row groups that are fetched to be counted, where more threads do so than decode.
@@ -33,7 +33,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PriorCounts:
     """What a loader with the same arguments has found out before, of files that never change.
 
     Attributes:
@@ -70,7 +70,7 @@ def count_rows(
     row_filter: RowFilter,
     num_threads: int,
     ranks: Ranks | None,
-    known: Known | None,
+    known: PriorCounts | None,
     *,
     skips: bool,
 ) -> Counted:

@@ -97,7 +97,7 @@ class RowSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizing:
+class MemoryBudget:
     """How a memory limit is spent. All of it follows from the snapshot, the columns and the caller's arguments.
 
     Attributes:
@@ -210,7 +210,7 @@ def divide(
     shuffle: bool,
     side_by_side: int = 1,
     num_threads: int = READS_AT_ONCE,
-) -> Sizing:
+) -> MemoryBudget:
     """Divide the memory limit.
 
     Args:
@@ -283,7 +283,7 @@ def divide(
     if 2 * row.moved_at_once >= row.decoded:
         stream_rows = max(1, min(stream_rows, int(STREAM_BYTES / row_bytes)))
         whole_rows = stream_rows
-    return Sizing(
+    return MemoryBudget(
         limit_bytes=limit_bytes,
         row=row,
         window_rows=window_rows,

@@ -13,9 +13,10 @@ from parquet_loader.common.distributed import Ranks
 from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.typing import IntArray
-from parquet_loader.constant_lists import with_constant_lists
-from parquet_loader.counting import Counted, Known, count_rows
-from parquet_loader.delivered import decoders_of, found_schema, select, select_inferred
+from parquet_loader.dataset.fixed_size_lists import with_constant_lists
+from parquet_loader.dataset.memory_budget import SHARE_FOOTERS, MemoryBudget, divide, measure_rows
+from parquet_loader.dataset.row_counts import Counted, PriorCounts, count_rows
+from parquet_loader.dataset.schema_resolution import decoders_of, found_schema, select, select_inferred
 from parquet_loader.errors import SchemaError
 from parquet_loader.plan.epoch import Plan, plan_epoch
 from parquet_loader.plan.sharding import Division
@@ -24,7 +25,6 @@ from parquet_loader.read.null_counts import NullAdvice
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.read.row_group_reader import Reader
 from parquet_loader.schema import Scalar, Schema
-from parquet_loader.sizes import SHARE_FOOTERS, Sizing, divide, measure_rows
 from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.source.unischema.resolve import with_unischema
 
@@ -45,7 +45,7 @@ class Dataset:
     schema: Schema
     reader: Reader
     counted: Counted
-    sizing: Sizing
+    sizing: MemoryBudget
 
     @property
     def counts(self) -> IntArray:
@@ -116,7 +116,7 @@ def open_dataset(
     side_by_side: int = 1,
     ranks: Ranks | None = None,
     row_numbers: str | None = None,
-    known: Known | None = None,
+    known: PriorCounts | None = None,
 ) -> Dataset:
     """Find out what is delivered, how many rows there are, and what fits; arguments as in `BatchedDataLoader`.
 

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common.options import ReadOptions
+from parquet_loader.dataset.memory_budget import SAMPLE_ROWS
+from parquet_loader.dataset.schema_resolution import decoders_of, is_carrying
 from parquet_loader.decode.columns import number_type
 from parquet_loader.decode.decoder import read_name
-from parquet_loader.delivered import decoders_of, is_carrying
 from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.read.column_chunks import STREAMED_BYTES
 from parquet_loader.read.row_group_reader import Reader
 from parquet_loader.schema import Field, RaggedList, Scalar, Schema, Tensor
 from parquet_loader.schema.infer import heads
-from parquet_loader.sizes import SAMPLE_ROWS
 from parquet_loader.source.metadata import Metadata
 from parquet_loader.source.snapshot import Snapshot
 

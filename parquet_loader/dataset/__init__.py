@@ -1,0 +1,1 @@
+"""Everything known before the first epoch: schema, row counts, memory budget."""
