@@ -11,7 +11,7 @@ from parquet_loader.plan.epoch import RowGroupSlice
 from parquet_loader.read.cache import CacheStats
 from parquet_loader.read.cursor import Cursor
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
-from parquet_loader.window import Assembly, Window
+from parquet_loader.window.assembly import Assembly, Window
 from parquet_loader.workers import STAGES
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from parquet_loader.arena import Allocation, Allocator
 from parquet_loader.output import Batch
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.schema.ragged import Ragged
-from parquet_loader.window import Window
+from parquet_loader.window.arena import Allocation, Allocator
+from parquet_loader.window.assembly import Window
 
 # Batches of fewer rows are cut several at once by torch, which takes half the time a tensor. Larger ones are cut by
 # numpy, which holds Python's lock throughout: torch lets go of it at every call, and waits for the workers to have it

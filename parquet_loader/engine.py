@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.building import Account, Budget, Building
 from parquet_loader.common.typing import IntArray
 from parquet_loader.dataset.memory_budget import SHARE_READS, SHARE_WINDOWS, MemoryBudget
@@ -30,7 +29,8 @@ from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.read.row_group_reader import Reader
 from parquet_loader.reads import Reads
 from parquet_loader.warming import Warming
-from parquet_loader.window import Assembly, Carry, Parts, Room, Window
+from parquet_loader.window.arena import Allocator, Arenas
+from parquet_loader.window.assembly import Assembly, BufferSizes, ColumnGroups, Remainder, Window
 from parquet_loader.workers import Job, Workers
 
 # Windows being made or ready, beyond the one the consumer is in. Rows that are placed as they are decoded need their
@@ -127,7 +127,7 @@ class Engine:
         self._cache_before = reader.chunks.cache_figures()
         self._sizing = sizing
         self._allocator = allocator
-        self._parts = Parts.of(reader.columns, 2 * num_threads)
+        self._parts = ColumnGroups.of(reader.columns, 2 * num_threads)
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
         # Where files are not local, a line is slower than memory, however fresh.
         self._fills_first = is_first and processor is None and reader.chunks.remote is None
@@ -136,7 +136,7 @@ class Engine:
         self._warming: Warming | None = None
         capacity = plan.largest_window_rows + plan.batch_size
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
-        self._room = Room(capacity, ragged_bytes, staging, allocator)
+        self._room = BufferSizes(capacity, ragged_bytes, staging, allocator)
         self._coming: deque[Building] = deque()
         self._handed: deque[Building] = deque()
         self._spent: deque[Building] = deque()
@@ -155,7 +155,7 @@ class Engine:
             first_window=self._first_window,
             skips=skips,
         )
-        self._carry: Carry | None = Carry()
+        self._carry: Remainder | None = Remainder()
         self._next_to_order = self._first_window
         self._making: BatchMaking | None = None
         if processor is not None:
@@ -386,7 +386,7 @@ class Engine:
 
         return Job("permute", run, done, window.spoil)
 
-    def _order_job(self, window: Building, carry: Carry) -> Job[None]:
+    def _order_job(self, window: Building, carry: Remainder) -> Job[None]:
         self._carry = None
         self._next_to_order += 1
         window.phase = "busy"
@@ -408,10 +408,10 @@ class Engine:
 
         return Job("gather", lambda: window.assembly.gather(part), done, window.spoil)
 
-    def _finish_job(self, window: Building) -> Job[tuple[Window, Carry]]:
+    def _finish_job(self, window: Building) -> Job[tuple[Window, Remainder]]:
         window.phase = "busy"
 
-        def done(outcome: tuple[Window, Carry]) -> None:
+        def done(outcome: tuple[Window, Remainder]) -> None:
             window.window, self._carry = outcome
             window.phase = "ready"
             self.budget.hold(-window.decoded_bytes)

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from parquet_loader.arena import Allocator
 from parquet_loader.building import Account
 from parquet_loader.common.storage.filesystem import is_local
 from parquet_loader.errors import LoaderStateError
@@ -20,7 +19,8 @@ from parquet_loader.plan.epoch import Plan
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.stats import LoaderStats, SkippedRowGroup, StorageFigures
-from parquet_loader.window import Window
+from parquet_loader.window.arena import Allocator
+from parquet_loader.window.assembly import Window
 
 
 class PassEngine(Protocol):

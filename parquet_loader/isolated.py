@@ -36,7 +36,7 @@ from parquet_loader.errors import (
 from parquet_loader.plan.epoch import Plan
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.shared import Taker, check_shared_memory
-from parquet_loader.window import Window
+from parquet_loader.window.assembly import Window
 from parquet_loader.worker import Begin, LetGo, Next, Open, Reply
 
 _KILLED_S = 5.0

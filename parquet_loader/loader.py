@@ -13,7 +13,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from parquet_loader.arena import Arenas
 from parquet_loader.common.arrow_memory import use_returning_pool
 from parquet_loader.common.distributed import Ranks, Shard
 from parquet_loader.common.hints import LOADER_KEYWORDS, NotIndexed, check_source, explains_keywords
@@ -62,6 +61,7 @@ from parquet_loader.source.listing import selection_of
 from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.state import OF_FILES, make_state, order_identity, read_state
 from parquet_loader.stats import LoaderStats
+from parquet_loader.window.arena import Arenas
 
 
 @dataclass(frozen=True, slots=True)

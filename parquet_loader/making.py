@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parquet_loader.arena import Allocator
 from parquet_loader.building import Budget, Building
 from parquet_loader.dataset.memory_budget import BATCHES_AT_ONCE, MemoryBudget
 from parquet_loader.process import BatchProcessor, ProcessedBatch
+from parquet_loader.window.arena import Allocator
 from parquet_loader.workers import Job
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeAlias
 
-from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.schema.ragged import Ragged
-from parquet_loader.window import Window
+from parquet_loader.window.arena import Allocator, Arenas
+from parquet_loader.window.assembly import Window
 
 Batch: TypeAlias = "dict[str, Any]"
 """One training batch: tensor or array ``[rows, ...]`` or `Ragged` by name; a list of them for images of any size."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from parquet_loader.arena import Allocator, Arenas
 from parquet_loader.collate import PinnedMemory, batch_tensors, moved, window_batches
 from parquet_loader.common.distributed import is_worker
 from parquet_loader.device import check_device, copied_ahead
@@ -15,7 +14,8 @@ from parquet_loader.output import Batch
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.schema.ragged_registration import register_where_imported
-from parquet_loader.window import Window
+from parquet_loader.window.arena import Allocator, Arenas
+from parquet_loader.window.assembly import Window
 
 register_where_imported(Ragged)
 

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterable
 from functools import partial
 
-from parquet_loader.arena import Allocation, Allocator, Block, Memory
 from parquet_loader.building import Budget
+from parquet_loader.window.arena import Allocation, Allocator, Block, Memory
 from parquet_loader.workers import Job
 
 # Made ready by one job: a row group that arrives meanwhile waits no longer than this takes.

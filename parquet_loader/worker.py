@@ -20,7 +20,6 @@ import traceback
 from dataclasses import dataclass
 from threading import Thread
 
-from parquet_loader.arena import Arenas
 from parquet_loader.building import Account
 from parquet_loader.channel import Channel
 from parquet_loader.common.arrow_memory import use_returning_pool
@@ -31,7 +30,8 @@ from parquet_loader.errors import ReadingProcessError
 from parquet_loader.plan.epoch import Plan
 from parquet_loader.process import ProcessedBatch
 from parquet_loader.shared import Giver, Parcel
-from parquet_loader.window import Window
+from parquet_loader.window.arena import Arenas
+from parquet_loader.window.assembly import Window
 
 _LOOK_FOR_PARENT_MS = 250
 

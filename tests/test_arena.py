@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.arena import Arenas, Memory
+from parquet_loader.window.arena import Arenas, Memory
 
 
 class Counted:

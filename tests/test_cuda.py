@@ -22,9 +22,9 @@ from parquet_loader import (
     Text,
     write_dataset,
 )
-from parquet_loader.arena import Allocation
 from parquet_loader.collate import PinnedMemory
 from parquet_loader.device import copied_ahead
+from parquet_loader.window.arena import Allocation
 
 SCHEMA = Schema(
     {

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, ragged, window
+from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions
 from parquet_loader.common.native.bindings import KERNELS, NO_MEMORY, _load
 from parquet_loader.common.native.build import build
 from parquet_loader.decode import native
@@ -31,6 +31,8 @@ from parquet_loader.decode.native import (
     take_rows,
 )
 from parquet_loader.read import column_chunks as reading
+from parquet_loader.window import assembly as window
+from parquet_loader.window import variable_width as ragged
 from tests.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")

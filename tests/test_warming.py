@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions
-from parquet_loader.arena import Allocation, Arenas, Block
 from parquet_loader.building import Budget
 from parquet_loader.warming import Warming, populate
-from parquet_loader.window import Assembly
+from parquet_loader.window.arena import Allocation, Arenas, Block
+from parquet_loader.window.assembly import Assembly
 from parquet_loader.workers import resource
 
 NUMPY = OutputOptions(format="numpy")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parquet_loader.arena import Arenas
 from parquet_loader.dataset.open import Dataset
 from parquet_loader.dataset.row_counts import Counted
 from parquet_loader.engine import Engine
 from parquet_loader.plan.sharding import everything
+from parquet_loader.window.arena import Arenas
 
 BATCH_ROWS = 1024
 _ROUNDS = 3

@@ -11,16 +11,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.common.typing import IntArray
 from parquet_loader.decode.columns import Column
 from parquet_loader.errors import DataError
-from parquet_loader.narrow import NarrowColumns
-from parquet_loader.ragged import RaggedRows, ragged_rows
 from parquet_loader.read.lazy_rows import DeferredColumns
-from parquet_loader.rows import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows, padded
 from parquet_loader.schema.ragged import Ragged
+from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
+from parquet_loader.window.fixed_width import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows, padded
+from parquet_loader.window.scalars import NarrowColumns
+from parquet_loader.window.variable_width import RaggedRows, ragged_rows
 
 PIECES_JOINED = 8
 
@@ -43,7 +43,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Carry:
+class Remainder:
     """Rows that did not fill a batch, copied out of their window; they go to the front of the next one.
 
     Attributes:
@@ -60,7 +60,7 @@ class Carry:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ColumnGroups:
     """How columns are dealt with.
 
     Attributes:
@@ -85,7 +85,7 @@ class Parts:
     ranges: int
 
     @classmethod
-    def of(cls, columns: Sequence[Column], parts: int) -> Parts:
+    def of(cls, columns: Sequence[Column], parts: int) -> ColumnGroups:
         """Divide columns into this many parts or ranges."""
         wide = tuple(c for c in columns if c.is_wide)
         staged = tuple(c for c in columns if c.is_staged)
@@ -114,7 +114,7 @@ def _divided(columns: Sequence[Column], parts: int) -> tuple[tuple[Column, ...],
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class BufferSizes:
     """What memory a window takes, the same for all windows of an epoch so that it is used again.
 
     Attributes:
@@ -148,11 +148,11 @@ class Assembly:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: ColumnGroups,
         slice_rows: Sequence[int],
         carried_rows: int,
         batch_size: int,
-        room: Room,
+        room: BufferSizes,
         *,
         deliver_rest: bool,
         left_out: int = 0,
@@ -173,7 +173,7 @@ class Assembly:
         self._arrivals: IntArray = np.zeros(int(self._ends[-1]) if parts.ragged else 0, np.int64)
         self._pieces: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
         self._missing: set[int] = set()
-        self._carry = Carry()
+        self._carry = Remainder()
         self._indices: npt.NDArray[Any] | None = None
         self._delivered: dict[str, tuple[Array, Any]] = {}
         self._left: list[pa.Table | None] = [None] * len(parts.gathered)
@@ -236,7 +236,7 @@ class Assembly:
         self._pieces[number] = None
         self._missing.add(number)
 
-    def begin_gathering(self, carry: Carry) -> None:
+    def begin_gathering(self, carry: Remainder) -> None:
         """Take over the rows that the window before left, and fix the order of all."""
         self._carry = carry
         order = self._counted()
@@ -333,7 +333,7 @@ class Assembly:
         if found != expected:
             raise DataError(f"a window of {expected} rows got {found}: row groups changed since they were counted")
 
-    def finish(self) -> tuple[Window, Carry]:
+    def finish(self) -> tuple[Window, Remainder]:
         """Return the finished window, and the rows it leaves over."""
         rows, total = self._delivered_rows, self._total_rows
         is_closed = self._carry.rows == self._planned_carry and not self._missing
@@ -345,14 +345,14 @@ class Assembly:
             self._delivered.update(done)
         if self._parts.ragged:
             self._delivered.update(self._ragged.finish())
-        carry = Carry()
+        carry = Remainder()
         if rows < total:
             gathered = tuple(t for t in self._left if t is not None)
-            carry = Carry(total - rows, gathered, left_placed | left_staged | left_narrow, self._left_ragged)
+            carry = Remainder(total - rows, gathered, left_placed | left_staged | left_narrow, self._left_ragged)
         names = [c.name for c in self._parts.columns]
         arrays = {name: self._delivered[name][0] for name in names}
         owners = {name: self._delivered[name][1] for name in names if self._delivered[name][1] is not None}
-        self._delivered, self._carry, self._left_ragged = {}, Carry(), {}
+        self._delivered, self._carry, self._left_ragged = {}, Remainder(), {}
         return Window(rows, arrays, owners), carry
 
     def _present(self) -> IntArray:

@@ -1,0 +1,1 @@
+"""Canonical rows to one window of shuffled arrays, in leased memory."""
