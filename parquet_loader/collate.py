@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.output import Batch
-from parquet_loader.process import ProcessedBatch
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.window.arena import Allocation, Allocator
 from parquet_loader.window.assembly import Window

@@ -9,14 +9,14 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from parquet_loader.building import Account
 from parquet_loader.common.storage.filesystem import is_local
+from parquet_loader.engine.batch_processor import ProcessedBatch
+from parquet_loader.engine.budget import EngineFigures
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.live import Deliveries
 from parquet_loader.mixing import MixingMeter, Sorting
 from parquet_loader.output import Batch, Output
 from parquet_loader.plan.epoch import Plan
-from parquet_loader.process import ProcessedBatch
 from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.stats import LoaderStats, SkippedRowGroup, StorageFigures
 from parquet_loader.window.arena import Allocator
@@ -45,7 +45,7 @@ class PassEngine(Protocol):
     def let_go_of_previous(self) -> None:
         """Say that the consumer has let go of all batches before the current window's."""
 
-    def account(self) -> Account:
+    def account(self) -> EngineFigures:
         """Return what the pass has taken so far."""
 
 
@@ -228,7 +228,7 @@ class EpochFigures:
         self.is_complete = False
         self._skipped = skipped
         self._engine: PassEngine | None = engine
-        self._account = Account.nothing()
+        self._account = EngineFigures.nothing()
         self._num_threads = num_threads
         self._rows = 0
         self._batches = 0
@@ -325,7 +325,7 @@ class EpochFigures:
         )
 
 
-def _fetched_bytes(account: Account, *, is_local: bool) -> int:
+def _fetched_bytes(account: EngineFigures, *, is_local: bool) -> int:
     """Return the bytes that came from a local disk or from far."""
     if is_local:
         return account.disk_bytes

@@ -33,7 +33,9 @@ from parquet_loader.common.validation import (
 from parquet_loader.dataset.open import Dataset, default_num_threads, open_dataset
 from parquet_loader.dataset.row_counts import PriorCounts
 from parquet_loader.diagnosis import diagnosed, sorting_of, storage_figures
-from parquet_loader.engine import EngineOptions, open_engine
+from parquet_loader.engine.batch_processor import BatchProcessor, Transform
+from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
+from parquet_loader.engine.engine import EngineOptions, open_engine
 from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.errors import (
     ConfigurationError,
@@ -44,14 +46,12 @@ from parquet_loader.errors import (
 )
 from parquet_loader.following import Following, files_named
 from parquet_loader.forecast import EpochPlan
-from parquet_loader.isolated import IsolatedEngine, ReadingProcess
 from parquet_loader.live import Deliveries, EpochFiles, LiveSource
 from parquet_loader.opening import Opened, check_agreement, open_source
 from parquet_loader.output import Batch
 from parquet_loader.outputs import epoch_sampler, open_output
 from parquet_loader.plan.epoch import Plan
 from parquet_loader.plan.sharding import Division, split_over_workers
-from parquet_loader.process import BatchProcessor, Transform
 from parquet_loader.read.cache import LocalCache
 from parquet_loader.read.row_filter import Filters, as_expression
 from parquet_loader.schema import Schema

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeAlias
 
+from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.process import ProcessedBatch
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.window.arena import Allocator, Arenas
 from parquet_loader.window.assembly import Window

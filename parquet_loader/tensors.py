@@ -10,8 +10,8 @@ import torch
 from parquet_loader.collate import PinnedMemory, batch_tensors, moved, window_batches
 from parquet_loader.common.distributed import is_worker
 from parquet_loader.device import check_device, copied_ahead
+from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.output import Batch
-from parquet_loader.process import ProcessedBatch
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.schema.ragged_registration import register_where_imported
 from parquet_loader.window.arena import Allocator, Arenas

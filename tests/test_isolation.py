@@ -25,11 +25,11 @@ import pytest
 import torch
 
 from parquet_loader import BatchedDataLoader
-from parquet_loader.channel import Channel
+from parquet_loader.engine.child.channel import Channel
+from parquet_loader.engine.child.server import NICENESS
+from parquet_loader.engine.child.shared_memory import Giver, Taker
 from parquet_loader.errors import DataError, ReadingProcessError, TransformError
 from parquet_loader.schema.ragged import Ragged
-from parquet_loader.shared import Giver, Taker
-from parquet_loader.worker import NICENESS
 from tests import oracle
 from tests.datasets import Layout, write_layout, write_numbered
 from tests.processes import children

@@ -16,7 +16,7 @@ from PIL import Image
 from parquet_loader.decode import jpeg
 from parquet_loader.decode.array_formats import BlobProblem, image_array
 from parquet_loader.decode.encoded_columns import unpack
-from parquet_loader.images import _pixels
+from parquet_loader.engine.image_decoding import _pixels
 from parquet_loader.schema import Encoded
 
 pytest.importorskip("simplejpeg", reason="no simplejpeg: Pillow decodes all")

@@ -29,9 +29,9 @@ from parquet_loader import (
     RemoteOptions,
     SourceError,
 )
-from parquet_loader.ahead import Ahead
+from parquet_loader.engine.prefault import Warming
+from parquet_loader.engine.prefetch import Prefetcher
 from parquet_loader.loader import BatchedDataLoader as Loader
-from parquet_loader.warming import Warming
 from tests.far import Line, Proxy, at_random, far
 from tests.processes import passes_on_both_sides_of_a_fork
 
@@ -177,19 +177,19 @@ def test_the_window_with_which_a_pass_begins_has_the_line_for_itself(
     store: Store, monkeypatch: pytest.MonkeyPatch, begun: int
 ) -> None:
     events: list[tuple[int, int]] = []  # one more or one fewer on the way, of which window
-    begin, arrived = Ahead._begin, Ahead._arrived
+    begin, arrived = Prefetcher._begin, Prefetcher._arrived
 
-    def begins(ahead: Ahead, window: int, *rest: Any) -> None:
+    def begins(ahead: Prefetcher, window: int, *rest: Any) -> None:
         events.append((1, window))
         begin(ahead, window, *rest)
 
-    def arrives(ahead: Ahead, run: Any, fetch: Any, *rest: Any) -> None:
+    def arrives(ahead: Prefetcher, run: Any, fetch: Any, *rest: Any) -> None:
         with ahead._workers.lock:
             events.append((-1, fetch.window))
             arrived(ahead, run, fetch, *rest)
 
-    monkeypatch.setattr(Ahead, "_begin", begins)
-    monkeypatch.setattr(Ahead, "_arrived", arrives)
+    monkeypatch.setattr(Prefetcher, "_begin", begins)
+    monkeypatch.setattr(Prefetcher, "_arrived", arrives)
     with far(store.endpoint) as proxy, opened(proxy, remote("obstore")) as loader:
         loader.seek(0, begun)
         assert sum(1 for _ in loader) == len(loader) - begun
@@ -357,15 +357,15 @@ def test_a_cache_without_room_leaves_large_row_groups_to_be_streamed(
     for module in ("ahead", "cache.row_groups"):
         monkeypatch.setattr(f"parquet_loader.{module}.AT_ONCE_BYTES", 2**18)
     kept: list[int] = []
-    arrived = Ahead._arrived
+    arrived = Prefetcher._arrived
 
-    def arrives(ahead: Ahead, run: Any, fetch: Any, copy: Any, error: Any) -> None:
+    def arrives(ahead: Prefetcher, run: Any, fetch: Any, copy: Any, error: Any) -> None:
         arrived(ahead, run, fetch, copy, error)
         with ahead._workers.lock:
             held = [getattr(fetch.copy, "held_bytes", 0) for fetch in ahead._runs.values()]
             kept.append(sum(held))
 
-    monkeypatch.setattr(Ahead, "_arrived", arrives)
+    monkeypatch.setattr(Prefetcher, "_arrived", arrives)
     with far(store.endpoint) as proxy:
         cache = LocalCache(tmp_path / "cache", "1500KiB")  # there is room for one of eight
         with opened(proxy, remote("obstore"), "bucket/many-tall", cache=cache, **STREAMED) as loader:
@@ -385,7 +385,7 @@ def test_a_cache_without_room_leaves_large_row_groups_to_be_streamed(
 def test_a_window_of_more_row_groups_than_are_fetched_ahead_comes(
     store: Store, connections: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parquet_loader.ahead._MOST_RUNS", 1)
+    monkeypatch.setattr("parquet_loader.engine.prefetch._MOST_RUNS", 1)
     limits: dict[str, Any] = {"window_rows": 20_000}
     with far(store.endpoint) as proxy, opened(proxy, remote(connections), "bucket/tall", **limits) as loader:
         assert loader._dataset.sizing.open_row_groups > 1
@@ -643,7 +643,7 @@ def test_the_first_window_of_the_first_pass_finds_its_memory_warm(
             super().end()
             ended.append(self)
 
-    monkeypatch.setattr("parquet_loader.engine.Warming", Seen)
+    monkeypatch.setattr("parquet_loader.engine.engine.Warming", Seen)
     with far(store.endpoint) as proxy, opened(proxy, remote("obstore")) as loader, local(store) as beside:
         for _ in range(2):
             assert assert_same(loader, beside) == len(loader)

@@ -30,7 +30,7 @@ from parquet_loader import (
     SourceError,
 )
 from parquet_loader.common.distributed import Shard
-from parquet_loader.engine import Engine
+from parquet_loader.engine.engine import Engine
 from parquet_loader.source import list_files
 from parquet_loader.source.footers import read_footer
 from parquet_loader.source.snapshot import open_snapshot

@@ -35,7 +35,7 @@ from parquet_loader import (
 )
 from parquet_loader import device as device_module
 from parquet_loader.dataset import fixed_size_lists as constant_lists
-from parquet_loader.engine import Engine
+from parquet_loader.engine.engine import Engine
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.source.snapshot import open_snapshot
 

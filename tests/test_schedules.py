@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parquet_loader.collate import batch_tensors, window_batches
-from parquet_loader.engine import Engine
+from parquet_loader.engine.engine import Engine
 from parquet_loader.errors import MemoryLimitError
 from parquet_loader.loader import BatchedDataLoader
 from parquet_loader.plan.epoch import Plan

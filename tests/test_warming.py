@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions
-from parquet_loader.building import Budget
-from parquet_loader.warming import Warming, populate
+from parquet_loader.engine.budget import Budget
+from parquet_loader.engine.prefault import Warming, populate
+from parquet_loader.engine.worker_pool import resource
 from parquet_loader.window.arena import Allocation, Arenas, Block
 from parquet_loader.window.assembly import Assembly
-from parquet_loader.workers import resource
 
 NUMPY = OutputOptions(format="numpy")
 
@@ -84,7 +84,7 @@ def test_only_what_will_be_written_is_made_ready(monkeypatch: pytest.MonkeyPatch
         ready.append(memory)
         return True
 
-    monkeypatch.setattr("parquet_loader.warming.populate", seen)
+    monkeypatch.setattr("parquet_loader.engine.prefault.populate", seen)
     block = np.zeros(50_000_000, np.uint8)
     arenas = Arenas(10**9, lambda nbytes: block[:nbytes])
     warming = Warming([], [Block(40_000_000, ((10, 20), (30_000_000, 39_000_000)))], arenas, Budget(10**9))

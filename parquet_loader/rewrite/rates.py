@@ -9,7 +9,7 @@ import numpy as np
 
 from parquet_loader.dataset.open import Dataset
 from parquet_loader.dataset.row_counts import Counted
-from parquet_loader.engine import Engine
+from parquet_loader.engine.engine import Engine
 from parquet_loader.plan.sharding import everything
 from parquet_loader.window.arena import Arenas
 

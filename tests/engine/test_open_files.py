@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions
+from parquet_loader.engine.child.shared_memory import map_shared
 from parquet_loader.errors import OpenFilesError, OutOfMemoryError
-from parquet_loader.shared import map_shared
 from parquet_loader.source import SourceFile
 from parquet_loader.source.footers import read_footer
 from parquet_loader.store.commits import read_commits
@@ -180,7 +180,7 @@ def test_a_reader_without_descriptors_tells_the_caller(wide: str) -> None:
         limited(24)  # the hard limit, which the process that reads cannot raise
         made = loader(sys.argv[1], window_rows=5000, num_threads=2)
         os.environ["HELD"] = "1"
-        import parquet_loader.isolated as isolated
+        import parquet_loader.engine.child.client as isolated
         isolated._START = isolated._START.replace("main(int", "import os; [os.dup(0) for _ in range(13)]\\nmain(int")
         try:
             list(made)
@@ -216,10 +216,10 @@ def test_ctrl_c_in_the_middle_of_a_message_is_heard(wide: str) -> None:
     said = run(
         """
         import socket
-        from parquet_loader.channel import Channel
+        from parquet_loader.engine.child.channel import Channel
         ours, theirs = socket.socketpair()
         theirs.sendall(bytes([100, 0, 0, 0, 0, 0, 0, 0]) + b"the beginning")  # and nothing more
-        from parquet_loader import isolated
+        from parquet_loader.engine.child import client as isolated
         made = loader(sys.argv[1], window_rows=5000)
         batches = iter(made)
         made._reading._child.channel._end = ours

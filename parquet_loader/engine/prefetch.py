@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 
-from parquet_loader.building import Budget
 from parquet_loader.dataset.memory_budget import MemoryBudget
+from parquet_loader.engine.budget import Budget
+from parquet_loader.engine.worker_pool import Workers
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan.epoch import Plan, RowGroupSlice
 from parquet_loader.read.cache import AT_ONCE_BYTES
@@ -27,7 +28,6 @@ from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 from parquet_loader.source.remote.sparse_buffer import SparseFile
 from parquet_loader.source.remote.streaming_file import FromStore
-from parquet_loader.workers import Workers
 
 Run = tuple[int, int]
 
@@ -68,7 +68,7 @@ class _Fetch:
         return self.is_cached or self.copy is not None or self.error is not None
 
 
-class Ahead:
+class Prefetcher:
     """Fetches row groups ahead of the engine. One for a pass; belongs to the lock of `workers`.
 
     Args:

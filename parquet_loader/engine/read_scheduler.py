@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from parquet_loader.ahead import Ahead
-from parquet_loader.building import Budget, Building, ReadSlice
 from parquet_loader.common.signals import uninterrupted
 from parquet_loader.common.typing import IntArray
 from parquet_loader.dataset.memory_budget import MemoryBudget
 from parquet_loader.decode.native import NotDecodedError
+from parquet_loader.engine.budget import Budget
+from parquet_loader.engine.prefetch import Prefetcher
+from parquet_loader.engine.window_task import ReadSlice, WindowTask
+from parquet_loader.engine.worker_pool import Job, Workers
 from parquet_loader.errors import is_skippable
 from parquet_loader.plan.epoch import Plan, RowGroupSlice
 from parquet_loader.read.column_chunks import Copy
 from parquet_loader.read.cursor import Cursor
 from parquet_loader.read.row_group_reader import Reader
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
-from parquet_loader.workers import Job, Workers
 
 
 class Reads:
@@ -45,7 +46,7 @@ class Reads:
         sizing: MemoryBudget,
         budget: Budget,
         workers: Workers,
-        coming: Collection[Building],
+        coming: Collection[WindowTask],
         *,
         first_window: int,
         skips: bool,
@@ -61,9 +62,9 @@ class Reads:
         self._broken: set[int] = set()
         self._cursors: dict[tuple[int, int], Cursor] = {}
         self._busy: set[tuple[int, int]] = set()
-        self._fetching: Ahead | None = None
+        self._fetching: Prefetcher | None = None
         if reader.chunks.remote is not None:
-            self._fetching = Ahead(reader, plan, sizing, budget, workers, first_window, self._broken)
+            self._fetching = Prefetcher(reader, plan, sizing, budget, workers, first_window, self._broken)
             workers.helper = self._fetching.thread
 
     @property
@@ -100,13 +101,13 @@ class Reads:
         if self._fetching is not None:
             self._fetching.step(needed_window)
 
-    def leave_out_broken(self, window: Building) -> None:
+    def leave_out_broken(self, window: WindowTask) -> None:
         """Leave out of a new window what could not be read before."""
         for number, piece in enumerate(window.slices):
             if piece.row_group in self._broken:
                 self._leave_out(window, number)
 
-    def job(self, window: Building, owed: int, *, may_exceed: bool) -> Job[ReadSlice] | None:
+    def job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job[ReadSlice] | None:
         """Return the next read for a window, or None where none may start.
 
         Args:
@@ -138,7 +139,7 @@ class Reads:
             return self._slice_job(window, number, flying, whole=whole)
         return None
 
-    def _slice_job(self, window: Building, number: int, flying: int, *, whole: bool) -> Job[ReadSlice]:
+    def _slice_job(self, window: WindowTask, number: int, flying: int, *, whole: bool) -> Job[ReadSlice]:
         piece = window.slices[number]
         expected = int(piece.rows * self._sizing.row.gathered)
         cursor = self._cursors.pop(piece.run, None)
@@ -188,7 +189,7 @@ class Reads:
         return Job("read", run, done, failed)
 
     def _read_by_cursor(
-        self, window: Building, number: int, piece: RowGroupSlice, cursor: Cursor | None, copy: Copy, *, whole: bool
+        self, window: WindowTask, number: int, piece: RowGroupSlice, cursor: Cursor | None, copy: Copy, *, whole: bool
     ) -> ReadSlice:
         """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile.
 
@@ -230,7 +231,7 @@ class Reads:
             for number in [n for n in window.waiting if window.slices[n].row_group == row_group]:
                 self._leave_out(window, number)
 
-    def _leave_out(self, window: Building, number: int) -> None:
+    def _leave_out(self, window: WindowTask, number: int) -> None:
         if number in window.waiting:
             window.waiting.remove(number)
         if self._fetching is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parquet_loader.building import Budget, Building
 from parquet_loader.dataset.memory_budget import BATCHES_AT_ONCE, MemoryBudget
-from parquet_loader.process import BatchProcessor, ProcessedBatch
+from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
+from parquet_loader.engine.budget import Budget
+from parquet_loader.engine.window_task import WindowTask
+from parquet_loader.engine.worker_pool import Job
 from parquet_loader.window.arena import Allocator
-from parquet_loader.workers import Job
 
 
 class BatchMaking:
@@ -64,7 +65,7 @@ class BatchMaking:
         """Let go of what was not taken."""
         self._made.clear()
 
-    def job(self, building: Building, let_go: Callable[[], object]) -> Job[ProcessedBatch] | None:
+    def job(self, building: WindowTask, let_go: Callable[[], object]) -> Job[ProcessedBatch] | None:
         """Return the making of the next batch of a finished window, or None where enough were made ahead.
 
         Args:

@@ -18,20 +18,21 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from parquet_loader.building import Account, Budget, Building
 from parquet_loader.common.typing import IntArray
 from parquet_loader.dataset.memory_budget import SHARE_READS, SHARE_WINDOWS, MemoryBudget
 from parquet_loader.dataset.open import Dataset
+from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
+from parquet_loader.engine.batch_scheduler import BatchMaking
+from parquet_loader.engine.budget import Budget, EngineFigures
+from parquet_loader.engine.prefault import Warming
+from parquet_loader.engine.read_scheduler import Reads
+from parquet_loader.engine.window_task import WindowTask
+from parquet_loader.engine.worker_pool import Job, Workers
 from parquet_loader.errors import LoaderStateError
-from parquet_loader.making import BatchMaking
 from parquet_loader.plan.epoch import Plan
-from parquet_loader.process import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.reads import Reads
-from parquet_loader.warming import Warming
 from parquet_loader.window.arena import Allocator, Arenas
 from parquet_loader.window.assembly import Assembly, BufferSizes, ColumnGroups, Remainder, Window
-from parquet_loader.workers import Job, Workers
 
 # Windows being made or ready, beyond the one the consumer is in. Rows that are placed as they are decoded need their
 # window's memory from the first read on, so that a second window ahead would cost much and gain little.
@@ -137,9 +138,9 @@ class Engine:
         capacity = plan.largest_window_rows + plan.batch_size
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
         self._room = BufferSizes(capacity, ragged_bytes, staging, allocator)
-        self._coming: deque[Building] = deque()
-        self._handed: deque[Building] = deque()
-        self._spent: deque[Building] = deque()
+        self._coming: deque[WindowTask] = deque()
+        self._handed: deque[WindowTask] = deque()
+        self._spent: deque[WindowTask] = deque()
         self._is_awaited = False
         # The first window gives only rows of this batch and later ones, so that nothing has to be carried to it.
         self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (0, 0)
@@ -185,10 +186,10 @@ class Engine:
         if self._making is not None:
             self._making.clear()
 
-    def account(self, footers_bytes: int = 0) -> Account:
+    def account(self, footers_bytes: int = 0) -> EngineFigures:
         """Return what the pass has taken so far; numbers of a running pass may be a job apart from each other."""
         budget, times, remote = self.budget, self.workers.times, self._reads.remote_figures
-        return Account(
+        return EngineFigures(
             cpu_s={str(stage): seconds for stage, seconds in times.cpu_s.items()},
             blocked_s={str(stage): seconds for stage, seconds in times.blocked_s.items()},
             disk_bytes=times.disk_bytes,
@@ -309,7 +310,7 @@ class Engine:
             needs_next = self._fills_first and window is self._coming[0]
         return None if self._warming is None else self._warming.job(owed)
 
-    def _admit(self) -> Building:
+    def _admit(self) -> WindowTask:
         index, plan = self._admitted, self._plan
         self._admitted += 1
         slices = plan.slices(index)
@@ -322,14 +323,14 @@ class Engine:
             deliver_rest=index == plan.windows - 1 and not plan.drop_last,
             left_out=self._begun_in(index) + plan.left_out(index),
         )
-        window = Building(index, slices, assembly, waiting=list(range(len(slices))), unread=len(slices))
+        window = WindowTask(index, slices, assembly, waiting=list(range(len(slices))), unread=len(slices))
         self._reads.leave_out_broken(window)
         return window
 
     def _begun_in(self, index: int) -> int:
         return self._begun_rows if index == self._first_window else 0
 
-    def _owed_bytes(self, window: Building) -> int:
+    def _owed_bytes(self, window: WindowTask) -> int:
         """Return what the window will yet take: rows not decoded, and rows in their new order."""
         if window.phase in ("gather", "finish", "busy"):
             return 0
@@ -340,7 +341,7 @@ class Engine:
     def _arena_bytes(self) -> int:
         return self._allocator.taken_bytes(int(self._room.rows * self._sizing.row.wide))
 
-    def _window_job(self, window: Building, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
+    def _window_job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:
             case "new" if self._parts.wide and len(self._handed) > 1 and not self._is_awaited:
                 return None  # in a moment the window before last is let go of, and its warm memory is free
@@ -370,7 +371,7 @@ class Engine:
 
     # ------------------------------------------------------------------ jobs, in the order of a window's life
 
-    def _prepare_job(self, window: Building) -> Job[None]:
+    def _prepare_job(self, window: WindowTask) -> Job[None]:
         window.phase = "busy"
         window.arena_bytes = self._arena_bytes()
         self.budget.hold(window.arena_bytes)
@@ -386,7 +387,7 @@ class Engine:
 
         return Job("permute", run, done, window.spoil)
 
-    def _order_job(self, window: Building, carry: Remainder) -> Job[None]:
+    def _order_job(self, window: WindowTask, carry: Remainder) -> Job[None]:
         self._carry = None
         self._next_to_order += 1
         window.phase = "busy"
@@ -400,7 +401,7 @@ class Engine:
 
         return Job("gather", lambda: window.assembly.begin_gathering(carry), done, window.spoil)
 
-    def _gather_job(self, window: Building, part: int) -> Job[None]:
+    def _gather_job(self, window: WindowTask, part: int) -> Job[None]:
         def done(_: None) -> None:
             window.ungathered -= 1
             if not window.ungathered:
@@ -408,7 +409,7 @@ class Engine:
 
         return Job("gather", lambda: window.assembly.gather(part), done, window.spoil)
 
-    def _finish_job(self, window: Building) -> Job[tuple[Window, Remainder]]:
+    def _finish_job(self, window: WindowTask) -> Job[tuple[Window, Remainder]]:
         window.phase = "busy"
 
         def done(outcome: tuple[Window, Remainder]) -> None:
@@ -420,7 +421,7 @@ class Engine:
 
         return Job("gather", window.assembly.finish, done, window.spoil)
 
-    def _let_go_job(self, spent: Building) -> Job[None]:
+    def _let_go_job(self, spent: WindowTask) -> Job[None]:
         def run() -> None:
             spent.window = None
 

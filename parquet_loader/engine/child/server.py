@@ -20,16 +20,16 @@ import traceback
 from dataclasses import dataclass
 from threading import Thread
 
-from parquet_loader.building import Account
-from parquet_loader.channel import Channel
 from parquet_loader.common.arrow_memory import use_returning_pool
 from parquet_loader.common.descriptors import raise_limit
 from parquet_loader.dataset.open import Dataset
-from parquet_loader.engine import Engine, EngineOptions, open_engine
+from parquet_loader.engine.batch_processor import ProcessedBatch
+from parquet_loader.engine.budget import EngineFigures
+from parquet_loader.engine.child.channel import Channel
+from parquet_loader.engine.child.shared_memory import Giver, Parcel
+from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
 from parquet_loader.errors import ReadingProcessError
 from parquet_loader.plan.epoch import Plan
-from parquet_loader.process import ProcessedBatch
-from parquet_loader.shared import Giver, Parcel
 from parquet_loader.window.arena import Arenas
 from parquet_loader.window.assembly import Window
 
@@ -96,7 +96,7 @@ class Reply:
         error: What came in its place, pickled.
     """
 
-    account: Account
+    account: EngineFigures
     parcel: Parcel | None = None
     error: bytes | None = None
 
@@ -209,9 +209,9 @@ class _Server:
         assert self._engine is not None
         return self._engine.next_batch() if self._engine.processes else self._engine.next_window()
 
-    def _account(self) -> Account:
+    def _account(self) -> EngineFigures:
         if self._engine is None or self._dataset is None:
-            return Account.nothing()
+            return EngineFigures.nothing()
         return self._engine.account(self._dataset.snapshot.footers.held_bytes)
 
 

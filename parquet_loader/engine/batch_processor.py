@@ -12,8 +12,8 @@ import numpy.typing as npt
 from parquet_loader.common.permutation import Stream, bit_generator
 from parquet_loader.decode.array_formats import pillow_image
 from parquet_loader.decode.columns import Column
+from parquet_loader.engine.image_decoding import ImageMemory, Images, decoded_arrays, decoded_images
 from parquet_loader.errors import ConfigurationError, TransformError
-from parquet_loader.images import ImageMemory, Images, decoded_arrays, decoded_images
 from parquet_loader.schema import Encoded, Image
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.window.arena import Allocator

@@ -20,12 +20,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from parquet_loader.building import Account
-from parquet_loader.channel import Channel
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.common.signals import uninterrupted
 from parquet_loader.dataset.open import Dataset
-from parquet_loader.engine import EngineOptions
+from parquet_loader.engine.batch_processor import ProcessedBatch
+from parquet_loader.engine.budget import EngineFigures
+from parquet_loader.engine.child.channel import Channel
+from parquet_loader.engine.child.server import Begin, LetGo, Next, Open, Reply
+from parquet_loader.engine.child.shared_memory import Taker, check_shared_memory
+from parquet_loader.engine.engine import EngineOptions
 from parquet_loader.errors import (
     ConfigurationError,
     LoaderStateError,
@@ -34,10 +37,7 @@ from parquet_loader.errors import (
     ReadingProcessError,
 )
 from parquet_loader.plan.epoch import Plan
-from parquet_loader.process import ProcessedBatch
-from parquet_loader.shared import Taker, check_shared_memory
 from parquet_loader.window.assembly import Window
-from parquet_loader.worker import Begin, LetGo, Next, Open, Reply
 
 _KILLED_S = 5.0
 # A pair of sockets, and what `subprocess` opens while it starts a process.
@@ -45,7 +45,7 @@ _START_DESCRIPTORS = 6
 _START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[3])
-from parquet_loader.worker import main
+from parquet_loader.engine.child.server import main
 main(int(sys.argv[1]), int(sys.argv[2]))
 """
 
@@ -176,7 +176,7 @@ class IsolatedEngine:
         self._reading = reading
         self._begin = Begin(plan, first_batch)
         self._child: _Child | None = None
-        self._account = Account.nothing()
+        self._account = EngineFigures.nothing()
         self._is_over = False
 
     def start(self) -> None:
@@ -192,7 +192,7 @@ class IsolatedEngine:
         self._child = None
         self._is_over = True
 
-    def account(self) -> Account:
+    def account(self) -> EngineFigures:
         """Return what the pass had taken when the last window or batch was handed over."""
         return self._account
 

@@ -1,0 +1,1 @@
+"""`isolation="process"`: the engine in a child process that hands over shared memory."""
