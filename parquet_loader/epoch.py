@@ -9,13 +9,13 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from parquet_loader.collate.output import Batch, Output
 from parquet_loader.common.storage.filesystem import is_local
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.budget import EngineFigures
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.live import Deliveries
 from parquet_loader.mixing import MixingMeter, Sorting
-from parquet_loader.output import Batch, Output
 from parquet_loader.plan.epoch import Plan
 from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.stats import LoaderStats, SkippedRowGroup, StorageFigures

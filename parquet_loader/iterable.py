@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from parquet_loader.collate.output import Batch
 from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError, ResumeError
 from parquet_loader.loader import BatchedDataLoader
-from parquet_loader.output import Batch
 
 MOST_WORKERS = 1024
 

@@ -13,6 +13,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from parquet_loader.collate.factory import epoch_sampler, open_output
+from parquet_loader.collate.output import Batch
 from parquet_loader.common.arrow_memory import use_returning_pool
 from parquet_loader.common.distributed import Ranks, Shard
 from parquet_loader.common.hints import LOADER_KEYWORDS, NotIndexed, check_source, explains_keywords
@@ -48,8 +50,6 @@ from parquet_loader.following import Following, files_named
 from parquet_loader.forecast import EpochPlan
 from parquet_loader.live import Deliveries, EpochFiles, LiveSource
 from parquet_loader.opening import Opened, check_agreement, open_source
-from parquet_loader.output import Batch
-from parquet_loader.outputs import epoch_sampler, open_output
 from parquet_loader.plan.epoch import Plan
 from parquet_loader.plan.sharding import Division, split_over_workers
 from parquet_loader.read.cache import LocalCache

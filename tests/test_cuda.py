@@ -22,8 +22,8 @@ from parquet_loader import (
     Text,
     write_dataset,
 )
-from parquet_loader.collate import PinnedMemory
-from parquet_loader.device import copied_ahead
+from parquet_loader.collate.cuda import copied_ahead
+from parquet_loader.collate.pinned_memory import PinnedMemory
 from parquet_loader.window.arena import Allocation
 
 SCHEMA = Schema(
@@ -104,7 +104,7 @@ def test_memory_owned_by_tensors_gives_the_same_batches(
         return Allocation(owners[-1].numpy(), owners[-1])
 
     monkeypatch.setattr(PinnedMemory, "allocate", allocate)
-    monkeypatch.setattr("parquet_loader.tensors.TensorOutput.allocator", lambda *_: PinnedMemory())
+    monkeypatch.setattr("parquet_loader.collate.torch_output.TensorOutput.allocator", lambda *_: PinnedMemory())
     loader = BatchedDataLoader(folder, 64, shuffle=True, window_rows=500, isolation=isolation)
     storages = set()
     for batch in loader:

@@ -33,7 +33,7 @@ from parquet_loader import (
     TransformError,
     write_dataset,
 )
-from parquet_loader import device as device_module
+from parquet_loader.collate import cuda as device_module
 from parquet_loader.dataset import fixed_size_lists as constant_lists
 from parquet_loader.engine.engine import Engine
 from parquet_loader.read.row_filter import RowFilter

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parquet_loader.collate import batch_tensors, window_batches
+from parquet_loader.collate.tensors import batch_tensors, window_batches
 from parquet_loader.engine.engine import Engine
 from parquet_loader.errors import MemoryLimitError
 from parquet_loader.loader import BatchedDataLoader

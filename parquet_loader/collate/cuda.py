@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from parquet_loader.collate.output import Batch
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.output import Batch
 
 
 def check_device(device: Any) -> torch.device | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from parquet_loader.collate.numpy_output import ArrayOutput
+from parquet_loader.collate.output import Output
 from parquet_loader.common.options import OutputOptions
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.output import ArrayOutput, Output
 
 
 def open_output(options: OutputOptions, device: Any) -> Output:
@@ -19,7 +20,7 @@ def open_output(options: OutputOptions, device: Any) -> Output:
     if options.format == "numpy":
         return ArrayOutput(device)
     try:
-        from parquet_loader.tensors import TensorOutput  # noqa: PLC0415  (torch is imported for tensors alone)
+        from parquet_loader.collate.torch_output import TensorOutput  # noqa: PLC0415  (torch is imported for tensors alone)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -34,6 +35,6 @@ def epoch_sampler(loader: Any) -> Any:
     """Return what trainers may set epochs on: torch's kind of sampler if torch is loaded, else the loader itself."""
     if "torch" not in sys.modules:
         return loader
-    from parquet_loader.samplers import EpochSampler  # noqa: PLC0415  (who asks has imported torch)
+    from parquet_loader.collate.samplers import EpochSampler  # noqa: PLC0415  (who asks has imported torch)
 
     return EpochSampler(loader)

@@ -1,0 +1,1 @@
+"""Windows to batches: numpy arrays, tensors, pinned memory, the GPU."""

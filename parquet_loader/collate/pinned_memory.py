@@ -1,0 +1,69 @@
+"""From numpy to torch: a window's arrays become tensors once, and batches are views of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from parquet_loader.engine.batch_processor import ProcessedBatch
+from parquet_loader.schema.ragged import Ragged
+from parquet_loader.window.arena import Allocation, Allocator
+
+
+def moved(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
+    """Return a batch copied into the allocator's memory, all of it into one block; images of any size stay."""
+    sizes = {name: _padded(array) for name, array in batch.arrays.items() if not isinstance(array, list)}
+    space = allocator.allocate(max(sum(sizes.values()), 1))
+    arrays: dict[str, Any] = dict(batch.arrays)
+    owners: dict[str, Any] = {}
+    for name, size in sizes.items():
+        mine, space = space.cut(size)
+        array = arrays[name]
+        values = array.values if isinstance(array, Ragged) else array
+        if isinstance(values, Ragged):
+            continue
+        copy = mine.array[: values.nbytes].view(values.dtype).reshape(values.shape)
+        copy[...] = values
+        arrays[name], owners[name] = (
+            (Ragged(copy, array.offsets, array.kind) if isinstance(array, Ragged) else copy),
+            mine.owner,
+        )
+    return ProcessedBatch(batch.rows, arrays, owners, batch.nbytes)
+
+
+def _padded(array: Any) -> int:
+    """Return the bytes an array takes in a block that it shares: whole cache lines."""
+    values = array.values if isinstance(array, Ragged) else array
+    return 0 if isinstance(values, Ragged) else -(-int(values.nbytes) // 64) * 64
+
+
+def _tensor(array: Any, owner: Any) -> Any:
+    if isinstance(array, Ragged):
+        return Ragged(_tensor(array.values, owner), torch.from_numpy(array.offsets), array.kind)
+    if isinstance(array, list):
+        return [torch.from_numpy(a if a.flags.writeable else a.copy()) for a in array]
+    tensor = torch.from_numpy(array)
+    if owner is None:
+        return tensor
+    # The same bytes, but through the tensor that owns them, so that torch's guard of pinned memory sees the copies.
+    return owner[: array.nbytes].view(tensor.dtype).view(tensor.shape)
+
+
+class PinnedMemory:
+    """Page-locked memory from torch's caching host allocator, for copies to a GPU that overlap with compute.
+
+    The allocator keeps freed blocks for later, and does not give out a block again before the copies that read it are
+    done; that is why tensors are made from the tensor that owns the memory, never from the numpy view.
+    """
+
+    is_required = True
+
+    def taken_bytes(self, nbytes: int) -> int:
+        """Return the next power of two, to which torch rounds pinned memory."""
+        return 1 << max(nbytes - 1, 0).bit_length()
+
+    def allocate(self, nbytes: int) -> Allocation:
+        """Return `nbytes` of pinned memory."""
+        owner = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        return Allocation(owner.numpy(), owner)
