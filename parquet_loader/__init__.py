@@ -45,13 +45,13 @@ from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 if TYPE_CHECKING:
     import torch
 
-    from parquet_loader.convert import ConvertedLoader, from_dask, from_pandas, from_spark
-    from parquet_loader.forecast import EpochPlan
-    from parquet_loader.iterable import ParquetIterable
-    from parquet_loader.loader import BatchedDataLoader
-    from parquet_loader.mixture import MixedLoader
+    from parquet_loader.loader.batched import BatchedDataLoader
+    from parquet_loader.loader.epoch_plan import EpochPlan
+    from parquet_loader.loader.from_frames import ConvertedLoader, from_dask, from_pandas, from_spark
+    from parquet_loader.loader.iterable_dataset import ParquetIterable
+    from parquet_loader.loader.mixed import MixedLoader
+    from parquet_loader.loader.stats import LoaderStats
     from parquet_loader.rewrite import RewriteReport, rewrite_dataset
-    from parquet_loader.stats import LoaderStats
     from parquet_loader.store import SampleStore, StoreOptions
 
     Batch: TypeAlias = dict[str, torch.Tensor | Ragged]
@@ -62,16 +62,16 @@ else:
 __version__ = "0.1.0"
 
 _LAZY = {
-    "BatchedDataLoader": "parquet_loader.loader",
-    "ConvertedLoader": "parquet_loader.convert",
-    "EpochPlan": "parquet_loader.forecast",
-    "LoaderStats": "parquet_loader.stats",
-    "MixedLoader": "parquet_loader.mixture",
-    "ParquetIterable": "parquet_loader.iterable",
+    "BatchedDataLoader": "parquet_loader.loader.batched",
+    "ConvertedLoader": "parquet_loader.loader.from_frames",
+    "EpochPlan": "parquet_loader.loader.epoch_plan",
+    "LoaderStats": "parquet_loader.loader.stats",
+    "MixedLoader": "parquet_loader.loader.mixed",
+    "ParquetIterable": "parquet_loader.loader.iterable_dataset",
     "RewriteReport": "parquet_loader.rewrite",
-    "from_dask": "parquet_loader.convert",
-    "from_pandas": "parquet_loader.convert",
-    "from_spark": "parquet_loader.convert",
+    "from_dask": "parquet_loader.loader.from_frames",
+    "from_pandas": "parquet_loader.loader.from_frames",
+    "from_spark": "parquet_loader.loader.from_frames",
     "rewrite_dataset": "parquet_loader.rewrite",
     "SampleStore": "parquet_loader.store",
     "StoreOptions": "parquet_loader.store",

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from parquet_loader import ConfigurationError, DataError, Scalar, Schema, from_dask, from_pandas
-from parquet_loader.frames import kept
+from parquet_loader.loader.frames import frame_cache as kept
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")
 

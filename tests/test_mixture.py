@@ -25,7 +25,7 @@ from parquet_loader import (
     Shard,
     UnsupportedError,
 )
-from parquet_loader.mixture import Stop, mixture
+from parquet_loader.loader.mixed import Stop, mixture
 from tests.datasets import write_numbered
 
 STOPS: tuple[Stop, ...] = ("first_exhausted", "all_exhausted", "repeat")

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, ConfigurationError, Shard, ShardOptions
+from parquet_loader.loader.state import files_identity
 from parquet_loader.plan.epoch import plan_epoch
 from parquet_loader.plan.sharding import Sharding, divide_rows, split_over_workers
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
 from parquet_loader.source.snapshot import open_snapshot
-from parquet_loader.state import files_identity
 from tests.datasets import write_numbered
 
 Remainder = Literal["drop", "pad", "uneven"]

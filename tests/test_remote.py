@@ -31,7 +31,7 @@ from parquet_loader import (
 )
 from parquet_loader.engine.prefault import Warming
 from parquet_loader.engine.prefetch import Prefetcher
-from parquet_loader.loader import BatchedDataLoader as Loader
+from parquet_loader.loader.batched import BatchedDataLoader as Loader
 from tests.far import Line, Proxy, at_random, far
 from tests.processes import passes_on_both_sides_of_a_fork
 

@@ -59,7 +59,7 @@ def go_on(root: str, isolation: Isolation, state: str | None, count: int, num_th
 def in_new_process(root: str, isolation: Isolation, state: str | None, count: int, num_threads: int) -> Any:
     """Do that in a process that has imported the library and done nothing yet."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "parquet_loader.loader"])
+    context.set_forkserver_preload([__name__, "parquet_loader.loader.batched"])
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=go_on, args=(root, isolation, state, count, num_threads, send))
     process.start()

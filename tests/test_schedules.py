@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from parquet_loader.collate.tensors import batch_tensors, window_batches
 from parquet_loader.engine.engine import Engine
 from parquet_loader.errors import MemoryLimitError
-from parquet_loader.loader import BatchedDataLoader
+from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.plan.epoch import Plan
 from tests import oracle
 from tests.datasets import Layout, layouts, write_layout

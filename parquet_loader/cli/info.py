@@ -9,7 +9,6 @@ import click
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.advice import FEWEST_TINY, TINY_ROW_GROUP_BYTES
 from parquet_loader.cli.console import show_json, show_lines, show_table
 from parquet_loader.cli.type_names import type_text
 from parquet_loader.cli.version import kernels_line
@@ -17,6 +16,7 @@ from parquet_loader.common.native.bindings import PROBLEM
 from parquet_loader.common.units import format_bytes
 from parquet_loader.dataset.schema_resolution import found_schema, is_carrying
 from parquet_loader.errors import ParquetLoaderError, SchemaError
+from parquet_loader.loader.advice import FEWEST_TINY, TINY_ROW_GROUP_BYTES
 from parquet_loader.schema import Schema
 from parquet_loader.schema.base import describe
 from parquet_loader.schema.fields import policy_of

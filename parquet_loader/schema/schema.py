@@ -231,7 +231,7 @@ class Schema(Mapping[str, Field]):
 
 def _later() -> Any:
     """Return the module that infers schemas, which needs what reads files, and that needs this one."""
-    return importlib.import_module("parquet_loader.inferred")
+    return importlib.import_module("parquet_loader.loader.inference")
 
 
 def _stored_like(field: Field, there: Field | None) -> Field:

@@ -11,7 +11,7 @@ import numpy as np
 
 from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import SourceError
-from parquet_loader.live import Growth
+from parquet_loader.loader.live_source import SourceChange
 from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.store.files import Examined, Files
 from parquet_loader.store.holds import Lease
@@ -150,7 +150,9 @@ class StoreEpoch:
         lease: The hold; None where the directory is read-only.
     """
 
-    def __init__(self, reading: Callable[[], Reading], files: FileList, growth: Growth, lease: Lease | None) -> None:
+    def __init__(
+        self, reading: Callable[[], Reading], files: FileList, growth: SourceChange, lease: Lease | None
+    ) -> None:
         self.growth = growth
         self._reading = reading
         self._files = files
@@ -281,11 +283,11 @@ class StoreFollower:
         self._arrived = arrived
         return StoreEpoch(self._reading, files_of_epoch, growth, listed.lease)
 
-    def _growth(self, sizes: Mapping[str, int]) -> Growth:
+    def _growth(self, sizes: Mapping[str, int]) -> SourceChange:
         """Return how these files, bytes by name, differ from those of the epoch before."""
         new = [name for name in sizes if name not in self._arrived]
         gone = [name for name in self._arrived if name not in sizes]
-        return Growth(
+        return SourceChange(
             len(new), sum(map(_rows_of, new)), sum(sizes[name] for name in new), len(gone), sum(map(_rows_of, gone))
         )
 

@@ -101,7 +101,7 @@ def kill_at_random(folder: Path, *, kills: int, seed: int) -> Outcome:
     draw = random.Random(seed)
     root, cache = folder / "far", folder / "cache"
     write(root)
-    start = context(__name__, "parquet_loader.loader", "parquet_loader.read.cache.directory").Process
+    start = context(__name__, "parquet_loader.loader.batched", "parquet_loader.read.cache.directory").Process
     outcome = Outcome()
     began = 0
     with doomed() as running:

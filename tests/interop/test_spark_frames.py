@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import Scalar, Schema, SchemaError, WriteError, from_spark
-from parquet_loader.frames.keys import spark_key
+from parquet_loader.loader.frames.fingerprint import spark_key
 from parquet_loader.write.spark import write_spark
 from tests.job_places import Place
 
@@ -95,7 +95,7 @@ def test_frames_differ_by_whatever_changes_their_rows(spark: Any, source: str) -
 KEYS = """
     import sys
     from pyspark.sql import SparkSession
-    from parquet_loader.frames.keys import spark_key
+    from parquet_loader.loader.frames.fingerprint import spark_key
 
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     frame = spark.read.parquet(sys.argv[1])

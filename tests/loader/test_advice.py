@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parquet_loader.advice import findings_of
-from parquet_loader.live import Growth
-from parquet_loader.mixing import Mixing, MixingMeter, Sorting, overlap_share
-from parquet_loader.read.cache import CacheStats
-from parquet_loader.source.remote.request_scheduler import RemoteFigures
-from parquet_loader.stats import (
+from parquet_loader.loader.advice import findings_of
+from parquet_loader.loader.live_source import SourceChange
+from parquet_loader.loader.mixing import Mixing, MixingMeter, Sorting, overlap_share
+from parquet_loader.loader.stats import (
     CodecFigures,
     LoaderStats,
     ShuffleFigures,
@@ -25,6 +23,8 @@ from parquet_loader.stats import (
     SlowColumns,
     StorageFigures,
 )
+from parquet_loader.read.cache import CacheStats
+from parquet_loader.source.remote.request_scheduler import RemoteFigures
 
 MIB = 2**20
 
@@ -316,7 +316,7 @@ def test_figures_survive_json_with_the_derived_ones() -> None:
         DECODING,
         remote=REMOTE,
         cache=CacheStats(hits=1, bytes_from_cache=3, bytes_fetched=1),
-        growth=Growth(new_files=1),
+        growth=SourceChange(new_files=1),
         skipped_row_groups=(SkippedRowGroup("a.parquet", 3, "damaged"),),
     )
     stats = replace(stats, findings=findings_of(replace(stats, remote=None)))

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import parquet_loader as pl
-from parquet_loader import BatchedDataLoader, LoaderStats, diagnosis, stats
+from parquet_loader import BatchedDataLoader, LoaderStats
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.common.processors import available_processors
+from parquet_loader.loader import diagnosis, stats
 
 RNG = np.random.default_rng(0)
 ISOLATIONS = ["thread", "process"] if sys.platform == "linux" else ["thread"]

@@ -137,7 +137,7 @@ def evict(path: str, number: int, log: str) -> None:
 
 def starting() -> Any:
     """Return what starts processes."""
-    return context(__name__, "parquet_loader.loader", "parquet_loader.store", "tests.store.machines")
+    return context(__name__, "parquet_loader.loader.batched", "parquet_loader.store", "tests.store.machines")
 
 
 def start_on_mounts(paths: Sequence[str]) -> Start:

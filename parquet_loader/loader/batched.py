@@ -34,11 +34,9 @@ from parquet_loader.common.validation import (
 )
 from parquet_loader.dataset.open import Dataset, default_num_threads, open_dataset
 from parquet_loader.dataset.row_counts import PriorCounts
-from parquet_loader.diagnosis import diagnosed, sorting_of, storage_figures
 from parquet_loader.engine.batch_processor import BatchProcessor, Transform
 from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.engine import EngineOptions, open_engine
-from parquet_loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.errors import (
     ConfigurationError,
     LoaderStateError,
@@ -46,21 +44,23 @@ from parquet_loader.errors import (
     ResumeError,
     UnsupportedError,
 )
-from parquet_loader.following import Following, files_named
-from parquet_loader.forecast import EpochPlan
-from parquet_loader.live import Deliveries, EpochFiles, LiveSource
-from parquet_loader.opening import Opened, check_agreement, open_source
+from parquet_loader.loader.diagnosis import diagnosed, sorting_of, storage_figures
+from parquet_loader.loader.epoch import Epoch, EpochFigures, PassEngine
+from parquet_loader.loader.epoch_plan import EpochPlan
+from parquet_loader.loader.live_source import Deliveries, EpochFiles, LiveSource
+from parquet_loader.loader.live_view import Following, files_named
+from parquet_loader.loader.rank_agreement import Opened, check_agreement, open_source
+from parquet_loader.loader.sharing import choose_sharding, looking_together, to_agree_with
+from parquet_loader.loader.state import OF_FILES, make_state, order_identity, read_state
+from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan.epoch import Plan
 from parquet_loader.plan.sharding import Division, split_over_workers
 from parquet_loader.read.cache import LocalCache
 from parquet_loader.read.row_filter import Filters, as_expression
 from parquet_loader.schema import Schema
-from parquet_loader.sharing import choose_sharding, looking_together, to_agree_with
 from parquet_loader.source import Source
 from parquet_loader.source.listing import selection_of
 from parquet_loader.source.snapshot import Snapshot
-from parquet_loader.state import OF_FILES, make_state, order_identity, read_state
-from parquet_loader.stats import LoaderStats
 from parquet_loader.window.arena import Arenas
 
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from parquet_loader.common.units import format_bytes
-from parquet_loader.live import Growth
-from parquet_loader.mixing import Mixing, Sorting
+from parquet_loader.loader.live_source import SourceChange
+from parquet_loader.loader.mixing import Mixing, Sorting
 from parquet_loader.read.cache import CacheStats
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 
@@ -194,7 +194,7 @@ class LoaderStats:
     peak_bytes: int
     memory_limit_bytes: int
     num_threads: int
-    growth: Growth | None = None
+    growth: SourceChange | None = None
     cache: CacheStats | None = None
     remote: RemoteFigures | None = None
     queued_s: float | None = None

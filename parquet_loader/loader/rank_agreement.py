@@ -11,11 +11,11 @@ from parquet_loader.common.options import RemoteOptions
 from parquet_loader.common.storage.filesystem import resolve
 from parquet_loader.dataset.open import Dataset
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.loader.state import Identity, digest
 from parquet_loader.source import Selection, Source
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
 from parquet_loader.source.snapshot import Snapshot, open_snapshot
 from parquet_loader.source.snapshot_cache import open_remembered
-from parquet_loader.state import Identity, digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,6 @@ kept      the cache directory: who writes, who waits, who deletes
 
 from __future__ import annotations
 
-from parquet_loader.frames.kept import Kept, keep
+from parquet_loader.loader.frames.frame_cache import Kept, keep
 
 __all__ = ["Kept", "keep"]

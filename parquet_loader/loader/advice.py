@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 from parquet_loader.common.native.bindings import kernels_remedy
 from parquet_loader.common.units import format_bytes
-from parquet_loader.mixing import WELL_MIXED_SHARE
-from parquet_loader.stats import LEAST_WAIT_SHARE, Finding, LoaderStats
+from parquet_loader.loader.mixing import WELL_MIXED_SHARE
+from parquet_loader.loader.stats import LEAST_WAIT_SHARE, Finding, LoaderStats
 
 # Causes below this share of the epoch are not worth a change.
 LEAST_COST_SHARE = 0.05

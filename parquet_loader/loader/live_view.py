@@ -17,8 +17,8 @@ from parquet_loader.dataset.memory_budget import RowSizes
 from parquet_loader.dataset.open import Dataset
 from parquet_loader.dataset.row_counts import Counted, PriorCounts
 from parquet_loader.errors import ResumeError, SourceError
-from parquet_loader.live import EpochFiles, Follower, Growth, LiveSource
-from parquet_loader.opening import check_agreement
+from parquet_loader.loader.live_source import EpochFiles, Follower, LiveSource, SourceChange
+from parquet_loader.loader.rank_agreement import check_agreement
 from parquet_loader.plan.deliveries import batches_until_done
 from parquet_loader.plan.epoch import Plan
 from parquet_loader.source.snapshot import Snapshot
@@ -30,7 +30,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EpochView:
     """What one look at the source gave.
 
     Attributes:
@@ -61,11 +61,11 @@ class Following:
         self._open_dataset = open_dataset
         self._shard = shard
         self._filters = filters
-        self._seen: Seen | None = None
+        self._seen: EpochView | None = None
         self._kept: str | None = None
         self._resumed: tuple[EpochFiles, int, int] | None = None
         self._finalizer: Any = None
-        self.growth: Growth | None = None
+        self.growth: SourceChange | None = None
 
     @property
     def identity(self) -> str | None:
@@ -79,7 +79,7 @@ class Following:
         seen.files.close()
         return self._take(seen).dataset
 
-    def begin(self, epoch: int, batch: int) -> Seen:
+    def begin(self, epoch: int, batch: int) -> EpochView:
         """Return what an epoch reads: what was recalled for it, or what is there now.
 
         Raises:
@@ -89,7 +89,7 @@ class Following:
         if resumed is not None and self._seen is not None and resumed[1] == epoch and resumed[2] <= batch:
             self._forget_resumed()
             self.growth = resumed[0].growth
-            return Seen(resumed[0], self._seen.dataset)
+            return EpochView(resumed[0], self._seen.dataset)
         self.let_go()
         seen = self._opened(epoch, lambda: self._follower.begin_epoch(epoch), self._follower)
         if batch and seen.files.identity != before:
@@ -101,7 +101,7 @@ class Following:
         self.growth = seen.files.growth
         return self._take(seen)
 
-    def recall(self, name: Any, epoch: int) -> Seen:
+    def recall(self, name: Any, epoch: int) -> EpochView:
         """Return the files that a state names, as far as they are there, or else what is there now."""
 
         def listed() -> EpochFiles:
@@ -110,7 +110,7 @@ class Following:
 
         return self._opened(epoch, listed, self._follower)
 
-    def go_on(self, seen: Seen, dataset: Dataset, plan: Plan, batch: int) -> list[str]:
+    def go_on(self, seen: EpochView, dataset: Dataset, plan: Plan, batch: int) -> list[str]:
         """Let the next pass of an epoch read recalled files, and return those of them that are gone and needed.
 
         Where there are any, nothing is held, and the next pass looks at the source as ever.
@@ -132,7 +132,7 @@ class Following:
         self.let_go()
         self._resumed = seen.files, plan.epoch, batch
         self._finalizer = weakref.finalize(self, seen.files.close)
-        self._take(Seen(seen.files, dataset))
+        self._take(EpochView(seen.files, dataset))
         return []
 
     def remember(self, name: Any) -> None:
@@ -184,7 +184,7 @@ class Following:
         """Return the ranks for one exchange: they remember which errors were told."""
         return None if self._shard is None else Ranks(self._shard)
 
-    def _opened(self, epoch: int, work: Callable[[], EpochFiles], follower: Follower) -> Seen:
+    def _opened(self, epoch: int, work: Callable[[], EpochFiles], follower: Follower) -> EpochView:
         """Look at the source, with all ranks, and open what it holds."""
         ranks = self._ranks()
         files = work() if ranks is None else _together(work, follower, ranks)
@@ -202,9 +202,9 @@ class Following:
         except BaseException:
             files.close()
             raise
-        return Seen(files, dataset)
+        return EpochView(files, dataset)
 
-    def _take(self, seen: Seen) -> Seen:
+    def _take(self, seen: EpochView) -> EpochView:
         """Make this what the loader reads."""
         self._seen, self._kept = seen, None
         return seen

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from parquet_loader.collate.output import Batch
 from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError, ResumeError
-from parquet_loader.loader import BatchedDataLoader
+from parquet_loader.loader.batched import BatchedDataLoader
 
 MOST_WORKERS = 1024
 

@@ -13,7 +13,7 @@ from parquet_loader.common.hints import NotIndexed
 from parquet_loader.common.typing import IntArray
 from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
-from parquet_loader.loader import BatchedDataLoader
+from parquet_loader.loader.batched import BatchedDataLoader
 
 Stop: TypeAlias = Literal["first_exhausted", "all_exhausted", "repeat"]
 MIXTURE_METHOD = "strides-1"

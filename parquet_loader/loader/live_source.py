@@ -14,7 +14,7 @@ from parquet_loader.source.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class SourceChange:
     """How a source changed since the epoch before; before the first there was nothing.
 
     Attributes:
@@ -64,7 +64,7 @@ class EpochFiles(Protocol):
         """The files."""
 
     @property
-    def growth(self) -> Growth:
+    def growth(self) -> SourceChange:
         """How they differ from the last epoch's."""
 
     def delivered(self, files: IntArray) -> None:

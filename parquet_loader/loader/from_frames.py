@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from parquet_loader.common.hints import LOADER_KEYWORDS, check_frame, check_keywords
 from parquet_loader.errors import DataError, SchemaError
-from parquet_loader.frames import Kept, keep
-from parquet_loader.frames.keys import dask_key, digest, pandas_key, spark_key
-from parquet_loader.loader import BatchedDataLoader
+from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.frames import Kept, keep
+from parquet_loader.loader.frames.fingerprint import dask_key, digest, pandas_key, spark_key
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import iter_tables
 from parquet_loader.write import WriteOptions

@@ -1,0 +1,1 @@
+"""The public loader: epochs, state, statistics, mixtures, conversions."""
