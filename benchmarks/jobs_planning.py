@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader import Scalar, Schema, WriteOptions
-from parquet_loader.write.job import Job, WrittenFile
-from parquet_loader.write.shuffle import Chunk, ShufflePlan
-from parquet_loader.write.task import plan_merges
+from parquet_loader.write.jobs.job import Job, WrittenFile
+from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan
+from parquet_loader.write.jobs.task import plan_merges
 
 FILE, GROUP, COLUMNS = 512 * 2**20, 8 * 2**20, 40
 SCHEMA = Schema({f"c{n}": Scalar("float32") for n in range(COLUMNS)})

@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 
 from parquet_loader import ReadOptions, Scalar, Schema, rewrite_dataset, write_dataset
 from parquet_loader.dataset.open import open_dataset
-from parquet_loader.rewrite.rates import load_rates
 from parquet_loader.source.snapshot import open_snapshot
+from parquet_loader.write.rewrite.load_benchmark import load_rates
 
 ROUNDS = 9
 MIB = 2**20

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from parquet_loader.loader.iterable_dataset import ParquetIterable
     from parquet_loader.loader.mixed import MixedLoader
     from parquet_loader.loader.stats import LoaderStats
-    from parquet_loader.rewrite import RewriteReport, rewrite_dataset
     from parquet_loader.store import SampleStore, StoreOptions
+    from parquet_loader.write.rewrite import RewriteReport, rewrite_dataset
 
     Batch: TypeAlias = dict[str, torch.Tensor | Ragged]
     """One batch, for annotations: a tensor or a `Ragged` by the column's name."""
@@ -68,11 +68,11 @@ _LAZY = {
     "LoaderStats": "parquet_loader.loader.stats",
     "MixedLoader": "parquet_loader.loader.mixed",
     "ParquetIterable": "parquet_loader.loader.iterable_dataset",
-    "RewriteReport": "parquet_loader.rewrite",
+    "RewriteReport": "parquet_loader.write.rewrite",
     "from_dask": "parquet_loader.loader.from_frames",
     "from_pandas": "parquet_loader.loader.from_frames",
     "from_spark": "parquet_loader.loader.from_frames",
-    "rewrite_dataset": "parquet_loader.rewrite",
+    "rewrite_dataset": "parquet_loader.write.rewrite",
     "SampleStore": "parquet_loader.store",
     "StoreOptions": "parquet_loader.store",
 }

@@ -12,8 +12,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader import Scalar, Schema, Tensor, WriteOptions
-from parquet_loader.write.job import Job
-from parquet_loader.write.task import write_partition
+from parquet_loader.write.jobs.job import Job
+from parquet_loader.write.jobs.task import write_partition
 
 SCHEMA = Schema({"id": Scalar("int64"), "vector": Tensor("float32", (4,))})
 SMALL = WriteOptions(row_group_bytes="1KiB", file_bytes="8KiB")

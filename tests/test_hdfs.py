@@ -39,7 +39,7 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.common.storage.filesystem import list_below, look_up, resolve
-from parquet_loader.rewrite import rewrite_dataset
+from parquet_loader.write.rewrite import rewrite_dataset
 from tests import hdfs
 from tests.field_kinds import KINDS, kind_rows
 

@@ -37,13 +37,14 @@ from parquet_loader import (
     WriteOptions,
 )
 from parquet_loader.errors import UnfinishedCommitError
-from parquet_loader.write import commit, lease, spark
-from parquet_loader.write.commit import Journal, publish_files, renames_directories
-from parquet_loader.write.job import Job, JobSpec, WrittenFile, remove_dead_jobs
-from parquet_loader.write.run import check_bucket_bytes
-from parquet_loader.write.shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
-from parquet_loader.write.task import merge_files, plan_merges, write_partition
-from parquet_loader.write.vectors import with_plain_vectors
+from parquet_loader.write import spark
+from parquet_loader.write.jobs import commit, lease
+from parquet_loader.write.jobs.commit import Journal, publish_files, renames_directories
+from parquet_loader.write.jobs.job import Job, JobSpec, WrittenFile, remove_dead_jobs
+from parquet_loader.write.jobs.job_runner import check_bucket_bytes
+from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
+from parquet_loader.write.jobs.spark_vectors import with_plain_vectors
+from parquet_loader.write.jobs.task import merge_files, plan_merges, write_partition
 from tests.job_places import SCHEMA, SMALL, Hdfs, ObjectStore, Place, rows
 
 
@@ -169,8 +170,9 @@ def test_a_directory_that_cannot_be_exchanged_is_written_in_place(
 KILLED = """
     import os, signal, sys
     import pyarrow.fs as pafs
-    from parquet_loader.write import commit, job as jobs
-    from parquet_loader.write.task import write_partition
+    from parquet_loader.write.jobs import commit
+    from parquet_loader.write.jobs import job as jobs
+    from parquet_loader.write.jobs.task import write_partition
     from tests.job_places import Hdfs, Place, rows
     from pathlib import Path
 

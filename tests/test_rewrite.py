@@ -45,10 +45,11 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.common.permutation import Stream, bit_generator
-from parquet_loader.rewrite import attempt, scatter
-from parquet_loader.rewrite.passes import Rows
-from parquet_loader.rewrite.scatter import Buckets, RowKeys
-from parquet_loader.rewrite.scratch import Scratch, remove_leftovers
+from parquet_loader.write.rewrite import external_shuffle as scatter
+from parquet_loader.write.rewrite import pipeline as attempt
+from parquet_loader.write.rewrite.external_shuffle import Buckets, RowKeys
+from parquet_loader.write.rewrite.scratch import Scratch, remove_leftovers
+from parquet_loader.write.rewrite.source_scan import Rows
 from tests.datasets import KINDS, Layout, layouts, write_layout
 from tests.oracle import assert_columns_equal, delivered_columns, expected_columns
 
@@ -181,7 +182,7 @@ def many(tmp_path: Path, column: pa.Array, *, statistics: bool = True, at: str =
 def test_a_null_that_footers_and_sample_do_not_show_is_never_lost(
     tmp_path: Path, shuffle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parquet_loader.rewrite.attempt._MOST_SAMPLE_BYTES", 4096)
+    monkeypatch.setattr("parquet_loader.write.rewrite.pipeline._MOST_SAMPLE_BYTES", 4096)
     values = np.arange(20_000.0)
     column = pa.array(values, mask=values == 4_999)
     source = many(tmp_path, column, statistics=False)
@@ -207,7 +208,7 @@ def test_lists_of_one_length_become_tensors_unless_one_differs(
     # The loader's own look at them passes over what lies deep in a row group of a large data set.
     monkeypatch.setattr("parquet_loader.dataset.fixed_size_lists.CONSTANT_LISTS_BYTES", 4096)
     monkeypatch.setattr("parquet_loader.dataset.fixed_size_lists.SAMPLE_ROWS", 64)
-    monkeypatch.setattr("parquet_loader.rewrite.attempt._MOST_SAMPLE_BYTES", 4096)
+    monkeypatch.setattr("parquet_loader.write.rewrite.pipeline._MOST_SAMPLE_BYTES", 4096)
     rows[1700], rows[1800] = [1.0, 2.0], [1.0, 2.0, 3.0, 4.0]
     odd = many(tmp_path, pa.array(rows, pa.list_(pa.float32())), at="odd")
     report = rewrite_dataset(odd, tmp_path / "lists", shuffle=shuffle, **QUICK)
@@ -254,7 +255,7 @@ def test_packing_by_kind_leaves_out_what_cannot_be_packed(tmp_path: Path) -> Non
 def test_a_packed_group_that_meets_a_hidden_null_gives_its_column_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parquet_loader.rewrite.attempt._MOST_SAMPLE_BYTES", 1024)
+    monkeypatch.setattr("parquet_loader.write.rewrite.pipeline._MOST_SAMPLE_BYTES", 1024)
     mask = np.arange(20_000) == 4_999
     source = many(tmp_path, pa.array(np.arange(20_000), mask=mask), statistics=False)
     table = pq.read_table(source / "a.parquet").append_column("z", pa.array(np.arange(20_000)))
@@ -577,8 +578,10 @@ def test_an_interruption_leaves_nothing(
 KILLED = """
 import os, signal, sys
 import parquet_loader
-from parquet_loader.rewrite import attempt, scatter
-from parquet_loader.write import publish, staging
+from parquet_loader.write.rewrite import pipeline as attempt
+from parquet_loader.write.rewrite import external_shuffle as scatter
+from parquet_loader.write import staging
+from parquet_loader.write import publication as publish
 where, name = {
     "sorting": (scatter.Buckets, "_in_order"),
     "closing": (attempt.DatasetWriter, "close"),
@@ -692,7 +695,7 @@ import parquet_loader
 def anonymous():
     with open("/proc/self/status") as status:
         return sum(int(line.split()[1]) for line in status if line.startswith(("RssAnon", "RssShmem"))) * 1024
-import numpy, pyarrow, pyarrow.parquet, parquet_loader.rewrite
+import numpy, pyarrow, pyarrow.parquet, parquet_loader.write.rewrite
 before, peak, stop = anonymous(), [0], threading.Event()
 def watch():
     while not stop.wait(0.005):

@@ -132,7 +132,7 @@ def test_only_the_last_stages_import_torch(path: Path) -> None:
         "parquet_loader",
         "parquet_loader.engine.engine",
         "parquet_loader.write",
-        "parquet_loader.rewrite",
+        "parquet_loader.write.rewrite",
         "parquet_loader.loader.batched",
         "parquet_loader.write.dask",
         "parquet_loader.write.spark",

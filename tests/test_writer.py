@@ -32,8 +32,9 @@ from parquet_loader.errors import (
     WriteError,
 )
 from parquet_loader.schema import Category, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
-from parquet_loader.write import DatasetWriter, WriteOptions, publish, staging, write_dataset
-from parquet_loader.write.layout import choose_layout
+from parquet_loader.write import DatasetWriter, WriteOptions, staging, write_dataset
+from parquet_loader.write import publication as publish
+from parquet_loader.write.column_layout import choose_layout
 from tests import job_places
 from tests.job_places import Place
 
@@ -412,8 +413,8 @@ import os, sys
 import numpy as np
 from parquet_loader.schema import Scalar, Schema, Tensor
 from parquet_loader.write import DatasetWriter, WriteOptions
-from parquet_loader.write.job import Job
-from parquet_loader.write.task import write_partition
+from parquet_loader.write.jobs.job import Job
+from parquet_loader.write.jobs.task import write_partition
 schema = Schema({"x": Scalar("int64"), "t": Tensor("float32", (256,))})
 rows = {"x": np.arange(100), "t": np.zeros((100, 256))}
 writer = DatasetWriter(sys.argv[1] + "/d", schema, options=WriteOptions("16KiB", "64MiB"))

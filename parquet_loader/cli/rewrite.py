@@ -10,8 +10,8 @@ import click
 from parquet_loader.cli.console import show_json, show_lines, show_table
 from parquet_loader.common.options import ReadOptions
 from parquet_loader.common.units import format_bytes
-from parquet_loader.rewrite import RewriteReport, rewrite_dataset
 from parquet_loader.schema import Schema
+from parquet_loader.write.rewrite import RewriteReport, rewrite_dataset
 
 
 @click.command(epilog="Example: parquet-loader rewrite data/train data/fast --shuffle --progress")

@@ -17,9 +17,9 @@ from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import iter_tables
 from parquet_loader.write import WriteOptions
 from parquet_loader.write.dask import write_dask
-from parquet_loader.write.job import Job
+from parquet_loader.write.jobs.job import Job
+from parquet_loader.write.jobs.task import write_partition
 from parquet_loader.write.spark import write_spark
-from parquet_loader.write.task import write_partition
 
 
 class ConvertedLoader(BatchedDataLoader):

@@ -10,13 +10,13 @@ from parquet_loader.common.validation import check_columns
 from parquet_loader.dataset.open import resolved_schema
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.read.null_counts import count_nulls
-from parquet_loader.rewrite.stored import lenient, null_levels
 from parquet_loader.schema import Group, Schema
 from parquet_loader.schema.encode import PIECE_BYTES, encode_columns, infer_schema
 from parquet_loader.schema.encode.sources import pieces
 from parquet_loader.schema.nulls import Nulls, with_nulls
 from parquet_loader.source import Source
 from parquet_loader.source.snapshot import open_snapshot
+from parquet_loader.write.rewrite.stored_columns import lenient, null_levels
 
 
 def schema_of_source(source: Source, nulls: Nulls | None, columns: Sequence[str] | None, filesystem: Any) -> Schema:

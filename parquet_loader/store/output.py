@@ -23,9 +23,9 @@ from parquet_loader.store.places import Places
 from parquet_loader.store.room import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Room
 from parquet_loader.store.settings import Settings
 from parquet_loader.store.unfinished import Unfinished
-from parquet_loader.write.buffer import RowGroupBuffer
-from parquet_loader.write.layout import Layout, choose_layout
-from parquet_loader.write.refused import reason, storage_errors
+from parquet_loader.write.column_layout import Layout, choose_layout
+from parquet_loader.write.row_group_buffer import RowGroupBuffer
+from parquet_loader.write.storage_errors import reason, storage_errors
 
 WhenFull = Literal["wait", "drop", "fail"]
 

@@ -31,7 +31,7 @@ from parquet_loader.store.stored import StoredFile
 from parquet_loader.store.together import Together
 from parquet_loader.store.weights import Weight
 from parquet_loader.store.writer import StoreWriter
-from parquet_loader.write.refused import storage_errors
+from parquet_loader.write.storage_errors import storage_errors
 
 
 class SampleStore:

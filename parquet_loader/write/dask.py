@@ -16,11 +16,11 @@ from parquet_loader.errors import ConfigurationError, WriteError
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import complete_schema
 from parquet_loader.schema.encode.sources import pieces
-from parquet_loader.write.into_store import Store, schema_of
-from parquet_loader.write.job import JobSpec, JobSummary, WrittenFile
+from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
+from parquet_loader.write.jobs.job_runner import Bar, PartitionTask, Step, check_columns, flatten, run_job
+from parquet_loader.write.jobs.store_job import Store, schema_of
+from parquet_loader.write.jobs.task import Failure, lasting
 from parquet_loader.write.options import WriteOptions
-from parquet_loader.write.run import Bar, PartitionTask, Step, check_columns, flatten, run_job
-from parquet_loader.write.task import Failure, lasting
 from parquet_loader.write.writer import WriteMode
 
 _INFER_ROWS_BYTES = 2**20

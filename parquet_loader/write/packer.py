@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import iter_tables
-from parquet_loader.write.buffer import RowGroupBuffer
-from parquet_loader.write.layout import ColumnLayout, Layout, choose_layout
+from parquet_loader.write.column_layout import ColumnLayout, Layout, choose_layout
 from parquet_loader.write.options import WriteOptions
-from parquet_loader.write.refused import storage_errors
+from parquet_loader.write.row_group_buffer import RowGroupBuffer
 from parquet_loader.write.staging import StagedFile
+from parquet_loader.write.storage_errors import storage_errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from parquet_loader.common.storage.filesystem import PathLike
 from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SchemaError
 from parquet_loader.schema import Group, Image, Schema, Tensor
 from parquet_loader.schema.encode import infer_schema
-from parquet_loader.write.into_store import Store, schema_of
-from parquet_loader.write.job import JobSpec, JobSummary, WrittenFile
+from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
+from parquet_loader.write.jobs.job_runner import Bar, PartitionTask, Step, check_columns, run_job
+from parquet_loader.write.jobs.job_shuffle import Chunk
+from parquet_loader.write.jobs.spark_vectors import is_vector_type, with_plain_vectors
+from parquet_loader.write.jobs.store_job import Store, schema_of
+from parquet_loader.write.jobs.task import Failure
 from parquet_loader.write.options import WriteOptions
-from parquet_loader.write.run import Bar, PartitionTask, Step, check_columns, run_job
-from parquet_loader.write.shuffle import Chunk
-from parquet_loader.write.task import Failure
-from parquet_loader.write.vectors import is_vector_type, with_plain_vectors
 from parquet_loader.write.writer import WriteMode
 
 _BATCH_BYTES = 32 * 2**20

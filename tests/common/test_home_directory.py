@@ -31,7 +31,7 @@ from parquet_loader import (
 from parquet_loader.cli import commands
 from parquet_loader.common.storage.filesystem import resolve
 from parquet_loader.petastorm.cache import LocalDiskCache
-from parquet_loader.write.run import package_archive
+from parquet_loader.write.jobs.job_runner import package_archive
 
 NUMPY = OutputOptions(format="numpy")
 

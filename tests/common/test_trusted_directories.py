@@ -36,7 +36,7 @@ from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
 from parquet_loader.loader.frames.frame_cache import keep
 from parquet_loader.petastorm.cache import LocalDiskCache
 from parquet_loader.store.lists import HeldState
-from parquet_loader.write.job import remove_dead_jobs
+from parquet_loader.write.jobs.job import remove_dead_jobs
 
 NUMPY = OutputOptions(format="numpy")
 LOCAL = pafs.LocalFileSystem()

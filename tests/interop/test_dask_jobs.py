@@ -26,7 +26,7 @@ from parquet_loader import (
 )
 from parquet_loader.write import dask as dask_jobs
 from parquet_loader.write.dask import write_dask
-from parquet_loader.write.run import package_archive
+from parquet_loader.write.jobs.job_runner import package_archive
 from tests.field_kinds import KINDS, kind_rows, stored
 from tests.job_places import SCHEMA, rows
 

@@ -122,7 +122,7 @@ DRIVER = """
     import os, sys
     from pathlib import Path
     from distributed import Client, LocalCluster
-    from parquet_loader.write import job
+    from parquet_loader.write.jobs import job
     from parquet_loader.write.dask import write_dask
     from tests.interop.test_dask_kills import KillOnce, nothing, partitions
     from tests.job_places import SCHEMA, SMALL

@@ -19,8 +19,8 @@ import pytest
 from parquet_loader import BatchedDataLoader, OutputOptions, Scalar, Schema, WriteError
 from parquet_loader.common.storage.filesystem import look_up
 from parquet_loader.write.dask import write_dask
-from parquet_loader.write.job import Job
-from parquet_loader.write.task import write_partition
+from parquet_loader.write.jobs.job import Job
+from parquet_loader.write.jobs.task import write_partition
 from tests import hdfs
 from tests.job_places import SCHEMA, SMALL, rows
 from tests.test_jobs import expired_at_once
@@ -95,7 +95,7 @@ def test_a_job_into_an_empty_directory_takes_its_place_and_the_second_of_two_pub
 
 def test_a_job_that_writes_amid_anothers_commit_loses_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two find an empty directory; one publishes between the other's look and its rename."""
-    from parquet_loader.write import commit
+    from parquet_loader.write.jobs import commit
 
     filesystem, path = pafs.FileSystem.from_uri(url)
     filesystem.create_dir(path)
@@ -118,9 +118,10 @@ def test_a_job_that_writes_amid_anothers_commit_loses_nothing(url: str, monkeypa
 
 KILLED = """
     import os, signal, sys
-    from parquet_loader.write import commit, job as jobs
-    from parquet_loader.write.job import Job
-    from parquet_loader.write.task import write_partition
+    from parquet_loader.write.jobs import commit
+    from parquet_loader.write.jobs import job as jobs
+    from parquet_loader.write.jobs.job import Job
+    from parquet_loader.write.jobs.task import write_partition
     from tests.job_places import SCHEMA, SMALL, rows
 
     url, moment, mode = sys.argv[1:]

@@ -178,7 +178,7 @@ def test_a_task_that_speculation_runs_twice_at_once_doubles_no_row(spark: Any, p
 DRIVER = """
     import os, sys
     from pathlib import Path
-    from parquet_loader.write import job
+    from parquet_loader.write.jobs import job
     from tests.interop.test_spark_kills import Kill, connect, nothing, write
     from tests.job_places import Place
 

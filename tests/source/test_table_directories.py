@@ -31,7 +31,7 @@ from parquet_loader import (
 )
 from parquet_loader.cli import commands
 from parquet_loader.petastorm import make_batch_reader
-from parquet_loader.write.job import Job
+from parquet_loader.write.jobs.job import Job
 from tests.source.layouts import LAYOUTS, put
 
 NUMPY = OutputOptions(format="numpy")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from parquet_loader import SampleStore
-from parquet_loader.write.into_store import StoreJob
-from parquet_loader.write.task import write_partition
+from parquet_loader.write.jobs.store_job import StoreJob
+from parquet_loader.write.jobs.task import write_partition
 from tests.job_places import SCHEMA, rows
 
 DIED, ALIVE = 9, 0

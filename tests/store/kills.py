@@ -19,8 +19,8 @@ from parquet_loader.common.storage.file_locks import exclusive
 from parquet_loader.schema import Scalar, Schema, Tensor
 from parquet_loader.store import SampleStore, StoreOptions
 from parquet_loader.store.names import FileName
-from parquet_loader.write.into_store import StoreJob
-from parquet_loader.write.task import write_partition
+from parquet_loader.write.jobs.store_job import StoreJob
+from parquet_loader.write.jobs.task import write_partition
 from tests.doomed import Doomed, context, doomed, said, say
 
 SCHEMA = Schema({"x": Tensor("uint8", (512,)), "writer": Scalar("int64"), "i": Scalar("int64")})

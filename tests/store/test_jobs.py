@@ -28,8 +28,8 @@ from parquet_loader import (
 )
 from parquet_loader.store import StoreOptions
 from parquet_loader.write.dask import write_dask
-from parquet_loader.write.into_store import StoreJob
-from parquet_loader.write.task import write_partition
+from parquet_loader.write.jobs.store_job import StoreJob
+from parquet_loader.write.jobs.task import write_partition
 from tests.broken_rows import Broken, KillOnce
 from tests.field_kinds import KINDS, kind_rows
 from tests.job_places import SCHEMA, rows
@@ -142,8 +142,8 @@ KILLED = """
     import os, signal, sys
     from parquet_loader import SampleStore
     from parquet_loader.store import together
-    from parquet_loader.write.into_store import StoreJob
-    from parquet_loader.write.task import write_partition
+    from parquet_loader.write.jobs.store_job import StoreJob
+    from parquet_loader.write.jobs.task import write_partition
     from tests.job_places import SCHEMA, rows
 
     def die(*_):

@@ -28,8 +28,8 @@ from parquet_loader.store.commits import Commit, finish_commits, read_commits, r
 from parquet_loader.store.ledger import Ledger, Totals
 from parquet_loader.store.names import FileName
 from parquet_loader.store.places import NONE_KNOWN, Places
-from parquet_loader.write.into_store import StoreJob
-from parquet_loader.write.task import write_partition
+from parquet_loader.write.jobs.store_job import StoreJob
+from parquet_loader.write.jobs.task import write_partition
 from tests.job_places import SCHEMA, rows
 from tests.store.deaths import ALIVE, DIED, FILES, ROWS, ends, open_store, run_job
 

@@ -25,10 +25,10 @@ from parquet_loader.common.permutation import Stream, bit_generator, permutation
 from parquet_loader.common.storage.filesystem import is_local
 from parquet_loader.common.typing import IntArray
 from parquet_loader.schema.encode import iter_tables
-from parquet_loader.write.job import JobSpec, WrittenFile
-from parquet_loader.write.refused import storage_errors
+from parquet_loader.write.jobs.job import JobSpec, WrittenFile
+from parquet_loader.write.jobs.task import check_directory, naming, packing, report
 from parquet_loader.write.staging import join
-from parquet_loader.write.task import check_directory, naming, packing, report
+from parquet_loader.write.storage_errors import storage_errors
 
 _PIECE_BYTES = 128 * 2**10
 _READ_THREADS = 8

@@ -11,7 +11,6 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common.storage.filesystem import is_local, look_up
 from parquet_loader.errors import UnfinishedCommitError
-from parquet_loader.write.refused import reason
 from parquet_loader.write.staging import (
     StagedFile,
     copy_mode,
@@ -21,6 +20,7 @@ from parquet_loader.write.staging import (
     remove_tree,
     sync_directory,
 )
+from parquet_loader.write.storage_errors import reason
 from parquet_loader.write.target import RUN_LOCK, check_replaceable, listing
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from parquet_loader.common.units import format_bytes
-from parquet_loader.rewrite.rates import LoadRate
+from parquet_loader.write.rewrite.load_benchmark import LoadRate
 
 _WIDEST_NAME = 32
 _MOST_COLUMNS_SHOWN = 60

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from parquet_loader.common.storage.filesystem import PathLike
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.schema import Schema
-from parquet_loader.write.job import Job, Place, WrittenFile
+from parquet_loader.write.jobs.job import Job, Place, WrittenFile
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.staging import join
 from parquet_loader.write.writer import WriteMode

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common.permutation import Stream, bit_generator
-from parquet_loader.rewrite.scratch import Scratch
+from parquet_loader.write.rewrite.scratch import Scratch
 
 METHOD = "philox-sort-64"
 _KEY_BITS = 64

@@ -34,7 +34,7 @@ import pyarrow.fs as pafs
 from parquet_loader.common.storage.filesystem import PathLike, is_local, list_below, resolve
 from parquet_loader.errors import ConfigurationError, WriteError
 from parquet_loader.schema import Schema
-from parquet_loader.write.commit import (
+from parquet_loader.write.jobs.commit import (
     JOURNAL,
     Journal,
     finish_or_undo,
@@ -43,10 +43,9 @@ from parquet_loader.write.commit import (
     renames_directories,
     visible_files,
 )
-from parquet_loader.write.lease import NEW_SUFFIX, Lease, dead_lease, remove_unnamed
+from parquet_loader.write.jobs.lease import NEW_SUFFIX, Lease, dead_lease, remove_unnamed
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.packer import Packer
-from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.staging import (
     StagedFile,
     finish_exchange,
@@ -56,6 +55,7 @@ from parquet_loader.write.staging import (
     remove_tree,
     sync_directory,
 )
+from parquet_loader.write.storage_errors import storage_errors
 from parquet_loader.write.target import (
     carried_fields,
     check_appendable,
@@ -313,7 +313,7 @@ def number_of(name: str) -> int:
 def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
     """Remove what jobs left that were killed, and bring a commit that was cut short to an end.
 
-    Every job on `path` does this first. Jobs that are alive are left alone, see `parquet_loader.write.lease`.
+    Every job on `path` does this first. Jobs that are alive are left alone, see `parquet_loader.write.jobs.lease`.
 
     Args:
         filesystem: Where the data set lives.

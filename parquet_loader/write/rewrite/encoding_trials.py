@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.write.layout import ColumnLayout, Way, columns_with_order
+from parquet_loader.write.column_layout import ColumnLayout, Way, columns_with_order
 from parquet_loader.write.options import least_group_bytes
 
 Objective: TypeAlias = Literal["speed", "size"]

@@ -13,7 +13,7 @@ rewrite   `rewrite_dataset`
 
 from __future__ import annotations
 
-from parquet_loader.rewrite.report import ColumnReport, RewriteReport
-from parquet_loader.rewrite.rewrite import rewrite_dataset
+from parquet_loader.write.rewrite.report import ColumnReport, RewriteReport
+from parquet_loader.write.rewrite.rewrite import rewrite_dataset
 
 __all__ = ["ColumnReport", "RewriteReport", "rewrite_dataset"]

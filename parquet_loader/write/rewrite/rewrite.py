@@ -22,20 +22,20 @@ from parquet_loader.dataset.open import Dataset, default_num_threads, open_datas
 from parquet_loader.dataset.schema_resolution import found_schema, is_carrying, select
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetLoaderError, WriteError
 from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
-from parquet_loader.rewrite.attempt import Job, Written, most_row_group_bytes, write_rows
-from parquet_loader.rewrite.measure import Objective
-from parquet_loader.rewrite.passes import bytes_by_column
-from parquet_loader.rewrite.rates import LoadRate, load_rates
-from parquet_loader.rewrite.report import ColumnReport, RewriteReport
-from parquet_loader.rewrite.scatter import METHOD
-from parquet_loader.rewrite.stored import Levels
-from parquet_loader.rewrite.target import Fields, Pack
 from parquet_loader.schema import Schema
 from parquet_loader.source import Selection, Source
 from parquet_loader.source.listing import selection_of
 from parquet_loader.source.snapshot import Snapshot, open_snapshot
 from parquet_loader.source.unischema.resolve import with_unischema
-from parquet_loader.write.refused import storage_errors
+from parquet_loader.write.rewrite.encoding_trials import Objective
+from parquet_loader.write.rewrite.external_shuffle import METHOD
+from parquet_loader.write.rewrite.load_benchmark import LoadRate, load_rates
+from parquet_loader.write.rewrite.pipeline import Job, Written, most_row_group_bytes, write_rows
+from parquet_loader.write.rewrite.report import ColumnReport, RewriteReport
+from parquet_loader.write.rewrite.source_scan import bytes_by_column
+from parquet_loader.write.rewrite.stored_columns import Levels
+from parquet_loader.write.rewrite.target_schema import Fields, Pack
+from parquet_loader.write.storage_errors import storage_errors
 from parquet_loader.write.target import listing
 from parquet_loader.write.writer import WriteMode
 

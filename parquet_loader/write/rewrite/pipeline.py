@@ -15,15 +15,21 @@ from parquet_loader.common.storage.filesystem import PathLike, is_local, resolve
 from parquet_loader.dataset.open import Dataset
 from parquet_loader.errors import DataError
 from parquet_loader.read.row_filter import RowFilter
-from parquet_loader.rewrite.measure import Choice, Objective, choose_row_group_bytes, choose_ways, layout_of
-from parquet_loader.rewrite.passes import Rows, add_levels, examine, guess_nulls
-from parquet_loader.rewrite.scatter import Buckets, RowKeys
-from parquet_loader.rewrite.scratch import Scratch, remove_leftovers
-from parquet_loader.rewrite.stored import AssumptionError, Levels, Target, null_levels, with_nullability
-from parquet_loader.rewrite.target import Facts, Fields, Pack, make_target
 from parquet_loader.write import DatasetWriter, WriteOptions
 from parquet_loader.write.options import TAKE_BYTES
-from parquet_loader.write.refused import storage_errors
+from parquet_loader.write.rewrite.encoding_trials import (
+    Choice,
+    Objective,
+    choose_row_group_bytes,
+    choose_ways,
+    layout_of,
+)
+from parquet_loader.write.rewrite.external_shuffle import Buckets, RowKeys
+from parquet_loader.write.rewrite.scratch import Scratch, remove_leftovers
+from parquet_loader.write.rewrite.source_scan import Rows, add_levels, examine, guess_nulls
+from parquet_loader.write.rewrite.stored_columns import AssumptionError, Levels, Target, null_levels, with_nullability
+from parquet_loader.write.rewrite.target_schema import Facts, Fields, Pack, make_target
+from parquet_loader.write.storage_errors import storage_errors
 from parquet_loader.write.writer import WriteMode, WriteSummary
 
 # Shares of the memory limit. A bucket is there as read, joined and in its new order; what waits to be scattered, too.

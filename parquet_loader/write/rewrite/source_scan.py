@@ -15,11 +15,11 @@ from parquet_loader.dataset.open import Dataset
 from parquet_loader.decode.decoder import parts_of, read_name
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.rewrite.stored import Levels, StoredDecoder, Target, any_level, null_levels, nullable
-from parquet_loader.rewrite.target import Facts
 from parquet_loader.schema import Group, Schema
 from parquet_loader.schema.infer import is_list_like
 from parquet_loader.source.metadata import Metadata
+from parquet_loader.write.rewrite.stored_columns import Levels, StoredDecoder, Target, any_level, null_levels, nullable
+from parquet_loader.write.rewrite.target_schema import Facts
 
 _SAMPLE_GROUPS = 16
 

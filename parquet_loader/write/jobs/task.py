@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 from parquet_loader import errors
 from parquet_loader.common.storage.filesystem import is_local, look_up
 from parquet_loader.errors import DataError, ParquetLoaderError, SchemaError, WriteError
-from parquet_loader.write.commit import renames_directories
-from parquet_loader.write.job import JobSpec, WrittenFile, new_task_file, number_of
+from parquet_loader.write.jobs.commit import renames_directories
+from parquet_loader.write.jobs.job import JobSpec, WrittenFile, new_task_file, number_of
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.packer import Packer
-from parquet_loader.write.refused import storage_errors
 from parquet_loader.write.staging import StagedFile, join
+from parquet_loader.write.storage_errors import storage_errors
 
 _ERRORS: dict[str, type[ParquetLoaderError]] = {
     e.__name__: e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.ParquetLoaderError)

@@ -18,11 +18,11 @@ from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema import Schema
 from parquet_loader.schema.encode import to_table
-from parquet_loader.write.into_store import Store, open_job
-from parquet_loader.write.job import JobSpec, JobSummary, WrittenFile
+from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
+from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
+from parquet_loader.write.jobs.store_job import Store, open_job
+from parquet_loader.write.jobs.task import merge_files, plan_merges, write_partition
 from parquet_loader.write.options import TAKE_BYTES, WriteOptions
-from parquet_loader.write.shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
-from parquet_loader.write.task import merge_files, plan_merges, write_partition
 from parquet_loader.write.writer import WriteMode
 
 

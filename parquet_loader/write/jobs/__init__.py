@@ -1,0 +1,1 @@
+"""Jobs of several tasks: what each writes and reports, how their files appear together."""
