@@ -24,15 +24,15 @@ store                 `SampleStore`
 
 from __future__ import annotations
 
-from parquet_loader.store.lists import HeldState
-from parquet_loader.store.output import WrittenRows
-from parquet_loader.store.sampling import Samplers, SamplerStatus
+from parquet_loader.store.files.file_lists import HeldState
+from parquet_loader.store.files.stored_file import StoredFile
+from parquet_loader.store.sample_store import SampleStore, WeightedStore
+from parquet_loader.store.sampling_processes import Samplers, SamplerStatus
+from parquet_loader.store.sampling_weights import Arrival, AtMost, RecentFirst
 from parquet_loader.store.settings import StoreOptions
 from parquet_loader.store.status import StoreStatus
-from parquet_loader.store.store import SampleStore, WeightedStore
-from parquet_loader.store.stored import StoredFile
-from parquet_loader.store.weights import Arrival, AtMost, RecentFirst
 from parquet_loader.store.writer import StoreWriter
+from parquet_loader.store.writer_state import WrittenRows
 
 __all__ = [
     "Arrival",

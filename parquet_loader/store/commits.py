@@ -16,9 +16,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from parquet_loader.store.durable import sync_directory, write_atomically
-from parquet_loader.store.names import FileName
-from parquet_loader.store.places import Places, names_in
+from parquet_loader.store.files.durable_files import sync_directory, write_atomically
+from parquet_loader.store.files.file_names import FileName
+from parquet_loader.store.files.paths import Places, names_in
 
 _SOURCE = re.compile(r"[0-9a-f]{16}-\d+\.parquet")
 

@@ -27,8 +27,8 @@ from parquet_loader.store.commits import (
     read_commits,
     sources_of,
 )
-from parquet_loader.store.names import FileName
-from parquet_loader.store.places import NONE_KNOWN, Places, names_in
+from parquet_loader.store.files.file_names import FileName
+from parquet_loader.store.files.paths import NONE_KNOWN, Places, names_in
 
 _CLEAN, _CHANGING = b"=", b"!"
 _MARKS = 32

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from parquet_loader.common.storage.file_locks import is_locked
 from parquet_loader.common.units import format_bytes
-from parquet_loader.store.holds import Holds, read_lease
+from parquet_loader.store.files.file_lists import read_holds
+from parquet_loader.store.files.paths import Places, names_in
+from parquet_loader.store.leases import Holds, read_lease
 from parquet_loader.store.ledger import Ledger, Totals, live_writers
-from parquet_loader.store.lists import read_holds
-from parquet_loader.store.places import Places, names_in
 
 _RATE_S = 60.0
 

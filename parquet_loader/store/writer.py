@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 from parquet_loader.common.storage.file_locks import holds_exclusive
 from parquet_loader.errors import DataError, SchemaError, StoreFullError, WriteError
-from parquet_loader.store.output import Output, WrittenRows
+from parquet_loader.store.writer_state import Output, WrittenRows
 
 
 class StoreWriter:

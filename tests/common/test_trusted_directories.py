@@ -35,7 +35,7 @@ from parquet_loader.common.storage.trust import is_plain_name, is_within
 from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
 from parquet_loader.loader.frames.frame_cache import keep
 from parquet_loader.petastorm.cache import LocalDiskCache
-from parquet_loader.store.lists import HeldState
+from parquet_loader.store.files.file_lists import HeldState
 from parquet_loader.write.jobs.job import remove_dead_jobs
 
 NUMPY = OutputOptions(format="numpy")

@@ -28,8 +28,8 @@ from parquet_loader.errors import OpenFilesError, OutOfMemoryError
 from parquet_loader.source import SourceFile
 from parquet_loader.source.footers import read_footer
 from parquet_loader.store.commits import read_commits
-from parquet_loader.store.holds import read_lease
-from parquet_loader.store.places import Places
+from parquet_loader.store.files.paths import Places
+from parquet_loader.store.leases import read_lease
 
 NUMPY = OutputOptions(format="numpy")
 

@@ -111,7 +111,7 @@ def test_damage_is_still_damage() -> None:
 
 def test_a_store_leaves_out_no_file_because_memory_ran_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from parquet_loader import SampleStore, Scalar, Schema
-    from parquet_loader.store import files
+    from parquet_loader.store.files import file_catalog as files
 
     store = SampleStore(tmp_path / "store", schema=Schema({"x": Scalar("int64")}), max_bytes="1GB")
     with store.writer() as writer:

@@ -18,7 +18,7 @@ from benchmarks.store_crowd import used_bytes
 from parquet_loader.common.storage.file_locks import exclusive
 from parquet_loader.schema import Scalar, Schema, Tensor
 from parquet_loader.store import SampleStore, StoreOptions
-from parquet_loader.store.names import FileName
+from parquet_loader.store.files.file_names import FileName
 from parquet_loader.write.jobs.store_job import StoreJob
 from parquet_loader.write.jobs.task import write_partition
 from tests.doomed import Doomed, context, doomed, said, say

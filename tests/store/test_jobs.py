@@ -141,7 +141,7 @@ def test_what_a_store_has_no_use_for_is_refused(store: SampleStore) -> None:
 KILLED = """
     import os, signal, sys
     from parquet_loader import SampleStore
-    from parquet_loader.store import together
+    from parquet_loader.store import atomic_publish as together
     from parquet_loader.write.jobs.store_job import StoreJob
     from parquet_loader.write.jobs.task import write_partition
     from tests.job_places import SCHEMA, rows

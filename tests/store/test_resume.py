@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 import pytest
 
 from parquet_loader import BatchedDataLoader, ResumeError, SampleStore, SourceError, WriteError
-from parquet_loader.store import RecentFirst, lists
+from parquet_loader.store import RecentFirst
+from parquet_loader.store.files import file_lists as lists
 from tests.store.test_store import ONE, SCHEMA, SMALL, published, rows
 
 LOADER: dict[str, Any] = {"shuffle": True, "seed": 3, "window_rows": 100}

@@ -34,7 +34,7 @@ from parquet_loader import (
     WriteError,
 )
 from parquet_loader.store import StoreWriter
-from parquet_loader.store.leaving import let_leave
+from parquet_loader.store.eviction_queue import let_leave
 
 SCHEMA = Schema({"x": Tensor("uint8", (256,)), "i": Scalar("int64")})
 SMALL = StoreOptions(file_bytes=30_000, row_group_bytes=10_000, durable=False)  # three row groups a file

@@ -23,11 +23,12 @@ from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, SampleStore, StoreOptions, WriteError
 from parquet_loader.errors import UnfinishedCommitError
-from parquet_loader.store import ledger, room
+from parquet_loader.store import ledger
+from parquet_loader.store import space as room
 from parquet_loader.store.commits import Commit, finish_commits, read_commits, record_commit
+from parquet_loader.store.files.file_names import FileName
+from parquet_loader.store.files.paths import NONE_KNOWN, Places
 from parquet_loader.store.ledger import Ledger, Totals
-from parquet_loader.store.names import FileName
-from parquet_loader.store.places import NONE_KNOWN, Places
 from parquet_loader.write.jobs.store_job import StoreJob
 from parquet_loader.write.jobs.task import write_partition
 from tests.job_places import SCHEMA, rows

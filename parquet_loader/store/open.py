@@ -12,9 +12,10 @@ from parquet_loader.common.storage.file_locks import check_locks_exclude, exclus
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, WriteError
 from parquet_loader.schema import Schema
 from parquet_loader.source.table_formats import table_to_write_to
-from parquet_loader.store.durable import write_atomically
-from parquet_loader.store.names import FileName
-from parquet_loader.store.places import HIDDEN, Places
+from parquet_loader.store.files.durable_files import write_atomically
+from parquet_loader.store.files.file_names import FileName
+from parquet_loader.store.files.paths import HIDDEN, Places
+from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.settings import (
     Eviction,
     Settings,
@@ -23,7 +24,6 @@ from parquet_loader.store.settings import (
     new_settings,
     settings_of_footer,
 )
-from parquet_loader.store.stored import FOOTER_KEY
 
 
 def open_settings(

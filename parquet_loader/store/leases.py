@@ -26,8 +26,8 @@ import numpy as np
 from parquet_loader.common.storage.file_locks import LockedFile, is_locked
 from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import WriteError
-from parquet_loader.store.names import new_identity
-from parquet_loader.store.places import Places, names_in
+from parquet_loader.store.files.file_names import new_identity
+from parquet_loader.store.files.paths import Places, names_in
 
 _MOST_TIMES = 254
 

@@ -31,13 +31,13 @@ from parquet_loader.store.commits import (
     record_commit,
     undo_commit,
 )
-from parquet_loader.store.durable import sync_directory, sync_file
+from parquet_loader.store.files.durable_files import sync_directory, sync_file
+from parquet_loader.store.files.file_names import FileName
+from parquet_loader.store.files.paths import Places
+from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.ledger import Ledger, Totals
-from parquet_loader.store.names import FileName
-from parquet_loader.store.places import Places
-from parquet_loader.store.room import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Room, take_back
 from parquet_loader.store.settings import Settings
-from parquet_loader.store.stored import FOOTER_KEY
+from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Room, take_back
 
 
 @dataclass(frozen=True, slots=True)

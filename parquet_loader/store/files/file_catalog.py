@@ -21,9 +21,9 @@ from parquet_loader.errors import SourceError
 from parquet_loader.source import SourceFile
 from parquet_loader.source.footers import FooterCache, read_footer
 from parquet_loader.source.snapshot import Snapshot
-from parquet_loader.store.names import FileName
-from parquet_loader.store.places import Places
-from parquet_loader.store.stored import FOOTER_KEY, StoredFile
+from parquet_loader.store.files.file_names import FileName
+from parquet_loader.store.files.paths import Places
+from parquet_loader.store.files.stored_file import FOOTER_KEY, StoredFile
 
 _FOOTERS_IN_PARALLEL = 16
 _FEW = 64  # footers that are read sooner than threads start

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from parquet_loader.store.names import new_identity
-from parquet_loader.store.places import TEMPORARY
+from parquet_loader.store.files.file_names import new_identity
+from parquet_loader.store.files.paths import TEMPORARY
 
 
 def write_atomically(path: str, data: bytes) -> None:

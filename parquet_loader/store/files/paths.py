@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from parquet_loader.store.names import FileName
+from parquet_loader.store.files.file_names import FileName
 
 HIDDEN = ".store"
 TEMPORARY = ".tmp"

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from parquet_loader.store.files import Files
+from parquet_loader.store.epochs import Reading
+from parquet_loader.store.files.file_catalog import Files
+from parquet_loader.store.files.paths import Places
 from parquet_loader.store.ledger import Ledger
-from parquet_loader.store.places import Places
-from parquet_loader.store.reading import Reading
-from parquet_loader.store.room import Policy, Room
 from parquet_loader.store.settings import Settings
+from parquet_loader.store.space import Policy, Room
 
 
 @dataclass(frozen=True, slots=True)

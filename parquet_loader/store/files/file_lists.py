@@ -26,9 +26,9 @@ from parquet_loader.source import SourceFile
 from parquet_loader.source.footers import FooterCache
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
 from parquet_loader.source.snapshot import Snapshot
-from parquet_loader.store.durable import write_atomically
-from parquet_loader.store.names import FileName
-from parquet_loader.store.places import Places, names_in
+from parquet_loader.store.files.durable_files import write_atomically
+from parquet_loader.store.files.file_names import FileName
+from parquet_loader.store.files.paths import Places, names_in
 
 KEPT_LISTS = 64
 _NAME = re.compile(r"[0-9a-f]{32}")

@@ -18,14 +18,14 @@ from typing import TypeAlias
 
 from parquet_loader.common.storage.file_locks import LockedFile, is_locked
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.store.files import Files
-from parquet_loader.store.holds import Holds, read_lease
-from parquet_loader.store.leaving import let_leave, read_leaving
+from parquet_loader.store.delivery_counts import add_seen, compact_seen, read_seen
+from parquet_loader.store.eviction_queue import let_leave, read_leaving
+from parquet_loader.store.files.file_catalog import Files
+from parquet_loader.store.files.file_names import new_identity
+from parquet_loader.store.files.paths import Places, names_in
+from parquet_loader.store.files.stored_file import StoredFile
+from parquet_loader.store.leases import Holds, read_lease
 from parquet_loader.store.ledger import Ledger, Totals, reservation_text, reserved_bytes
-from parquet_loader.store.names import new_identity
-from parquet_loader.store.places import Places, names_in
-from parquet_loader.store.seen import add_seen, compact_seen, read_seen
-from parquet_loader.store.stored import StoredFile
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5  # between two looks of one who waits for room
 

@@ -12,7 +12,7 @@ import contextlib
 import os
 from collections.abc import Iterable
 
-from parquet_loader.store.places import Places
+from parquet_loader.store.files.paths import Places
 
 
 def read_leaving(places: Places) -> list[str]:

@@ -12,9 +12,9 @@ import numpy as np
 from parquet_loader.common.typing import IntArray
 from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.store.files import Examined
+from parquet_loader.store.files.file_catalog import Examined
+from parquet_loader.store.files.stored_file import StoredFile
 from parquet_loader.store.settings import check_seconds
-from parquet_loader.store.stored import StoredFile
 
 _MOST_COPIES = 1000
 

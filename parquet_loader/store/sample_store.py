@@ -16,21 +16,29 @@ from parquet_loader.common.units import parse_bytes
 from parquet_loader.common.validation import check_int
 from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
 from parquet_loader.schema import Schema
-from parquet_loader.store.leaving import forget_leaving
-from parquet_loader.store.lists import KEPT_LISTS, FileList, HeldState, is_list_name, read_holds, read_list, write_hold
-from parquet_loader.store.opening import open_settings
-from parquet_loader.store.output import Output, WhenFull, WriterOptions
-from parquet_loader.store.parts import Parts
-from parquet_loader.store.places import Places, remove_half_replaced
-from parquet_loader.store.reading import StoreFollower
-from parquet_loader.store.room import Evicted, take_back
-from parquet_loader.store.sampling import Samplers
+from parquet_loader.store.atomic_publish import Together
+from parquet_loader.store.components import Parts
+from parquet_loader.store.epochs import StoreFollower
+from parquet_loader.store.eviction_queue import forget_leaving
+from parquet_loader.store.files.file_lists import (
+    KEPT_LISTS,
+    FileList,
+    HeldState,
+    is_list_name,
+    read_holds,
+    read_list,
+    write_hold,
+)
+from parquet_loader.store.files.paths import Places, remove_half_replaced
+from parquet_loader.store.files.stored_file import StoredFile
+from parquet_loader.store.open import open_settings
+from parquet_loader.store.sampling_processes import Samplers
+from parquet_loader.store.sampling_weights import Weight
 from parquet_loader.store.settings import Eviction, Settings, StoreOptions, check_seconds, eviction_word
+from parquet_loader.store.space import Evicted, take_back
 from parquet_loader.store.status import StoreStatus, status_of
-from parquet_loader.store.stored import StoredFile
-from parquet_loader.store.together import Together
-from parquet_loader.store.weights import Weight
 from parquet_loader.store.writer import StoreWriter
+from parquet_loader.store.writer_state import Output, WhenFull, WriterOptions
 from parquet_loader.write.storage_errors import storage_errors
 
 

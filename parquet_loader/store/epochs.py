@@ -13,16 +13,16 @@ from parquet_loader.common.typing import IntArray
 from parquet_loader.errors import SourceError
 from parquet_loader.loader.live_source import SourceChange
 from parquet_loader.source.snapshot import Snapshot
-from parquet_loader.store.files import Examined, Files
-from parquet_loader.store.holds import Lease
-from parquet_loader.store.leaving import read_leaving
+from parquet_loader.store.eviction_queue import read_leaving
+from parquet_loader.store.files.file_catalog import Examined, Files
+from parquet_loader.store.files.file_lists import FileList, keep_list, read_list
+from parquet_loader.store.files.file_names import FileName
+from parquet_loader.store.files.paths import Places
+from parquet_loader.store.files.stored_file import StoredFile
+from parquet_loader.store.leases import Lease
 from parquet_loader.store.ledger import Ledger
-from parquet_loader.store.lists import FileList, keep_list, read_list
-from parquet_loader.store.names import FileName
-from parquet_loader.store.places import Places
-from parquet_loader.store.room import take_back, with_counts
-from parquet_loader.store.stored import StoredFile
-from parquet_loader.store.weights import Arrival, Weight, copies_of
+from parquet_loader.store.sampling_weights import Arrival, Weight, copies_of
+from parquet_loader.store.space import take_back, with_counts
 
 
 @dataclass(frozen=True, slots=True)
