@@ -31,7 +31,6 @@ from parquet_loader.petastorm import (
     NoDataAvailableError,
     TransformSpec,
     copy_dataset,
-    copying,
     make_batch_reader,
     make_reader,
     print_dataset,
@@ -43,7 +42,6 @@ from parquet_loader.petastorm.codecs import (
     NdarrayCodec,
     ScalarCodec,
 )
-from parquet_loader.petastorm.decoding import decode_column
 from parquet_loader.petastorm.errors import DecodeFieldError, PetastormMetadataError
 from parquet_loader.petastorm.etl.dataset_metadata import (
     get_schema_from_dataset_url,
@@ -69,6 +67,8 @@ from parquet_loader.petastorm.pytorch import (
     InMemBatchedDataLoader,
     decimal_friendly_collate,
 )
+from parquet_loader.petastorm.reading import copy_dataset as copying
+from parquet_loader.petastorm.reading.decoding import decode_column
 from parquet_loader.petastorm.selectors import IntersectIndexSelector, SingleIndexSelector, UnionIndexSelector
 from parquet_loader.petastorm.test_util.reader_mock import ReaderMock, schema_data_generator_example
 from parquet_loader.petastorm.transform import edit_field

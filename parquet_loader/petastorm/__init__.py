@@ -11,9 +11,9 @@ docs/petastorm.md lists what differs.
 
 from __future__ import annotations
 
-from parquet_loader.petastorm.copying import copy_dataset, print_dataset
 from parquet_loader.petastorm.errors import NoDataAvailableError
 from parquet_loader.petastorm.reader import make_batch_reader, make_reader
+from parquet_loader.petastorm.reading.copy_dataset import copy_dataset, print_dataset
 from parquet_loader.petastorm.transform import TransformSpec
 
 __all__ = [

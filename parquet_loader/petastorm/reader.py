@@ -13,14 +13,14 @@ from typing import Any, Self
 
 from parquet_loader.common.permutation import Stream, permutation
 from parquet_loader.petastorm.cache import CacheBase, LocalDiskCache, NullCache
-from parquet_loader.petastorm.dataset import RowGroups, source_of
 from parquet_loader.petastorm.errors import NoDataAvailableError, PetastormMetadataError
 from parquet_loader.petastorm.ngram import NGram
 from parquet_loader.petastorm.predicates import PredicateBase
+from parquet_loader.petastorm.reading.dataset import RowGroups, source_of
+from parquet_loader.petastorm.reading.row_group_tasks import BatchWork, Piece, RowWork, Work
 from parquet_loader.petastorm.selectors import RowGroupSelectorBase
 from parquet_loader.petastorm.transform import TransformSpec, transform_schema
 from parquet_loader.petastorm.unischema import Unischema
-from parquet_loader.petastorm.work import BatchWork, Piece, RowWork, Work
 
 LOCAL_DISK_CACHE = "local-disk"
 NULL_CACHE = "null"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parquet_loader.petastorm.decoding import decode_stored_row as decode_row
 from parquet_loader.petastorm.errors import DecodeFieldError
+from parquet_loader.petastorm.reading.decoding import decode_stored_row as decode_row
 
 __all__ = ["DecodeFieldError", "decode_row"]

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from parquet_loader.common.storage.filesystem import resolve
 from parquet_loader.errors import ParquetLoaderError
-from parquet_loader.petastorm.dataset import RowGroups, source_of
 from parquet_loader.petastorm.errors import PetastormMetadataError, PetastormMetadataGenerationError
 from parquet_loader.petastorm.etl.pickled import dump_unischema
+from parquet_loader.petastorm.reading.dataset import RowGroups, source_of
 from parquet_loader.petastorm.unischema import Unischema
 from parquet_loader.source import Selection
 from parquet_loader.source.snapshot import open_snapshot

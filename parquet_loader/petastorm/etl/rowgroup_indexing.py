@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from typing import Any
 
-from parquet_loader.petastorm.dataset import RowGroups, source_of
-from parquet_loader.petastorm.decoding import decode_columns
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.dataset_metadata import add_to_metadata
 from parquet_loader.petastorm.etl.pickled import dump_indexes
 from parquet_loader.petastorm.etl.rowgroup_indexers import RowGroupIndexerBase
+from parquet_loader.petastorm.reading.dataset import RowGroups, source_of
+from parquet_loader.petastorm.reading.decoding import decode_columns
 from parquet_loader.source.unischema import INDEX_KEY, UNISCHEMA_KEY, metadata_of, roots_of
 
 
