@@ -3,7 +3,7 @@
     python benchmarks/decoders.py FOLDER [--rounds 5] [--threads 2] [--out benchmarks/results/decoders.json]
 
 FOLDER holds Parquet files. In turns, in one process: each row group into an Arrow table by pyarrow, `threads` at a
-time; each by the kernels of `parquet_loader.decode.native`, likewise, where they were compiled and know all columns; each by
+time; each by the kernels of the package, likewise, where they were compiled and know all columns; each by
 Polars (`scan_parquet(...).slice(...)`, to Arrow), `threads` at a time with a pool of as many threads of its own; whole
 files by Polars, one after another. Medians of wall and of processor seconds; the page cache is warm
 after a first round that does not count. Needs polars.

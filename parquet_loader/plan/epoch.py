@@ -1,8 +1,8 @@
 """The order of an epoch as a pure function: no I/O, no threads, no clock, no global random state.
 
 `plan_epoch` turns the rows of every row group into windows, each a list of slices of row groups. Where windows begin is
-a formula (`ShardWindows.window_begin`), so that a plan holds two numbers a row group, whatever the number of windows, and any
-window can be asked for by its number.
+a formula (`ShardWindows.window_begin`), so a plan holds two numbers a row group, whatever the number of windows, and
+any window can be asked for by its number.
 
 `permutation` is the only source of randomness, with a method that is written down and versioned
 (`PERMUTATION_METHOD`), because numpy promises the raw stream of a bit generator but not what its `Generator` methods

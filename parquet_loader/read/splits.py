@@ -24,7 +24,7 @@ def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool =
 
     The hash is the finaliser of SplitMix64 (Steele, Lea and Flood 2014) of the value as 64 bits and the seed, method
     ``splitmix-1``, by Arrow's own functions: no Python runs for it, and it works wherever pyarrow takes a filter. Text
-    and bytes become 64 bits before, by method ``splitmix-bytes-1`` (`parquet_loader.common.splitmix`); such a filter is one for
+    and bytes become 64 bits before, by method ``splitmix-bytes-1`` (`common.splitmix`); such a filter is one for
     this library's `filters=` alone.
 
     Args:
