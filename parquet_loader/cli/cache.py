@@ -7,8 +7,8 @@ import datetime as dt
 import click
 
 from parquet_loader.cli.console import show_json, show_lines
-from parquet_loader.common.units import format_bytes
-from parquet_loader.read.cache.inspect import Contents, clear, contents_of
+from parquet_loader.common import format_bytes
+from parquet_loader.read import Contents, clear, contents_of
 
 
 @click.group(epilog="Example: parquet-loader cache info /local/cache")

@@ -12,19 +12,12 @@ import pyarrow as pa
 from parquet_loader.cli.console import show_json, show_lines, show_table
 from parquet_loader.cli.type_names import type_text
 from parquet_loader.cli.version import kernels_line
-from parquet_loader.common.native.bindings import PROBLEM
-from parquet_loader.common.units import format_bytes
-from parquet_loader.dataset.schema_resolution import found_schema, is_carrying
+from parquet_loader.common import PROBLEM, format_bytes
+from parquet_loader.dataset import found_schema, is_carrying
 from parquet_loader.errors import ParquetLoaderError, SchemaError
 from parquet_loader.loader.advice import FEWEST_TINY, TINY_ROW_GROUP_BYTES
-from parquet_loader.schema import Schema
-from parquet_loader.schema.base import describe
-from parquet_loader.schema.fields import policy_of
-from parquet_loader.schema.infer import infer_fields, plain_type
-from parquet_loader.source import Selection
-from parquet_loader.source.metadata import Metadata
-from parquet_loader.source.snapshot import Snapshot, open_snapshot
-from parquet_loader.source.unischema.resolve import with_unischema
+from parquet_loader.schema import Schema, describe, infer_fields, plain_type, policy_of
+from parquet_loader.source import Metadata, Selection, Snapshot, open_snapshot, with_unischema
 
 # Row groups that share a window; fewer mix neighbours only.
 _FEWEST_ROW_GROUPS, _LARGE_BYTES = 4, 64 * 2**20

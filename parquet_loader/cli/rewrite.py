@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from parquet_loader.cli.console import show_json, show_lines, show_table
-from parquet_loader.common.options import ReadOptions
-from parquet_loader.common.units import format_bytes
+from parquet_loader.common import ReadOptions, format_bytes
 from parquet_loader.schema import Schema
 from parquet_loader.write.rewrite import RewriteReport, rewrite_dataset
 

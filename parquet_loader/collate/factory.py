@@ -7,7 +7,7 @@ from typing import Any
 
 from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Output
-from parquet_loader.common.options import OutputOptions
+from parquet_loader.common import OutputOptions
 from parquet_loader.errors import ConfigurationError
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from parquet_loader.collate.output import Batch
-from parquet_loader.engine.batch_processor import ProcessedBatch
+from parquet_loader.engine import ProcessedBatch
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.schema.ragged import Ragged
-from parquet_loader.window.arena import Allocator, Arenas
-from parquet_loader.window.assembly import Window
+from parquet_loader.schema import Ragged
+from parquet_loader.window import Allocator, Arenas, Window
 
 
 class ArrayOutput:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeAlias
 
-from parquet_loader.engine.batch_processor import ProcessedBatch
-from parquet_loader.window.arena import Allocator
-from parquet_loader.window.assembly import Window
+from parquet_loader.engine import ProcessedBatch
+from parquet_loader.window import Allocator, Window
 
 Batch: TypeAlias = "dict[str, Any]"
 """One training batch: tensor or array ``[rows, ...]`` or `Ragged` by name; a list of them for images of any size."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from parquet_loader.engine.batch_processor import ProcessedBatch
-from parquet_loader.schema.ragged import Ragged
-from parquet_loader.window.arena import Allocation, Allocator
+from parquet_loader.engine import ProcessedBatch
+from parquet_loader.schema import Ragged
+from parquet_loader.window import Allocation, Allocator
 
 
 def moved(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:

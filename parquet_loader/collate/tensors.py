@@ -9,10 +9,9 @@ import torch
 
 from parquet_loader.collate.output import Batch
 from parquet_loader.collate.pinned_memory import _tensor, moved
-from parquet_loader.engine.batch_processor import ProcessedBatch
-from parquet_loader.schema.ragged import Ragged
-from parquet_loader.window.arena import Allocator
-from parquet_loader.window.assembly import Window
+from parquet_loader.engine import ProcessedBatch
+from parquet_loader.schema import Ragged
+from parquet_loader.window import Allocator, Window
 
 # Batches of fewer rows are cut several at once by torch, which takes half the time a tensor. Larger ones are cut by
 # numpy, which holds Python's lock throughout: torch lets go of it at every call, and waits for the workers to have it

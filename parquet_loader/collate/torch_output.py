@@ -11,12 +11,10 @@ from parquet_loader.collate.cuda import check_device, copied_ahead
 from parquet_loader.collate.output import Batch
 from parquet_loader.collate.pinned_memory import PinnedMemory, moved
 from parquet_loader.collate.tensors import batch_tensors, window_batches
-from parquet_loader.common.distributed import is_worker
-from parquet_loader.engine.batch_processor import ProcessedBatch
-from parquet_loader.schema.ragged import Ragged
-from parquet_loader.schema.ragged_registration import register_where_imported
-from parquet_loader.window.arena import Allocator, Arenas
-from parquet_loader.window.assembly import Window
+from parquet_loader.common import is_worker
+from parquet_loader.engine import ProcessedBatch
+from parquet_loader.schema import Ragged, register_where_imported
+from parquet_loader.window import Allocator, Arenas, Window
 
 register_where_imported(Ragged)
 

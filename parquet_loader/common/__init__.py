@@ -1,1 +1,160 @@
 """The ground under every other package: file systems, locks, ranks, validation. Knows nothing of Parquet."""
+
+from __future__ import annotations
+
+# Before anything else imports pyarrow; which, first imported by a thread other than the main one, can hang at exit.
+import parquet_loader.common.arrow_memory
+
+# isort: split
+
+from parquet_loader.common.arrow_memory import use_returning_pool
+from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors, raise_limit
+from parquet_loader.common.distributed import Ranks, Shard, current_ranks, is_worker
+from parquet_loader.common.failures import is_out_of_memory, is_shortage, out_of_memory, system_error
+from parquet_loader.common.hints import (
+    LOADER_KEYWORDS,
+    WRITER_KEYWORDS,
+    NotIndexed,
+    check_frame,
+    check_keywords,
+    check_source,
+    explains_keywords,
+    named,
+)
+from parquet_loader.common.native.bindings import (
+    ENDED,
+    IS_BUILT,
+    KERNELS,
+    NO_MEMORY,
+    PROBLEM,
+    SYSTEM,
+    kernels_remedy,
+    warn_if_missing,
+)
+from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
+from parquet_loader.common.permutation import PERMUTATION_METHOD, Stream, bit_generator, permutation
+from parquet_loader.common.processors import available_processors
+from parquet_loader.common.progress import progress_bar
+from parquet_loader.common.signals import uninterrupted
+from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, Words, hashed_bytes, mixed, mixed_words
+from parquet_loader.common.storage.endpoints import UnreachableError, endpoint_of, endpoint_of_url, probe, remedy
+from parquet_loader.common.storage.file_locks import (
+    LockedFile,
+    check_locks_exclude,
+    exclusive,
+    holds_exclusive,
+    is_locked,
+)
+from parquet_loader.common.storage.filesystem import (
+    PathLike,
+    identity_of,
+    is_local,
+    list_below,
+    local_path,
+    look_up,
+    resolve,
+    url_prefix,
+)
+from parquet_loader.common.storage.redaction import shown, without_secrets
+from parquet_loader.common.storage.trust import NO_LINK, check_private, is_plain_name, is_within, make_private, no_link
+from parquet_loader.common.typing import BoolArray, Digests, IntArray
+from parquet_loader.common.units import format_bytes, parse_bytes
+from parquet_loader.common.validation import (
+    check_bool,
+    check_choice,
+    check_columns,
+    check_int,
+    check_kind,
+    check_split,
+    check_transform,
+    check_window,
+)
+
+__all__ = [
+    "ENDED",
+    "GOLDEN",
+    "IS_BUILT",
+    "KERNELS",
+    "LAST_SHIFT",
+    "LOADER_KEYWORDS",
+    "MASK",
+    "NO_LINK",
+    "NO_MEMORY",
+    "PERMUTATION_METHOD",
+    "PROBLEM",
+    "STEPS",
+    "SYSTEM",
+    "WRITER_KEYWORDS",
+    "BoolArray",
+    "Digests",
+    "IntArray",
+    "LockedFile",
+    "NotIndexed",
+    "OutputOptions",
+    "PathLike",
+    "Ranks",
+    "ReadOptions",
+    "RemoteOptions",
+    "Shard",
+    "ShardOptions",
+    "Stream",
+    "UnreachableError",
+    "Words",
+    "available_processors",
+    "bit_generator",
+    "check_bool",
+    "check_choice",
+    "check_columns",
+    "check_frame",
+    "check_int",
+    "check_keywords",
+    "check_kind",
+    "check_locks_exclude",
+    "check_private",
+    "check_source",
+    "check_split",
+    "check_transform",
+    "check_window",
+    "current_ranks",
+    "endpoint_of",
+    "endpoint_of_url",
+    "exclusive",
+    "explains_keywords",
+    "format_bytes",
+    "hashed_bytes",
+    "holds_exclusive",
+    "identity_of",
+    "is_local",
+    "is_locked",
+    "is_out_of_descriptors",
+    "is_out_of_memory",
+    "is_plain_name",
+    "is_shortage",
+    "is_within",
+    "is_worker",
+    "kernels_remedy",
+    "list_below",
+    "local_path",
+    "look_up",
+    "make_private",
+    "mixed",
+    "mixed_words",
+    "named",
+    "no_link",
+    "out_of_descriptors",
+    "out_of_memory",
+    "parse_bytes",
+    "permutation",
+    "probe",
+    "progress_bar",
+    "raise_limit",
+    "remedy",
+    "resolve",
+    "shown",
+    "system_error",
+    "uninterrupted",
+    "url_prefix",
+    "use_returning_pool",
+    "warn_if_missing",
+    "without_secrets",
+]

@@ -9,18 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common.options import ReadOptions
+from parquet_loader.common import ReadOptions
 from parquet_loader.dataset.memory_budget import SAMPLE_ROWS
 from parquet_loader.dataset.schema_resolution import decoders_of, is_carrying
-from parquet_loader.decode.columns import number_type
-from parquet_loader.decode.decoder import read_name
+from parquet_loader.decode import number_type, read_name
 from parquet_loader.errors import DataError, SourceError, is_skippable
-from parquet_loader.read.column_chunks import STREAMED_BYTES
-from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.schema import Field, RaggedList, Scalar, Schema, Tensor
-from parquet_loader.schema.infer import heads
-from parquet_loader.source.metadata import Metadata
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.read import STREAMED_BYTES, Reader
+from parquet_loader.schema import Field, RaggedList, Scalar, Schema, Tensor, heads
+from parquet_loader.source import Metadata, Snapshot
 
 # Looked at of each list, at most, and of that this part in one row group: a quarter.
 CONSTANT_LISTS_BYTES = 64 * 2**20

@@ -20,13 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common.typing import IntArray
-from parquet_loader.common.units import format_bytes
-from parquet_loader.decode.columns import Column
+from parquet_loader.common import IntArray, format_bytes
+from parquet_loader.decode import Column
 from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_skippable
-from parquet_loader.read.column_chunks import BUFFER_BYTES
-from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.read import BUFFER_BYTES, Reader
+from parquet_loader.source import Snapshot
 
 SHARE_WINDOWS = 0.40
 SHARE_READS = 0.16

@@ -9,24 +9,16 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common.distributed import Ranks
-from parquet_loader.common.options import ReadOptions
-from parquet_loader.common.processors import available_processors
-from parquet_loader.common.typing import IntArray
+from parquet_loader.common import IntArray, Ranks, ReadOptions, available_processors
 from parquet_loader.dataset.fixed_size_lists import with_constant_lists
 from parquet_loader.dataset.memory_budget import SHARE_FOOTERS, MemoryBudget, divide, measure_rows
 from parquet_loader.dataset.row_counts import Counted, PriorCounts, count_rows
 from parquet_loader.dataset.schema_resolution import decoders_of, found_schema, select, select_inferred
 from parquet_loader.errors import SchemaError
-from parquet_loader.plan.epoch import Plan, plan_epoch
-from parquet_loader.plan.sharding import Division
-from parquet_loader.read.cache import LocalCache
-from parquet_loader.read.null_counts import NullAdvice
-from parquet_loader.read.row_filter import RowFilter
-from parquet_loader.read.row_group_reader import Reader
+from parquet_loader.plan import Division, Plan, plan_epoch
+from parquet_loader.read import LocalCache, NullAdvice, Reader, RowFilter
 from parquet_loader.schema import Scalar, Schema
-from parquet_loader.source.snapshot import Snapshot
-from parquet_loader.source.unischema.resolve import with_unischema
+from parquet_loader.source import Snapshot, with_unischema
 
 
 @dataclass(frozen=True, slots=True)

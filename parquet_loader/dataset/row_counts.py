@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parquet_loader.common.distributed import Ranks
-from parquet_loader.common.typing import IntArray
+from parquet_loader.common import IntArray, Ranks
 from parquet_loader.dataset.memory_budget import RowSizes
 from parquet_loader.errors import DataError, SourceError, is_skippable
-from parquet_loader.read.row_filter import RowFilter
-from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.read import Reader, RowFilter
+from parquet_loader.source import Snapshot
 
 # What lies in memory of row groups that are fetched to be counted, where more threads do so than decode.
 _FETCHED_BYTES = 64 * 2**20

@@ -7,12 +7,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common.typing import IntArray
-from parquet_loader.decode.decoder import ColumnProblems, Decoder, type_at
+from parquet_loader.common import IntArray
+from parquet_loader.decode import ColumnProblems, Decoder, type_at
 from parquet_loader.errors import SchemaError, nearest
-from parquet_loader.schema import METADATA_KEY, Field, Group, Schema
-from parquet_loader.schema.infer import heads, infer_columns, infer_fields, is_index_column, nodes
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.schema import (
+    METADATA_KEY,
+    Field,
+    Group,
+    Schema,
+    heads,
+    infer_columns,
+    infer_fields,
+    is_index_column,
+    nodes,
+)
+from parquet_loader.source import Snapshot
 
 # Named in one error, at most.
 _COLUMNS_SHOWN = 20

@@ -1,1 +1,59 @@
 """Columns as a file stores them to canonical columns: one type a field, no nulls."""
+
+from __future__ import annotations
+
+from parquet_loader.decode.array_formats import BlobProblem, image_array, npy_array, npz_array, pillow_image
+from parquet_loader.decode.columns import Column, number_type
+from parquet_loader.decode.converters import ValueProblem, coded_words, convert, first_beyond_nanoseconds, plain
+from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, Place, parts_of, read_name, type_at
+from parquet_loader.decode.encoded_columns import RowProblem, cut_at_once, read_array, unpack
+from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
+from parquet_loader.decode.native.column_reader import Known, NativeChunks, NotDecodedError, is_known_type, known_chunks
+from parquet_loader.decode.native.permute import take_columns, take_ragged, take_rows
+from parquet_loader.decode.page_headers import FeedCheck, check_pages, chunk_bounds, page_header
+from parquet_loader.decode.plain_pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
+
+__all__ = [
+    "IS_POSSIBLE",
+    "BlobProblem",
+    "Column",
+    "ColumnProblems",
+    "Decoder",
+    "FeedCheck",
+    "Known",
+    "NativeChunks",
+    "NotDecodedError",
+    "NullError",
+    "Place",
+    "RawColumn",
+    "RawFile",
+    "RawPages",
+    "RowProblem",
+    "ValueProblem",
+    "check_pages",
+    "chunk_bounds",
+    "coded_words",
+    "convert",
+    "cut_at_once",
+    "decode_jpeg",
+    "first_beyond_nanoseconds",
+    "image_array",
+    "is_known_type",
+    "jpeg_shape",
+    "known_chunks",
+    "npy_array",
+    "npz_array",
+    "number_type",
+    "page_header",
+    "parts_of",
+    "pillow_image",
+    "plain",
+    "raw_pages",
+    "read_array",
+    "read_name",
+    "take_columns",
+    "take_ragged",
+    "take_rows",
+    "type_at",
+    "unpack",
+]

@@ -27,11 +27,14 @@ from parquet_loader.schema import (
     Scalar,
     Tensor,
     Text,
+    decimals_to_float64,
+    is_bytes,
+    is_list_like,
+    is_text,
+    plain_type,
     policy_of,
     unpacked_field,
 )
-from parquet_loader.schema.arrow_types import decimals_to_float64
-from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
 
 POLICIES = (
     "say what a null means with a Schema: fill=<value> puts a value in its place, null='mask' delivers a mask beside "

@@ -24,8 +24,18 @@ from parquet_loader.decode.converters import (
 from parquet_loader.decode.group_matrix import matrix
 from parquet_loader.decode.plain_pages import byte_width, is_raw_type
 from parquet_loader.errors import DataError, SchemaError, nearest
-from parquet_loader.schema import METADATA_KEY, Category, Field, Group, Scalar, Schema, Tensor, policy_of
-from parquet_loader.schema.infer import is_list_like, plain_type
+from parquet_loader.schema import (
+    METADATA_KEY,
+    Category,
+    Field,
+    Group,
+    Scalar,
+    Schema,
+    Tensor,
+    is_list_like,
+    plain_type,
+    policy_of,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common.native.bindings import IS_BUILT
+from parquet_loader.common import IS_BUILT
 from parquet_loader.decode.native import join_columns
 
 # Rows are written by blocks of so many bytes, which stay in the cache: a whole column of a large matrix takes each of

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common.typing import IntArray
+from parquet_loader.common import IntArray
 from parquet_loader.decode import native
 from parquet_loader.decode.native import FalseClaim
-from parquet_loader.source.metadata import Metadata
+from parquet_loader.source import Metadata
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 

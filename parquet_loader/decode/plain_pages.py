@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common.typing import IntArray
+from parquet_loader.common import IntArray
 from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, page_header
-from parquet_loader.source.metadata import Chunk, Leaf
+from parquet_loader.source import Chunk, Leaf
 
 # What the system can do: read to several places at once.
 IS_POSSIBLE = hasattr(os, "preadv")

@@ -1,1 +1,20 @@
 """Runs the jobs that make windows ahead of the consumer, on threads or in a child process."""
+
+from __future__ import annotations
+
+from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
+from parquet_loader.engine.budget import EngineFigures
+from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
+from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
+
+__all__ = [
+    "BatchProcessor",
+    "Engine",
+    "EngineFigures",
+    "EngineOptions",
+    "IsolatedEngine",
+    "ProcessedBatch",
+    "ReadingProcess",
+    "Transform",
+    "open_engine",
+]

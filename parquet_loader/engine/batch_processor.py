@@ -9,15 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common.permutation import Stream, bit_generator
-from parquet_loader.decode.array_formats import pillow_image
-from parquet_loader.decode.columns import Column
+from parquet_loader.common import Stream, bit_generator
+from parquet_loader.decode import Column, pillow_image
 from parquet_loader.engine.image_decoding import ImageMemory, Images, decoded_arrays, decoded_images
 from parquet_loader.errors import ConfigurationError, TransformError
-from parquet_loader.schema import Encoded, Image
-from parquet_loader.schema.ragged import Ragged
-from parquet_loader.window.arena import Allocator
-from parquet_loader.window.assembly import Array, Window, copied, nbytes_of
+from parquet_loader.schema import Encoded, Image, Ragged
+from parquet_loader.window import Allocator, Array, Window, copied, nbytes_of
 
 Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 BatchArrays: TypeAlias = "dict[str, Array | Images]"

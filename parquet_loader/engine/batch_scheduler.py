@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parquet_loader.dataset.memory_budget import BATCHES_AT_ONCE, MemoryBudget
+from parquet_loader.dataset import BATCHES_AT_ONCE, MemoryBudget
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
 from parquet_loader.engine.budget import Budget
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job
-from parquet_loader.window.arena import Allocator
+from parquet_loader.window import Allocator
 
 
 class BatchMaking:

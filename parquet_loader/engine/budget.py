@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from parquet_loader.engine.worker_pool import STAGES
-from parquet_loader.read.cache import CacheStats
-from parquet_loader.source.remote.request_scheduler import RemoteFigures
+from parquet_loader.read import CacheStats
+from parquet_loader.source import RemoteFigures
 
 
 @dataclass(slots=True)

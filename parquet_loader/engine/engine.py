@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from parquet_loader.common.typing import IntArray
-from parquet_loader.dataset.memory_budget import SHARE_READS, SHARE_WINDOWS, MemoryBudget
-from parquet_loader.dataset.open import Dataset
+from parquet_loader.common import IntArray
+from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset, MemoryBudget
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.engine.batch_scheduler import BatchMaking
 from parquet_loader.engine.budget import Budget, EngineFigures
@@ -29,10 +28,9 @@ from parquet_loader.engine.read_scheduler import Reads
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job, Workers
 from parquet_loader.errors import LoaderStateError
-from parquet_loader.plan.epoch import Plan
-from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.window.arena import Allocator, Arenas
-from parquet_loader.window.assembly import Assembly, BufferSizes, ColumnGroups, Remainder, Window
+from parquet_loader.plan import Plan
+from parquet_loader.read import Reader
+from parquet_loader.window import Allocator, Arenas, Assembly, BufferSizes, ColumnGroups, Remainder, Window
 
 # Windows being made or ready, beyond the one the consumer is in. Rows that are placed as they are decoded need their
 # window's memory from the first read on, so that a second window ahead would cost much and gain little.

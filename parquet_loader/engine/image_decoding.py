@@ -9,12 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.decode.array_formats import BlobProblem, pillow_image
-from parquet_loader.decode.encoded_columns import read_array
-from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
+from parquet_loader.decode import BlobProblem, decode_jpeg, jpeg_shape, pillow_image, read_array
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Encoded, Image
-from parquet_loader.window.arena import Allocator
+from parquet_loader.window import Allocator
 
 Images: TypeAlias = "list[npt.NDArray[np.uint8]]"
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from parquet_loader.engine.budget import Budget
 from parquet_loader.engine.worker_pool import Job
-from parquet_loader.window.arena import Allocation, Allocator, Block, Memory
+from parquet_loader.window import Allocation, Allocator, Block, Memory
 
 # Made ready by one job: a row group that arrives meanwhile waits no longer than this takes.
 _STEP_BYTES = 4 * 2**20

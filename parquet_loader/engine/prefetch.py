@@ -16,18 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 
-from parquet_loader.dataset.memory_budget import MemoryBudget
+from parquet_loader.dataset import MemoryBudget
 from parquet_loader.engine.budget import Budget
 from parquet_loader.engine.worker_pool import Workers
 from parquet_loader.errors import ParquetLoaderError
-from parquet_loader.plan.epoch import Plan, RowGroupSlice
-from parquet_loader.read.cache import AT_ONCE_BYTES
-from parquet_loader.read.column_chunks import Copy
-from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.source.remote.fetcher import Fetcher
-from parquet_loader.source.remote.request_scheduler import RemoteFigures
-from parquet_loader.source.remote.sparse_buffer import SparseFile
-from parquet_loader.source.remote.streaming_file import FromStore
+from parquet_loader.plan import Plan, RowGroupSlice
+from parquet_loader.read import AT_ONCE_BYTES, Copy, Reader
+from parquet_loader.source import Fetcher, FromStore, RemoteFigures, SparseFile
 
 Run = tuple[int, int]
 

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from parquet_loader.common.signals import uninterrupted
-from parquet_loader.common.typing import IntArray
-from parquet_loader.dataset.memory_budget import MemoryBudget
-from parquet_loader.decode.native import NotDecodedError
+from parquet_loader.common import IntArray, uninterrupted
+from parquet_loader.dataset import MemoryBudget
+from parquet_loader.decode import NotDecodedError
 from parquet_loader.engine.budget import Budget
 from parquet_loader.engine.prefetch import Prefetcher
 from parquet_loader.engine.window_task import ReadSlice, WindowTask
 from parquet_loader.engine.worker_pool import Job, Workers
 from parquet_loader.errors import is_skippable
-from parquet_loader.plan.epoch import Plan, RowGroupSlice
-from parquet_loader.read.column_chunks import Copy
-from parquet_loader.read.cursor import Cursor
-from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.source.remote.request_scheduler import RemoteFigures
+from parquet_loader.plan import Plan, RowGroupSlice
+from parquet_loader.read import Copy, Cursor, Reader
+from parquet_loader.source import RemoteFigures
 
 
 class Reads:

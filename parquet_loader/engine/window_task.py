@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from parquet_loader.common.failures import is_out_of_memory, out_of_memory
-from parquet_loader.plan.epoch import RowGroupSlice
-from parquet_loader.read.cursor import Cursor
-from parquet_loader.window.assembly import Assembly, Window
+from parquet_loader.common import is_out_of_memory, out_of_memory
+from parquet_loader.plan import RowGroupSlice
+from parquet_loader.read import Cursor
+from parquet_loader.window import Assembly, Window
 
 
 @dataclass(slots=True, eq=False)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Lock, RLock, Thread, current_thread, get_native_id
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from parquet_loader.common.failures import is_out_of_memory, out_of_memory
-from parquet_loader.common.signals import uninterrupted
+from parquet_loader.common import is_out_of_memory, out_of_memory, uninterrupted
 
 Stage: TypeAlias = Literal["read", "permute", "gather", "process"]
 STAGES: tuple[Stage, ...] = ("read", "permute", "gather", "process")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from parquet_loader.common.native.bindings import kernels_remedy
-from parquet_loader.common.units import format_bytes
+from parquet_loader.common import format_bytes, kernels_remedy
 from parquet_loader.loader.mixing import WELL_MIXED_SHARE
 from parquet_loader.loader.stats import LEAST_WAIT_SHARE, Finding, LoaderStats
 

@@ -13,30 +13,33 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from parquet_loader.collate.factory import epoch_sampler, open_output
-from parquet_loader.collate.output import Batch
-from parquet_loader.common.arrow_memory import use_returning_pool
-from parquet_loader.common.distributed import Ranks, Shard
-from parquet_loader.common.hints import LOADER_KEYWORDS, NotIndexed, check_source, explains_keywords
-from parquet_loader.common.native.bindings import warn_if_missing
-from parquet_loader.common.options import OutputOptions, ReadOptions, ShardOptions
-from parquet_loader.common.progress import progress_bar
-from parquet_loader.common.units import format_bytes, parse_bytes
-from parquet_loader.common.validation import (
+from parquet_loader.collate import Batch, epoch_sampler, open_output
+from parquet_loader.common import (
+    LOADER_KEYWORDS,
+    NotIndexed,
+    OutputOptions,
+    Ranks,
+    ReadOptions,
+    Shard,
+    ShardOptions,
     check_bool,
     check_choice,
     check_columns,
     check_int,
     check_kind,
+    check_source,
     check_split,
     check_transform,
     check_window,
+    explains_keywords,
+    format_bytes,
+    parse_bytes,
+    progress_bar,
+    use_returning_pool,
+    warn_if_missing,
 )
-from parquet_loader.dataset.open import Dataset, default_num_threads, open_dataset
-from parquet_loader.dataset.row_counts import PriorCounts
-from parquet_loader.engine.batch_processor import BatchProcessor, Transform
-from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
-from parquet_loader.engine.engine import EngineOptions, open_engine
+from parquet_loader.dataset import Dataset, PriorCounts, default_num_threads, open_dataset
+from parquet_loader.engine import BatchProcessor, EngineOptions, IsolatedEngine, ReadingProcess, Transform, open_engine
 from parquet_loader.errors import (
     ConfigurationError,
     LoaderStateError,
@@ -53,15 +56,11 @@ from parquet_loader.loader.rank_agreement import Opened, check_agreement, open_s
 from parquet_loader.loader.sharing import choose_sharding, looking_together, to_agree_with
 from parquet_loader.loader.state import OF_FILES, make_state, order_identity, read_state
 from parquet_loader.loader.stats import LoaderStats
-from parquet_loader.plan.epoch import Plan
-from parquet_loader.plan.sharding import Division, split_over_workers
-from parquet_loader.read.cache import LocalCache
-from parquet_loader.read.row_filter import Filters, as_expression
+from parquet_loader.plan import Division, Plan, split_over_workers
+from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
-from parquet_loader.source import Source
-from parquet_loader.source.listing import selection_of
-from parquet_loader.source.snapshot import Snapshot
-from parquet_loader.window.arena import Arenas
+from parquet_loader.source import Snapshot, Source, selection_of
+from parquet_loader.window import Arenas
 
 
 @dataclass(frozen=True, slots=True)

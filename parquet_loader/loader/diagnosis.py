@@ -11,22 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common.native.bindings import PROBLEM
-from parquet_loader.common.options import ReadOptions
-from parquet_loader.common.processors import available_processors
-from parquet_loader.common.storage.filesystem import is_local
-from parquet_loader.dataset.memory_budget import LARGEST_DEFAULT_WINDOW_BYTES
-from parquet_loader.dataset.open import Dataset
-from parquet_loader.decode.native import known_chunks
-from parquet_loader.decode.native.column_reader import is_known_type
-from parquet_loader.decode.page_headers import page_header
+from parquet_loader.common import PROBLEM, ReadOptions, available_processors, is_local
+from parquet_loader.dataset import LARGEST_DEFAULT_WINDOW_BYTES, Dataset
+from parquet_loader.decode import is_known_type, known_chunks, page_header
 from parquet_loader.loader.advice import findings_of
 from parquet_loader.loader.mixing import MOST_COLUMNS, Mixing, Sorting, overlap_share
 from parquet_loader.loader.stats import CodecFigures, LoaderStats, ShuffleFigures, SlowColumns, StorageFigures
-from parquet_loader.plan.epoch import Plan
-from parquet_loader.source.byte_ranges import selected
-from parquet_loader.source.metadata import MetadataError
-from parquet_loader.source.statistics import bounds_of
+from parquet_loader.plan import Plan
+from parquet_loader.source import MetadataError, bounds_of, selected
 
 # What stands for all of a data set: so many row groups, and windows.
 SAMPLED_ROW_GROUPS = 8

@@ -9,18 +9,16 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from parquet_loader.collate.output import Batch, Output
-from parquet_loader.common.storage.filesystem import is_local
-from parquet_loader.engine.batch_processor import ProcessedBatch
-from parquet_loader.engine.budget import EngineFigures
+from parquet_loader.collate import Batch, Output
+from parquet_loader.common import is_local
+from parquet_loader.engine import EngineFigures, ProcessedBatch
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.loader.live_source import Deliveries
 from parquet_loader.loader.mixing import MixingMeter, Sorting
 from parquet_loader.loader.stats import LoaderStats, SkippedRowGroup, StorageFigures
-from parquet_loader.plan.epoch import Plan
-from parquet_loader.source.snapshot import Snapshot
-from parquet_loader.window.arena import Allocator
-from parquet_loader.window.assembly import Window
+from parquet_loader.plan import Plan
+from parquet_loader.source import Snapshot
+from parquet_loader.window import Allocator, Window
 
 
 class PassEngine(Protocol):

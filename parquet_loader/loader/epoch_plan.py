@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parquet_loader.dataset.open import Dataset
-from parquet_loader.plan.epoch import Plan
+from parquet_loader.dataset import Dataset
+from parquet_loader.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

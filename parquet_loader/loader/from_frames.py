@@ -8,17 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from parquet_loader.common.hints import LOADER_KEYWORDS, check_frame, check_keywords
+from parquet_loader.common import LOADER_KEYWORDS, check_frame, check_keywords
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.frames import Kept, keep
 from parquet_loader.loader.frames.fingerprint import dask_key, digest, pandas_key, spark_key
-from parquet_loader.schema import Schema
-from parquet_loader.schema.encode import iter_tables
-from parquet_loader.write import WriteOptions
+from parquet_loader.schema import Schema, iter_tables
+from parquet_loader.write import Job, WriteOptions, write_partition
 from parquet_loader.write.dask import write_dask
-from parquet_loader.write.jobs.job import Job
-from parquet_loader.write.jobs.task import write_partition
 from parquet_loader.write.spark import write_spark
 
 

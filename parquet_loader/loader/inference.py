@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parquet_loader.common.options import ReadOptions
-from parquet_loader.common.validation import check_columns
-from parquet_loader.dataset.open import resolved_schema
+from parquet_loader.common import ReadOptions, check_columns
+from parquet_loader.dataset import resolved_schema
 from parquet_loader.errors import ConfigurationError, SchemaError
-from parquet_loader.read.null_counts import count_nulls
-from parquet_loader.schema import Group, Schema
-from parquet_loader.schema.encode import PIECE_BYTES, encode_columns, infer_schema
-from parquet_loader.schema.encode.sources import pieces
-from parquet_loader.schema.nulls import Nulls, with_nulls
-from parquet_loader.source import Source
-from parquet_loader.source.snapshot import open_snapshot
+from parquet_loader.read import count_nulls
+from parquet_loader.schema import PIECE_BYTES, Group, Nulls, Schema, encode_columns, infer_schema, pieces, with_nulls
+from parquet_loader.source import Source, open_snapshot
 from parquet_loader.write.rewrite.stored_columns import lenient, null_levels
 
 

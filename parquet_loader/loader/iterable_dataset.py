@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from parquet_loader.collate.output import Batch
-from parquet_loader.common.validation import check_int
+from parquet_loader.collate import Batch
+from parquet_loader.common import check_int
 from parquet_loader.errors import ConfigurationError, ResumeError
 from parquet_loader.loader.batched import BatchedDataLoader
 

@@ -7,10 +7,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from parquet_loader.common.typing import IntArray
-from parquet_loader.plan.deliveries import batches_until_done, counted_here
-from parquet_loader.plan.epoch import Plan
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.common import IntArray
+from parquet_loader.plan import Plan, batches_until_done, counted_here
+from parquet_loader.source import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from parquet_loader.common.distributed import Ranks, Shard
-from parquet_loader.common.typing import IntArray
-from parquet_loader.dataset.memory_budget import RowSizes
-from parquet_loader.dataset.open import Dataset
-from parquet_loader.dataset.row_counts import Counted, PriorCounts
+from parquet_loader.common import IntArray, Ranks, Shard
+from parquet_loader.dataset import Counted, Dataset, PriorCounts, RowSizes
 from parquet_loader.errors import ResumeError, SourceError
 from parquet_loader.loader.live_source import EpochFiles, Follower, LiveSource, SourceChange
 from parquet_loader.loader.rank_agreement import check_agreement
-from parquet_loader.plan.deliveries import batches_until_done
-from parquet_loader.plan.epoch import Plan
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.plan import Plan, batches_until_done
+from parquet_loader.source import Snapshot
 
 T = TypeVar("T")
 OpenDataset = Callable[[Snapshot, Ranks | None, PriorCounts | None], Dataset]

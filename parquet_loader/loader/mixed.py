@@ -7,11 +7,8 @@ from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
-from parquet_loader.collate.factory import epoch_sampler
-from parquet_loader.collate.output import Batch
-from parquet_loader.common.hints import NotIndexed
-from parquet_loader.common.typing import IntArray
-from parquet_loader.common.validation import check_int
+from parquet_loader.collate import Batch, epoch_sampler
+from parquet_loader.common import IntArray, NotIndexed, check_int
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
 

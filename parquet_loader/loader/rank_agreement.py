@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parquet_loader.common.distributed import Ranks
-from parquet_loader.common.options import RemoteOptions
-from parquet_loader.common.storage.filesystem import resolve
-from parquet_loader.dataset.open import Dataset
+from parquet_loader.common import Ranks, RemoteOptions, resolve
+from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.loader.state import Identity, digest
-from parquet_loader.source import Selection, Source
-from parquet_loader.source.manifest import dump_snapshot, load_snapshot
-from parquet_loader.source.snapshot import Snapshot, open_snapshot
-from parquet_loader.source.snapshot_cache import open_remembered
+from parquet_loader.source import (
+    Selection,
+    Snapshot,
+    Source,
+    dump_snapshot,
+    load_snapshot,
+    open_remembered,
+    open_snapshot,
+)
 
 
 @dataclass(frozen=True, slots=True)

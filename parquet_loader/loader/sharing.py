@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from parquet_loader.common.distributed import Ranks, Shard, current_ranks, is_worker
-from parquet_loader.common.options import ShardOptions
+from parquet_loader.common import Ranks, Shard, ShardOptions, current_ranks, is_worker
 from parquet_loader.errors import ConfigurationError, UnsupportedError
-from parquet_loader.plan.sharding import Sharding
+from parquet_loader.plan import Sharding
 
 
 def choose_sharding(shard: Shard | None, options: ShardOptions | None, batch_size: int, *, skips: bool) -> Sharding:

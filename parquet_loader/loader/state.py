@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from parquet_loader.common.permutation import PERMUTATION_METHOD
-from parquet_loader.common.typing import IntArray
-from parquet_loader.dataset.open import Dataset
+from parquet_loader.common import PERMUTATION_METHOD, IntArray
+from parquet_loader.dataset import Dataset
 from parquet_loader.errors import ResumeError
-from parquet_loader.plan.epoch import WINDOW_METHOD
-from parquet_loader.plan.sharding import Sharding
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.plan import WINDOW_METHOD, Sharding
+from parquet_loader.source import Snapshot
 
 STATE_VERSION = 1
 ORDER_METHOD = f"{PERMUTATION_METHOD} {WINDOW_METHOD}"

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from parquet_loader.common.units import format_bytes
+from parquet_loader.common import format_bytes
 from parquet_loader.loader.live_source import SourceChange
 from parquet_loader.loader.mixing import Mixing, Sorting
-from parquet_loader.read.cache import CacheStats
-from parquet_loader.source.remote.request_scheduler import RemoteFigures
+from parquet_loader.read import CacheStats
+from parquet_loader.source import RemoteFigures
 
 # Below this share of waiting the training step sets the pace.
 LEAST_WAIT_SHARE = 0.1

@@ -14,8 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from parquet_loader.common.storage.filesystem import local_path
-from parquet_loader.common.storage.trust import check_private, make_private
+from parquet_loader.common import check_private, local_path, make_private
 from parquet_loader.errors import ConfigurationError
 
 _KEPT = re.compile(r"[0-9a-f]{64}\.arrow")

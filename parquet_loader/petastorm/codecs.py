@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.decode.array_formats import image_array, npy_array, npz_array
-from parquet_loader.schema.encode.blobs import encode_array
-from parquet_loader.source.unischema import SparkType
+from parquet_loader.decode import image_array, npy_array, npz_array
+from parquet_loader.schema import encode_array
+from parquet_loader.source import SparkType
 
 if TYPE_CHECKING:
     from parquet_loader.petastorm.unischema import UnischemaField

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data.dataloader import default_collate
 
-from parquet_loader.common.permutation import Stream, permutation
+from parquet_loader.common import Stream, permutation
 
 _WIDENED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.bool_): np.uint8}
 

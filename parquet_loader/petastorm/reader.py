@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-from parquet_loader.common.permutation import Stream, permutation
+from parquet_loader.common import Stream, permutation
 from parquet_loader.petastorm.cache import CacheBase, LocalDiskCache, NullCache
 from parquet_loader.petastorm.errors import NoDataAvailableError, PetastormMetadataError
 from parquet_loader.petastorm.ngram import NGram

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
+from parquet_loader.schema import is_bytes, is_list_like, is_text, plain_type
 
 
 class UnischemaField(NamedTuple):

@@ -1,1 +1,20 @@
 """The order of an epoch as pure functions: windows, their slices, and the division over ranks."""
+
+from __future__ import annotations
+
+from parquet_loader.plan.deliveries import batches_until_done, counted_here
+from parquet_loader.plan.epoch import WINDOW_METHOD, Plan, RowGroupSlice, plan_epoch
+from parquet_loader.plan.sharding import Division, Sharding, everything, split_over_workers
+
+__all__ = [
+    "WINDOW_METHOD",
+    "Division",
+    "Plan",
+    "RowGroupSlice",
+    "Sharding",
+    "batches_until_done",
+    "counted_here",
+    "everything",
+    "plan_epoch",
+    "split_over_workers",
+]

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from parquet_loader.common.typing import BoolArray, IntArray
+from parquet_loader.common import BoolArray, IntArray
 from parquet_loader.plan.epoch import Plan
 
 

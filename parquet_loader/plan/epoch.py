@@ -17,8 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from parquet_loader.common.permutation import Stream, permutation
-from parquet_loader.common.typing import IntArray
+from parquet_loader.common import IntArray, Stream, permutation
 from parquet_loader.plan.sharding import Division, PartRows, everything
 
 WINDOW_METHOD = "lanes-1"

@@ -6,8 +6,7 @@ import warnings
 from dataclasses import dataclass
 from itertools import pairwise
 
-from parquet_loader.common.distributed import Shard
-from parquet_loader.common.options import ShardOptions
+from parquet_loader.common import Shard, ShardOptions
 from parquet_loader.errors import ConfigurationError
 
 

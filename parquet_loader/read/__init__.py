@@ -1,1 +1,35 @@
 """Reads one row group: chunk readers, row filters, the local cache."""
+
+from __future__ import annotations
+
+from parquet_loader.read.cache.inspect import Contents, clear, contents_of
+from parquet_loader.read.cache.options import LocalCache
+from parquet_loader.read.cache.row_group_cache import AT_ONCE_BYTES
+from parquet_loader.read.cache.stats import CacheStats
+from parquet_loader.read.column_chunks import BUFFER_BYTES, STREAMED_BYTES, Copy
+from parquet_loader.read.cursor import Cursor
+from parquet_loader.read.lazy_rows import READ_ERRORS, DeferredColumns
+from parquet_loader.read.null_counts import NullAdvice, count_nulls
+from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
+from parquet_loader.read.row_group_reader import Reader
+
+__all__ = [
+    "AT_ONCE_BYTES",
+    "BUFFER_BYTES",
+    "READ_ERRORS",
+    "STREAMED_BYTES",
+    "CacheStats",
+    "Contents",
+    "Copy",
+    "Cursor",
+    "DeferredColumns",
+    "Filters",
+    "LocalCache",
+    "NullAdvice",
+    "Reader",
+    "RowFilter",
+    "as_expression",
+    "clear",
+    "contents_of",
+    "count_nulls",
+]

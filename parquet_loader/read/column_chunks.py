@@ -11,26 +11,40 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.common.native.bindings import IS_BUILT
-from parquet_loader.common.options import ReadOptions, RemoteOptions
-from parquet_loader.common.storage.filesystem import is_local
-from parquet_loader.common.storage.trust import check_private
-from parquet_loader.common.typing import IntArray
-from parquet_loader.decode.decoder import Decoder
-from parquet_loader.decode.native import Known, NativeChunks, known_chunks
-from parquet_loader.decode.page_headers import FeedCheck, check_pages, chunk_bounds
-from parquet_loader.decode.plain_pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
+from parquet_loader.common import IS_BUILT, IntArray, ReadOptions, RemoteOptions, check_private, is_local
+from parquet_loader.decode import (
+    IS_POSSIBLE,
+    Decoder,
+    FeedCheck,
+    Known,
+    NativeChunks,
+    RawColumn,
+    RawFile,
+    RawPages,
+    check_pages,
+    chunk_bounds,
+    known_chunks,
+    raw_pages,
+)
 from parquet_loader.errors import DataError, SourceError
 from parquet_loader.read.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
 from parquet_loader.read.page_locations import BoundedMemo, bytes_kept
-from parquet_loader.source import changed_since
-from parquet_loader.source.byte_ranges import ByteRange, chunk_ranges, row_group_ranges, selected
-from parquet_loader.source.metadata import Metadata, MetadataError
-from parquet_loader.source.remote.fetcher import Fetcher
-from parquet_loader.source.remote.remote_filesystem import RemoteStore
-from parquet_loader.source.remote.sparse_buffer import SparseFile, held_bytes
-from parquet_loader.source.remote.streaming_file import FromStore, StreamedFile
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.source import (
+    ByteRange,
+    Fetcher,
+    FromStore,
+    Metadata,
+    MetadataError,
+    RemoteStore,
+    Snapshot,
+    SparseFile,
+    StreamedFile,
+    changed_since,
+    chunk_ranges,
+    held_bytes,
+    row_group_ranges,
+    selected,
+)
 
 # Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
 # pages; measured no slower than whole chunks from the page cache.

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common.typing import IntArray
-from parquet_loader.decode.native import NativeChunks, NotDecodedError
-from parquet_loader.decode.plain_pages import RawColumn
+from parquet_loader.common import IntArray
+from parquet_loader.decode import NativeChunks, NotDecodedError, RawColumn
 
 # What reading a damaged file, or one that is not there, raises.
 READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError, MemoryError)

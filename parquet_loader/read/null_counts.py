@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parquet_loader.decode.decoder import parts_of, read_name, type_at
-from parquet_loader.schema import Field, Schema
-from parquet_loader.schema.infer import heads
-from parquet_loader.schema.nulls import refuses_nulls, source_of, with_nulls
-from parquet_loader.source.metadata import Metadata
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.decode import parts_of, read_name, type_at
+from parquet_loader.schema import Field, Schema, heads, refuses_nulls, source_of, with_nulls
+from parquet_loader.source import Metadata, Snapshot
 
 # What is looked at, at most: a second's work. Of larger sources the first files are.
 _MOST_CHUNKS = 200_000

@@ -13,13 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.decode.converters import ValueProblem, coded_words
+from parquet_loader.decode import ValueProblem, coded_words
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.read.splits import check_number_keys, check_text_keys
 from parquet_loader.read.virtual_columns import Positions, hashed_column, is_constant, virtual_columns, with_hashes
 from parquet_loader.schema import METADATA_KEY, Category, Field, Group, Schema
-from parquet_loader.source.snapshot import Snapshot
-from parquet_loader.source.statistics import guarantees
+from parquet_loader.source import Snapshot, guarantees
 
 # How Arrow writes what statistics may decide about in spite of NaN. Where names or values look like more, they do not.
 _TEXT = r'"(?:[^"\\]|\\.)*"'

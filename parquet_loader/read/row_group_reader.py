@@ -9,14 +9,16 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common.failures import is_shortage, system_error
-from parquet_loader.common.native.bindings import IS_BUILT
-from parquet_loader.common.options import ReadOptions
-from parquet_loader.common.typing import BoolArray
-from parquet_loader.decode.columns import Column
-from parquet_loader.decode.converters import first_beyond_nanoseconds
-from parquet_loader.decode.decoder import Decoder, NullError, Place
-from parquet_loader.decode.native import NativeChunks, NotDecodedError
+from parquet_loader.common import IS_BUILT, BoolArray, ReadOptions, is_shortage, system_error
+from parquet_loader.decode import (
+    Column,
+    Decoder,
+    NativeChunks,
+    NotDecodedError,
+    NullError,
+    Place,
+    first_beyond_nanoseconds,
+)
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.read.cache import LocalCache
 from parquet_loader.read.column_chunks import ColumnChunkSource, Copy
@@ -24,9 +26,8 @@ from parquet_loader.read.lazy_rows import READ_ERRORS, DeferredColumns, LazyRows
 from parquet_loader.read.null_counts import NullAdvice
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.read.virtual_columns import Positions, is_constant
-from parquet_loader.schema.infer import heads
-from parquet_loader.source.arrow_schema import has_int96
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.schema import heads
+from parquet_loader.source import Snapshot, has_int96
 
 # Rows that are read straight to their places come so many bytes at a time, without a step in Python between: beside a
 # training loop that spins in Python, each step may have to wait 5 ms for its turn.

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, mixed
-from parquet_loader.common.validation import check_int
+from parquet_loader.common import GOLDEN, LAST_SHIFT, MASK, STEPS, check_int, mixed
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.read.virtual_columns import position_name, text_name
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common.splitmix import GOLDEN, Words, hashed_bytes, mixed, mixed_words
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.common import GOLDEN, Words, hashed_bytes, mixed, mixed_words
+from parquet_loader.source import Snapshot
 
 _POSITION = re.compile(r"parquet_loader\.positions-1:(?:(row_group|file)|rows/(\d+)):(\d+)")
 _TEXT = re.compile(r"parquet_loader\.splitmix-bytes-1:(\d+):(.*)", re.DOTALL)

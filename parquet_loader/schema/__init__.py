@@ -18,14 +18,22 @@ from parquet_loader.schema.arrow_types import (
     stored_type,
     type_name,
 )
+from parquet_loader.schema.base import NullPolicy, describe
+from parquet_loader.schema.encode.blobs import encode_array
+from parquet_loader.schema.encode.sources import pieces
+from parquet_loader.schema.encode.tables import (
+    PIECE_BYTES,
+    complete_schema,
+    encode_columns,
+    infer_schema,
+    iter_tables,
+    to_table,
+)
+from parquet_loader.schema.encoded import Category, Encoded, Image
 from parquet_loader.schema.fields import (
     Bytes,
-    Category,
-    Encoded,
     Field,
     Group,
-    Image,
-    NullPolicy,
     RaggedList,
     Scalar,
     Tensor,
@@ -33,11 +41,27 @@ from parquet_loader.schema.fields import (
     policy_of,
     unpacked_field,
 )
-from parquet_loader.schema.infer import infer_fields
+from parquet_loader.schema.infer import (
+    NOT_UNDERSTOOD_KEY,
+    heads,
+    infer_columns,
+    infer_fields,
+    is_bytes,
+    is_index_column,
+    is_list_like,
+    is_text,
+    nodes,
+    plain_type,
+)
+from parquet_loader.schema.nulls import Nulls, refuses_nulls, source_of, with_nulls
+from parquet_loader.schema.ragged import Ragged
+from parquet_loader.schema.ragged_registration import register_where_imported
 from parquet_loader.schema.schema import METADATA_KEY, Schema
 
 __all__ = [
     "METADATA_KEY",
+    "NOT_UNDERSTOOD_KEY",
+    "PIECE_BYTES",
     "Bytes",
     "Category",
     "Encoded",
@@ -45,18 +69,40 @@ __all__ = [
     "Group",
     "Image",
     "NullPolicy",
+    "Nulls",
+    "Ragged",
     "RaggedList",
     "Scalar",
     "Schema",
     "Tensor",
     "Text",
     "arrow_type_of",
+    "complete_schema",
     "decimals_to_float64",
     "delivered_dtype",
+    "describe",
+    "encode_array",
+    "encode_columns",
+    "heads",
+    "infer_columns",
     "infer_fields",
+    "infer_schema",
+    "is_bytes",
+    "is_index_column",
+    "is_list_like",
     "is_scalar_type",
+    "is_text",
+    "iter_tables",
+    "nodes",
+    "pieces",
+    "plain_type",
     "policy_of",
+    "refuses_nulls",
+    "register_where_imported",
+    "source_of",
     "stored_type",
+    "to_table",
     "type_name",
     "unpacked_field",
+    "with_nulls",
 ]

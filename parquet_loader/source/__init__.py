@@ -1,20 +1,89 @@
 """From paths, URLs, directories and globs to the list of files that a source names."""
 
+from __future__ import annotations
+
+from parquet_loader.source.arrow_schema import has_int96
+from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher, chunk_ranges, merge, row_group_ranges, selected
 from parquet_loader.source.file_types import PARQUET_SUFFIXES
 from parquet_loader.source.files import ListedFile, Lister, ListingContext, SourceFile, changed_since, seen
-from parquet_loader.source.listing import Selection, Source, list_files
+from parquet_loader.source.footers import FooterCache, read_footer
+from parquet_loader.source.listing import Selection, Source, list_files, selection_of
 from parquet_loader.source.local import LocalLister
+from parquet_loader.source.manifest import dump_snapshot, load_snapshot
+from parquet_loader.source.metadata import Chunk, Leaf, Metadata, MetadataError
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.remote_filesystem import RemoteStore
+from parquet_loader.source.remote.request_scheduler import RemoteFigures
+from parquet_loader.source.remote.sparse_buffer import SparseFile, held_bytes
+from parquet_loader.source.remote.streaming_file import FromStore, StreamedFile
+from parquet_loader.source.snapshot import Snapshot, open_snapshot
+from parquet_loader.source.snapshot_cache import open_remembered
+from parquet_loader.source.statistics import bounds_of, guarantees
+from parquet_loader.source.table_formats import table_to_write_to
+from parquet_loader.source.unischema.metadata_files import (
+    INDEX_KEY,
+    ROW_GROUPS_KEY,
+    UNISCHEMA_KEY,
+    declared_unischema,
+    metadata_of,
+    roots_of,
+)
+from parquet_loader.source.unischema.records import Codec, SparkType, UnischemaRecord, read_indexes
+from parquet_loader.source.unischema.resolve import with_partition_types, with_unischema
+from parquet_loader.source.unischema.to_schema import schema_of
 
 __all__ = [
+    "INDEX_KEY",
     "PARQUET_SUFFIXES",
+    "ROW_GROUPS_KEY",
+    "UNISCHEMA_KEY",
+    "ByteRange",
+    "Chunk",
+    "Codec",
+    "Fetcher",
+    "FooterCache",
+    "FromStore",
+    "Leaf",
     "ListedFile",
     "Lister",
     "ListingContext",
     "LocalLister",
+    "Metadata",
+    "MetadataError",
+    "RangeFetcher",
+    "RemoteFigures",
+    "RemoteStore",
     "Selection",
+    "Snapshot",
     "Source",
     "SourceFile",
+    "SparkType",
+    "SparseFile",
+    "StreamedFile",
+    "UnischemaRecord",
+    "bounds_of",
     "changed_since",
+    "chunk_ranges",
+    "declared_unischema",
+    "dump_snapshot",
+    "guarantees",
+    "has_int96",
+    "held_bytes",
     "list_files",
+    "load_snapshot",
+    "merge",
+    "metadata_of",
+    "open_remembered",
+    "open_snapshot",
+    "read_footer",
+    "read_indexes",
+    "roots_of",
+    "row_group_ranges",
+    "schema_of",
     "seen",
+    "selected",
+    "selection_of",
+    "table_to_write_to",
+    "with_partition_types",
+    "with_unischema",
 ]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.schema.infer import NOT_UNDERSTOOD_KEY, nodes
+from parquet_loader.schema import NOT_UNDERSTOOD_KEY, nodes
 
 INT96_KEY = b"parquet_loader.int96"
 _ANNOTATIONS = {"Interval": "INTERVAL", "Undefined": "an annotation that this version of pyarrow does not know"}

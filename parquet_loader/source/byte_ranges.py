@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from parquet_loader.source import SourceFile
+from parquet_loader.source.files import SourceFile
 from parquet_loader.source.metadata import Metadata, MetadataError
 
 # Arrow reads so far behind a column chunk: old versions of parquet-cpp left the header of its dictionary page out of

@@ -10,8 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common.storage.filesystem import is_local
-from parquet_loader.common.storage.redaction import shown
+from parquet_loader.common import is_local, shown
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -16,13 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common.failures import system_error
-from parquet_loader.common.storage.redaction import without_secrets
-from parquet_loader.common.storage.trust import no_link
-from parquet_loader.common.typing import Digests, IntArray
+from parquet_loader.common import Digests, IntArray, no_link, system_error, without_secrets
 from parquet_loader.errors import ParquetLoaderError, SourceError
-from parquet_loader.source import SourceFile, changed_since
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher
+from parquet_loader.source.files import SourceFile, changed_since
 from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, Metadata, MetadataError
 from parquet_loader.source.native_footers import footer_numbers
 from parquet_loader.source.remote.fetcher import Fetcher

@@ -12,11 +12,19 @@ from typing import Any, TypeAlias
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
-from parquet_loader.common.options import ReadOptions
-from parquet_loader.common.storage.endpoints import UnreachableError, remedy
-from parquet_loader.common.storage.filesystem import PathLike, is_local, resolve, url_prefix
-from parquet_loader.common.storage.redaction import shown, without_secrets
+from parquet_loader.common import (
+    PathLike,
+    ReadOptions,
+    UnreachableError,
+    is_local,
+    is_out_of_descriptors,
+    out_of_descriptors,
+    remedy,
+    resolve,
+    shown,
+    url_prefix,
+    without_secrets,
+)
 from parquet_loader.errors import ConfigurationError, RemoteError, SourceError
 from parquet_loader.source.file_types import (
     common_folder,

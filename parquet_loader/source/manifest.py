@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common.options import RemoteOptions
-from parquet_loader.source import ListingContext, SourceFile
+from parquet_loader.common import RemoteOptions
+from parquet_loader.source.files import ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache
 from parquet_loader.source.remote.remote_filesystem import store_of
 from parquet_loader.source.snapshot import Snapshot

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.common.typing import IntArray
+from parquet_loader.common import IntArray
 from parquet_loader.source.arrow_schema import arrow_schema_of
 from parquet_loader.source.thrift import BINARY, I32, I64, LIST, STRUCT, CompactReader, ThriftError
 

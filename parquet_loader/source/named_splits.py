@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from parquet_loader.common.storage.redaction import shown
+from parquet_loader.common import shown
 from parquet_loader.errors import SourceError, nearest
 from parquet_loader.source.file_types import common_folder
 from parquet_loader.source.files import SourceFile

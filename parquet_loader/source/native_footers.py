@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parquet_loader.common.native.bindings import ENDED, IS_BUILT, KERNELS
+from parquet_loader.common import ENDED, IS_BUILT, KERNELS
 from parquet_loader.source.metadata import CHUNK_NUMBERS, FILE_NUMBERS, GROUP_NUMBERS, Numbers, read_numbers
 from parquet_loader.source.thrift import ThriftError, TruncatedThriftError
 

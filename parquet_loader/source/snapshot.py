@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common.options import RemoteOptions
-from parquet_loader.common.typing import Digests, IntArray
-from parquet_loader.source import Lister, ListingContext, LocalLister, Selection, Source, SourceFile, list_files
+from parquet_loader.common import Digests, IntArray, RemoteOptions
+from parquet_loader.source.files import Lister, ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache, same_content
+from parquet_loader.source.listing import Selection, Source, list_files
+from parquet_loader.source.local import LocalLister
 from parquet_loader.source.metadata import Metadata
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.listers import lister_for

@@ -26,13 +26,21 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 import pyarrow.fs as pafs
 
-from parquet_loader.common.options import RemoteOptions
-from parquet_loader.common.storage.filesystem import identity_of, is_local, local_path, resolve
-from parquet_loader.common.storage.redaction import shown, without_secrets
-from parquet_loader.common.storage.trust import check_private, make_private, no_link
-from parquet_loader.common.typing import IntArray
-from parquet_loader.source import Selection, Source
+from parquet_loader.common import (
+    IntArray,
+    RemoteOptions,
+    check_private,
+    identity_of,
+    is_local,
+    local_path,
+    make_private,
+    no_link,
+    resolve,
+    shown,
+    without_secrets,
+)
 from parquet_loader.source.footers import StoredFooters
+from parquet_loader.source.listing import Selection, Source
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
 from parquet_loader.source.snapshot import Snapshot, open_snapshot
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common.storage.filesystem import is_local, look_up
-from parquet_loader.common.storage.redaction import shown
+from parquet_loader.common import is_local, look_up, shown
 
 
 @dataclass(frozen=True, slots=True)

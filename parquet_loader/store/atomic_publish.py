@@ -19,9 +19,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.common.failures import system_error
-from parquet_loader.common.signals import uninterrupted
-from parquet_loader.common.units import format_bytes
+from parquet_loader.common import format_bytes, system_error, uninterrupted
 from parquet_loader.errors import UnfinishedCommitError, WriteError
 from parquet_loader.store.commits import (
     Commit,

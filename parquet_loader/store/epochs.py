@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parquet_loader.common.typing import IntArray
+from parquet_loader.common import IntArray
 from parquet_loader.errors import SourceError
 from parquet_loader.loader.live_source import SourceChange
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.source import Snapshot
 from parquet_loader.store.eviction_queue import read_leaving
 from parquet_loader.store.files.file_catalog import Examined, Files
 from parquet_loader.store.files.file_lists import FileList, keep_list, read_list

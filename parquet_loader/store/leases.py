@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from parquet_loader.common.storage.file_locks import LockedFile, is_locked
-from parquet_loader.common.typing import IntArray
+from parquet_loader.common import IntArray, LockedFile, is_locked
 from parquet_loader.errors import WriteError
 from parquet_loader.store.files.file_names import new_identity
 from parquet_loader.store.files.paths import Places, names_in

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from parquet_loader.common.storage.file_locks import exclusive, is_locked
+from parquet_loader.common import exclusive, is_locked
 from parquet_loader.store.commits import (
     Commit,
     finish_commits,

@@ -8,10 +8,10 @@ import os
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from parquet_loader.common.storage.file_locks import check_locks_exclude, exclusive
+from parquet_loader.common import check_locks_exclude, exclusive
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, WriteError
 from parquet_loader.schema import Schema
-from parquet_loader.source.table_formats import table_to_write_to
+from parquet_loader.source import table_to_write_to
 from parquet_loader.store.files.durable_files import write_atomically
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import HIDDEN, Places

@@ -11,9 +11,7 @@ from functools import partial
 from math import isnan
 from typing import Any
 
-from parquet_loader.common.storage.filesystem import PathLike, resolve
-from parquet_loader.common.units import parse_bytes
-from parquet_loader.common.validation import check_int
+from parquet_loader.common import PathLike, check_int, parse_bytes, resolve
 from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
 from parquet_loader.schema import Schema
 from parquet_loader.store.atomic_publish import Together
@@ -39,7 +37,7 @@ from parquet_loader.store.space import Evicted, take_back
 from parquet_loader.store.status import StoreStatus, status_of
 from parquet_loader.store.writer import StoreWriter
 from parquet_loader.store.writer_state import Output, WhenFull, WriterOptions
-from parquet_loader.write.storage_errors import storage_errors
+from parquet_loader.write import storage_errors
 
 
 class SampleStore:

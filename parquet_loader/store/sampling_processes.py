@@ -14,9 +14,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
-from parquet_loader.common.storage.file_locks import holds_exclusive
-from parquet_loader.common.units import format_bytes
-from parquet_loader.common.validation import check_int
+from parquet_loader.common import check_int, format_bytes, holds_exclusive
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ParquetLoaderError, WriteError
 from parquet_loader.store.writer import StoreWriter
 

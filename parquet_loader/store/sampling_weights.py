@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from parquet_loader.common.typing import IntArray
-from parquet_loader.common.validation import check_int
+from parquet_loader.common import IntArray, check_int
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.store.files.file_catalog import Examined
 from parquet_loader.store.files.stored_file import StoredFile

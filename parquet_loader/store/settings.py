@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
-from parquet_loader.common.units import parse_bytes
+from parquet_loader.common import parse_bytes
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError
 from parquet_loader.schema import Schema
 from parquet_loader.store.files.file_names import new_identity
 from parquet_loader.store.files.stored_file import FOOTER_KEY, StoredFile
-from parquet_loader.write.options import WriteOptions
+from parquet_loader.write import WriteOptions
 
 FORMAT = 1
 EvictionWord = Literal["oldest", "random", "seen", "priority", "never"]

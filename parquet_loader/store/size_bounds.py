@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from parquet_loader.write.column_layout import Layout
+from parquet_loader.write import Layout
 
 _LEAF_BYTES = 1024  # headers of a column chunk's pages
 _DICTIONARY_BYTES = 2**20 + 2**16  # where Parquet's writers give a dictionary up

@@ -16,7 +16,7 @@ from math import isnan
 from threading import RLock
 from typing import TypeAlias
 
-from parquet_loader.common.storage.file_locks import LockedFile, is_locked
+from parquet_loader.common import LockedFile, is_locked
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.store.delivery_counts import add_seen, compact_seen, read_seen
 from parquet_loader.store.eviction_queue import let_leave, read_leaving

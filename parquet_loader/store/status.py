@@ -6,8 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from parquet_loader.common.storage.file_locks import is_locked
-from parquet_loader.common.units import format_bytes
+from parquet_loader.common import format_bytes, is_locked
 from parquet_loader.store.files.file_lists import read_holds
 from parquet_loader.store.files.paths import Places, names_in
 from parquet_loader.store.leases import Holds, read_lease

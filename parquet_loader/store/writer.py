@@ -12,7 +12,7 @@ from threading import Thread, current_thread
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from parquet_loader.common.storage.file_locks import holds_exclusive
+from parquet_loader.common import holds_exclusive
 from parquet_loader.errors import DataError, SchemaError, StoreFullError, WriteError
 from parquet_loader.store.writer_state import Output, WrittenRows
 

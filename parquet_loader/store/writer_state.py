@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from parquet_loader.common.units import format_bytes
+from parquet_loader.common import format_bytes
 from parquet_loader.errors import StoreFullError, UnfinishedCommitError, WriteError
-from parquet_loader.schema.encode import iter_tables
+from parquet_loader.schema import iter_tables
 from parquet_loader.store.files.durable_files import sync_directory
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import Places
@@ -23,9 +23,7 @@ from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.settings import Settings
 from parquet_loader.store.size_bounds import footer_bound, group_bound
 from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Room
-from parquet_loader.write.column_layout import Layout, choose_layout
-from parquet_loader.write.row_group_buffer import RowGroupBuffer
-from parquet_loader.write.storage_errors import reason, storage_errors
+from parquet_loader.write import Layout, RowGroupBuffer, choose_layout, reason, storage_errors
 
 WhenFull = Literal["wait", "drop", "fail"]
 

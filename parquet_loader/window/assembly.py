@@ -11,12 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common.native.bindings import IS_BUILT
-from parquet_loader.common.typing import IntArray
-from parquet_loader.decode.columns import Column
+from parquet_loader.common import IS_BUILT, IntArray
+from parquet_loader.decode import Column
 from parquet_loader.errors import DataError
-from parquet_loader.read.lazy_rows import DeferredColumns
-from parquet_loader.schema.ragged import Ragged
+from parquet_loader.read import DeferredColumns
+from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.window.fixed_width import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows, padded
 from parquet_loader.window.scalars import NarrowColumns

@@ -14,11 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common.native.bindings import IS_BUILT
-from parquet_loader.common.typing import IntArray
-from parquet_loader.decode.columns import Column
-from parquet_loader.decode.native import take_rows
-from parquet_loader.read.lazy_rows import DeferredColumns
+from parquet_loader.common import IS_BUILT, IntArray
+from parquet_loader.decode import Column, take_rows
+from parquet_loader.read import DeferredColumns
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
 
 Rows = npt.NDArray[np.uint8]

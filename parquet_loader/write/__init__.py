@@ -23,7 +23,25 @@ dask, spark   `write_dask`, `write_spark`
 
 from __future__ import annotations
 
+from parquet_loader.write.column_layout import Layout, choose_layout
+from parquet_loader.write.jobs.job import Job, remove_dead_jobs
+from parquet_loader.write.jobs.task import write_partition
 from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.row_group_buffer import RowGroupBuffer
+from parquet_loader.write.storage_errors import reason, storage_errors
 from parquet_loader.write.writer import DatasetWriter, WriteSummary, write_dataset
 
-__all__ = ["DatasetWriter", "WriteOptions", "WriteSummary", "write_dataset"]
+__all__ = [
+    "DatasetWriter",
+    "Job",
+    "Layout",
+    "RowGroupBuffer",
+    "WriteOptions",
+    "WriteSummary",
+    "choose_layout",
+    "reason",
+    "remove_dead_jobs",
+    "storage_errors",
+    "write_dataset",
+    "write_partition",
+]

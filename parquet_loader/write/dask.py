@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from parquet_loader.common.storage.filesystem import PathLike
+from parquet_loader.common import PathLike
 from parquet_loader.errors import ConfigurationError, WriteError
-from parquet_loader.schema import Schema
-from parquet_loader.schema.encode import complete_schema
-from parquet_loader.schema.encode.sources import pieces
+from parquet_loader.schema import Schema, complete_schema, pieces
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_runner import Bar, PartitionTask, Step, check_columns, flatten, run_job
 from parquet_loader.write.jobs.store_job import Store, schema_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parquet_loader.common.units import parse_bytes
+from parquet_loader.common import parse_bytes
 from parquet_loader.errors import ConfigurationError
 
 # Sizes of row groups, where none is asked for: for few columns, for each of many, and for very many.

@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from parquet_loader.schema import Schema
-from parquet_loader.schema.encode import iter_tables
+from parquet_loader.schema import Schema, iter_tables
 from parquet_loader.write.column_layout import ColumnLayout, Layout, choose_layout
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.row_group_buffer import RowGroupBuffer

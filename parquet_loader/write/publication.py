@@ -9,7 +9,7 @@ import uuid
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common.storage.filesystem import is_local, look_up
+from parquet_loader.common import is_local, look_up
 from parquet_loader.errors import UnfinishedCommitError
 from parquet_loader.write.staging import (
     StagedFile,

@@ -13,10 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from parquet_loader.common.storage.filesystem import PathLike
+from parquet_loader.common import PathLike
 from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SchemaError
-from parquet_loader.schema import Group, Image, Schema, Tensor
-from parquet_loader.schema.encode import infer_schema
+from parquet_loader.schema import Group, Image, Schema, Tensor, infer_schema
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_runner import Bar, PartitionTask, Step, check_columns, run_job
 from parquet_loader.write.jobs.job_shuffle import Chunk

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from parquet_loader.common.storage.filesystem import is_local
+from parquet_loader.common import is_local
 
 _NO_DIRECTORIES = {"s3", "gcs", "abfs"}
 _COPY_BYTES = 8 * 2**20

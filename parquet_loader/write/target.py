@@ -8,12 +8,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from parquet_loader.common.failures import system_error
-from parquet_loader.common.storage.filesystem import list_below, look_up
+from parquet_loader.common import list_below, look_up, system_error
 from parquet_loader.errors import SchemaError, WriteError, nearest
-from parquet_loader.schema import METADATA_KEY, Field, Schema
-from parquet_loader.schema.infer import is_bytes, is_list_like, is_text, plain_type
-from parquet_loader.source.table_formats import table_to_write_to
+from parquet_loader.schema import METADATA_KEY, Field, Schema, is_bytes, is_list_like, is_text, plain_type
+from parquet_loader.source import table_to_write_to
 
 RUN_LOCK = re.compile(r"\.rewrite-(?P<id>[0-9a-f]{32})\.lock")
 """Name of the file that a run of `rewrite_dataset` holds locked in the directory it writes."""

@@ -10,8 +10,7 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 
-from parquet_loader.common.hints import WRITER_KEYWORDS, explains_keywords, named
-from parquet_loader.common.storage.filesystem import PathLike, resolve
+from parquet_loader.common import WRITER_KEYWORDS, PathLike, explains_keywords, named, resolve
 from parquet_loader.errors import ConfigurationError, SchemaError, WriteError
 from parquet_loader.schema import Schema
 from parquet_loader.write.column_layout import ColumnLayout

@@ -5,7 +5,7 @@ Everything here is Arrow's or numpy's work where `IS_BUILT` is false.
 
 from __future__ import annotations
 
-from parquet_loader.common.native.bindings import IS_BUILT, PROBLEM, kernels_remedy, warn_if_missing
+from parquet_loader.common import IS_BUILT, PROBLEM, kernels_remedy, warn_if_missing
 from parquet_loader.decode.native.column_reader import (
     FalseClaim,
     Known,

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common.native.bindings import KERNELS, NO_MEMORY, SYSTEM
-from parquet_loader.source.metadata import Chunk, Leaf, Metadata, MetadataError
+from parquet_loader.common import KERNELS, NO_MEMORY, SYSTEM
+from parquet_loader.source import Chunk, Leaf, Metadata, MetadataError
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common.native.bindings import KERNELS
+from parquet_loader.common import KERNELS
 
 
 def take_columns(

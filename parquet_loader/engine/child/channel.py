@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from select import POLLIN, poll
 from typing import Any
 
-from parquet_loader.common.descriptors import out_of_descriptors
-from parquet_loader.common.signals import uninterrupted
+from parquet_loader.common import out_of_descriptors, uninterrupted
 
 _LENGTH = struct.Struct("<Q")
 

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
-from parquet_loader.common.signals import uninterrupted
-from parquet_loader.dataset.open import Dataset
+from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, uninterrupted
+from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.budget import EngineFigures
 from parquet_loader.engine.child.channel import Channel
@@ -36,8 +35,8 @@ from parquet_loader.errors import (
     ParquetLoaderError,
     ReadingProcessError,
 )
-from parquet_loader.plan.epoch import Plan
-from parquet_loader.window.assembly import Window
+from parquet_loader.plan import Plan
+from parquet_loader.window import Window
 
 _KILLED_S = 5.0
 # A pair of sockets, and what `subprocess` opens while it starts a process.

@@ -20,18 +20,16 @@ import traceback
 from dataclasses import dataclass
 from threading import Thread
 
-from parquet_loader.common.arrow_memory import use_returning_pool
-from parquet_loader.common.descriptors import raise_limit
-from parquet_loader.dataset.open import Dataset
+from parquet_loader.common import raise_limit, use_returning_pool
+from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.budget import EngineFigures
 from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.shared_memory import Giver, Parcel
 from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
 from parquet_loader.errors import ReadingProcessError
-from parquet_loader.plan.epoch import Plan
-from parquet_loader.window.arena import Arenas
-from parquet_loader.window.assembly import Window
+from parquet_loader.plan import Plan
+from parquet_loader.window import Arenas, Window
 
 _LOOK_FOR_PARENT_MS = 250
 

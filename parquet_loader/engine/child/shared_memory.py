@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import OutOfMemoryError, UnsupportedError
-from parquet_loader.window.arena import Arenas, Leases, Memory
+from parquet_loader.window import Arenas, Leases, Memory
 
 _STRAY_UNIT = 1 << 16
 # Bytes of a block that pieces share; what a block has not given out yet takes no memory.

@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from parquet_loader.schema import Schema
-from parquet_loader.schema.encode import iter_tables
+from parquet_loader.schema import Schema, iter_tables
 
 # Plans of these nodes alone, over files, mean the same in every process; any other node may hold code or data of this
 # session (an RDD, a local relation, a function), and makes the key one of this session's.

@@ -23,10 +23,9 @@ from collections.abc import Callable
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common.storage.filesystem import local_path
-from parquet_loader.common.storage.trust import NO_LINK, check_private, make_private
+from parquet_loader.common import NO_LINK, check_private, local_path, make_private
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.write.jobs.job import remove_dead_jobs
+from parquet_loader.write import remove_dead_jobs
 
 _ASIDE = re.compile(r"\.[0-9a-f]+-[0-9a-f]{32}\.tmp")
 _UNFINISHED = re.compile(r"\.(?P<key>[0-9a-f]+)\.job-")

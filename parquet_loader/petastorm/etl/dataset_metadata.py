@@ -12,15 +12,13 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from parquet_loader.common.storage.filesystem import resolve
+from parquet_loader.common import resolve
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.petastorm.errors import PetastormMetadataError, PetastormMetadataGenerationError
 from parquet_loader.petastorm.etl.pickled import dump_unischema
 from parquet_loader.petastorm.reading.dataset import RowGroups, source_of
 from parquet_loader.petastorm.unischema import Unischema
-from parquet_loader.source import Selection
-from parquet_loader.source.snapshot import open_snapshot
-from parquet_loader.source.unischema import ROW_GROUPS_KEY, UNISCHEMA_KEY, metadata_of, roots_of
+from parquet_loader.source import ROW_GROUPS_KEY, UNISCHEMA_KEY, Selection, metadata_of, open_snapshot, roots_of
 
 _HADOOP_OPTIONS = (
     "parquet.summary.metadata.level",

@@ -13,7 +13,7 @@ from parquet_loader.errors import UnsupportedError
 from parquet_loader.petastorm.codecs import CompressedImageCodec, ScalarCodec
 from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField, dtype_name
-from parquet_loader.source.unischema import SparkType
+from parquet_loader.source import SparkType
 
 _KNOWN_CODECS = ("ScalarCodec", "NdarrayCodec", "CompressedNdarrayCodec", "CompressedImageCodec")
 _AT_ONCE = 1000

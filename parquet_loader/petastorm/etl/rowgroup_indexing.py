@@ -13,7 +13,7 @@ from parquet_loader.petastorm.etl.pickled import dump_indexes
 from parquet_loader.petastorm.etl.rowgroup_indexers import RowGroupIndexerBase
 from parquet_loader.petastorm.reading.dataset import RowGroups, source_of
 from parquet_loader.petastorm.reading.decoding import decode_columns
-from parquet_loader.source.unischema import INDEX_KEY, UNISCHEMA_KEY, metadata_of, roots_of
+from parquet_loader.source import INDEX_KEY, UNISCHEMA_KEY, metadata_of, roots_of
 
 
 def build_rowgroup_index(

@@ -13,15 +13,14 @@ from typing import Any, TextIO
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common.storage.filesystem import PathLike
-from parquet_loader.decode.columns import number_type
-from parquet_loader.decode.encoded_columns import RowProblem, unpack
+from parquet_loader.common import PathLike
+from parquet_loader.decode import RowProblem, number_type, unpack
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.reading.dataset import RowGroups
 from parquet_loader.schema import Encoded, Field, Image, Schema, Tensor, unpacked_field
-from parquet_loader.source.unischema import schema_of as _schema_of
-from parquet_loader.source.unischema.metadata_files import declared_unischema
+from parquet_loader.source import declared_unischema
+from parquet_loader.source import schema_of as _schema_of
 from parquet_loader.write import DatasetWriter, WriteOptions
 
 COPY_ROWS = 4096

@@ -13,30 +13,30 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from parquet_loader.common.failures import system_error
-from parquet_loader.common.storage.filesystem import is_local
-from parquet_loader.decode.page_headers import check_pages, chunk_bounds
+from parquet_loader.common import is_local, system_error
+from parquet_loader.decode import check_pages, chunk_bounds
 from parquet_loader.errors import ConfigurationError, DataError, ParquetLoaderError
 from parquet_loader.petastorm import codecs
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, RowGroupIndexerBase, SingleFieldIndexer
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField
-from parquet_loader.read.lazy_rows import READ_ERRORS
-from parquet_loader.read.row_filter import RowFilter
-from parquet_loader.schema.infer import is_bytes
-from parquet_loader.source import Selection
-from parquet_loader.source.byte_ranges import chunk_ranges, selected
-from parquet_loader.source.snapshot import Snapshot, open_snapshot
-from parquet_loader.source.unischema import (
+from parquet_loader.read import READ_ERRORS, RowFilter
+from parquet_loader.schema import is_bytes
+from parquet_loader.source import (
     INDEX_KEY,
     Codec,
+    Selection,
+    Snapshot,
     UnischemaRecord,
+    chunk_ranges,
     declared_unischema,
     metadata_of,
+    open_snapshot,
     read_indexes,
     roots_of,
+    selected,
+    with_partition_types,
 )
-from parquet_loader.source.unischema.resolve import with_partition_types
 
 # What a stream of pages takes from a column of a file at a time.
 _STREAM_BYTES = 4 * 2**20

@@ -9,13 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.decode.converters import plain
-from parquet_loader.decode.encoded_columns import cut_at_once
+from parquet_loader.decode import cut_at_once, plain
 from parquet_loader.petastorm.codecs import NdarrayCodec, ScalarCodec, is_number_type
 from parquet_loader.petastorm.errors import DecodeFieldError
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField
-from parquet_loader.schema import Encoded
-from parquet_loader.schema.infer import is_list_like, is_text
+from parquet_loader.schema import Encoded, is_list_like, is_text
 
 
 def decode_columns(table: pa.Table, schema: Unischema, place: str) -> dict[str, list[Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common.permutation import Stream, permutation
+from parquet_loader.common import Stream, permutation
 from parquet_loader.errors import ConfigurationError, TransformError
 from parquet_loader.petastorm.cache import CacheBase
 from parquet_loader.petastorm.ngram import NGram

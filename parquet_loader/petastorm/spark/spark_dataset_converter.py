@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common.storage.filesystem import resolve
+from parquet_loader.common import resolve
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.petastorm.reader import make_batch_reader
 

@@ -15,10 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from threading import Event, RLock
 
-from parquet_loader.common.storage.file_locks import LockedFile, is_locked
-from parquet_loader.common.storage.trust import NO_LINK
-from parquet_loader.common.typing import Digests
-from parquet_loader.common.units import format_bytes
+from parquet_loader.common import NO_LINK, Digests, LockedFile, format_bytes, is_locked
 from parquet_loader.read.cache.entry_file import DamagedError, Ranges, check_range, occupied_bytes, read_index
 from parquet_loader.read.cache.eviction import Entry, enough, in_order_of_leaving
 from parquet_loader.read.cache.leases import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parquet_loader.common.typing import Digests
+from parquet_loader.common import Digests
 
 
 @dataclass(frozen=True, slots=True)

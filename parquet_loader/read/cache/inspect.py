@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from parquet_loader.common.storage.filesystem import local_path
+from parquet_loader.common import local_path
 from parquet_loader.errors import SourceError
 from parquet_loader.read.cache.leases import live_leases
 from parquet_loader.read.cache.ledger import transaction

@@ -12,8 +12,7 @@ import weakref
 
 import numpy as np
 
-from parquet_loader.common.storage.file_locks import LockedFile, is_locked
-from parquet_loader.common.typing import Digests
+from parquet_loader.common import Digests, LockedFile, is_locked
 from parquet_loader.read.cache.eviction import Lease
 from parquet_loader.read.cache.paths import Places
 

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from parquet_loader.common.storage.file_locks import exclusive
+from parquet_loader.common import exclusive
 from parquet_loader.read.cache.paths import Places
 
 _CLEAN, _CHANGING = b"=", b"!"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from parquet_loader.common.storage.filesystem import local_path
-from parquet_loader.common.units import parse_bytes
+from parquet_loader.common import local_path, parse_bytes
 from parquet_loader.errors import ConfigurationError
 
 

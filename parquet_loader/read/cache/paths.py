@@ -22,8 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parquet_loader.common.storage.trust import make_private
-from parquet_loader.common.typing import Digests, IntArray
+from parquet_loader.common import Digests, IntArray, make_private
 from parquet_loader.read.cache.eviction import Entry
 
 _NAME = re.compile(r"(?P<file>[0-9a-f]{32})-(?P<group>\d{1,10})-(?P<columns>[0-9a-f]{16})-(?P<nbytes>\d{1,18})")

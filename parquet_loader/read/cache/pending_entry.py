@@ -7,7 +7,7 @@ import errno
 import os
 from typing import Any
 
-from parquet_loader.common.storage.file_locks import LockedFile
+from parquet_loader.common import LockedFile
 from parquet_loader.read.cache.entry_file import Checksum, Index, Ranges, index_bytes, packed_index
 from parquet_loader.read.cache.ledger import transaction
 from parquet_loader.read.cache.paths import Name, Places

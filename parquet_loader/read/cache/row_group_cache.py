@@ -18,16 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common.options import RemoteOptions
-from parquet_loader.common.storage.filesystem import identity_of, is_local
-from parquet_loader.common.typing import BoolArray
+from parquet_loader.common import BoolArray, RemoteOptions, identity_of, is_local
 from parquet_loader.errors import SourceError
 from parquet_loader.read.cache.options import LocalCache
 from parquet_loader.read.cache.paths import Name, columns_id, file_id, row_group_ids
 from parquet_loader.read.cache.stats import CacheStats
-from parquet_loader.source import SourceFile
-from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher, chunk_ranges, merge
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.source import ByteRange, RangeFetcher, Snapshot, SourceFile, chunk_ranges, merge
 
 if TYPE_CHECKING:
     from parquet_loader.read.cache.directory import Directory, Wanted

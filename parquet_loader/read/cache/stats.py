@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from parquet_loader.common.units import format_bytes
+from parquet_loader.common import format_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.common.storage import hdfs
 from parquet_loader.errors import OpenFilesError
-from parquet_loader.source import SourceFile
 from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.files import SourceFile
 from parquet_loader.source.remote.client import Bytes, LastingError, PassingError, judged, view, words_of
 
 T = TypeVar("T")

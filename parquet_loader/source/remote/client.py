@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common.storage.redaction import without_secrets
-from parquet_loader.source import SourceFile
+from parquet_loader.common import without_secrets
 from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.files import SourceFile
 
 Bytes = npt.NDArray[np.uint8]
 

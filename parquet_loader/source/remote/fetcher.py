@@ -16,11 +16,10 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
-from parquet_loader.common.signals import uninterrupted
+from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, uninterrupted
 from parquet_loader.errors import LoaderStateError, RemoteError
-from parquet_loader.source import SourceFile
 from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.files import SourceFile
 from parquet_loader.source.remote.blocking_client import Threads
 from parquet_loader.source.remote.client import Bytes
 from parquet_loader.source.remote.request_scheduler import Requests

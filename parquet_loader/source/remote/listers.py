@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow.fs as pafs
 
-from parquet_loader.common.descriptors import is_out_of_descriptors
+from parquet_loader.common import endpoint_of, endpoint_of_url, is_local, is_out_of_descriptors, probe, shown
 from parquet_loader.common.storage import hdfs
-from parquet_loader.common.storage.endpoints import endpoint_of, endpoint_of_url, probe
-from parquet_loader.common.storage.filesystem import is_local
-from parquet_loader.common.storage.redaction import shown
 from parquet_loader.errors import LoaderStateError, RemoteError, SourceError
-from parquet_loader.source import PARQUET_SUFFIXES, ListedFile, LocalLister, SourceFile, seen
 from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.file_types import PARQUET_SUFFIXES
+from parquet_loader.source.files import ListedFile, SourceFile, seen
+from parquet_loader.source.local import LocalLister
 from parquet_loader.source.remote.client import words_of
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.obstore_client import ObstoreClient, client_for

@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common.options import RemoteOptions
-from parquet_loader.source import SourceFile
+from parquet_loader.common import RemoteOptions
 from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.files import SourceFile
 from parquet_loader.source.remote.client import Bytes, LastingError, PassingError, UnservedError, judged, view, words_of
 
 # Bytes handed over at a time. Each time Python's lock is needed once, which may take 5 ms beside a loop that spins in

@@ -11,13 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common.options import RemoteOptions
+from parquet_loader.common import RemoteOptions, is_local, shown
 from parquet_loader.common.storage import hdfs
-from parquet_loader.common.storage.filesystem import is_local
-from parquet_loader.common.storage.redaction import shown
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.source import SourceFile
 from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.files import SourceFile
 from parquet_loader.source.remote.blocking_client import BlockingClient, forked
 from parquet_loader.source.remote.client import Bytes, Client
 from parquet_loader.source.remote.concurrency import FIRST_REQUESTS

@@ -8,12 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from parquet_loader.common.options import RemoteOptions
-from parquet_loader.common.storage.endpoints import remedy
-from parquet_loader.common.units import format_bytes
+from parquet_loader.common import RemoteOptions, format_bytes, remedy
 from parquet_loader.errors import RemoteError, SourceError
-from parquet_loader.source import SourceFile
 from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.files import SourceFile
 from parquet_loader.source.remote.client import Bytes, Client, LastingError, PassingError, UnservedError
 from parquet_loader.source.remote.concurrency import FIRST_REQUESTS, HEDGE_LEAST_S, Hedging, Limit
 from parquet_loader.source.remote.task_group import ended

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from parquet_loader.common.failures import system_error
-from parquet_loader.common.storage.filesystem import is_local, look_up
+from parquet_loader.common import is_local, look_up, system_error
 from parquet_loader.errors import DataError, SchemaError, SourceError
-from parquet_loader.source import ListingContext, SourceFile
+from parquet_loader.source.files import ListingContext, SourceFile
 from parquet_loader.source.unischema.records import UnischemaRecord, read_unischema
 
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"

@@ -5,9 +5,20 @@ from __future__ import annotations
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError, SchemaError
-from parquet_loader.schema import Bytes, Encoded, Field, RaggedList, Scalar, Schema, Tensor, Text
-from parquet_loader.schema.base import NullPolicy
-from parquet_loader.schema.infer import is_bytes, is_list_like, plain_type
+from parquet_loader.schema import (
+    Bytes,
+    Encoded,
+    Field,
+    NullPolicy,
+    RaggedList,
+    Scalar,
+    Schema,
+    Tensor,
+    Text,
+    is_bytes,
+    is_list_like,
+    plain_type,
+)
 from parquet_loader.source.unischema.records import FieldRecord, UnischemaRecord
 
 _ENCODINGS = {"NdarrayCodec": "npy", "CompressedNdarrayCodec": "npz"}

@@ -15,12 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common.failures import system_error
-from parquet_loader.common.typing import IntArray
+from parquet_loader.common import IntArray, system_error
 from parquet_loader.errors import SourceError
-from parquet_loader.source import SourceFile
-from parquet_loader.source.footers import FooterCache, read_footer
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.source import FooterCache, Snapshot, SourceFile, read_footer
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import Places
 from parquet_loader.store.files.stored_file import FOOTER_KEY, StoredFile

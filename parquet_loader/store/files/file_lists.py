@@ -20,12 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow.fs as pafs
 
-from parquet_loader.common.typing import IntArray
+from parquet_loader.common import IntArray
 from parquet_loader.errors import SourceError
-from parquet_loader.source import SourceFile
-from parquet_loader.source.footers import FooterCache
-from parquet_loader.source.manifest import dump_snapshot, load_snapshot
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.source import FooterCache, Snapshot, SourceFile, dump_snapshot, load_snapshot
 from parquet_loader.store.files.durable_files import write_atomically
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import Places, names_in

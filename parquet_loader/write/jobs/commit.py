@@ -21,8 +21,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common.storage.filesystem import is_local, look_up
-from parquet_loader.common.storage.trust import is_plain_name, is_within
+from parquet_loader.common import is_local, is_plain_name, is_within, look_up
 from parquet_loader.errors import UnfinishedCommitError, WriteError
 from parquet_loader.write.staging import copy_mode, exchange, join, make_directory, move_file, sync_directory
 from parquet_loader.write.target import check_replaceable, listing, parquet_files

@@ -31,7 +31,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common.storage.filesystem import PathLike, is_local, list_below, resolve
+from parquet_loader.common import PathLike, is_local, list_below, resolve
 from parquet_loader.errors import ConfigurationError, WriteError
 from parquet_loader.schema import Schema
 from parquet_loader.write.jobs.commit import (

@@ -12,12 +12,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from parquet_loader.common.storage.filesystem import PathLike, local_path
-from parquet_loader.common.units import format_bytes, parse_bytes
-from parquet_loader.common.validation import check_int
+from parquet_loader.common import PathLike, check_int, format_bytes, local_path, parse_bytes
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.schema import Schema
-from parquet_loader.schema.encode import to_table
+from parquet_loader.schema import Schema, to_table
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.jobs.store_job import Store, open_job

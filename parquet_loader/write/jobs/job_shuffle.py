@@ -21,10 +21,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common.permutation import Stream, bit_generator, permutation
-from parquet_loader.common.storage.filesystem import is_local
-from parquet_loader.common.typing import IntArray
-from parquet_loader.schema.encode import iter_tables
+from parquet_loader.common import IntArray, Stream, bit_generator, is_local, permutation
+from parquet_loader.schema import iter_tables
 from parquet_loader.write.jobs.job import JobSpec, WrittenFile
 from parquet_loader.write.jobs.task import check_directory, naming, packing, report
 from parquet_loader.write.staging import join

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common.storage.filesystem import is_local, look_up
+from parquet_loader.common import is_local, look_up
 
 RENEW_S = 30.0
 EXPIRE_S = 600.0

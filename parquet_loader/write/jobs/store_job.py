@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from parquet_loader.common.storage.filesystem import PathLike
+from parquet_loader.common import PathLike
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.schema import Schema
 from parquet_loader.write.jobs.job import Job, Place, WrittenFile

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader import errors
-from parquet_loader.common.storage.filesystem import is_local, look_up
+from parquet_loader.common import is_local, look_up
 from parquet_loader.errors import DataError, ParquetLoaderError, SchemaError, WriteError
 from parquet_loader.write.jobs.commit import renames_directories
 from parquet_loader.write.jobs.job import JobSpec, WrittenFile, new_task_file, number_of

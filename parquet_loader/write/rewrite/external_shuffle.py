@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common.permutation import Stream, bit_generator
+from parquet_loader.common import Stream, bit_generator
 from parquet_loader.write.rewrite.scratch import Scratch
 
 METHOD = "philox-sort-64"

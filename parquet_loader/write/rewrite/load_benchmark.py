@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parquet_loader.dataset.open import Dataset
-from parquet_loader.dataset.row_counts import Counted
-from parquet_loader.engine.engine import Engine
-from parquet_loader.plan.sharding import everything
-from parquet_loader.window.arena import Arenas
+from parquet_loader.dataset import Counted, Dataset
+from parquet_loader.engine import Engine
+from parquet_loader.plan import everything
+from parquet_loader.window import Arenas
 
 BATCH_ROWS = 1024
 _ROUNDS = 3

@@ -10,13 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from parquet_loader.common.options import ReadOptions
-from parquet_loader.common.storage.filesystem import PathLike, is_local, resolve
-from parquet_loader.dataset.open import Dataset
+from parquet_loader.common import PathLike, ReadOptions, is_local, resolve
+from parquet_loader.dataset import Dataset
 from parquet_loader.errors import DataError
-from parquet_loader.read.row_filter import RowFilter
-from parquet_loader.write import DatasetWriter, WriteOptions
-from parquet_loader.write.options import TAKE_BYTES
+from parquet_loader.read import RowFilter
+from parquet_loader.write.options import TAKE_BYTES, WriteOptions
 from parquet_loader.write.rewrite.encoding_trials import (
     Choice,
     Objective,
@@ -30,7 +28,7 @@ from parquet_loader.write.rewrite.source_scan import Rows, add_levels, examine, 
 from parquet_loader.write.rewrite.stored_columns import AssumptionError, Levels, Target, null_levels, with_nullability
 from parquet_loader.write.rewrite.target_schema import Facts, Fields, Pack, make_target
 from parquet_loader.write.storage_errors import storage_errors
-from parquet_loader.write.writer import WriteMode, WriteSummary
+from parquet_loader.write.writer import DatasetWriter, WriteMode, WriteSummary
 
 # Shares of the memory limit. A bucket is there as read, joined and in its new order; what waits to be scattered, too.
 _SHARE_BUCKET = 1 / 12

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from parquet_loader.common.units import format_bytes
+from parquet_loader.common import format_bytes
 from parquet_loader.write.rewrite.load_benchmark import LoadRate
 
 _WIDEST_NAME = 32

@@ -12,21 +12,34 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common.arrow_memory import use_returning_pool
-from parquet_loader.common.options import ReadOptions
-from parquet_loader.common.storage.filesystem import PathLike, is_local, resolve
-from parquet_loader.common.units import format_bytes, parse_bytes
-from parquet_loader.common.validation import check_bool, check_choice, check_columns, check_int, check_split
-from parquet_loader.dataset.fixed_size_lists import with_constant_lists
-from parquet_loader.dataset.open import Dataset, default_num_threads, open_dataset, resolved_schema
-from parquet_loader.dataset.schema_resolution import found_schema, is_carrying, select
+from parquet_loader.common import (
+    PathLike,
+    ReadOptions,
+    check_bool,
+    check_choice,
+    check_columns,
+    check_int,
+    check_split,
+    format_bytes,
+    is_local,
+    parse_bytes,
+    resolve,
+    use_returning_pool,
+)
+from parquet_loader.dataset import (
+    Dataset,
+    default_num_threads,
+    found_schema,
+    is_carrying,
+    open_dataset,
+    resolved_schema,
+    select,
+    with_constant_lists,
+)
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetLoaderError, WriteError
-from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
+from parquet_loader.read import Filters, RowFilter, as_expression
 from parquet_loader.schema import Schema
-from parquet_loader.source import Selection, Source
-from parquet_loader.source.listing import selection_of
-from parquet_loader.source.snapshot import Snapshot, open_snapshot
-from parquet_loader.source.unischema.resolve import with_unischema
+from parquet_loader.source import Selection, Snapshot, Source, open_snapshot, selection_of, with_unischema
 from parquet_loader.write.rewrite.encoding_trials import Objective
 from parquet_loader.write.rewrite.external_shuffle import METHOD
 from parquet_loader.write.rewrite.load_benchmark import LoadRate, load_rates

@@ -9,15 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common.options import ReadOptions
-from parquet_loader.common.permutation import Stream, permutation
-from parquet_loader.dataset.open import Dataset
-from parquet_loader.decode.decoder import parts_of, read_name
-from parquet_loader.read.row_filter import RowFilter
-from parquet_loader.read.row_group_reader import Reader
-from parquet_loader.schema import Group, Schema
-from parquet_loader.schema.infer import is_list_like
-from parquet_loader.source.metadata import Metadata
+from parquet_loader.common import ReadOptions, Stream, permutation
+from parquet_loader.dataset import Dataset
+from parquet_loader.decode import parts_of, read_name
+from parquet_loader.read import Reader, RowFilter
+from parquet_loader.schema import Group, Schema, is_list_like
+from parquet_loader.source import Metadata
 from parquet_loader.write.rewrite.stored_columns import Levels, StoredDecoder, Target, any_level, null_levels, nullable
 from parquet_loader.write.rewrite.target_schema import Facts
 

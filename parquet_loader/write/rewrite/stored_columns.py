@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.decode.converters import ValueProblem, convert
-from parquet_loader.decode.decoder import Decoder, Place
+from parquet_loader.decode import Decoder, Place, ValueProblem, convert
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.schema import (
     Bytes,
@@ -28,10 +27,10 @@ from parquet_loader.schema import (
     Schema,
     Tensor,
     Text,
+    encode_columns,
+    is_list_like,
     policy_of,
 )
-from parquet_loader.schema.encode import encode_columns
-from parquet_loader.schema.infer import is_list_like
 
 
 class AssumptionError(Exception):
