@@ -72,8 +72,8 @@ $(VENV)/spark: $(VENV)/dev
 	@touch $@
 
 test-hdfs: $(VENV)/spark
-	tests/hdfs_environment.sh $(VENV)/hadoop
-	HADOOP_FOLDER=$(VENV)/hadoop $(PY) -m pytest -m '' -o faulthandler_timeout=1200 tests/test_hdfs.py tests/interop/test_hdfs_jobs.py
+	tests/support/hdfs_environment.sh $(VENV)/hadoop
+	HADOOP_FOLDER=$(VENV)/hadoop $(PY) -m pytest -m '' -o faulthandler_timeout=1200 tests/source/test_hdfs.py tests/interop/test_hdfs_jobs.py
 
 test-all: $(VENV)/all
 	$(PY) -m pytest -m '' -o faulthandler_timeout=1200 $(TESTS)

@@ -217,7 +217,7 @@ def main() -> None:
                 for shuffle in (True, False)
             }
         else:
-            from tests.cache.kills import kill_at_random  # noqa: PLC0415  (the tests are beside the benchmarks)
+            from tests.read.cache.kills import kill_at_random  # noqa: PLC0415  (the tests are beside the benchmarks)
 
             figures = asdict(kill_at_random(root, kills=given.kills, seed=given.seed))
     told = {

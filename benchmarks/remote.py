@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 import parquet_loader
 from demo.archive import ACCESS_KEY, SECRET_KEY, Server
 from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions
-from tests.far import Line, Proxy, at_random
+from tests.support.far import Line, Proxy, at_random
 
 LATENCY_S = 0.1
 RATE = 85e6

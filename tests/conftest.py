@@ -14,7 +14,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.processes import children
+from tests.support.processes import children
 
 # `steady` draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile(

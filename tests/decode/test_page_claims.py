@@ -24,7 +24,7 @@ from parquet_loader.petastorm import make_batch_reader
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.metadata import MetadataError
 from parquet_loader.source.remote.streaming_file import StreamedFile
-from tests.footers import metadata_in, metadata_of
+from tests.support.footers import metadata_in, metadata_of
 from tests.support.mutated_pages import mutants, tables
 from tests.support.page_rewriter import (
     DICTIONARY,

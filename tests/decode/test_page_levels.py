@@ -17,7 +17,7 @@ import pytest
 from parquet_loader import ParquetLoaderError
 from parquet_loader.decode import native
 from parquet_loader.decode.native import NativeChunks, NotDecodedError, known_chunks
-from tests.footers import metadata_of
+from tests.support.footers import metadata_of
 from tests.support.mutated_pages import arrows_values, is_same, loaders_values
 from tests.support.page_rewriter import (
     CODEC,

@@ -24,7 +24,7 @@ from parquet_loader import (
     Ragged,
     write_dataset,
 )
-from tests.gloo import on_ranks
+from tests.support.gloo import on_ranks
 
 pytestmark = [
     pytest.mark.frameworks,

@@ -27,8 +27,8 @@ from parquet_loader import (
 from parquet_loader.write import dask as dask_jobs
 from parquet_loader.write.dask import write_dask
 from parquet_loader.write.jobs.job_runner import package_archive
-from tests.field_kinds import KINDS, kind_rows, stored
-from tests.job_places import SCHEMA, rows
+from tests.support.field_kinds import KINDS, kind_rows, stored
+from tests.support.job_places import SCHEMA, rows
 
 pytest.importorskip("dask", reason="dask is not installed")
 pytestmark = [

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from parquet_loader.write.dask import write_dask
-from tests.broken_rows import Broken, KillOnce
-from tests.job_places import SCHEMA, SMALL, Place, rows
+from tests.support.broken_rows import Broken, KillOnce
+from tests.support.job_places import SCHEMA, SMALL, Place, rows
 
 distributed = pytest.importorskip("distributed", reason="dask's distributed scheduler is not installed")
 pytestmark = [
@@ -125,7 +125,7 @@ DRIVER = """
     from parquet_loader.write.jobs import job
     from parquet_loader.write.dask import write_dask
     from tests.interop.test_dask_kills import KillOnce, nothing, partitions
-    from tests.job_places import SCHEMA, SMALL
+    from tests.support.job_places import SCHEMA, SMALL
 
     root, moment = Path(sys.argv[1]), sys.argv[2]
     kill = KillOnce(root / "marker", os.getpid())

@@ -21,9 +21,9 @@ from parquet_loader.common.storage.filesystem import look_up
 from parquet_loader.write.dask import write_dask
 from parquet_loader.write.jobs.job import Job
 from parquet_loader.write.jobs.task import write_partition
-from tests import hdfs
-from tests.job_places import SCHEMA, SMALL, rows
-from tests.test_jobs import expired_at_once
+from tests.support import hdfs
+from tests.support.job_places import SCHEMA, SMALL, rows
+from tests.write.test_jobs import expired_at_once
 
 if (reason := hdfs.missing()) is not None:
     pytest.skip(reason, allow_module_level=True)
@@ -122,7 +122,7 @@ KILLED = """
     from parquet_loader.write.jobs import job as jobs
     from parquet_loader.write.jobs.job import Job
     from parquet_loader.write.jobs.task import write_partition
-    from tests.job_places import SCHEMA, SMALL, rows
+    from tests.support.job_places import SCHEMA, SMALL, rows
 
     url, moment, mode = sys.argv[1:]
 

@@ -14,7 +14,7 @@ import pytest
 from parquet_loader import BatchedDataLoader, DataError, DatasetWriter, OutputOptions, SchemaError, WriteError
 from parquet_loader.write.dask import write_dask
 from parquet_loader.write.spark import write_spark
-from tests.job_places import SCHEMA, SMALL, rows
+from tests.support.job_places import SCHEMA, SMALL, rows
 
 server = pytest.importorskip("moto.server", reason="moto[s3], flask and flask-cors are not installed")
 pytestmark = [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job_places import Place
+from tests.support.job_places import Place
 
 ROOT = Path(__file__).parents[2]
 ABSENT = ("torch", "pandas", "polars", "PIL", "tqdm")

@@ -26,7 +26,7 @@ from parquet_loader.petastorm.etl.dataset_metadata import (
 from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, SingleFieldIndexer
 from parquet_loader.petastorm.etl.rowgroup_indexing import build_rowgroup_index
 from parquet_loader.petastorm.unischema import dict_to_spark_row
-from tests import petastorm_oracle as oracle
+from tests.support import petastorm_oracle as oracle
 
 PYTHON = os.environ.get("PETASTORM_PYTHON")
 pytestmark = [

@@ -17,7 +17,7 @@ import pytest
 from parquet_loader import Scalar, Schema, SchemaError, WriteError, from_spark
 from parquet_loader.loader.frames.fingerprint import spark_key
 from parquet_loader.write.spark import write_spark
-from tests.job_places import Place
+from tests.support.job_places import Place
 
 pytestmark = [
     pytest.mark.spark,

@@ -13,7 +13,7 @@ import pytest
 
 from parquet_loader import DataError, RaggedList, Scalar, Schema, SchemaError, Tensor, WriteOptions, write_dataset
 from parquet_loader.write.spark import write_spark
-from tests.field_kinds import KINDS, kind_rows, stored
+from tests.support.field_kinds import KINDS, kind_rows, stored
 
 pytestmark = [
     pytest.mark.spark,

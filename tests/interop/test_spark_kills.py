@@ -17,7 +17,7 @@ import pytest
 
 from parquet_loader import Scalar, Schema
 from parquet_loader.write.spark import write_spark
-from tests.job_places import SMALL, Place
+from tests.support.job_places import SMALL, Place
 
 pytestmark = [
     pytest.mark.spark,
@@ -180,7 +180,7 @@ DRIVER = """
     from pathlib import Path
     from parquet_loader.write.jobs import job
     from tests.interop.test_spark_kills import Kill, connect, nothing, write
-    from tests.job_places import Place
+    from tests.support.job_places import Place
 
     root, moment = Path(sys.argv[1]), sys.argv[2]
     kill = Kill(root / "marker", os.getpid())

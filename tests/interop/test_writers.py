@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader
-from tests import oracle
-from tests.datasets import KINDS, Layout, make_table, write_layout
+from tests.support import oracle
+from tests.support.datasets import KINDS, Layout, make_table, write_layout
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The inplace keyword:DeprecationWarning"  # Dask calls pandas in a way that pandas deprecates

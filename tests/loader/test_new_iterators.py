@@ -15,8 +15,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from parquet_loader import BatchedDataLoader, LoaderStateError, MixedLoader, ParquetIterable
-from tests.datasets import write_numbered
-from tests.processes import children
+from tests.support.datasets import write_numbered
+from tests.support.processes import children
 
 ROWS = 67
 AGAIN = r"iter\(loader\) was called again"

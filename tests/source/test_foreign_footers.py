@@ -26,7 +26,7 @@ from parquet_loader.source.metadata import Metadata, Numbers, read_numbers
 from parquet_loader.source.native_footers import footer_numbers
 from parquet_loader.source.snapshot import open_snapshot
 from parquet_loader.source.thrift import ThriftError
-from tests import footers
+from tests.support import footers
 
 LOAD = """
 import sys
@@ -206,7 +206,7 @@ def test_very_many_altered_footers_end_in_rows_or_in_the_librarys_own_errors() -
 
 
 def run_fuzz(count: int, seed: int = 0) -> None:
-    command = [sys.executable, "-m", "tests.fuzz_footers", "--count", str(count), "--seed", str(seed)]
+    command = [sys.executable, "-m", "tests.support.fuzz_footers", "--count", str(count), "--seed", str(seed)]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=root, env=environment)

@@ -23,10 +23,10 @@ from parquet_loader import (
     WriteError,
     write_dataset,
 )
-from tests.far import far
 from tests.source.layouts import LAYOUTS, put
+from tests.source.test_remote_opening import needs_servers
 from tests.source.test_table_directories import SOURCES
-from tests.test_remote_opening import needs_servers
+from tests.support.far import far
 
 NUMPY = OutputOptions(format="numpy")
 

@@ -11,7 +11,7 @@ from typing import Any
 from parquet_loader import SampleStore
 from parquet_loader.write.jobs.store_job import StoreJob
 from parquet_loader.write.jobs.task import write_partition
-from tests.job_places import SCHEMA, rows
+from tests.support.job_places import SCHEMA, rows
 
 DIED, ALIVE = 9, 0
 FILES = 3

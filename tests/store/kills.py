@@ -21,7 +21,7 @@ from parquet_loader.store import SampleStore, StoreOptions
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.write.jobs.store_job import StoreJob
 from parquet_loader.write.jobs.task import write_partition
-from tests.doomed import Doomed, context, doomed, said, say
+from tests.support.doomed import Doomed, context, doomed, said, say
 
 SCHEMA = Schema({"x": Tensor("uint8", (512,)), "writer": Scalar("int64"), "i": Scalar("int64")})
 OPTIONS = StoreOptions(file_bytes=24_000, row_group_bytes=12_000, roll_s=0.2)

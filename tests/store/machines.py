@@ -14,8 +14,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from tests.doomed import say
 from tests.store import kills
+from tests.support.doomed import say
 
 _NEW_MOUNTS, _NEW_HOST_NAME, _NEW_PROCESSES = 0x20000, 0x4000000, 0x20000000
 _BIND, _PRIVATE, _RECURSIVE = 0x1000, 0x40000, 0x4000

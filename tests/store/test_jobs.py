@@ -30,9 +30,9 @@ from parquet_loader.store import StoreOptions
 from parquet_loader.write.dask import write_dask
 from parquet_loader.write.jobs.store_job import StoreJob
 from parquet_loader.write.jobs.task import write_partition
-from tests.broken_rows import Broken, KillOnce
-from tests.field_kinds import KINDS, kind_rows
-from tests.job_places import SCHEMA, rows
+from tests.support.broken_rows import Broken, KillOnce
+from tests.support.field_kinds import KINDS, kind_rows
+from tests.support.job_places import SCHEMA, rows
 
 pytest.importorskip("dask", reason="dask is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")
@@ -144,7 +144,7 @@ KILLED = """
     from parquet_loader.store import atomic_publish as together
     from parquet_loader.write.jobs.store_job import StoreJob
     from parquet_loader.write.jobs.task import write_partition
-    from tests.job_places import SCHEMA, rows
+    from tests.support.job_places import SCHEMA, rows
 
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from parquet_loader import BatchedDataLoader, SampleStore, Shard, UnsupportedError
-from tests.gloo import on_ranks
 from tests.store.test_store import ONE, SCHEMA, numbers, rows
+from tests.support.gloo import on_ranks
 
 
 @pytest.fixture

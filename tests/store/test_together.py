@@ -31,8 +31,8 @@ from parquet_loader.store.files.paths import NONE_KNOWN, Places
 from parquet_loader.store.ledger import Ledger, Totals
 from parquet_loader.write.jobs.store_job import StoreJob
 from parquet_loader.write.jobs.task import write_partition
-from tests.job_places import SCHEMA, rows
 from tests.store.deaths import ALIVE, DIED, FILES, ROWS, ends, open_store, run_job
+from tests.support.job_places import SCHEMA, rows
 
 TAG = "0a1b2c3d"
 WRITER = "00112233445566ff"

@@ -1,0 +1,497 @@
+"""Numbers decoded by the kernels: equal to what Arrow decodes, and left to Arrow wherever pages are not as expected."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions
+from parquet_loader.common.native.bindings import KERNELS, NO_MEMORY, _load
+from parquet_loader.common.native.build import build
+from parquet_loader.decode import native
+from parquet_loader.decode.native import (
+    Known,
+    NativeChunks,
+    NotDecodedError,
+    known_chunks,
+    take_columns,
+    take_ragged,
+    take_rows,
+)
+from parquet_loader.read import column_chunks as reading
+from parquet_loader.window import assembly as window
+from parquet_loader.window import variable_width as ragged
+from tests.support.footers import metadata_of
+
+pytestmark = pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
+
+TYPES = [
+    pa.int8(),
+    pa.uint8(),
+    pa.int16(),
+    pa.uint16(),
+    pa.int32(),
+    pa.uint32(),
+    pa.int64(),
+    pa.uint64(),
+    pa.float32(),
+    pa.float64(),
+    pa.binary(3),
+    pa.binary(700),
+]
+CODECS = ["none", "snappy", "lz4"]
+
+
+def values(type_: pa.DataType, rows: int, distinct: int, seed: int = 0) -> pa.Array:
+    """Random values of which so many differ, in runs and mixed."""
+    rng = np.random.default_rng(seed)
+    width = type_.bit_width // 8
+    which = rng.integers(0, distinct, rows)
+    runs = rng.integers(0, 2, rows // 50 + 1).astype(bool).repeat(50)[:rows]
+    which[runs] = which[runs] // 7 * 0
+    entries = rng.integers(0, 256, (distinct, width)).astype(np.uint8)
+    return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(np.ascontiguousarray(entries[which]))])
+
+
+def known(path: Path, group: int = 0) -> Known:
+    footer = metadata_of(path)
+    return known_chunks(footer, group, footer.schema.arrow.names, footer.schema.arrow)
+
+
+def raw(array: pa.Array) -> bytes:
+    """What an array of numbers holds, NaN of its own bits included."""
+    width = array.type.bit_width // 8
+    return bytes(memoryview(array.buffers()[1])[array.offset * width :][: len(array) * width])
+
+
+def is_same(one: pa.Array, other: pa.Array) -> bool:
+    return bool(one.type == other.type and len(one) == len(other) and raw(one) == raw(other))
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    types=st.lists(st.sampled_from(TYPES), min_size=1, max_size=4),
+    rows=st.integers(1, 5000),
+    distinct=st.sampled_from([1, 2, 3, 40, 1000, 5000]),
+    codec=st.sampled_from(CODECS),
+    dictionary=st.booleans(),
+    nullable=st.booleans(),
+    page_bytes=st.sampled_from([100, 3000, 2**20]),
+    dictionary_bytes=st.sampled_from([500, 2**20]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    in_memory=st.booleans(),
+    steps=st.lists(st.integers(1, 3000), max_size=6),
+)
+def test_any_numbers_are_those_that_arrow_decodes(
+    tmp_path_factory: pytest.TempPathFactory,
+    types: list[pa.DataType],
+    rows: int,
+    distinct: int,
+    codec: str,
+    dictionary: bool,
+    nullable: bool,
+    page_bytes: int,
+    dictionary_bytes: int,
+    version: str,
+    in_memory: bool,
+    steps: list[int],
+) -> None:
+    path = tmp_path_factory.mktemp("native") / "a.parquet"
+    arrays = [values(type_, rows, distinct, seed) for seed, type_ in enumerate(types)]
+    schema = pa.schema([pa.field(f"c{i}", a.type, nullable=nullable) for i, a in enumerate(arrays)])
+    pq.write_table(
+        pa.Table.from_arrays(arrays, schema=schema),
+        path,
+        compression=codec,
+        use_dictionary=dictionary,
+        data_page_size=page_bytes,
+        dictionary_pagesize_limit=dictionary_bytes,
+        data_page_version=version,
+        write_batch_size=max(1, page_bytes // 8),
+    )
+    chunks = known(path)
+    assert chunks.names == schema.names
+    expected = pq.read_table(path).combine_chunks()
+    with NativeChunks(pa.py_buffer(path.read_bytes()) if in_memory else str(path), chunks) as native_chunks:
+        at = 0
+        for step in [*steps, rows]:
+            some = min(step, rows - at)
+            if some:
+                for number, array in enumerate(native_chunks.read(some)):
+                    assert is_same(array, expected.column(number).chunk(0).slice(at, some))
+            at += some
+        with pytest.raises(NotDecodedError):
+            native_chunks.read(1)
+
+
+@pytest.mark.parametrize(
+    ("array", "options"),
+    [
+        (pa.array([1, None, 3]), {}),
+        (pa.array([1, 2, 3]), {"write_statistics": False}),
+        (pa.array([1, 2, 3]), {"compression": "zstd"}),
+        (pa.array([1, 2, 3]), {"use_dictionary": False, "column_encoding": {"c": "DELTA_BINARY_PACKED"}}),
+        (pa.array([1, 2, 3], pa.float32()), {"use_dictionary": False, "column_encoding": {"c": "BYTE_STREAM_SPLIT"}}),
+        (pa.array([True, False, True]), {}),
+        (pa.array(["a", "b", "c"]), {}),
+        (pa.array([[1], [2], [3]]), {}),
+        (pa.array([{"x": 1}, {"x": 2}, {"x": 3}]), {}),
+        (pa.array([1, 2, 3], pa.timestamp("ms")), {}),
+        (pa.array([1, 2, 3], pa.float16()), {}),
+    ],
+)
+def test_what_the_kernels_do_not_know_is_left_to_arrow(
+    tmp_path: Path, array: pa.Array, options: dict[str, Any]
+) -> None:
+    pq.write_table(pa.table({"c": array}), tmp_path / "a.parquet", **options)
+    assert known(tmp_path / "a.parquet").names == []
+
+
+def damaged(path: Path, at: int, byte: int) -> pa.Buffer:
+    whole = bytearray(path.read_bytes())
+    whole[at] = byte
+    return pa.py_buffer(bytes(whole))
+
+
+@pytest.mark.parametrize(
+    ("codec", "dictionary", "version"), list(itertools.product(CODECS, [True, False], ["1.0", "2.0"]))
+)
+def test_a_byte_that_was_changed_anywhere_gives_what_arrow_gives_or_is_left_to_it(
+    tmp_path: Path, codec: str, dictionary: bool, version: str
+) -> None:
+    path, rows = tmp_path / "a.parquet", 1000
+    arrays = [values(pa.int32(), rows, 60), values(pa.int8(), rows, 3, 1)]
+    table = pa.table(arrays, schema=pa.schema([pa.field("a", pa.int32()), pa.field("b", pa.int8())]))
+    options: dict[str, Any] = {"data_page_size": 1000, "write_batch_size": 100, "data_page_version": version}
+    pq.write_table(table, path, compression=codec, use_dictionary=dictionary, **options)
+    chunks, footer = known(path), pq.read_metadata(path)
+    end = footer.row_group(0).column(1).total_compressed_size + footer.row_group(0).column(0).total_compressed_size
+    rng, decoded = np.random.default_rng(0), 0
+    for at, byte in zip(rng.integers(4, 4 + end, 600).tolist(), rng.integers(0, 256, 600).tolist(), strict=True):
+        buffer = damaged(path, at, byte)
+        try:
+            with NativeChunks(buffer, chunks) as native_chunks:
+                found = native_chunks.read(rows)
+        except NotDecodedError:
+            continue
+        decoded += 1
+        try:
+            expected = pq.ParquetFile(pa.BufferReader(buffer), metadata=footer).read(use_threads=False)
+        except (OSError, ValueError):
+            continue  # Arrow is stricter with fields of headers that values do not depend on
+        assert all(is_same(f, e.combine_chunks()) for f, e in zip(found, expected.columns, strict=True)), at
+    assert decoded
+
+
+def test_a_file_that_ends_early_is_left_to_arrow(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": np.arange(10_000)}), path, compression="none", use_dictionary=False)
+    chunks = known(path)
+    os.truncate(path, 20_000)
+    with NativeChunks(str(path), chunks) as native_chunks, pytest.raises(NotDecodedError):
+        native_chunks.read(10_000)
+    with NativeChunks(pa.py_buffer(path.read_bytes()), chunks) as native_chunks, pytest.raises(NotDecodedError):
+        native_chunks.read(10_000)
+
+
+@pytest.mark.parametrize("rows", [2**59, 2**61 + 8])  # 4 EiB, and what would be 64 bytes modulo 2**64
+def test_more_rows_than_memory_can_hold_are_left_to_arrow(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": np.arange(100)}), path, compression="none", use_dictionary=False)
+    names, types, lines = known(path)
+    lines[0, 2] = rows
+    with NativeChunks(str(path), Known(names, types, lines)) as native_chunks, pytest.raises(NotDecodedError):
+        native_chunks.read(rows)
+
+
+def test_a_column_that_is_let_go_of_takes_no_memory(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.parquet", 1000
+    pq.write_table(pa.table({"label": np.arange(rows), "wide": values(pa.binary(3000), rows, rows)}), path)
+    with NativeChunks(str(path), known(path)) as native_chunks:
+        label, wide = native_chunks.read(rows)
+        both = pa.total_allocated_bytes()
+        del wide
+        assert both - pa.total_allocated_bytes() >= rows * 3000
+    assert label.to_pylist() == list(range(rows))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    types=st.lists(st.sampled_from(TYPES), min_size=1, max_size=4),
+    rows=st.integers(1, 4000),
+    distinct=st.sampled_from([1, 40, 5000]),
+    codec=st.sampled_from(CODECS),
+    dictionary=st.booleans(),
+    page_bytes=st.sampled_from([200, 3000, 2**20]),
+    spans=st.lists(st.tuples(st.integers(0, 1500), st.integers(1, 1500)), max_size=5),
+)
+def test_rows_are_read_to_any_place_and_passed_over(
+    tmp_path_factory: pytest.TempPathFactory,
+    types: list[pa.DataType],
+    rows: int,
+    distinct: int,
+    codec: str,
+    dictionary: bool,
+    page_bytes: int,
+    spans: list[tuple[int, int]],
+) -> None:
+    path = tmp_path_factory.mktemp("native") / "a.parquet"
+    arrays = [values(type_, rows, distinct, seed) for seed, type_ in enumerate(types)]
+    table = pa.table(arrays, names=[f"c{i}" for i in range(len(types))])
+    options: dict[str, Any] = {"data_page_size": page_bytes, "write_batch_size": page_bytes // 8}
+    pq.write_table(table, path, compression=codec, use_dictionary=dictionary, **options)
+    with NativeChunks(str(path), known(path)) as native_chunks:
+        at = 0
+        for passed, count in spans:
+            first = min(at + passed, rows)
+            at = min(first + count, rows)
+            outs = [np.zeros((at - first, type_.bit_width // 8), np.uint8) for type_ in types]
+            places = [out.ctypes.data for out in outs]
+            native_chunks.read_into(first, at - first, np.array(places, np.int64))
+            assert [out.tobytes() for out in outs] == [raw(array.slice(first, at - first)) for array in arrays]
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
+def test_columns_are_put_into_any_order(dtype: type[np.integer[Any]]) -> None:
+    rng = np.random.default_rng(0)
+    columns = [rng.integers(0, 256, (300, width)).astype(np.uint8) for width in (1, 2, 4, 8, 3)]
+    rows = rng.integers(0, 300, 500).astype(dtype)
+    outs = [np.zeros((500, column.shape[1]), np.uint8) for column in columns]
+    take_columns(columns, rows, outs)
+    assert all(np.array_equal(out, column[rows]) for out, column in zip(outs, columns, strict=True))
+
+
+@given(width=st.sampled_from([1, 2, 4, 8, 3]), count=st.integers(0, 200), before=st.integers(0, 70))
+def test_a_large_window_is_written_past_the_caches_wherever_it_begins(width: int, count: int, before: int) -> None:
+    rng = np.random.default_rng(count)
+    column = rng.integers(0, 256, (50, width)).astype(np.uint8)
+    rows = rng.integers(0, 50, count).astype(np.uint32)
+    memory = np.zeros(before + count * width + 64, np.uint8)
+    take_columns([column], rows, [memory[before : before + count * width].reshape(count, width)], is_large=True)
+    assert np.array_equal(memory[before : before + count * width].reshape(count, width), column[rows])
+    assert not memory[:before].any()
+    assert not memory[before + count * width :].any()
+
+
+@pytest.mark.parametrize("width", [1, 3, 15, 16, 17, 52, 64, 104, 255])
+def test_rows_of_bytes_are_put_into_any_order(width: int) -> None:
+    rng = np.random.default_rng(width)
+    rows_in, rows = rng.integers(0, 256, (100, width)).astype(np.uint8), rng.integers(0, 100, 70).astype(np.uint32)
+    out = np.zeros((72, width), np.uint8)
+    take_rows(rows_in, rows, out[1:71])
+    assert np.array_equal(out[1:71], rows_in[rows])
+    assert not out[0].any()
+    assert not out[71].any()
+
+
+@given(lengths=st.lists(st.sampled_from([0, 1, 7, 64, 300]), min_size=1, max_size=40), count=st.integers(0, 100))
+def test_rows_that_differ_in_length_are_put_into_any_order(lengths: list[int], count: int) -> None:
+    rng = np.random.default_rng(count)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    data = rng.integers(0, 256, offsets[-1] + 1).astype(np.uint8)
+    rows = rng.integers(0, len(lengths), count)
+    expected = b"".join(data[offsets[row] : offsets[row + 1]].tobytes() for row in rows)
+    places = np.concatenate([[0], np.cumsum(np.diff(offsets)[rows])]).astype(np.int64)
+    out = np.full(len(expected) + 9, 7, np.uint8)
+    take_ragged(data, offsets, rows, places[:-1], out)
+    assert out[: len(expected)].tobytes() == expected
+    assert (out[len(expected) :] == 7).all()
+
+
+def batches(root: Path, **arguments: Any) -> list[dict[str, Any]]:
+    with BatchedDataLoader(str(root), 64, output_options=OutputOptions(format="numpy"), **arguments) as loader:
+        return [dict(batch) for batch in loader]
+
+
+def test_text_and_lists_come_the_same_without_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["x" * (n * n % 700) for n in range(3000)]
+    lists = [list(range(n % 11)) for n in range(3000)]
+    pq.write_table(pa.table({"text": texts, "list": lists}), tmp_path / "a.parquet", row_group_size=500)
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 700}
+    found = []
+    for is_built in (True, False):
+        monkeypatch.setattr(ragged, "IS_BUILT", is_built)
+        rows = [
+            (b["text"].to_list(), [row.tolist() for row in b["list"].to_list()]) for b in batches(tmp_path, **options)
+        ]
+        found.append(rows)
+    assert found[0] == found[1]
+    assert sorted(text for part, _ in found[0] for text in part) == sorted(texts)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Row groups that the kernels know whole, in part, and not at all."""
+    rng = np.random.default_rng(0)
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"compression": {"a": "zstd", "b": "snappy"}},
+        {"compression": "zstd"},
+        {"use_dictionary": False},
+    ]
+    for number, options in enumerate(kinds):
+        table = pa.table(
+            {
+                "a": rng.integers(0, 100, 3000).astype(np.int16),
+                "b": rng.random(3000),
+                "t": [f"row {i}" for i in range(3000)],
+            }
+        )
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=700, **options)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"shuffle": True, "window_rows": 500},
+        {"shuffle": True, "window_rows": 5000, "columns": ["b", "a"]},
+        {"shuffle": True, "window_rows": 2000, "isolation": "process"},
+    ],
+)
+def test_batches_are_the_same_with_and_without(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+) -> None:
+    found = batches(mixed, **arguments)
+    monkeypatch.setattr(reading, "IS_BUILT", False)
+    monkeypatch.setattr(window, "IS_BUILT", False)
+    monkeypatch.setenv("PARQUET_LOADER_NATIVE", "0")
+    expected = batches(mixed, **arguments)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        assert all(np.array_equal(one[name], other[name]) for name in ("a", "b") if name in one)
+
+
+@pytest.mark.parametrize("window_rows", [200, 4000])
+def test_memory_that_the_kernels_do_not_get_is_asked_for_by_arrow(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch, window_rows: int
+) -> None:
+    expected = batches(mixed, shuffle=True, window_rows=window_rows)
+    monkeypatch.setattr(KERNELS, "chunks_read", lambda *_: NO_MEMORY)
+    found = batches(mixed, shuffle=True, window_rows=window_rows)
+    assert all(np.array_equal(f["a"], e["a"]) for f, e in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("call", range(8))
+@pytest.mark.parametrize("window_rows", [150, 4000])
+@pytest.mark.parametrize("columns", [None, ["b", "a"]])
+def test_what_turns_out_to_be_not_as_expected_is_arrows_from_there_on(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch, call: int, window_rows: int, columns: list[str] | None
+) -> None:
+    expected = batches(mixed, shuffle=True, window_rows=window_rows, columns=columns)
+    calls = itertools.count()
+    read_into = NativeChunks.read_into
+
+    def lied_to(self: NativeChunks, first: int, rows: int, places: Any) -> None:
+        is_wrong = next(calls) % 8 == call
+        read_into(self, first, rows // 2 if is_wrong else rows, places)
+        if is_wrong:
+            raise NotDecodedError("pages are not as the footer says")
+
+    monkeypatch.setattr(NativeChunks, "read_into", lied_to)
+    found = batches(mixed, shuffle=True, window_rows=window_rows, columns=columns)
+    assert next(calls) > 8
+    for one, other in zip(found, expected, strict=True):
+        assert all(np.array_equal(one[name], other[name]) for name in ("a", "b"))
+
+
+@pytest.mark.parametrize("options", [ReadOptions(verify_checksums=True), ReadOptions(memory_map=True)])
+def test_options_that_the_kernels_lack_are_arrows(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch, options: ReadOptions
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("decoded by the kernels")
+
+    monkeypatch.setattr(reading, "NativeChunks", refuse)
+    assert len(batches(mixed, read_options=options)) == -(-12_000 // 64)
+
+
+@pytest.mark.parametrize("window_rows", [200, 4000])
+def test_damage_is_said_as_arrow_says_it(mixed: Path, monkeypatch: pytest.MonkeyPatch, window_rows: int) -> None:
+    path = mixed / "0.parquet"
+    chunk = pq.read_metadata(path).row_group(1).column(1)
+    with path.open("r+b") as file:
+        file.seek(chunk.data_page_offset + 40)
+        file.write(bytes(range(200)))
+    times = path.stat()
+    said = []
+    for is_built in (True, False):
+        monkeypatch.setattr(reading, "IS_BUILT", is_built)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        with pytest.raises(DataError, match=r"0\.parquet.*row group 1.*column 'b'") as caught:
+            batches(mixed, shuffle=True, window_rows=window_rows, columns=["a", "b"])
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def test_a_library_that_is_missing_broken_or_of_other_source_is_not_used(tmp_path: Path) -> None:
+    broken, other, right = tmp_path / "broken.so", tmp_path / "other.so", tmp_path / "right.so"
+    assert _load(broken)[0] is None
+    broken.write_bytes(b"no library")
+    assert _load(broken)[0] is None
+    assert build(other, options=("-Dkernels_digest(nothing)=older_digest(nothing)",)) is None
+    assert _load(other)[0] is None
+    assert build(right) is None
+    assert _load(right)[0] is not None
+
+
+def test_without_a_compiler_there_is_no_library_and_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    (tmp_path / "kernels.so").write_bytes(b"an older one")
+    assert build(tmp_path / "kernels.so") == "there is no C compiler"
+    assert not (tmp_path / "kernels.so").exists()
+
+
+def test_where_no_library_can_be_written_there_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "nowhere" in (build(tmp_path / "nowhere" / "kernels.so") or "")
+    (tmp_path / "folder.so").mkdir()
+    assert "folder.so" in (build(tmp_path / "folder.so") or "")
+    monkeypatch.setenv("CC", "gcc '")
+    assert build(tmp_path / "kernels.so") == "No closing quotation"
+
+
+def library_of(compiler: str, name: str) -> str:
+    asked = [compiler, f"-print-file-name={name}"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(found).is_absolute():
+        pytest.skip(f"gcc has no {name}")
+    return found
+
+
+@pytest.mark.slow
+def test_no_byte_is_touched_that_is_not_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of damage again, with kernels that look at every access."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no gcc, whose address sanitizer this needs")
+    library = tmp_path / "kernels.so"
+    monkeypatch.setenv("CC", compiler)
+    flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DONE_TARGET")
+    assert build(library, options=flags) is None
+    environment = {
+        **os.environ,
+        # Arrow's exceptions are thrown through the sanitizer, which has to find the C++ library first.
+        "LD_PRELOAD": " ".join(library_of(compiler, name) for name in ("libasan.so", "libstdc++.so")),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PARQUET_LOADER_KERNELS": str(library),
+    }
+    chosen = "arrow_decodes or changed_anywhere or ends_early or any_order or passed_over"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, __file__]
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]

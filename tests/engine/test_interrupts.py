@@ -1,0 +1,112 @@
+"""Ctrl-C at any moment of a pass ends the pass, while the exception and all frames of its traceback are still held."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from parquet_loader import BatchedDataLoader
+from tests.support.datasets import Layout, write_layout
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """30 batches of 10 rows in files of several row groups."""
+    write_layout(
+        Layout(((30, 20), (50,), (25,) * 8), ("double", "text", "ragged"), dictionary=False), str(tmp_path / "data")
+    )
+    return str(tmp_path / "data")
+
+
+def reading_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("parquet_loader")]
+
+
+def interrupted(loader: BatchedDataLoader, moment: int) -> tuple[BaseException | None, int]:
+    """Begin a pass with Ctrl-C at one moment of it; return the exception, if it came, and the moments there were.
+
+    A moment is where the interpreter looks for signals: at the entry of a function, and after a call into C.
+    """
+    moments = 0
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal moments
+        if event in {"call", "c_return"}:
+            moments += 1
+            if moments == moment:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGINT)
+
+    caught: BaseException | None = None
+    sys.setprofile(profile)
+    try:
+        _held = iter(loader)  # its end is no moment of these
+    except KeyboardInterrupt as error:
+        caught = error
+    finally:
+        sys.setprofile(None)
+    return caught, moments
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Ctrl-C in callbacks of weakrefs
+@pytest.mark.parametrize("transform", [None, lambda columns, rng: columns])
+def test_ctrl_c_at_every_moment_of_the_beginning_ends_the_pass(root: str, transform: Any) -> None:
+    with BatchedDataLoader(root, 10, shuffle=True, window_rows=40, num_threads=2, transform=transform) as loader:
+        _, moments = interrupted(loader, 0)
+        loader.reset()
+        state = loader.state_dict()
+        came = 0
+        for moment in range(1, moments + 1):
+            held, _ = interrupted(loader, moment)
+            came += held is not None
+            assert held is None or not reading_threads(), moment
+            loader.reset()
+            assert loader.state_dict() == state, moment
+            del held
+        assert came > moments // 2
+        assert sum(1 for _ in loader) == 30
+
+
+AT_RANDOM_MOMENTS = """
+    import random, signal, threading, traceback
+    from parquet_loader import BatchedDataLoader
+
+    def workers():
+        return [t.name for t in threading.enumerate() if t.name.startswith("parquet_loader")]
+
+    loader = BatchedDataLoader({root!r}, 10, shuffle=True, window_rows=40, num_threads=2, transform={transform})
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    drawn = random.Random({seed})
+    interrupted = 0
+    for attempt in range(60):
+        held = None  # the exception, and with its traceback all frames that it went through
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 + drawn.random() * drawn.choice([0.002, 0.01, 0.04]))
+            for batch in loader:
+                pass
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt as error:
+            held = error
+            interrupted += 1
+        if workers():
+            print("left", attempt, workers(), traceback.format_tb(held.__traceback__)[-3:] if held else "")
+            loader.reset()
+    print("done", interrupted > 10)
+"""
+
+
+@pytest.mark.parametrize("transform", ["None", "lambda columns, rng: columns"])
+def test_ctrl_c_at_random_moments_ends_the_pass_while_the_exception_is_still_held(root: str, transform: str) -> None:
+    script = textwrap.dedent(AT_RANDOM_MOMENTS).format(root=root, transform=transform, seed=3)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=False)
+    assert ended.stdout.splitlines() == ["done True"], ended.stdout + ended.stderr
