@@ -22,6 +22,7 @@ from parquet_loader.errors import (
     DataError,
     LoaderStateError,
     MemoryLimitError,
+    OpenFilesError,
     OutOfMemoryError,
     ParquetLoaderError,
     PerformanceWarning,
@@ -35,9 +36,6 @@ from parquet_loader.errors import (
     UnsupportedError,
     WriteError,
 )
-from parquet_loader.read.cache.options import LocalCache
-from parquet_loader.read.cache.stats import CacheStats
-from parquet_loader.read.splits import split, split_rows
 from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
@@ -51,6 +49,9 @@ if TYPE_CHECKING:
     from parquet_loader.loader.iterable_dataset import ParquetIterable
     from parquet_loader.loader.mixed import MixedLoader
     from parquet_loader.loader.stats import LoaderStats
+    from parquet_loader.read.cache.options import LocalCache
+    from parquet_loader.read.cache.stats import CacheStats
+    from parquet_loader.read.splits import split, split_rows
     from parquet_loader.store import SampleStore, StoreOptions
     from parquet_loader.write.rewrite import RewriteReport, rewrite_dataset
 
@@ -62,6 +63,10 @@ else:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "CacheStats": "parquet_loader.read.cache.stats",
+    "LocalCache": "parquet_loader.read.cache.options",
+    "split": "parquet_loader.read.splits",
+    "split_rows": "parquet_loader.read.splits",
     "BatchedDataLoader": "parquet_loader.loader.batched",
     "ConvertedLoader": "parquet_loader.loader.from_frames",
     "EpochPlan": "parquet_loader.loader.epoch_plan",
@@ -97,6 +102,7 @@ __all__ = [
     "LocalCache",
     "MemoryLimitError",
     "MixedLoader",
+    "OpenFilesError",
     "OutOfMemoryError",
     "OutputOptions",
     "ParquetIterable",

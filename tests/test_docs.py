@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     *(ROOT / folder / "README.md" for folder in ("", "parquet_loader", "benchmarks")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "design").glob("*.md")),
 ]
 PAGES = [page for page in PAGES if page.exists()]
 # Pages about packages of others.

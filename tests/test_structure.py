@@ -15,36 +15,38 @@ import parquet_loader
 
 PACKAGE = Path(__file__).parent.parent / "parquet_loader"
 
-# A room (a module, or a package with all it holds) imports only from rooms before it, and from itself.
-ROOMS = [
-    "errors",
-    "common",
-    "schema",
-    "source",
-    "remote",
-    "unischema",
-    "plan",
-    "native",
-    "decode",
-    "cache",
-    "read",
-    "dataset",
-    "window",
-    "engine",
-    "collate",
-    "write",
-    "rewrite",
+# Packages in the order of imports: each imports from itself and from earlier lines only.
+ORDER = [
+    ["errors"],
+    ["common"],
+    ["schema"],
+    ["source", "plan"],
+    ["decode"],
+    ["read"],
+    ["dataset", "window"],
+    ["engine"],
+    ["collate", "write"],
+    ["loader", "petastorm"],
+    ["store", "cli"],
+]
+# Packages are imported through what their `__init__` hands out; what needs torch or is a way in of its own, by module.
+INNER = (
+    "common.storage.hdfs",
+    "collate.cuda",
+    "collate.pinned_memory",
+    "collate.samplers",
+    "collate.tensors",
+    "collate.torch_output",
     "loader",
-    "frames",
     "petastorm",
     "store",
-    "cli",
-]
-# Side rooms: nothing on the way from files to batches needs them, and they need nothing of it.
-NARROWER = {"write": {"errors", "failures", "hints", "trust", "types", "schema", "filesystem", "table_formats", "plan"}}
-# `jagged` imports torch only inside methods that are called with tensors, `ranks` where there are several.
-MAY_IMPORT_TORCH = {"collate", "device", "tensors", "samplers", "iterable", "store", "petastorm", "cli"}
-MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"jagged", "ranks"}
+    "write.dask",
+    "write.rewrite",
+    "write.spark",
+)
+# `schema` imports torch only inside methods that are called with tensors, `common` where there are several ranks.
+MAY_IMPORT_TORCH = {"collate", "loader", "store", "petastorm", "cli"}
+MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"schema", "common"}
 HEAVY = ("torch", "pandas", "polars", "PIL", "dask", "pyspark", "tqdm", "simplejpeg")
 
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
@@ -55,7 +57,7 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     return module.split(".")[1]
 
 
@@ -90,16 +92,29 @@ def is_module(name: str) -> bool:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_run_from_earlier_to_later_rooms(path: Path) -> None:
-    room = room_of(name_of(path))
-    assert room in ROOMS or room == "__main__", f"{room} has no place in the order yet: add it to ROOMS"
-    if room == "__main__":
+def test_imports_run_from_earlier_to_later_packages(path: Path) -> None:
+    package = package_of(name_of(path))
+    if package == "__main__":
         return
-    allowed = NARROWER.get(room, set(ROOMS[: ROOMS.index(room)])) | {room}
+    level = next(number for number, packages in enumerate(ORDER) if package in packages)
+    allowed = {package, *(name for packages in ORDER[:level] for name in packages)}
     imported = {name for name in imports_of(path) if name.split(".")[0] == "parquet_loader"}
-    assert "parquet_loader" not in imported, "import the module that defines a name, not the package"
-    wrong = sorted(name for name in imported if room_of(name) not in allowed)
+    assert "parquet_loader" not in imported, "import the package that hands out a name, not the root"
+    wrong = sorted(name for name in imported if package_of(name) not in allowed)
     assert not wrong, f"{name_of(path)} may not import {', '.join(wrong)}"
+    foreign = {name.removeprefix("parquet_loader.") for name in imported if package_of(name) != package}
+    inner = sorted(n for n in foreign if "." in n and not any(n == i or n.startswith(f"{i}.") for i in INNER))
+    assert not inner, f"{name_of(path)} imports {', '.join(inner)}: import what the package hands out"
+
+
+def test_the_tree_is_small_enough_to_see_at_once() -> None:
+    def shown(folder: Path) -> list[Path]:
+        return [e for e in folder.iterdir() if e.name != "__pycache__" and e.suffix != ".so"]
+
+    assert len(shown(PACKAGE)) <= 20
+    folders = [p for p in PACKAGE.rglob("*") if p.is_dir() and p.name != "__pycache__"]
+    files = {str(f.relative_to(PACKAGE)): sum(e.is_file() for e in shown(f)) for f in folders}
+    assert {name: count for name, count in files.items() if count > 20} == {}
 
 
 def test_modules_do_not_import_in_a_circle() -> None:
@@ -120,10 +135,10 @@ def test_modules_do_not_import_in_a_circle() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_only_the_last_stages_import_torch(path: Path) -> None:
-    room = room_of(name_of(path))
-    for inside, rooms in ((False, MAY_IMPORT_TORCH), (True, MAY_IMPORT_TORCH_INSIDE_FUNCTIONS)):
+    package = package_of(name_of(path))
+    for inside, packages in ((False, MAY_IMPORT_TORCH), (True, MAY_IMPORT_TORCH_INSIDE_FUNCTIONS)):
         torch = sorted(n for n in imports_of(path, inside_functions=inside) if n.split(".")[0] == "torch")
-        assert not torch or room in rooms
+        assert not torch or package in packages
 
 
 @pytest.mark.parametrize(
@@ -165,6 +180,7 @@ def test_public_names_are_these() -> None:
         "LocalCache",
         "MemoryLimitError",
         "MixedLoader",
+        "OpenFilesError",
         "OutOfMemoryError",
         "OutputOptions",
         "ParquetIterable",

@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from parquet_loader.cli.console import show_lines
-from parquet_loader.decode import native
+from parquet_loader.common import PROBLEM, kernels_remedy
 
 PACKAGE = "torch-parquet-loader"
 
 
 def kernels_line() -> str:
     """Say whether the compiled kernels are used, and if not why, and what to do."""
-    return f"no: {native.PROBLEM}; {native.kernels_remedy()}" if native.PROBLEM else "yes"
+    return f"no: {PROBLEM}; {kernels_remedy()}" if PROBLEM else "yes"
 
 
 def show_version(context: click.Context, _: click.Parameter, is_asked: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Before anything else imports pyarrow; which, first imported by a thread other than the main one, can hang at exit.
-import parquet_loader.common.arrow_memory
+import parquet_loader.common.arrow_memory  # noqa: F401
 
 # isort: split
 
@@ -32,7 +32,7 @@ from parquet_loader.common.native.bindings import (
     warn_if_missing,
 )
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
-from parquet_loader.common.permutation import PERMUTATION_METHOD, Stream, bit_generator, permutation
+from parquet_loader.common.permutations import PERMUTATION_METHOD, Stream, bit_generator, permutation
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.progress import progress_bar
 from parquet_loader.common.signals import uninterrupted

@@ -189,7 +189,7 @@ class BatchedDataLoader(NotIndexed):
         limit = parse_bytes(memory_limit)
         use_returning_pool()
         if not isinstance(source, Opened):
-            warn_if_missing(stacklevel=2)
+            warn_if_missing()
         ranks = None if shard is not None or isinstance(source, Opened) else to_agree_with(self._sharding.shard)
         self._filters = filters
         self._chooses_window = window_rows is None

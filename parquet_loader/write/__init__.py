@@ -27,8 +27,8 @@ from parquet_loader.write.column_layout import Layout, choose_layout
 from parquet_loader.write.jobs.job import Job, remove_dead_jobs
 from parquet_loader.write.jobs.task import write_partition
 from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.os_errors import reason, storage_errors
 from parquet_loader.write.row_group_buffer import RowGroupBuffer
-from parquet_loader.write.storage_errors import reason, storage_errors
 from parquet_loader.write.writer import DatasetWriter, WriteSummary, write_dataset
 
 __all__ = [

@@ -11,9 +11,9 @@ import pyarrow as pa
 from parquet_loader.schema import Schema, iter_tables
 from parquet_loader.write.column_layout import ColumnLayout, Layout, choose_layout
 from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.row_group_buffer import RowGroupBuffer
 from parquet_loader.write.staging import StagedFile
-from parquet_loader.write.storage_errors import storage_errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import is_local, look_up
 from parquet_loader.errors import UnfinishedCommitError
+from parquet_loader.write.os_errors import reason
 from parquet_loader.write.staging import (
     StagedFile,
     copy_mode,
@@ -20,7 +21,6 @@ from parquet_loader.write.staging import (
     remove_tree,
     sync_directory,
 )
-from parquet_loader.write.storage_errors import reason
 from parquet_loader.write.target import RUN_LOCK, check_replaceable, listing
 
 

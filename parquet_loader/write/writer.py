@@ -15,9 +15,9 @@ from parquet_loader.errors import ConfigurationError, SchemaError, WriteError
 from parquet_loader.schema import Schema
 from parquet_loader.write.column_layout import ColumnLayout
 from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.packer import Packer
 from parquet_loader.write.publication import Publication
-from parquet_loader.write.storage_errors import storage_errors
 from parquet_loader.write.target import (
     carried_fields,
     check_appendable,

@@ -161,7 +161,7 @@ def test_sidecar_files_and_hidden_folders_are_no_data(tmp_path: Path) -> None:
     pq.write_metadata(table.schema, tmp_path / "_common_metadata")
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / ".part-0.parquet.crc").write_bytes(b"crc")
-    for folder in ("_temporary", ".ipynb_checkpoints", "_delta_log"):
+    for folder in ("_temporary", ".ipynb_checkpoints", "_metadata_of_another_tool"):
         (tmp_path / folder).mkdir()
         pq.write_table(table, tmp_path / folder / "part.parquet")
     assert_loads(tmp_path)

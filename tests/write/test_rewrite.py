@@ -44,7 +44,7 @@ from parquet_loader import (
     rewrite_dataset,
     write_dataset,
 )
-from parquet_loader.common.permutation import Stream, bit_generator
+from parquet_loader.common.permutations import Stream, bit_generator
 from parquet_loader.write.rewrite import external_shuffle as scatter
 from parquet_loader.write.rewrite import pipeline as attempt
 from parquet_loader.write.rewrite.external_shuffle import Buckets, RowKeys

@@ -78,8 +78,8 @@ def kernels_remedy() -> str:
     return REMEDY.get(PROBLEM, _COMPILE)
 
 
-def warn_if_missing(stacklevel: int) -> None:
-    """Warn once a process that the kernels are missing; not if they were switched off on purpose."""
+def warn_if_missing() -> None:
+    """Warn once a process, at the caller's line, that the kernels are missing; not if they were switched off."""
     global _has_warned
     if IS_BUILT or _has_warned or PROBLEM == SWITCHED_OFF:
         return
@@ -88,5 +88,13 @@ def warn_if_missing(stacklevel: int) -> None:
         f"the compiled kernels of parquet_loader are missing: {PROBLEM}; the batches are the same, but decoding "
         f"numbers takes about twice the processor time; {kernels_remedy()}",
         PerformanceWarning,
-        stacklevel=stacklevel + 1,
+        stacklevel=_level_of_caller(),
     )
+
+
+def _level_of_caller() -> int:
+    """Return the stack level of the code that called the package, as the caller of this gives it to `warnings.warn`."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "parquet_loader":
+        frame, level = frame.f_back, level + 1
+    return level

@@ -5,7 +5,7 @@ Everything here is Arrow's or numpy's work where `IS_BUILT` is false.
 
 from __future__ import annotations
 
-from parquet_loader.common import IS_BUILT, PROBLEM, kernels_remedy, warn_if_missing
+from parquet_loader.common import IS_BUILT
 from parquet_loader.decode.native.column_reader import (
     FalseClaim,
     Known,
@@ -18,17 +18,14 @@ from parquet_loader.decode.native.permute import join_columns, take_columns, tak
 
 __all__ = [
     "IS_BUILT",
-    "PROBLEM",
     "FalseClaim",
     "Known",
     "NativeChunks",
     "NotDecodedError",
     "check_pages",
     "join_columns",
-    "kernels_remedy",
     "known_chunks",
     "take_columns",
     "take_ragged",
     "take_rows",
-    "warn_if_missing",
 ]

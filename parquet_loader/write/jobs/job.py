@@ -45,6 +45,7 @@ from parquet_loader.write.jobs.commit import (
 )
 from parquet_loader.write.jobs.lease import NEW_SUFFIX, Lease, dead_lease, remove_unnamed
 from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.packer import Packer
 from parquet_loader.write.staging import (
     StagedFile,
@@ -55,7 +56,6 @@ from parquet_loader.write.staging import (
     remove_tree,
     sync_directory,
 )
-from parquet_loader.write.storage_errors import storage_errors
 from parquet_loader.write.target import (
     carried_fields,
     check_appendable,

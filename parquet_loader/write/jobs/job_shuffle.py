@@ -25,8 +25,8 @@ from parquet_loader.common import IntArray, Stream, bit_generator, is_local, per
 from parquet_loader.schema import iter_tables
 from parquet_loader.write.jobs.job import JobSpec, WrittenFile
 from parquet_loader.write.jobs.task import check_directory, naming, packing, report
+from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.staging import join
-from parquet_loader.write.storage_errors import storage_errors
 
 _PIECE_BYTES = 128 * 2**10
 _READ_THREADS = 8

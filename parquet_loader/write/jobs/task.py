@@ -18,9 +18,9 @@ from parquet_loader.errors import DataError, ParquetLoaderError, SchemaError, Wr
 from parquet_loader.write.jobs.commit import renames_directories
 from parquet_loader.write.jobs.job import JobSpec, WrittenFile, new_task_file, number_of
 from parquet_loader.write.options import WriteOptions
+from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.packer import Packer
 from parquet_loader.write.staging import StagedFile, join
-from parquet_loader.write.storage_errors import storage_errors
 
 _ERRORS: dict[str, type[ParquetLoaderError]] = {
     e.__name__: e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.ParquetLoaderError)

@@ -15,6 +15,7 @@ from parquet_loader.dataset import Dataset
 from parquet_loader.errors import DataError
 from parquet_loader.read import RowFilter
 from parquet_loader.write.options import TAKE_BYTES, WriteOptions
+from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.rewrite.encoding_trials import (
     Choice,
     Objective,
@@ -27,7 +28,6 @@ from parquet_loader.write.rewrite.scratch import Scratch, remove_leftovers
 from parquet_loader.write.rewrite.source_scan import Rows, add_levels, examine, guess_nulls
 from parquet_loader.write.rewrite.stored_columns import AssumptionError, Levels, Target, null_levels, with_nullability
 from parquet_loader.write.rewrite.target_schema import Facts, Fields, Pack, make_target
-from parquet_loader.write.storage_errors import storage_errors
 from parquet_loader.write.writer import DatasetWriter, WriteMode, WriteSummary
 
 # Shares of the memory limit. A bucket is there as read, joined and in its new order; what waits to be scattered, too.

@@ -40,6 +40,7 @@ from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetL
 from parquet_loader.read import Filters, RowFilter, as_expression
 from parquet_loader.schema import Schema
 from parquet_loader.source import Selection, Snapshot, Source, open_snapshot, selection_of, with_unischema
+from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.rewrite.encoding_trials import Objective
 from parquet_loader.write.rewrite.external_shuffle import METHOD
 from parquet_loader.write.rewrite.load_benchmark import LoadRate, load_rates
@@ -48,7 +49,6 @@ from parquet_loader.write.rewrite.report import ColumnReport, RewriteReport
 from parquet_loader.write.rewrite.source_scan import bytes_by_column
 from parquet_loader.write.rewrite.stored_columns import Levels
 from parquet_loader.write.rewrite.target_schema import Fields, Pack
-from parquet_loader.write.storage_errors import storage_errors
 from parquet_loader.write.target import listing
 from parquet_loader.write.writer import WriteMode
 
