@@ -48,7 +48,7 @@ MOST_OPEN_ROW_GROUPS = 16
 ENOUGH_ROW_GROUPS = 4
 # Cursors held open for mixing may take as much memory as the windows.
 CURSORS_BESIDE_WINDOWS = 1.0
-# The largest window that costs no speed, as measured (docs/shuffling.md, `benchmarks/window_size.py`): mixing gains by
+# The largest window that costs no speed, as measured (benchmarks/README.md, `benchmarks/window_size.py`): mixing gains by
 # each doubling alike; twice as much takes narrow columns 10 % more processor time, and the first batch twice as long.
 LARGEST_DEFAULT_WINDOW_BYTES = 64 * 2**20
 BATCHES_AT_ONCE = 4
