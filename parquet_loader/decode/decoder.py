@@ -112,7 +112,8 @@ class Decoder:
         for _, _, parts in self._parts:
             for column, part in parts:
                 source = self._sources[column] = self._named(column, part)
-                self._paths[column] = _steps(source, file_schema)
+                is_there = type_at(file_schema, source) is not None  # a struct may lack this one of its members
+                self._paths[column] = _steps(source, file_schema) if is_there else None
                 problem = self._problem(column, source, part)
                 if problem is not None:
                     problems.append((column, problem))
