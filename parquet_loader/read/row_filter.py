@@ -17,7 +17,7 @@ from parquet_loader.decode import ValueProblem, coded_words
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.read.splits import check_number_keys, check_text_keys
 from parquet_loader.read.virtual_columns import Positions, hashed_column, is_constant, virtual_columns, with_hashes
-from parquet_loader.schema import METADATA_KEY, Category, Field, Group, Schema
+from parquet_loader.schema import METADATA_KEY, Bytes, Category, Field, Group, Scalar, Schema, Text, constant
 from parquet_loader.source import Snapshot, guarantees
 
 # How Arrow writes what statistics may decide about in spite of NaN. Where names or values look like more, they do not.
@@ -79,9 +79,11 @@ class RowFilter:
     Args:
         expression: A boolean `pyarrow.compute` expression over the files' columns, as stored, and partition columns.
         snapshot: The files it applies to; every distinct schema among them is checked.
-        declared: The schema given, if any: the categories in it that files without a schema hold as codes.
+        declared: The schema given, if any: the categories in it that files without a schema hold as codes, and what
+            stands for the columns that a file lacks.
 
-    Columns that a file holds as codes of categories are compared as words, or as the codes if that alone fits.
+    Columns that a file holds as codes of categories are compared as words, or as the codes if that alone fits. In a
+    file that lacks a column, that of the field's other names is compared, or else its `missing`.
 
     Raises:
         ConfigurationError: it is no expression.
@@ -94,23 +96,35 @@ class RowFilter:
         self._expression = expression = given
         # By schema of the snapshot: the columns of codes that are compared as words.
         self._words_of: list[dict[str, Category]] = []
+        # By schema of the snapshot: of the columns that its files lack, the one they have instead, or a value.
+        self._stand_ins: list[dict[str, str | pa.Scalar]] = []
         self.columns: tuple[str, ...] = ()
         self.virtual: tuple[str, ...] = ()
         for number, schema in enumerate(snapshot.schemas):
             file = snapshot.files[int((snapshot.file_schema == number).argmax())].name
             known = with_partitions(schema, snapshot.partition_schema)
-            more = virtual_columns(str(expression), known.names)
-            check_number_keys(expression, known, file)
+            stand_ins = _stand_ins(known, declared)
+            more = virtual_columns(str(expression), [*known.names, *stand_ins])
+            check_number_keys(expression, _with_stand_ins(known, stand_ins), file)
             words = columns_of_codes(schema, declared)
             as_words = _with_words(known, words)
-            if words and _binding_error(expression, with_partitions(as_words, more)) is None:
+            if (
+                words
+                and _binding_error(expression, with_partitions(_with_stand_ins(as_words, stand_ins), more)) is None
+            ):
                 known = as_words
             else:
                 words = {}
+            known = _with_stand_ins(known, stand_ins)
             needed = _columns_of(expression, with_partitions(known, more), file)
             hashed = [column for name in needed if name in more.names and (column := hashed_column(name)) is not None]
             check_text_keys(hashed, known, file)
-            own = [name for name in needed if name not in more.names]
+            named = dict.fromkeys([name for name in needed if name not in more.names] + hashed)
+            self._stand_ins.append({name: stand_ins[name] for name in named if name in stand_ins})
+            own, hashed = (
+                [source for name in names if isinstance(source := stand_ins.get(name, name), str)]
+                for names in ([name for name in needed if name not in more.names], hashed)
+            )
             self._words_of.append({name: words[name] for name in own if name in words})
             self.columns = tuple(dict.fromkeys((*self.columns, *own, *hashed)))
             self.virtual = tuple(dict.fromkeys((*self.virtual, *(name for name in needed if name in more.names))))
@@ -141,12 +155,20 @@ class RowFilter:
                 table = table.set_column(place, name, coded_words(table.column(name), field))
             except ValueProblem as problem:
                 raise DataError(f"{where}, column {name!r}: {problem.reason}") from None
+        for name, source in ({} if schema is None else self._stand_ins[schema]).items():
+            column = table.column(source) if isinstance(source, str) else pa.repeat(source, len(table))
+            table = table.append_column(name, column)
         table = _passing(with_hashes(table, self.virtual), self._expression)
         for name in words:
             codes = [chunk.indices for chunk in table.column(name).chunks]
             place = table.schema.get_field_index(name)
             table = table.set_column(place, name, pa.chunked_array(codes, table.column(name).type.index_type))
         return table
+
+    @property
+    def has_stand_ins(self) -> bool:
+        """Whether it names columns that some files lack."""
+        return any(self._stand_ins)
 
     def check_words(self, schema: Schema) -> None:
         """Refuse comparisons that make no sense for categories of text: by order, or with a word that is none.
@@ -189,7 +211,9 @@ class RowFilter:
             Their numbers in the file.
         """
         words = self._words_of[int(snapshot.file_schema[file])]
+        stand_ins = self._stand_ins[int(snapshot.file_schema[file])]
         schema = with_partitions(_with_words(snapshot.schema_of(file), words), snapshot.partition_schema)
+        schema = _with_stand_ins(schema, stand_ins)
         schema = with_partitions(schema, pa.schema([(name, pa.uint64()) for name in self.virtual]))
         pads = _lazily("dataset")
         known = pads.scalar(True)
@@ -198,6 +222,9 @@ class RowFilter:
                 continue
             is_value = pc.field(name) == value if value.is_valid else pc.field(name).is_null()
             known = known & is_value
+        for name, source in stand_ins.items():
+            if not isinstance(source, str) and source.as_py() == source.as_py():  # no NaN
+                known = known & (pc.field(name) == source)
         first, stop = np.searchsorted(snapshot.row_group_file, [file, file + 1]).tolist()
         numbers: list[int] = snapshot.row_group_number[first:stop].tolist()
         guaranteed = [[known] for _ in numbers]
@@ -208,7 +235,7 @@ class RowFilter:
                 parts.append(pc.field(name) == pa.scalar(value, pa.uint64()))
         if not self.columns and not constant:
             return set(numbers)
-        if _may_prune(self._expression, [schema.field(name).type for name in self.columns]):
+        if _may_prune(self._expression, [f.type for f in schema if f.name in {*self.columns, *stand_ins}]):
             footer, own = snapshot.footers.get(file), snapshot.schema_of(file)
             names = [name for name in self.columns if name in own.names and name not in words]
             for parts, number in zip(guaranteed, numbers, strict=True):
@@ -223,12 +250,16 @@ class RowFilter:
         return {int(fragment.path) for fragment in each.get_fragments(self._expression)}
 
 
+def stored_fields(fields: Mapping[str, Field]) -> list[tuple[str, Field]]:
+    """Return the fields by the names of their columns, groups as their members."""
+    parts: list[tuple[str, Field]] = [(name, f) for name, f in fields.items() if not isinstance(f, Group)]
+    return parts + [part for field in fields.values() if isinstance(field, Group) for part in field.members]
+
+
 def categories_of(fields: Mapping[str, Field]) -> dict[str, Category]:
     """Return the categories of a schema by the names that their columns have in files."""
-    parts = [(name, field) for name, field in fields.items() if not isinstance(field, Group)]
-    parts += [part for field in fields.values() if isinstance(field, Group) for part in field.members]
     found: dict[str, Category] = {}
-    for name, field in parts:
+    for name, field in stored_fields(fields):
         if isinstance(field, Category):
             found |= dict.fromkeys((name, *field.aliases), field)
     return found
@@ -250,6 +281,28 @@ def _with_words(schema: pa.Schema, words: Mapping[str, Category]) -> pa.Schema:
         index = schema.field(name).type
         index = pa.int64() if index in (pa.uint32(), pa.uint64()) else index
         schema = schema.set(place, pa.field(name, pa.dictionary(index, field.word_type)))
+    return schema
+
+
+def _stand_ins(known: pa.Schema, declared: Schema | None) -> dict[str, str | pa.Scalar]:
+    """Return what stands for the declared columns that files lack: one of their own by another name, or a value."""
+    found: dict[str, str | pa.Scalar] = {}
+    for name, field in stored_fields(declared or {}):
+        if name in known.names or "." in name:
+            continue
+        alias = next((alias for alias in field.aliases if alias in known.names), None)
+        if alias is not None:
+            found[name] = alias
+        elif isinstance(field, Category) and field.missing is not None:
+            found[name] = pa.scalar(field.missing, field.word_type)
+        elif isinstance(field, Scalar | Text | Bytes) and field.missing is not None:
+            found[name] = constant(field, 1)[0]
+    return found
+
+
+def _with_stand_ins(schema: pa.Schema, stand_ins: Mapping[str, str | pa.Scalar]) -> pa.Schema:
+    for name, source in stand_ins.items():
+        schema = schema.append(pa.field(name, schema.field(source).type if isinstance(source, str) else source.type))
     return schema
 
 
@@ -320,7 +373,10 @@ def _columns_of(expression: pc.Expression, schema: pa.Schema, file: str) -> list
         missing = str(error).split("FieldRef.Name(")[-1].split(")")[0] if "No match for FieldRef" in str(error) else ""
         if missing:
             missing = hashed_column(missing) or missing
-            raise SchemaError(f"{file}: filters name the column {missing!r}. {nearest(missing, schema.names)}")
+            raise SchemaError(
+                f"{file}: filters name the column {missing!r}, which is not there. {nearest(missing, schema.names)} "
+                "A field of schema= with missing=<value> or aliases=<names> stands for it in files that lack it"
+            )
         reason = str(error).splitlines()[0]
         raise SchemaError(f"{file}: filters={expression} cannot be applied to columns of these types: {reason}")
     needed = list(schema.names)

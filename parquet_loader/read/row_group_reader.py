@@ -348,7 +348,9 @@ class Reader:
     def _passing_whole(self) -> BoolArray | None:
         """Return which row groups pass whole, where directories and positions alone decide about all of them."""
         snapshot = self._snapshot
-        if self._filter is None or any(self._filter.differs_within(schema.names) for schema in snapshot.schemas):
+        if self._filter is None or self._filter.has_stand_ins:
+            return None
+        if any(self._filter.differs_within(schema.names) for schema in snapshot.schemas):
             return None
         table = pa.table({_ROW_NUMBER: pa.array(np.arange(snapshot.row_groups))})
         if self.positions is not None:
@@ -370,7 +372,7 @@ class Reader:
         if self._filter is None or self._filter.differs_within(self._own_columns(row_group)):
             return self._filter
         one = self._with_known_columns(row_group, _without_columns(1), 0)
-        return None if len(self._filter.apply(one)) else self._filter
+        return None if len(self._filter.apply(one, self._schema_of(row_group))) else self._filter
 
     def _own_columns(self, row_group: int) -> list[str]:
         names: list[str] = self._snapshot.schema_of(int(self._snapshot.row_group_file[row_group])).names

@@ -20,6 +20,7 @@ from parquet_loader.schema.arrow_types import (
 )
 from parquet_loader.schema.base import NullPolicy, describe
 from parquet_loader.schema.encode.blobs import encode_array
+from parquet_loader.schema.encode.columns import constant
 from parquet_loader.schema.encode.sources import pieces
 from parquet_loader.schema.encode.tables import (
     PIECE_BYTES,
@@ -78,6 +79,7 @@ __all__ = [
     "Text",
     "arrow_type_of",
     "complete_schema",
+    "constant",
     "decimals_to_float64",
     "delivered_dtype",
     "describe",
