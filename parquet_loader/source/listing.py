@@ -38,8 +38,9 @@ from parquet_loader.source.file_types import (
     kind_of,
 )
 from parquet_loader.source.files import ListedFile, Lister, ListingContext, SourceFile
+from parquet_loader.source.hub_configurations import refuse_configurations
 from parquet_loader.source.local import LocalLister
-from parquet_loader.source.named_splits import select_split
+from parquet_loader.source.named_splits import ALL, select_split
 from parquet_loader.source.table_formats import (
     Table,
     first_table,
@@ -153,6 +154,9 @@ def list_files(
         with _listing_errors(named[0][1]):
             _refuse_tables([file for file, _ in pairs], tables, is_local=is_local(home))
     chosen = select_split(files, selection.split)
+    if is_local(home) and selection.split != ALL:
+        for directory in (one.base for one in found if one.is_directory):
+            refuse_configurations(directory, chosen)
     if len(chosen) < len(files):
         kept = {id(file) for file in chosen}
         pairs = [pair for pair, file in zip(pairs, files, strict=True) if id(file) in kept]

@@ -26,7 +26,8 @@ _KEYWORDS = {
     "evaluation": "test",
 }
 _KEYWORD = re.compile(rf"(?:^|[-._ 0-9])({'|'.join(_KEYWORDS)})(?=[-._ 0-9]|$)")
-# What the Hub calls a file of a split of any name: data/NAME-00000-of-00002.parquet
+# What the Hub calls a file of a split of any name. In other directories than data/, where a word of the name decides
+# first, it is what the directory of a configuration holds.
 _NUMBERED = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}.*")
 
 
@@ -45,19 +46,23 @@ def select_split(files: Sequence[SourceFile], split: str | None) -> tuple[Source
     base = common_folder([posixpath.dirname(file.path) for file in files])
     of_folders: dict[str, str | None] = {}
     names = [_split_of(file.path, base, of_folders) for file in files]
+    if split is None and not any(names):
+        return tuple(files)
+    numbered = [_numbered_name(file.path) for file in files]
     if split is None:
-        _refuse_mixture(files, names)
+        _refuse_mixture(files, [name or other for name, other in zip(names, numbered, strict=True)])
         return tuple(files)
     wanted = _canonical(split)
-    chosen = tuple(file for file, name in zip(files, names, strict=True) if name == wanted)
-    if chosen:
-        return chosen
+    for of_files in (names, numbered):
+        chosen = tuple(file for file, name in zip(files, of_files, strict=True) if name == wanted)
+        if chosen:
+            return chosen
     if not any(names):
         whole = next((_KEYWORDS[name.lower()] for name in reversed(base.split("/")) if name.lower() in _KEYWORDS), None)
         if whole == wanted:
             return tuple(files)
         names = [whole]
-    there = sorted({name for name in names if name})
+    there = sorted({name for name in (*names, *numbered) if name})
     if not there:
         raise SourceError(
             f"{shown(base)}: split={split!r}: no name of a file or directory there names a split; "
@@ -67,9 +72,9 @@ def select_split(files: Sequence[SourceFile], split: str | None) -> tuple[Source
 
 
 def _refuse_mixture(files: Sequence[SourceFile], names: Sequence[str | None]) -> None:
-    clear = [name for name in dict.fromkeys(names) if _is_clear(name)]
-    if len(clear) > 1:
-        first = {name: files[names.index(name)].name for name in clear}
+    named = [name for name in dict.fromkeys(names) if name is not None]
+    if len(named) > 1 and any(map(_is_clear, named)):
+        first = {name: files[names.index(name)].name for name in named}
         found = ", ".join(f"{name!r} ({first[name]})" for name in sorted(first, key=str))
         raise SourceError(
             f"the source mixes the splits {found}; choose one with split={min(map(str, first), key=_rank)!r}, "
@@ -81,9 +86,9 @@ def _rank(name: str) -> tuple[bool, str]:
     return "train" not in name, name
 
 
-def _is_clear(name: str | None) -> bool:
+def _is_clear(name: str) -> bool:
     """Whether a name is that of a split, and not only of files that are numbered."""
-    return name is not None and _classes(name.replace("+", "-")) != ""
+    return _classes(name.replace("+", "-")) != ""
 
 
 def _split_of(path: str, base: str, of_folders: dict[str, str | None]) -> str | None:
@@ -94,10 +99,14 @@ def _split_of(path: str, base: str, of_folders: dict[str, str | None]) -> str | 
     if of_folders[folder] is not None:
         return of_folders[folder]
     if folder.endswith("/data") or folder == "data":
-        numbered = _NUMBERED.fullmatch(name)
-        if numbered:
-            return _canonical(numbered[1])
+        return _numbered_name(path) or _classes(name) or None
     return _classes(name) or None
+
+
+def _numbered_name(path: str) -> str | None:
+    """Return the split that a file like ``NAME-00000-of-00002.parquet`` is of, in whatever directory."""
+    numbered = _NUMBERED.fullmatch(path.rpartition("/")[2])
+    return None if numbered is None else _canonical(numbered[1])
 
 
 def _split_of_folder(folder: str) -> str | None:

@@ -1,0 +1,96 @@
+"""Configurations of a Hugging Face repository: data sets of their own in one directory, as its README.md lists them."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import re
+from collections.abc import Sequence
+
+from parquet_loader.common import shown
+from parquet_loader.errors import SourceError
+from parquet_loader.source.file_types import common_folder, glob_regex
+from parquet_loader.source.files import SourceFile
+
+_README = "README.md"
+_MOST_BYTES = 2**24
+_MOST_LEVELS = 3
+_NAMES_SHOWN = 5
+_KEY = re.compile(r"([A-Za-z_]+):(?:\s+(.*))?$")
+
+
+def refuse_configurations(directory: str, files: Sequence[SourceFile]) -> None:
+    """Refuse the files below a local directory if several configurations are listed, and none of them has all files.
+
+    The README.md of the directory or of one of the two above it is read.
+
+    Raises:
+        SourceError: they are; names the configurations, and the files of one.
+    """
+    root = directory.rstrip("/")
+    files = [file for file in files if file.path.startswith(f"{root}/")]
+    for _ in range(_MOST_LEVELS):
+        patterns = _configurations(f"{root}/{_README}")
+        if len(patterns) > 1:
+            _refuse_mixture(root, patterns, files)
+            return
+        root = posixpath.dirname(root)
+
+
+def _refuse_mixture(root: str, patterns: dict[str, list[str]], files: Sequence[SourceFile]) -> None:
+    below = [file.path[len(root) + 1 :] for file in files]
+    found: dict[str, set[int]] = {}
+    for name, globs in patterns.items():
+        matches = [re.compile(glob_regex(glob.removeprefix("./"))).match for glob in globs]
+        numbers = {number for number, path in enumerate(below) if any(match(path) for match in matches)}
+        if numbers:
+            found[name] = numbers
+    if not found or any(len(numbers) == len(below) for numbers in found.values()):
+        return
+    first, numbers = next(iter(found.items()))
+    folder = common_folder([posixpath.dirname(below[number]) for number in numbers])
+    others = [path for number, path in enumerate(below) if number not in numbers]
+    alone = folder and not any(path.startswith(f"{folder}/") for path in others)
+    one = f"{root}/{folder if alone else patterns[first][0]}"
+    names = ", ".join(map(repr, list(found)[:_NAMES_SHOWN])) + (", ..." if len(found) > _NAMES_SHOWN else "")
+    what = f"the configurations {names}" if len(found) > 1 else f"the configuration {names} and files of none"
+    raise SourceError(
+        f"the source mixes {what}, which {shown(root)}/{_README} lists as data sets of their own; name the files of "
+        f"one, such as {shown(one)!r}, or those of several in a list"
+    )
+
+
+def _configurations(path: str) -> dict[str, list[str]]:
+    """Return the globs of each configuration in the metadata that begins a README.md; nothing if there is none."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        if file.readline(8).strip() == b"---":
+            head = file.read(_MOST_BYTES).decode("utf-8", "replace")
+            return _globs_of(re.split(r"^---\s*$", head, maxsplit=1, flags=re.MULTILINE)[0])
+    return {}
+
+
+def _globs_of(metadata: str) -> dict[str, list[str]]:
+    """Read the ``configs`` of metadata in YAML, as far as the Hub writes them."""
+    found: dict[str, list[str]] = {}
+    globs: list[str] = []
+    is_inside = False
+    for line in metadata.splitlines():
+        if line[:1] not in ("", " ", "\t", "-", "#"):
+            is_inside = line.rstrip() == "configs:"
+            continue
+        text = re.sub(r"(^|\s)#.*", "", line).strip()
+        while text.startswith("- "):
+            text = text[2:].lstrip()
+        if not is_inside or not text:
+            continue
+        match = _KEY.fullmatch(text)
+        key, value = (match[1], _unquoted(match[2] or "")) if match else ("path", _unquoted(text))
+        if key == "config_name":
+            globs = found.setdefault(value, [])
+        elif key in ("path", "data_files", "data_dir") and value:
+            globs.append(value)
+    return found
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text.strip()
