@@ -119,6 +119,11 @@ class Lister(Protocol):
         ...
 
 
+def same_etag(one: str, other: str) -> bool:
+    """Whether two ETags name the same content: quotes are a matter of who writes it down, and differ in one server."""
+    return one.strip('"') == other.strip('"')
+
+
 def seen(info: pafs.FileInfo) -> ListedFile | bool | None:
     """Return the file that pyarrow found, True for a directory, or None for nothing."""
     if info.type == pafs.FileType.File:

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 from parquet_loader.common import Digests, IntArray, no_link, system_error, without_secrets
 from parquet_loader.errors import ParquetLoaderError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher
-from parquet_loader.source.files import SourceFile, changed_since
+from parquet_loader.source.files import SourceFile, changed_since, same_etag
 from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, Metadata, MetadataError
 from parquet_loader.source.native_footers import footer_numbers
 from parquet_loader.source.remote.fetcher import Fetcher
@@ -267,7 +267,7 @@ def same_content(one: SourceFile, other: SourceFile) -> bool:
     if one.size_bytes != other.size_bytes:
         return False
     if one.etag is not None and other.etag is not None:
-        return one.etag == other.etag
+        return same_etag(one.etag, other.etag)
     return one.mtime_ns is not None and one.mtime_ns == other.mtime_ns
 
 

@@ -16,7 +16,7 @@ from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.common.storage import hdfs
 from parquet_loader.errors import OpenFilesError
 from parquet_loader.source.byte_ranges import ByteRange
-from parquet_loader.source.files import SourceFile
+from parquet_loader.source.files import SourceFile, same_etag
 from parquet_loader.source.remote.client import Bytes, LastingError, PassingError, judged, view, words_of
 
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class BlockingClient:
     def _read(self, file: SourceFile, span: ByteRange) -> Any:
         if self._fsspec is not None:
             if file.etag is not None and file.path not in self._checked:
-                self._check_same(self._fsspec, file)
+                self._check_same(self._fsspec, file, file.etag)
             return self._fsspec.cat_file(file.path, start=span.start, end=span.stop)
         with self._lock:
             opened = self._open.get(file.path)
@@ -156,15 +156,15 @@ class BlockingClient:
                     self._open.popitem(last=False)
         return opened.read_at(span.size, span.start)
 
-    def _check_same(self, fs: Any, file: SourceFile) -> None:
+    def _check_same(self, fs: Any, file: SourceFile, listed: str) -> None:
         """Compare a file of fsspec's with its listing, once a pass."""
         fs.invalidate_cache(fs._parent(file.path))
         info = fs.info(file.path)
-        etag = info.get("ETag") or info.get("etag") or file.etag
+        etag = info.get("ETag") or info.get("etag") or listed
         if info.get("size") not in (None, file.size_bytes):
             raise LastingError(f"it has {info['size']} bytes, and had {file.size_bytes} when it was listed")
-        if etag != file.etag:
-            raise LastingError(f"the file has changed since it was listed: its ETag was {file.etag}, and is {etag}")
+        if not same_etag(etag, listed):
+            raise LastingError(f"the file has changed since it was listed: its ETag was {listed}, and is {etag}")
         self._checked.add(file.path)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import RemoteOptions
 from parquet_loader.source.byte_ranges import ByteRange
-from parquet_loader.source.files import SourceFile
+from parquet_loader.source.files import SourceFile, same_etag
 from parquet_loader.source.remote.client import Bytes, LastingError, PassingError, UnservedError, judged, view, words_of
 
 # Bytes handed over at a time. Each time Python's lock is needed once, which may take 5 ms beside a loop that spins in
@@ -138,7 +138,7 @@ class ObstoreClient:
 def _check_same(meta: Mapping[str, Any], file: SourceFile) -> None:
     if meta["size"] != file.size_bytes:
         raise LastingError(f"it has {meta['size']} bytes, and had {file.size_bytes} when it was listed")
-    if file.etag is not None and (meta["e_tag"] or file.etag).strip('"') != file.etag.strip('"'):
+    if file.etag is not None and not same_etag(meta["e_tag"] or file.etag, file.etag):
         tags = f"its ETag was {file.etag}, and is {meta['e_tag']}"
         raise LastingError(f"the file has changed since it was listed: {tags}")
 
