@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader import Scalar, Schema, WriteOptions
-from parquet_loader.write.jobs.job import Job, WrittenFile
+from parquet_loader.write.jobs.job import WriteJob, WrittenFile
 from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan
 from parquet_loader.write.jobs.task import plan_merges
 
@@ -47,7 +47,7 @@ def reports(count: int, size: int) -> list[WrittenFile]:
 def commit(count: int) -> float:
     """Commit that many empty files on the local disk, as a real job does, and return the seconds."""
     with tempfile.TemporaryDirectory() as root:
-        with Job(os.path.join(root, "set"), SCHEMA) as job:
+        with WriteJob(os.path.join(root, "set"), SCHEMA) as job:
             files = reports(count, 0)
             for file in files:
                 with open(os.path.join(job.spec.directory, file.name), "wb"):

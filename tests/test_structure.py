@@ -117,6 +117,17 @@ def test_the_tree_is_small_enough_to_see_at_once() -> None:
     assert {name: count for name, count in files.items() if count > 20} == {}
 
 
+def test_no_two_public_classes_share_a_name() -> None:
+    """Except `BatchedDataLoader`: Petastorm has one too, and `petastorm/` keeps its names."""
+    modules: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules.setdefault(node.name, []).append(name_of(path))
+    doubled = {name: sorted(names) for name, names in modules.items() if len(names) > 1}
+    assert doubled == {"BatchedDataLoader": ["parquet_loader.loader.batched", "parquet_loader.petastorm.pytorch"]}
+
+
 def test_modules_do_not_import_in_a_circle() -> None:
     graph = {name_of(p): {n for n in imports_of(p) if is_module(n)} - {name_of(p)} for p in MODULES}
     done: set[str] = set()

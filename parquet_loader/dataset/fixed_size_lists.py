@@ -14,7 +14,7 @@ from parquet_loader.dataset.memory_budget import SAMPLE_ROWS
 from parquet_loader.dataset.schema_resolution import decoders_of, is_carrying
 from parquet_loader.decode import number_type, read_name
 from parquet_loader.errors import DataError, SourceError, is_skippable
-from parquet_loader.read import STREAMED_BYTES, Reader
+from parquet_loader.read import STREAMED_BYTES, RowGroupReader
 from parquet_loader.schema import Field, RaggedList, Scalar, Schema, Tensor, heads
 from parquet_loader.source import Metadata, Snapshot
 
@@ -63,8 +63,8 @@ def with_constant_lists(schema: Schema, snapshot: Snapshot, options: ReadOptions
     if not candidates:
         return schema
 
-    def reader_of(names: Iterable[str]) -> Reader:
-        return Reader(snapshot, decoders_of(schema.select(list(names)), snapshot), None, options)
+    def reader_of(names: Iterable[str]) -> RowGroupReader:
+        return RowGroupReader(snapshot, decoders_of(schema.select(list(names)), snapshot), None, options)
 
     fields = dict(schema)
     for part in _together(candidates, snapshot):
@@ -101,7 +101,7 @@ def _together(candidates: Mapping[str, _Candidate], snapshot: Snapshot) -> Itera
 
 
 def _of_one_width(
-    snapshot: Snapshot, reader_of: Callable[[Iterable[str]], Reader], candidates: Mapping[str, _Candidate]
+    snapshot: Snapshot, reader_of: Callable[[Iterable[str]], RowGroupReader], candidates: Mapping[str, _Candidate]
 ) -> list[str]:
     """Look at the lists of row groups spread over the data set, at all of them where there are not too many.
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from parquet_loader.common import IntArray, format_bytes
 from parquet_loader.decode import Column
 from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_skippable
-from parquet_loader.read import BUFFER_BYTES, Reader
+from parquet_loader.read import BUFFER_BYTES, RowGroupReader
 from parquet_loader.source import Snapshot
 
 SHARE_WINDOWS = 0.40
@@ -48,8 +48,9 @@ MOST_OPEN_ROW_GROUPS = 16
 ENOUGH_ROW_GROUPS = 4
 # Cursors held open for mixing may take as much memory as the windows.
 CURSORS_BESIDE_WINDOWS = 1.0
-# The largest window that costs no speed, as measured (benchmarks/README.md, `benchmarks/window_size.py`): mixing gains by
-# each doubling alike; twice as much takes narrow columns 10 % more processor time, and the first batch twice as long.
+# The largest window that costs no speed, as measured (benchmarks/README.md, `benchmarks/window_size.py`): mixing gains
+# by each doubling alike; twice as much takes narrow columns 10 % more processor time, and the first batch twice as
+# long.
 LARGEST_DEFAULT_WINDOW_BYTES = 64 * 2**20
 BATCHES_AT_ONCE = 4
 SAMPLE_ROWS = 4096
@@ -135,7 +136,13 @@ class MemoryBudget:
 
 
 def measure_rows(
-    snapshot: Snapshot, reader: Reader, columns: tuple[Column, ...], counts: IntArray, *, processes: bool, skips: bool
+    snapshot: Snapshot,
+    reader: RowGroupReader,
+    columns: tuple[Column, ...],
+    counts: IntArray,
+    *,
+    processes: bool,
+    skips: bool,
 ) -> RowSizes:
     """Return the bytes of a row: from the types, for columns of varying width from a sample of rows; and of a cursor.
 
@@ -173,7 +180,9 @@ def measure_rows(
     return RowSizes(gathered, float(wide), processed, float(staged), ragged, rows, cursor)
 
 
-def _sample_of_largest(snapshot: Snapshot, reader: Reader, counts: IntArray, *, skips: bool) -> tuple[int, pa.Table]:
+def _sample_of_largest(
+    snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, skips: bool
+) -> tuple[int, pa.Table]:
     by_size = np.argsort(np.where(counts > 0, -snapshot.row_group_bytes, 1), kind="stable")
     for group in by_size[: int(np.count_nonzero(counts))].tolist():
         try:
@@ -184,7 +193,7 @@ def _sample_of_largest(snapshot: Snapshot, reader: Reader, counts: IntArray, *, 
     return int(by_size[0]), reader.empty_table()
 
 
-def _sample(reader: Reader, row_group: int) -> pa.Table:
+def _sample(reader: RowGroupReader, row_group: int) -> pa.Table:
     stream = reader.stream(row_group, 256)
     tables: list[pa.Table] = []
     try:

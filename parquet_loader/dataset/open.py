@@ -16,7 +16,7 @@ from parquet_loader.dataset.row_counts import Counted, PriorCounts, count_rows
 from parquet_loader.dataset.schema_resolution import decoders_of, found_schema, select, select_inferred
 from parquet_loader.errors import SchemaError
 from parquet_loader.plan import Division, Plan, plan_epoch
-from parquet_loader.read import LocalCache, NullAdvice, Reader, RowFilter
+from parquet_loader.read import LocalCache, NullAdvice, RowFilter, RowGroupReader
 from parquet_loader.schema import Scalar, Schema
 from parquet_loader.source import Snapshot, with_unischema
 
@@ -35,7 +35,7 @@ class Dataset:
 
     snapshot: Snapshot
     schema: Schema
-    reader: Reader
+    reader: RowGroupReader
     counted: Counted
     sizing: MemoryBudget
 
@@ -129,7 +129,9 @@ def open_dataset(
     if not chosen and snapshot.row_group_rows.any():
         raise SchemaError("there is no column to deliver: the schema names none")
     advice = NullAdvice(snapshot, chosen, schema)
-    reader = Reader(snapshot, decoders_of(chosen, snapshot), row_filter, read_options, row_numbers, cache, advice)
+    reader = RowGroupReader(
+        snapshot, decoders_of(chosen, snapshot), row_filter, read_options, row_numbers, cache, advice
+    )
     if row_numbers is not None:
         if row_numbers in (column.name for column in reader.columns[:-1]):
             raise SchemaError(f"row_numbers={row_numbers!r}: there is a column of this name already; choose another")

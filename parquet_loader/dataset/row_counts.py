@@ -10,7 +10,7 @@ import numpy as np
 from parquet_loader.common import IntArray, Ranks
 from parquet_loader.dataset.memory_budget import RowSizes
 from parquet_loader.errors import DataError, SourceError, is_skippable
-from parquet_loader.read import Reader, RowFilter
+from parquet_loader.read import RowFilter, RowGroupReader
 from parquet_loader.source import Snapshot
 
 # What lies in memory of row groups that are fetched to be counted, where more threads do so than decode.
@@ -64,7 +64,7 @@ class PriorCounts:
 
 def count_rows(
     snapshot: Snapshot,
-    reader: Reader,
+    reader: RowGroupReader,
     row_filter: RowFilter,
     num_threads: int,
     ranks: Ranks | None,
@@ -90,7 +90,13 @@ def count_rows(
 
 
 def _count_some(
-    snapshot: Snapshot, reader: Reader, row_filter: RowFilter, num_threads: int, wanted: IntArray, *, skips: bool
+    snapshot: Snapshot,
+    reader: RowGroupReader,
+    row_filter: RowFilter,
+    num_threads: int,
+    wanted: IntArray,
+    *,
+    skips: bool,
 ) -> tuple[IntArray, tuple[tuple[int, str], ...]]:
     """Return the rows of some row groups that pass the filter, and which of them were left out, with the reason."""
     counts = np.zeros(len(wanted), np.int64)
@@ -129,7 +135,7 @@ def _count_some(
     return counts, tuple(sorted(skipped))
 
 
-def _threads_for(snapshot: Snapshot, reader: Reader, wanted: IntArray, num_threads: int) -> int:
+def _threads_for(snapshot: Snapshot, reader: RowGroupReader, wanted: IntArray, num_threads: int) -> int:
     """Return how many row groups are counted at a time: where they are fetched first, as many as fit into memory."""
     if snapshot.remote is None:
         return num_threads

@@ -5,7 +5,7 @@ from __future__ import annotations
 from parquet_loader.decode.array_formats import BlobProblem, image_array, npy_array, npz_array, pillow_image
 from parquet_loader.decode.columns import Column, number_type
 from parquet_loader.decode.converters import ValueProblem, coded_words, convert, first_beyond_nanoseconds, plain
-from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, Place, parts_of, read_name, type_at
+from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
 from parquet_loader.decode.encoded_columns import RowProblem, cut_at_once, read_array, unpack
 from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
 from parquet_loader.decode.native.column_reader import Known, NativeChunks, NotDecodedError, is_known_type, known_chunks
@@ -24,11 +24,11 @@ __all__ = [
     "NativeChunks",
     "NotDecodedError",
     "NullError",
-    "Place",
     "RawColumn",
     "RawFile",
     "RawPages",
     "RowProblem",
+    "TableOrigin",
     "ValueProblem",
     "check_pages",
     "chunk_bounds",

@@ -39,7 +39,7 @@ from parquet_loader.schema import (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableOrigin:
     """Where a table came from, for messages.
 
     Attributes:
@@ -220,7 +220,7 @@ class Decoder:
             return f"the type {type_} cannot be read as {field!r}"
         return None
 
-    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], place: Place) -> pa.Table:
+    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], place: TableOrigin) -> pa.Table:
         """Return the canonical columns of a table of the files' columns, row for row.
 
         Raises:
@@ -229,7 +229,7 @@ class Decoder:
         return self.decode_without((), table, partitions, place)
 
     def decode_without(
-        self, placed: Collection[str], table: pa.Table, partitions: Mapping[str, pa.Scalar], place: Place
+        self, placed: Collection[str], table: pa.Table, partitions: Mapping[str, pa.Scalar], place: TableOrigin
     ) -> pa.Table:
         """Return what `decode` does, but for some of `placed_columns`, which the table lacks.
 
@@ -262,7 +262,7 @@ class Decoder:
             return pa.Table.from_arrays(done, schema=self._arrow_schema)
         return pa.Table.from_arrays(done, schema=pa.schema([f for f in self._arrow_schema if f.name not in placed]))
 
-    def _converted(self, array: pa.ChunkedArray, name: str, field: Field, place: Place) -> pa.ChunkedArray:
+    def _converted(self, array: pa.ChunkedArray, name: str, field: Field, place: TableOrigin) -> pa.ChunkedArray:
         if isinstance(field, Group) and array.null_count:
             row = place.first_row + pc.index(pc.is_null(array), True).as_py()
             raise DataError(f"{place.name}, column {name!r}, row {row}: is null; packed groups hold no nulls")

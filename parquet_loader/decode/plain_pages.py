@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from parquet_loader.common import IntArray
 from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, page_header
-from parquet_loader.source import Chunk, Leaf
+from parquet_loader.source import ColumnChunk, Leaf
 
 # What the system can do: read to several places at once.
 IS_POSSIBLE = hasattr(os, "preadv")
@@ -218,7 +218,7 @@ class RawColumn:
         return pa.Array.from_buffers(type_, rows, [None, buffer], null_count=0)
 
 
-def raw_pages(file: RawFile, chunk: Chunk, column: Leaf, rows: int, type_: pa.DataType) -> RawPages | None:
+def raw_pages(file: RawFile, chunk: ColumnChunk, column: Leaf, rows: int, type_: pa.DataType) -> RawPages | None:
     """Return the pages of a column chunk, or None if they are not all plain.
 
     Args:

@@ -29,7 +29,7 @@ from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job, Workers
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.plan import Plan
-from parquet_loader.read import Reader
+from parquet_loader.read import RowGroupReader
 from parquet_loader.window import Allocator, Arenas, Assembly, BufferSizes, ColumnGroups, Remainder, Window
 
 # Windows being made or ready, beyond the one the consumer is in. Rows that are placed as they are decoded need their
@@ -108,7 +108,7 @@ class Engine:
         self,
         plan: Plan,
         counts: IntArray,
-        reader: Reader,
+        reader: RowGroupReader,
         sizing: MemoryBudget,
         *,
         processor: BatchProcessor | None,

@@ -21,7 +21,7 @@ from parquet_loader.engine.budget import Budget
 from parquet_loader.engine.worker_pool import Workers
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, RowGroupSlice
-from parquet_loader.read import AT_ONCE_BYTES, Copy, Reader
+from parquet_loader.read import AT_ONCE_BYTES, Copy, RowGroupReader
 from parquet_loader.source import Fetcher, FromStore, RemoteFigures, SparseFile
 
 Run = tuple[int, int]
@@ -78,7 +78,7 @@ class Prefetcher:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: RowGroupReader,
         plan: Plan,
         sizing: MemoryBudget,
         budget: Budget,

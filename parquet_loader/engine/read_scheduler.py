@@ -16,7 +16,7 @@ from parquet_loader.engine.window_task import ReadSlice, WindowTask
 from parquet_loader.engine.worker_pool import Job, Workers
 from parquet_loader.errors import is_skippable
 from parquet_loader.plan import Plan, RowGroupSlice
-from parquet_loader.read import Copy, Cursor, Reader
+from parquet_loader.read import Copy, Cursor, RowGroupReader
 from parquet_loader.source import RemoteFigures
 
 
@@ -37,7 +37,7 @@ class Reads:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: RowGroupReader,
         plan: Plan,
         counts: IntArray,
         sizing: MemoryBudget,

@@ -14,7 +14,7 @@ from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.frames import Kept, keep
 from parquet_loader.loader.frames.fingerprint import dask_key, digest, pandas_key, spark_key
 from parquet_loader.schema import Schema, iter_tables
-from parquet_loader.write import Job, WriteOptions, write_partition
+from parquet_loader.write import WriteJob, WriteOptions, write_partition
 from parquet_loader.write.dask import write_dask
 from parquet_loader.write.spark import write_spark
 
@@ -76,7 +76,7 @@ def from_pandas(
         known = schema
         if known is None or known.extra == "infer":
             known = Schema.from_arrow(next(iter_tables(frame, schema)).schema)
-        with Job(path, known, options=write_options) as job:
+        with WriteJob(path, known, options=write_options) as job:
             files = write_partition(job.spec, 0, frame)
             if (written := sum(file.rows for file in files)) != rows:
                 raise DataError(

@@ -11,7 +11,7 @@ from parquet_loader.read.cursor import Cursor
 from parquet_loader.read.lazy_rows import READ_ERRORS, DeferredColumns
 from parquet_loader.read.null_counts import NullAdvice, count_nulls
 from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
-from parquet_loader.read.row_group_reader import Reader
+from parquet_loader.read.row_group_reader import RowGroupReader
 
 __all__ = [
     "AT_ONCE_BYTES",
@@ -26,8 +26,8 @@ __all__ = [
     "Filters",
     "LocalCache",
     "NullAdvice",
-    "Reader",
     "RowFilter",
+    "RowGroupReader",
     "as_expression",
     "clear",
     "contents_of",

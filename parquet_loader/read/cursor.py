@@ -5,7 +5,7 @@ from __future__ import annotations
 from parquet_loader.errors import DataError
 from parquet_loader.read.column_chunks import Copy
 from parquet_loader.read.lazy_rows import LazyRows
-from parquet_loader.read.row_group_reader import Reader
+from parquet_loader.read.row_group_reader import RowGroupReader
 
 
 class Cursor:
@@ -16,11 +16,11 @@ class Cursor:
         row_group: Which.
         batch_rows: About how many rows are decoded at a time; rows that are not decoded may come more at a time.
         fetched: Its bytes, where they were fetched; see `Copy`.
-        straight: See `Reader.pieces`.
+        straight: See `RowGroupReader.pieces`.
     """
 
     def __init__(
-        self, reader: Reader, row_group: int, batch_rows: int, fetched: Copy = None, *, straight: bool = True
+        self, reader: RowGroupReader, row_group: int, batch_rows: int, fetched: Copy = None, *, straight: bool = True
     ) -> None:
         self._stream = reader.pieces(row_group, batch_rows, fetched, straight=straight)
         self._left: LazyRows | None = None

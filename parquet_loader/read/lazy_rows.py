@@ -33,7 +33,7 @@ class DeferredColumns:
     straight: NativeChunks | None = None
 
     def read_straight(self, rows: int, places: npt.NDArray[np.int64]) -> None:
-        """Decode rows of the columns of `straight`, each to its address. Raises as `Reader.read`, too.
+        """Decode rows of the columns of `straight`, each to its address. Raises as `RowGroupReader.read`, too.
 
         Raises:
             NotDecodedError: these columns are Arrow's to decode, from this row on.
@@ -47,7 +47,7 @@ class DeferredColumns:
             raise self.explained(error) from error
 
     def read(self, name: str, out: npt.NDArray[np.uint8], places: IntArray | slice) -> None:
-        """Read as many rows as there are places, each to its place; see `RawColumn.read`. Raises as `Reader.read`."""
+        """Read one row for each address in `places`; see `RawColumn.read`. Raises as `RowGroupReader.read`."""
         try:
             self.columns[name].read(self.first_row, out, places)
         except READ_ERRORS as error:

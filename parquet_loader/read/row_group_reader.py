@@ -16,7 +16,7 @@ from parquet_loader.decode import (
     NativeChunks,
     NotDecodedError,
     NullError,
-    Place,
+    TableOrigin,
     first_beyond_nanoseconds,
 )
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
@@ -41,7 +41,7 @@ ROWS_OF_A_WORD = 8
 _ROW_NUMBER = "\0row number"
 
 
-class Reader:
+class RowGroupReader:
     """Reads row groups of a snapshot. Stateless but for footers and places that are kept; any thread may use it.
 
     Args:
@@ -401,7 +401,11 @@ class Reader:
             known = self._with_known_columns(row_group, table, first_row)
             table = row_filter.apply(known, self._schema_of(row_group), name)
             name, first_row = f"{name} (rows that pass the filter)", 0
-        decoder, values, place = self._decoder(row_group), self._snapshot.partition_values(file), Place(name, first_row)
+        decoder, values, place = (
+            self._decoder(row_group),
+            self._snapshot.partition_values(file),
+            TableOrigin(name, first_row),
+        )
         try:
             decoded = (
                 decoder.decode_without(placed, table, values, place) if placed else decoder.decode(table, values, place)

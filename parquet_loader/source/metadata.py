@@ -91,7 +91,7 @@ class FileSchema(NamedTuple):
     key_values: dict[bytes, bytes]
 
 
-class Chunk(NamedTuple):
+class ColumnChunk(NamedTuple):
     """What a footer says of a column chunk; -1: nothing.
 
     Attributes:
@@ -151,7 +151,7 @@ class Numbers(NamedTuple):
             values; whether the footer names an encryption algorithm; where the orders of columns begin and end; the
             same of the writer's name.
         groups: int64 ``[row groups, 3]``: rows, bytes, columns.
-        chunks: int64 ``[column chunks, 18]``, as in `Chunk`.
+        chunks: int64 ``[column chunks, 18]``, as in `ColumnChunk`.
     """
 
     file: Sequence[int]
@@ -212,12 +212,12 @@ class Metadata:
         """The paths of the leaf columns, in their order."""
         return self.schema.paths
 
-    def chunk(self, row_group: int, column: int) -> Chunk:
+    def chunk(self, row_group: int, column: int) -> ColumnChunk:
         """Return what is said of a column chunk. Nothing of it is certain; see `check`."""
-        return Chunk(*self._chunks[row_group * self.num_columns + column].tolist())
+        return ColumnChunk(*self._chunks[row_group * self.num_columns + column].tolist())
 
     def chunks(self, row_group: int) -> npt.NDArray[np.int64]:
-        """Return all of a row group's, int64 ``[columns, 18]``, as in `Chunk`."""
+        """Return all of a row group's, int64 ``[columns, 18]``, as in `ColumnChunk`."""
         first = row_group * self.num_columns
         return self._chunks[first : first + self.num_columns]
 
@@ -225,7 +225,7 @@ class Metadata:
         """Return the bytes of column chunks of a row group in the file, as far as is said."""
         return int(np.clip(self.chunks(row_group)[columns, 5], 0, _MOST).sum()) if len(columns) else 0
 
-    def check(self, row_group: int, column: int) -> Chunk:
+    def check(self, row_group: int, column: int) -> ColumnChunk:
         """Return what is said of a column chunk, if it can be read.
 
         Raises:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.source.metadata import Chunk, Leaf, Metadata, MetadataError
+from parquet_loader.source.metadata import ColumnChunk, Leaf, Metadata, MetadataError
 
 _SIGNED = {"INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
 _UNSIGNED = {"INT32": "<I", "INT64": "<Q"}
@@ -57,7 +57,7 @@ def _guarantees(footer: Metadata, row_group: int, column: int, field: pa.Field) 
     return [limit | name.is_null() for limit in limits] if may_be_null else limits
 
 
-def bounds_of(footer: Metadata, chunk: Chunk, leaf: Leaf, stored: pa.DataType) -> tuple[Any, Any] | None:
+def bounds_of(footer: Metadata, chunk: ColumnChunk, leaf: Leaf, stored: pa.DataType) -> tuple[Any, Any] | None:
     """Return the smallest and the largest value; None if they are not there, or cannot be right."""
     raw = footer.raw
     places: tuple[int, ...] = chunk[10:14]

@@ -31,7 +31,7 @@ from parquet_loader.store.commits import (
 )
 from parquet_loader.store.files.durable_files import sync_directory, sync_file
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import Places
+from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.ledger import Ledger, Totals
 from parquet_loader.store.settings import Settings
@@ -47,7 +47,7 @@ class _Finished:
     bytes: int
 
 
-class Together:
+class AtomicPublish:
     """Publishes files together. Any thread of the process that made it.
 
     Args:
@@ -57,7 +57,7 @@ class Together:
         settings: Returns what all processes agree on.
     """
 
-    def __init__(self, places: Places, ledger: Ledger, room: Room, settings: Callable[[], Settings]) -> None:
+    def __init__(self, places: StorePaths, ledger: Ledger, room: Room, settings: Callable[[], Settings]) -> None:
         self._places = places
         self._ledger = ledger
         self._room = room

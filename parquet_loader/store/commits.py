@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from parquet_loader.store.files.durable_files import sync_directory, write_atomically
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import Places, names_in
+from parquet_loader.store.files.paths import StorePaths, names_in
 
 _SOURCE = re.compile(r"[0-9a-f]{16}-\d+\.parquet")
 
@@ -36,43 +36,43 @@ class Commit:
     moves: tuple[tuple[str, str], ...]
 
 
-def record_commit(places: Places, commit: Commit, *, durable: bool) -> None:
+def record_commit(places: StorePaths, commit: Commit, *, durable: bool) -> None:
     """Write the record: from its appearance on, the files count as published. Called in a transaction."""
     write_atomically(os.path.join(places.commits, commit.name), json.dumps(commit.moves).encode("ascii"))
     if durable:
         sync_directory(places.commits)
 
 
-def is_recorded(places: Places, name: str) -> bool:
+def is_recorded(places: StorePaths, name: str) -> bool:
     """Whether a commit's record is there."""
     return os.path.lexists(os.path.join(places.commits, name))
 
 
-def read_commits(places: Places, tag: str) -> list[Commit]:
+def read_commits(places: StorePaths, tag: str) -> list[Commit]:
     """Return the commits whose records are there; what is no record of this store's files is left out."""
     return [found for name in names_in(places.commits) if (found := _read(places, name, tag)) is not None]
 
 
-def is_finished(places: Places, commit: Commit) -> bool:
+def is_finished(places: StorePaths, commit: Commit) -> bool:
     """Whether all files have their names: so it is when the last has, since they get them in order."""
     return not commit.moves or not os.path.lexists(_source(places, commit.moves[-1]))
 
 
-def finish_commit(places: Places, commit: Commit) -> None:
+def finish_commit(places: StorePaths, commit: Commit) -> None:
     """Give the files their names, those that have not got them yet; called in a transaction."""
     for move in commit.moves:
         with contextlib.suppress(FileNotFoundError):
             os.rename(_source(places, move), places.file(move[1]))
 
 
-def undo_commit(places: Places, commit: Commit) -> None:
+def undo_commit(places: StorePaths, commit: Commit) -> None:
     """Take the names away again, the last first; called in the transaction in which some could not be given."""
     for move in reversed(commit.moves):
         if os.path.lexists(places.file(move[1])):
             os.rename(places.file(move[1]), _source(places, move))
 
 
-def finish_commits(places: Places, tag: str) -> list[str]:
+def finish_commits(places: StorePaths, tag: str) -> list[str]:
     """Finish what processes that died have left; return the names of the records that may go once that is counted.
 
     Called in a transaction. Where the file system refuses (a full disk), the commit waits for the next time, and
@@ -86,7 +86,7 @@ def finish_commits(places: Places, tag: str) -> list[str]:
     return done
 
 
-def forget_commits(places: Places, names: Iterable[str]) -> None:
+def forget_commits(places: StorePaths, names: Iterable[str]) -> None:
     """Remove the records of commits that the ledger counts, or that were undone."""
     for name in names:
         with contextlib.suppress(FileNotFoundError):
@@ -104,11 +104,11 @@ def sources_of(commits: Iterable[Commit]) -> set[str]:
     return {source for commit in commits for source, _ in commit.moves}
 
 
-def _source(places: Places, move: Sequence[str]) -> str:
+def _source(places: StorePaths, move: Sequence[str]) -> str:
     return os.path.join(places.unfinished, move[0])
 
 
-def _read(places: Places, name: str, tag: str) -> Commit | None:
+def _read(places: StorePaths, name: str, tag: str) -> Commit | None:
     """Return what a record says; it is trusted with nothing but renames of unfinished files to published ones."""
     try:
         with open(os.path.join(places.commits, name), "rb") as file:

@@ -8,7 +8,7 @@ from typing import Self
 
 from parquet_loader.store.epochs import Reading
 from parquet_loader.store.files.file_catalog import Files
-from parquet_loader.store.files.paths import Places
+from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.settings import Settings
 from parquet_loader.store.space import Policy, Room
@@ -33,7 +33,7 @@ class Parts:
     @classmethod
     def of(
         cls,
-        places: Places,
+        places: StorePaths,
         settings: Settings,
         *,
         policy: Callable[[], Policy],

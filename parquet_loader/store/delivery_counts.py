@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from parquet_loader.store.files.durable_files import write_atomically
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import Places
+from parquet_loader.store.files.paths import StorePaths
 
 _RECORD = np.dtype([("sequence", "<i8"), ("times", "<i4"), ("epochs", "<i4")])
 _COMPACT_BYTES = 2**20
 
 
-def add_seen(places: Places, delivered: Mapping[str, int]) -> None:
+def add_seen(places: StorePaths, delivered: Mapping[str, int]) -> None:
     """Count one epoch's deliveries, times by name; called under the store's lock."""
     parsed = {name: FileName.parse(name) for name in delivered}
     records = np.array([(p.sequence, delivered[name], 1) for name, p in parsed.items() if p is not None], dtype=_RECORD)
@@ -31,7 +31,7 @@ def add_seen(places: Places, delivered: Mapping[str, int]) -> None:
             file.write(records.tobytes())
 
 
-def read_seen(places: Places) -> dict[int, tuple[int, int]]:
+def read_seen(places: StorePaths) -> dict[int, tuple[int, int]]:
     """Return (times delivered, epochs) by sequence number."""
     records = _records(places)
     numbers, place = np.unique(records["sequence"], return_inverse=True)
@@ -40,7 +40,7 @@ def read_seen(places: Places) -> dict[int, tuple[int, int]]:
     return dict(zip(numbers.tolist(), zip(times, epochs, strict=True), strict=True))
 
 
-def compact_seen(places: Places, present: Callable[[], set[int]]) -> None:
+def compact_seen(places: StorePaths, present: Callable[[], set[int]]) -> None:
     """Forget files that are gone, once there is much to forget and room to do so; called under the store's lock.
 
     Args:
@@ -54,7 +54,7 @@ def compact_seen(places: Places, present: Callable[[], set[int]]) -> None:
             write_atomically(places.seen, np.array(records, dtype=_RECORD).tobytes())
 
 
-def _records(places: Places) -> npt.NDArray[np.void]:
+def _records(places: StorePaths) -> npt.NDArray[np.void]:
     try:
         with open(places.seen, "rb") as file:
             data = file.read()

@@ -17,9 +17,9 @@ from parquet_loader.store.eviction_queue import read_leaving
 from parquet_loader.store.files.file_catalog import Examined, Files
 from parquet_loader.store.files.file_lists import FileList, keep_list, read_list
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import Places
+from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.files.stored_file import StoredFile
-from parquet_loader.store.leases import Lease
+from parquet_loader.store.leases import FileLease
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.sampling_weights import Arrival, Weight, copies_of
 from parquet_loader.store.space import take_back, with_counts
@@ -35,7 +35,7 @@ class Listed:
     """
 
     files: tuple[Examined, ...]
-    lease: Lease | None
+    lease: FileLease | None
 
 
 class Reading:
@@ -48,7 +48,7 @@ class Reading:
         may_hold: Whether files can be held: not where the directory is read-only.
     """
 
-    def __init__(self, places: Places, ledger: Ledger, files: Files, *, may_hold: bool) -> None:
+    def __init__(self, places: StorePaths, ledger: Ledger, files: Files, *, may_hold: bool) -> None:
         self._places = places
         self._ledger = ledger
         self._files = files
@@ -58,14 +58,14 @@ class Reading:
 
     def hold(self, purpose: str) -> Listed:
         """Return the files that are there now; none of them is evicted before the lease lets go of it."""
-        lease: Lease | None = None
+        lease: FileLease | None = None
         if not self._may_hold:
             names = self._listed()
         else:
             with self._ledger.transaction() as totals:
                 take_back(self._places, self._ledger, totals)
                 names = self._listed()
-                lease = Lease(self._places, names, {"purpose": purpose})
+                lease = FileLease(self._places, names, {"purpose": purpose})
         try:
             self._files.forget_all_but(names)
             known = self._files.examine(names)
@@ -85,7 +85,7 @@ class Reading:
         leaving = set(read_leaving(self._places))
         return [name for name in self._names if name not in leaving] or list(self._names)
 
-    def hold_list(self, data: bytes, purpose: str) -> tuple[FileList, Lease | None]:
+    def hold_list(self, data: bytes, purpose: str) -> tuple[FileList, FileLease | None]:
         """Return a list that was dumped, and hold those of its files that are there.
 
         Raises:
@@ -96,7 +96,7 @@ class Reading:
         with self._ledger.transaction() as totals:
             take_back(self._places, self._ledger, totals)
             found = FileList.load(data, self._places)
-            lease = Lease(self._places, found.names, {"purpose": purpose})
+            lease = FileLease(self._places, found.names, {"purpose": purpose})
         lease.release(found.gone.tolist(), times=0)
         return found, lease
 
@@ -151,7 +151,7 @@ class StoreEpoch:
     """
 
     def __init__(
-        self, reading: Callable[[], Reading], files: FileList, growth: SourceChange, lease: Lease | None
+        self, reading: Callable[[], Reading], files: FileList, growth: SourceChange, lease: FileLease | None
     ) -> None:
         self.growth = growth
         self._reading = reading

@@ -12,10 +12,10 @@ import contextlib
 import os
 from collections.abc import Iterable
 
-from parquet_loader.store.files.paths import Places
+from parquet_loader.store.files.paths import StorePaths
 
 
-def read_leaving(places: Places) -> list[str]:
+def read_leaving(places: StorePaths) -> list[str]:
     """Return the names of files that are to make way; some may have gone."""
     try:
         with open(places.leaving, encoding="utf-8", errors="replace") as file:
@@ -24,7 +24,7 @@ def read_leaving(places: Places) -> list[str]:
         return []
 
 
-def let_leave(places: Places, ranking: Iterable[str], pinned: frozenset[str], count: int) -> None:
+def let_leave(places: StorePaths, ranking: Iterable[str], pinned: frozenset[str], count: int) -> None:
     """Name as many files as make up `count` bytes, those named before first; called under the store's lock.
 
     Args:
@@ -47,7 +47,7 @@ def let_leave(places: Places, ranking: Iterable[str], pinned: frozenset[str], co
             file.write("".join(f"{name}\n" for name in chosen))
 
 
-def forget_leaving(places: Places) -> None:
+def forget_leaving(places: StorePaths) -> None:
     """Let no file make way; called under the store's lock."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(places.leaving)

@@ -26,12 +26,12 @@ import numpy as np
 from parquet_loader.common import IntArray, LockedFile, is_locked
 from parquet_loader.errors import WriteError
 from parquet_loader.store.files.file_names import new_identity
-from parquet_loader.store.files.paths import Places, names_in
+from parquet_loader.store.files.paths import StorePaths, names_in
 
 _MOST_TIMES = 254
 
 
-class Lease:
+class FileLease:
     """This process's hold on the files of one epoch. One thread at a time.
 
     Args:
@@ -43,7 +43,7 @@ class Lease:
         WriteError: the file system refuses (a full disk).
     """
 
-    def __init__(self, places: Places, names: Sequence[str], about: dict[str, Any]) -> None:
+    def __init__(self, places: StorePaths, names: Sequence[str], about: dict[str, Any]) -> None:
         about = {"files": len(names), "pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), **about}
         text = "\n".join([json.dumps(about), *names, ""]).encode("utf-8")
         try:
@@ -141,7 +141,7 @@ class Holds:
     What a lease says apart from its last bytes never changes, so that it is parsed once.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: StorePaths) -> None:
         self._places = places
         self._parsed: dict[str, dict[str, int]] = {}
         self._pinned: dict[str, tuple[int, frozenset[str]]] = {}

@@ -28,7 +28,7 @@ from parquet_loader.store.commits import (
     sources_of,
 )
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import NONE_KNOWN, Places, names_in
+from parquet_loader.store.files.paths import NONE_KNOWN, StorePaths, names_in
 
 _CLEAN, _CHANGING = b"=", b"!"
 _MARKS = 32
@@ -101,7 +101,7 @@ class Ledger:
         tag: What its files carry in their names.
     """
 
-    def __init__(self, places: Places, tag: str) -> None:
+    def __init__(self, places: StorePaths, tag: str) -> None:
         self._places = places
         self._tag = tag
 
@@ -227,7 +227,7 @@ def reservation_text(count: int) -> bytes:
     return b"%020d" % count
 
 
-def live_writers(places: Places) -> list[str]:
+def live_writers(places: StorePaths) -> list[str]:
     """Return the identities of writers whose process is alive."""
     return [name for name in names_in(places.writers) if is_locked(os.path.join(places.writers, name))]
 

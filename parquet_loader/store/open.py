@@ -14,7 +14,7 @@ from parquet_loader.schema import Schema
 from parquet_loader.source import table_to_write_to
 from parquet_loader.store.files.durable_files import write_atomically
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import HIDDEN, Places
+from parquet_loader.store.files.paths import HIDDEN, StorePaths
 from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.settings import (
     Eviction,
@@ -27,7 +27,7 @@ from parquet_loader.store.settings import (
 
 
 def open_settings(
-    places: Places,
+    places: StorePaths,
     schema: Schema | None,
     max_bytes: int | str | None,
     evict: Eviction | None,
@@ -78,7 +78,7 @@ def open_settings(
     return wanted, False
 
 
-def _known_settings(places: Places) -> Settings | None:
+def _known_settings(places: StorePaths) -> Settings | None:
     """Return the settings beside the data, or else those in the footer of the newest file that has any."""
     try:
         with open(places.settings, "rb") as file:
@@ -104,7 +104,7 @@ def _settings_of_files(root: str) -> Settings | None:
     return None
 
 
-def _may_write(places: Places) -> bool:
+def _may_write(places: StorePaths) -> bool:
     """Whether this process may change the store: not on a file system that is mounted read-only either."""
     try:
         for directory in (places.root, places.hidden):

@@ -14,7 +14,7 @@ from typing import Any
 from parquet_loader.common import PathLike, check_int, parse_bytes, resolve
 from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
 from parquet_loader.schema import Schema
-from parquet_loader.store.atomic_publish import Together
+from parquet_loader.store.atomic_publish import AtomicPublish
 from parquet_loader.store.components import Parts
 from parquet_loader.store.epochs import StoreFollower
 from parquet_loader.store.eviction_queue import forget_leaving
@@ -27,7 +27,7 @@ from parquet_loader.store.files.file_lists import (
     read_list,
     write_hold,
 )
-from parquet_loader.store.files.paths import Places, remove_half_replaced
+from parquet_loader.store.files.paths import StorePaths, remove_half_replaced
 from parquet_loader.store.files.stored_file import StoredFile
 from parquet_loader.store.open import open_settings
 from parquet_loader.store.sampling_processes import Samplers
@@ -36,7 +36,7 @@ from parquet_loader.store.settings import Eviction, Settings, StoreOptions, chec
 from parquet_loader.store.space import Evicted, take_back
 from parquet_loader.store.status import StoreStatus, status_of
 from parquet_loader.store.writer import StoreWriter
-from parquet_loader.store.writer_state import Output, WhenFull, WriterOptions
+from parquet_loader.store.writer_state import WhenFull, WriterOptions, WriterState
 from parquet_loader.write import storage_errors
 
 
@@ -85,7 +85,7 @@ class SampleStore:
                 f"{path}: a sample store lies in a local directory (or a mounted one), since it relies on locks"
             )
         _, inner = resolve(path)
-        self._places = Places(os.path.realpath(inner))
+        self._places = StorePaths(os.path.realpath(inner))
         self._function: Callable[[StoredFile], float] | None = evict if callable(evict) else None
         self._settings_changed = 0
         if evict is not None:
@@ -163,7 +163,7 @@ class SampleStore:
         roll = self.settings.options.roll_s if roll_s is None else check_seconds("roll_s", roll_s)
         parts = self._writable()
         options = WriterOptions(bool(evicts), when_full, wait_s, roll, float(priority), given)
-        return StoreWriter(Output(self._places, parts.ledger, parts.room, lambda: self.settings, options))
+        return StoreWriter(WriterState(self._places, parts.ledger, parts.room, lambda: self.settings, options))
 
     def evict(self, to_bytes: int | str | None = None) -> Evicted:
         """Evict by the store's policy until at most so many bytes are used, or nothing is left that may go.
@@ -311,7 +311,7 @@ class SampleStore:
                 the store is opened next.
         """
         parts = self._writable()
-        together = Together(self._places, parts.ledger, parts.room, lambda: self.settings)
+        together = AtomicPublish(self._places, parts.ledger, parts.room, lambda: self.settings)
         with storage_errors(self.path):
             return together.publish(paths)
 

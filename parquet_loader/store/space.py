@@ -22,7 +22,7 @@ from parquet_loader.store.delivery_counts import add_seen, compact_seen, read_se
 from parquet_loader.store.eviction_queue import let_leave, read_leaving
 from parquet_loader.store.files.file_catalog import Files
 from parquet_loader.store.files.file_names import new_identity
-from parquet_loader.store.files.paths import Places, names_in
+from parquet_loader.store.files.paths import StorePaths, names_in
 from parquet_loader.store.files.stored_file import StoredFile
 from parquet_loader.store.leases import Holds, read_lease
 from parquet_loader.store.ledger import Ledger, Totals, reservation_text, reserved_bytes
@@ -52,7 +52,7 @@ class Reservation:
         ledger: Its account.
     """
 
-    def __init__(self, places: Places, ledger: Ledger) -> None:
+    def __init__(self, places: StorePaths, ledger: Ledger) -> None:
         self._ledger = ledger
         self.writer = new_identity()
         self.bytes = 0
@@ -100,7 +100,7 @@ class Room:
 
     def __init__(
         self,
-        places: Places,
+        places: StorePaths,
         ledger: Ledger,
         files: Files,
         policy: Callable[[], Policy],
@@ -225,7 +225,7 @@ class Room:
         return gone
 
 
-def with_counts(files: Sequence[StoredFile], places: Places) -> list[StoredFile]:
+def with_counts(files: Sequence[StoredFile], places: StorePaths) -> list[StoredFile]:
     """Return the files with how often each was delivered."""
     seen = read_seen(places)
     none = (0, 0)
@@ -235,7 +235,7 @@ def with_counts(files: Sequence[StoredFile], places: Places) -> list[StoredFile]
     ]
 
 
-def take_back(places: Places, ledger: Ledger, totals: Totals) -> int:
+def take_back(places: StorePaths, ledger: Ledger, totals: Totals) -> int:
     """Remove what the dead left: reservations, unfinished files, leases; called in a transaction.
 
     Returns the number of things removed. What a reader had delivered is counted.

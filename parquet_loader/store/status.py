@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from parquet_loader.common import format_bytes, is_locked
 from parquet_loader.store.files.file_lists import read_holds
-from parquet_loader.store.files.paths import Places, names_in
+from parquet_loader.store.files.paths import StorePaths, names_in
 from parquet_loader.store.leases import Holds, read_lease
 from parquet_loader.store.ledger import Ledger, Totals, live_writers
 
@@ -79,7 +79,7 @@ class StoreStatus:
         return "\n".join([self.path, *(f"  {name:<11} {value}" for name, value in lines)])
 
 
-def status_of(places: Places, ledger: Ledger, max_bytes: int | None, evict: str) -> StoreStatus:
+def status_of(places: StorePaths, ledger: Ledger, max_bytes: int | None, evict: str) -> StoreStatus:
     """Look at a store without its lock; figures may be a moment apart from each other."""
     totals = ledger.look()
     names = ledger.published()

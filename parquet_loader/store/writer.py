@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 from parquet_loader.common import holds_exclusive
 from parquet_loader.errors import DataError, SchemaError, StoreFullError, WriteError
-from parquet_loader.store.writer_state import Output, WrittenRows
+from parquet_loader.store.writer_state import WriterState, WrittenRows
 
 
 class StoreWriter:
@@ -27,7 +27,7 @@ class StoreWriter:
     publishes by age, and ends with the writer. Memory: about one row group.
     """
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: WriterState) -> None:
         self._output = output
         self._pid = os.getpid()
         self._state: Literal["open", "closed", "aborted"] = "open"
@@ -107,7 +107,7 @@ class StoreWriter:
             raise
 
 
-def _work(output: Output) -> None:
+def _work(output: WriterState) -> None:
     """The thread's work: publish what has waited long enough; at the end, remove what is not published."""
     deadline: float | None = None
     try:
@@ -127,7 +127,7 @@ def _work(output: Output) -> None:
             output.reservation.close()
 
 
-def _publish_if_due(output: Output) -> float | None:
+def _publish_if_due(output: WriterState) -> float | None:
     """Publish, if what is there is old enough, and return when to look again."""
     if output.deadline is None or output.error is not None or time.monotonic() < output.deadline:
         return output.deadline
@@ -140,7 +140,7 @@ def _publish_if_due(output: Output) -> float | None:
     return None
 
 
-def _let_go(output: Output, thread: Thread) -> None:
+def _let_go(output: WriterState, thread: Thread) -> None:
     """End a writer and its thread. A finaliser runs anywhere, inside the store's lock too: there it does not wait."""
     if not output.reservation.is_here:
         return  # in a forked child, where there is no thread either

@@ -17,7 +17,7 @@ from parquet_loader.errors import StoreFullError, UnfinishedCommitError, WriteEr
 from parquet_loader.schema import iter_tables
 from parquet_loader.store.files.durable_files import sync_directory
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import Places
+from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.files.pending_file import Unfinished
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.settings import Settings
@@ -63,14 +63,14 @@ class WriterOptions:
     metadata: Mapping[str, str]
 
 
-class Output:
+class WriterState:
     """The state of a writer, shared by its caller and the thread that publishes by age; `lock` owns all of it.
 
     It knows nothing of the `StoreWriter`, whose end ends the thread.
     """
 
     def __init__(
-        self, places: Places, ledger: Ledger, room: Room, settings: Callable[[], Settings], options: WriterOptions
+        self, places: StorePaths, ledger: Ledger, room: Room, settings: Callable[[], Settings], options: WriterOptions
     ) -> None:
         self.lock = RLock()
         self.inbox: SimpleQueue[float | None] = SimpleQueue()  # when to publish; None to end

@@ -12,7 +12,7 @@ Jobs of many tasks, on the workers of a cluster:
 
 lease     whether the process that began a job is alive
 commit    how its files appear
-job       `Job`: what tasks write and report, and what of it is published
+job       `WriteJob`: what tasks write and report, and what of it is published
 task      rows to files, on a worker
 into_store  a job's files into a `SampleStore`
 shuffle   all rows of a job in a seeded order
@@ -24,7 +24,7 @@ dask, spark   `write_dask`, `write_spark`
 from __future__ import annotations
 
 from parquet_loader.write.column_layout import Layout, choose_layout
-from parquet_loader.write.jobs.job import Job, remove_dead_jobs
+from parquet_loader.write.jobs.job import WriteJob, remove_dead_jobs
 from parquet_loader.write.jobs.task import write_partition
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.os_errors import reason, storage_errors
@@ -33,9 +33,9 @@ from parquet_loader.write.writer import DatasetWriter, WriteSummary, write_datas
 
 __all__ = [
     "DatasetWriter",
-    "Job",
     "Layout",
     "RowGroupBuffer",
+    "WriteJob",
     "WriteOptions",
     "WriteSummary",
     "choose_layout",

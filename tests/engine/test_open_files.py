@@ -28,7 +28,7 @@ from parquet_loader.errors import OpenFilesError, OutOfMemoryError
 from parquet_loader.source import SourceFile
 from parquet_loader.source.footers import read_footer
 from parquet_loader.store.commits import read_commits
-from parquet_loader.store.files.paths import Places
+from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.leases import read_lease
 
 NUMPY = OutputOptions(format="numpy")
@@ -275,7 +275,7 @@ def test_fetching_that_cannot_begin_for_want_of_descriptors_says_so(tmp_path: Pa
 
 
 def test_a_store_forgets_no_commit_and_no_lease_that_cannot_be_opened_for_now(tmp_path: Path) -> None:
-    places = Places(str(tmp_path))
+    places = StorePaths(str(tmp_path))
     places.make()
     lease = Path(places.readers) / "0123456789abcdef"
     lease.write_bytes(b"{}\n")

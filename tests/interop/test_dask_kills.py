@@ -134,7 +134,7 @@ DRIVER = """
         with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
             amid = kill if moment == "amid the tasks" else nothing
             if moment == "before the commit":
-                job.Job.commit = lambda *_: kill()
+                job.WriteJob.commit = lambda *_: kill()
             write_dask(partitions(6, amid), root / "sets" / "set", SCHEMA, options=SMALL, mode="append")
 """
 

@@ -19,7 +19,7 @@ import pytest
 from parquet_loader import BatchedDataLoader, OutputOptions, Scalar, Schema, WriteError
 from parquet_loader.common.storage.filesystem import look_up
 from parquet_loader.write.dask import write_dask
-from parquet_loader.write.jobs.job import Job
+from parquet_loader.write.jobs.job import WriteJob
 from parquet_loader.write.jobs.task import write_partition
 from tests.support import hdfs
 from tests.support.job_places import SCHEMA, SMALL, rows
@@ -56,7 +56,7 @@ def leftovers(url: str) -> list[str]:
 
 
 def written(url: str, first: int, stop: int, mode: Any = "error") -> None:
-    with Job(url, SCHEMA, mode=mode, options=SMALL) as job:
+    with WriteJob(url, SCHEMA, mode=mode, options=SMALL) as job:
         middle = (first + stop) // 2
         reports = [write_partition(job.spec, 1, rows(middle, stop)), write_partition(job.spec, 0, rows(first, middle))]
         job.commit([file for report in reports for file in report])
@@ -83,14 +83,14 @@ def test_the_files_of_a_job_appear_by_one_rename(cluster: hdfs.Cluster, url: str
 def test_a_job_into_an_empty_directory_takes_its_place_and_the_second_of_two_publishes_nothing(url: str) -> None:
     filesystem, path = pafs.FileSystem.from_uri(url)
     filesystem.create_dir(path)
-    with Job(url, SCHEMA, options=SMALL) as one, Job(url, SCHEMA, options=SMALL) as two:
+    with WriteJob(url, SCHEMA, options=SMALL) as one, WriteJob(url, SCHEMA, options=SMALL) as two:
         one.commit(write_partition(one.spec, 0, rows(0, 10)))
         with pytest.raises(WriteError, match="others wrote"):
             two.commit(write_partition(two.spec, 0, rows(10, 20)))
     assert ids(url) == list(range(10))
     assert leftovers(url) == []
     with pytest.raises(WriteError, match="not empty"):
-        Job(url, SCHEMA)
+        WriteJob(url, SCHEMA)
 
 
 def test_a_job_that_writes_amid_anothers_commit_loses_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,10 @@ def test_a_job_that_writes_amid_anothers_commit_loses_nothing(url: str, monkeypa
     filesystem, path = pafs.FileSystem.from_uri(url)
     filesystem.create_dir(path)
     looked = look_up
-    with Job(url, SCHEMA, mode="append", options=SMALL) as one, Job(url, SCHEMA, mode="append", options=SMALL) as two:
+    with (
+        WriteJob(url, SCHEMA, mode="append", options=SMALL) as one,
+        WriteJob(url, SCHEMA, mode="append", options=SMALL) as two,
+    ):
         reports = write_partition(one.spec, 0, rows(0, 10)), write_partition(two.spec, 0, rows(10, 20))
 
         def slow(fs: pafs.FileSystem, asked: str) -> pafs.FileInfo:
@@ -120,7 +123,7 @@ KILLED = """
     import os, signal, sys
     from parquet_loader.write.jobs import commit
     from parquet_loader.write.jobs import job as jobs
-    from parquet_loader.write.jobs.job import Job
+    from parquet_loader.write.jobs.job import WriteJob
     from parquet_loader.write.jobs.task import write_partition
     from tests.support.job_places import SCHEMA, SMALL, rows
 
@@ -129,7 +132,7 @@ KILLED = """
     def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with Job(url, SCHEMA, mode=mode, options=SMALL) as job:
+    with WriteJob(url, SCHEMA, mode=mode, options=SMALL) as job:
         reports = [f for n in range(3) for f in write_partition(job.spec, n, rows(n * 100, n * 100 + 100))]
         if moment == "before the commit":
             die()
@@ -137,7 +140,7 @@ KILLED = """
             move, calls = jobs.move_file, []
             jobs.move_file = lambda *arguments: die() if len(calls) == 2 else (move(*arguments), calls.append(1))
         elif moment == "after the rename":
-            jobs.Place.remove_files = job._place.remove = die
+            jobs.JobDirectory.remove_files = job._place.remove = die
             commit._each = lambda function, items: die() if isinstance(items[0], str) else [function(i) for i in items]
         job.commit(reports)
         die()
@@ -267,7 +270,7 @@ def test_a_driver_of_spark_that_is_killed_amid_the_tasks_leaves_nothing_that_is_
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed")
-    with Job(url, NUMBERS, options=SMALL) as job:
+    with WriteJob(url, NUMBERS, options=SMALL) as job:
         job.commit(write_partition(job.spec, 0, {"id": range(10)}))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", textwrap.dedent(DRIVER), url, str(tmp_path / "marker")]
@@ -284,6 +287,6 @@ def test_a_driver_of_spark_that_is_killed_amid_the_tasks_leaves_nothing_that_is_
     assert (tmp_path / "marker").exists()
     assert ids(url) == list(range(10))
     assert leftovers(url) != []  # so that the next lines show something
-    with expired_at_once(monkeypatch), Job(url, NUMBERS, mode="append", options=SMALL) as job:
+    with expired_at_once(monkeypatch), WriteJob(url, NUMBERS, mode="append", options=SMALL) as job:
         job.commit(write_partition(job.spec, 0, {"id": range(10, 20)}))
     assert ids(url) == list(range(20))

@@ -185,7 +185,7 @@ DRIVER = """
     root, moment = Path(sys.argv[1]), sys.argv[2]
     kill = Kill(root / "marker", os.getpid())
     if moment == "before the commit":
-        job.Job.commit = lambda *_: kill()
+        job.WriteJob.commit = lambda *_: kill()
     amid = kill if moment == "amid the tasks" else nothing
     write(connect(sys.argv[3]), Place("local", root / "sets"), amid, mode="append")
 """

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from parquet_loader import BatchedDataLoader, OutputOptions, Ragged, RaggedList, Tensor
 from parquet_loader.dataset.schema_resolution import _wanting
 from parquet_loader.decode.decoder import _steps
-from parquet_loader.read.row_group_reader import Reader
+from parquet_loader.read.row_group_reader import RowGroupReader
 
 NUMPY = OutputOptions(format="numpy")
 
@@ -93,13 +93,13 @@ def test_lists_are_looked_at_together(
     table["pairs"] = pa.array([[{"x": 1, "y": 2}, {"x": 3, "y": 4}]] * rows)
     pq.write_table(pa.table(table), tmp_path / "a.parquet", row_group_size=10, write_statistics=statistics)
     streams: list[tuple[str, ...]] = []
-    stream = Reader.stream
+    stream = RowGroupReader.stream
 
-    def counted(self: Reader, row_group: int, batch_rows: int) -> Any:
+    def counted(self: RowGroupReader, row_group: int, batch_rows: int) -> Any:
         streams.append(tuple(column.name for column in self.columns))
         return stream(self, row_group, batch_rows)
 
-    monkeypatch.setattr(Reader, "stream", counted)
+    monkeypatch.setattr(RowGroupReader, "stream", counted)
     with BatchedDataLoader(tmp_path, 10, output_options=NUMPY, on_error="skip") as loader:
         schema = loader.schema
     looks = [names for names in streams if "pairs" not in names]  # a sample is drawn of all columns
@@ -203,12 +203,12 @@ def test_lists_that_are_large_in_the_file_are_looked_at_alone(tmp_path: Path, mo
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
     monkeypatch.setattr("parquet_loader.dataset.fixed_size_lists.STREAMED_BYTES", 100_000)  # each takes 32,000 and some
     looks: list[int] = []
-    stream = Reader.stream
+    stream = RowGroupReader.stream
 
-    def counted(self: Reader, row_group: int, batch_rows: int) -> Any:
+    def counted(self: RowGroupReader, row_group: int, batch_rows: int) -> Any:
         looks.append(len(self.columns))
         return stream(self, row_group, batch_rows)
 
-    monkeypatch.setattr(Reader, "stream", counted)
+    monkeypatch.setattr(RowGroupReader, "stream", counted)
     assert isinstance(kind_of(tmp_path, "c0"), Tensor)
     assert looks == [2, 2, 2]

@@ -31,7 +31,7 @@ from parquet_loader import (
 )
 from parquet_loader.cli import commands
 from parquet_loader.petastorm import make_batch_reader
-from parquet_loader.write.jobs.job import Job
+from parquet_loader.write.jobs.job import WriteJob
 from tests.source.layouts import LAYOUTS, put
 
 NUMPY = OutputOptions(format="numpy")
@@ -139,7 +139,7 @@ def test_jobs_rewriting_and_stores_write_into_no_table(tmp_path: Path) -> None:
     put(tmp_path / "plain" / "a.parquet")
     before = sorted(root.rglob("*"))
     with pytest.raises(WriteError, match="a Delta table"):
-        Job(root, SCHEMA, mode="append")
+        WriteJob(root, SCHEMA, mode="append")
     with pytest.raises(WriteError, match="a Delta table"):
         rewrite_dataset(tmp_path / "plain", root, mode="append", measure_gain=False)
     for path in (root, root / "samples"):

@@ -27,7 +27,7 @@ from parquet_loader.store import ledger
 from parquet_loader.store import space as room
 from parquet_loader.store.commits import Commit, finish_commits, read_commits, record_commit
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import NONE_KNOWN, Places
+from parquet_loader.store.files.paths import NONE_KNOWN, StorePaths
 from parquet_loader.store.ledger import Ledger, Totals
 from parquet_loader.write.jobs.store_job import StoreJob
 from parquet_loader.write.jobs.task import write_partition
@@ -164,10 +164,10 @@ def test_a_listing_without_the_lock_is_whole_however_it_interleaves_with_a_commi
     else:
         steps += [(2, True, 1), (2, False, 1)]
 
-    def state(number: int) -> Places:
+    def state(number: int) -> StorePaths:
         """A store with one file, in which two more appear."""
         renamed, is_recorded, commits = steps[number]
-        places = Places(str(tmp_path / str(number)))
+        places = StorePaths(str(tmp_path / str(number)))
         places.make()
         Path(places.file(names[0])).touch()
         for place, (source, target) in enumerate(commit.moves):
@@ -191,13 +191,13 @@ def test_a_listing_without_the_lock_is_whole_however_it_interleaves_with_a_commi
             self._places: Any = Moment(states[0].root, self)
             return super().published(known)
 
-        def next(self) -> Places:
+        def next(self) -> StorePaths:
             return states[next(self._moments, len(states) - 1)]
 
         def _read(self) -> Any:
             return Ledger(self.next(), TAG)._read()
 
-    class Moment(Places):
+    class Moment(StorePaths):
         """The store as it is at the moment of a listing."""
 
         look: Look
@@ -544,7 +544,7 @@ def test_a_job_waits_for_readers_and_the_limit_is_kept_meanwhile(
 @given(data=st.data())
 def test_records_are_finished_from_any_state_and_twice_is_once(data: st.DataObject, tmp_path_factory: Any) -> None:
     """Against a model: where each file of several commits lies, some renamed, some evicted; foreign records between."""
-    places = Places(str(tmp_path_factory.mktemp("places")))
+    places = StorePaths(str(tmp_path_factory.mktemp("places")))
     places.make()
     sequence = itertools.count(1)
     expected: set[str] = set()

@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader import Scalar, Schema, Tensor, WriteOptions
-from parquet_loader.write.jobs.job import Job
+from parquet_loader.write.jobs.job import WriteJob
 from parquet_loader.write.jobs.task import write_partition
 
 SCHEMA = Schema({"id": Scalar("int64"), "vector": Tensor("float32", (4,))})
@@ -131,8 +131,8 @@ class Place:
         }[kind]
         self.path = str(self.local) if kind == "local" else "set"
 
-    def job(self, mode: Any = "error", options: WriteOptions = SMALL) -> Job:
-        return Job(self.path, SCHEMA, mode=mode, options=options, filesystem=self.filesystem)
+    def job(self, mode: Any = "error", options: WriteOptions = SMALL) -> WriteJob:
+        return WriteJob(self.path, SCHEMA, mode=mode, options=options, filesystem=self.filesystem)
 
     def write(self, first: int, stop: int, mode: Any = "error") -> None:
         with self.job(mode) as job:

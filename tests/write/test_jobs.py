@@ -40,7 +40,7 @@ from parquet_loader.errors import UnfinishedCommitError
 from parquet_loader.write import spark
 from parquet_loader.write.jobs import commit, lease
 from parquet_loader.write.jobs.commit import Journal, publish_files, renames_directories
-from parquet_loader.write.jobs.job import Job, JobSpec, WrittenFile, remove_dead_jobs
+from parquet_loader.write.jobs.job import JobSpec, WriteJob, WrittenFile, remove_dead_jobs
 from parquet_loader.write.jobs.job_runner import check_bucket_bytes
 from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.jobs.spark_vectors import with_plain_vectors
@@ -105,7 +105,7 @@ def test_append_overwrite_and_error(place: Place) -> None:
     place.write(100, 110, "overwrite")
     assert place.ids() == list(range(100, 110))
     with pytest.raises(SchemaError, match="vector"):
-        Job(place.path, SCHEMA.select(["id"]), mode="append", filesystem=place.filesystem)
+        WriteJob(place.path, SCHEMA.select(["id"]), mode="append", filesystem=place.filesystem)
     assert place.leftovers() == []
 
 
@@ -209,7 +209,7 @@ KILLED = """
             Hdfs.move = cut
         elif moment == "after the commit":
             job._place.remove = die
-            jobs.Place.remove_files = die
+            jobs.JobDirectory.remove_files = die
         job.commit(reports)
         die()
 """
@@ -272,7 +272,7 @@ def test_a_job_that_is_alive_is_left_alone(place: Place) -> None:
 def test_a_store_that_does_not_answer_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, hangs, go = Place("objects", tmp_path), threading.Event(), threading.Event()
     monkeypatch.setattr(lease, "_JOIN_S", 0.01)
-    held = lease.Lease(place.filesystem, "lease", renew_s=0.001)
+    held = lease.JobLease(place.filesystem, "lease", renew_s=0.001)
     held.acquire()
 
     def hang(operation: str, path: str) -> None:
@@ -289,7 +289,7 @@ def test_a_store_that_does_not_answer_holds_nobody_up(tmp_path: Path, monkeypatc
 
 def test_a_lease_may_be_released_by_the_thread_that_renews_it(tmp_path: Path) -> None:
     place, errors = Place("objects", tmp_path), list[BaseException | None]()
-    held = lease.Lease(place.filesystem, "lease", renew_s=0.001)
+    held = lease.JobLease(place.filesystem, "lease", renew_s=0.001)
     done = threading.Event()
 
     def collect(operation: str, path: str) -> None:  # as the collector may
@@ -319,7 +319,7 @@ def test_a_job_that_is_swept_while_it_makes_its_lease_makes_another(
         return lock(descriptor, waits=waits)
 
     monkeypatch.setattr(lease, "_lock", swept_before)
-    with Job(tmp_path / "set", SCHEMA, mode="append", options=SMALL) as job:
+    with WriteJob(tmp_path / "set", SCHEMA, mode="append", options=SMALL) as job:
         assert [len(names) for names in swept] == [1, 1, 1]
         assert job._place.lease.is_held()
         remove_dead_jobs(pafs.LocalFileSystem(), str(tmp_path / "set"))
@@ -330,13 +330,13 @@ def test_a_job_that_is_swept_while_it_makes_its_lease_makes_another(
 
 def test_a_lease_that_never_got_its_name_is_removed(tmp_path: Path) -> None:
     (tmp_path / f".set.job-{'0' * 32}.lease.new").touch()
-    with Job(tmp_path / "set", SCHEMA, mode="error", options=SMALL):
+    with WriteJob(tmp_path / "set", SCHEMA, mode="error", options=SMALL):
         assert not (tmp_path / f".set.job-{'0' * 32}.lease.new").exists()
 
 
 def test_jobs_that_begin_at_once_never_take_one_another_for_dead(tmp_path: Path) -> None:
     def begin(number: int) -> bool:
-        with Job(tmp_path / "set", SCHEMA, mode="append", options=SMALL) as job:
+        with WriteJob(tmp_path / "set", SCHEMA, mode="append", options=SMALL) as job:
             return job._place.lease.is_held()
 
     with ThreadPoolExecutor(8) as pool:
@@ -371,7 +371,7 @@ def test_a_lease_is_renewed_although_the_store_did_not_answer_once(tmp_path: Pat
         return write(path, metadata)
 
     handler.open_input_stream, handler.open_output_stream = reading, writing  # type: ignore[method-assign]
-    held = lease.Lease(pafs.PyFileSystem(handler), "lease", renew_s=0.01)
+    held = lease.JobLease(pafs.PyFileSystem(handler), "lease", renew_s=0.01)
     held.acquire()
     assert renewed.wait(60)
     held.release()

@@ -413,13 +413,13 @@ import os, sys
 import numpy as np
 from parquet_loader.schema import Scalar, Schema, Tensor
 from parquet_loader.write import DatasetWriter, WriteOptions
-from parquet_loader.write.jobs.job import Job
+from parquet_loader.write.jobs.job import WriteJob
 from parquet_loader.write.jobs.task import write_partition
 schema = Schema({"x": Scalar("int64"), "t": Tensor("float32", (256,))})
 rows = {"x": np.arange(100), "t": np.zeros((100, 256))}
 writer = DatasetWriter(sys.argv[1] + "/d", schema, options=WriteOptions("16KiB", "64MiB"))
 writer.write(rows)
-job = Job(sys.argv[1] + "/j", schema)
+job = WriteJob(sys.argv[1] + "/j", schema)
 files = write_partition(job.spec, 0, rows)
 child = os.fork()
 if child == 0:

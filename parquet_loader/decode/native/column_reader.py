@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import KERNELS, NO_MEMORY, SYSTEM
-from parquet_loader.source import Chunk, Leaf, Metadata, MetadataError
+from parquet_loader.source import ColumnChunk, Leaf, Metadata, MetadataError
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
@@ -95,7 +95,9 @@ def is_always_compressed(created_by: str) -> bool:
     return created_by.lower().split(" ")[0] == "parquet-cpp"
 
 
-def _line(type_: pa.DataType, chunk: Chunk, column: Leaf, rows: int, *, has_nulls: bool) -> tuple[int, ...] | None:
+def _line(
+    type_: pa.DataType, chunk: ColumnChunk, column: Leaf, rows: int, *, has_nulls: bool
+) -> tuple[int, ...] | None:
     width, delivered = _PHYSICAL.get(column.physical_type, 0), type_.bit_width // 8
     if column.physical_type == "FIXED_LEN_BYTE_ARRAY" and pa.types.is_fixed_size_binary(type_):
         width = column.length

@@ -27,7 +27,7 @@ from parquet_loader.read.cache.leases import (
     remove_dead_leases,
 )
 from parquet_loader.read.cache.ledger import Account, transaction
-from parquet_loader.read.cache.paths import Name, Places, names_in
+from parquet_loader.read.cache.paths import CachePaths, EntryName, names_in
 from parquet_loader.read.cache.pending_entry import Filling
 
 # How long one waits for a row group that somebody else is fetching, before one fetches it oneself.
@@ -75,10 +75,10 @@ class Wanted:
         """How many bytes are fetched."""
         return sum(end - begin for begin, end in self.ranges)
 
-    def name(self, block_bytes: int) -> Name:
+    def name(self, block_bytes: int) -> EntryName:
         """Return what its file in the cache is called."""
         nbytes = occupied_bytes(self.size, self.ranges, block_bytes)
-        return Name(self.file, self.row_group, self.columns, nbytes)
+        return EntryName(self.file, self.row_group, self.columns, nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Directory:
     """
 
     def __init__(self, root: str, limit_bytes: int) -> None:
-        self._places = Places(root)
+        self._places = CachePaths(root)
         self._lock = RLock()  # owns the rest; held for no I/O but what ranking takes
         # By name; small, since there may be a hundred thousand: a file's inode, and a bit for each range found whole.
         self._whole: dict[int, tuple[int, int]] = {}
@@ -135,7 +135,7 @@ class Directory:
             self._make_room(account, 0)  # another limit than before, perhaps
 
     def lease(self, row_groups: Digests, columns: frozenset[int]) -> HeldLease:
-        """Say what this process reads; see `Lease`.
+        """Say what this process reads; see `ReaderLease`.
 
         Raises:
             OSError, TimeoutError: it cannot be said.
@@ -164,7 +164,7 @@ class Directory:
                 return Found(path, nbytes, damaged)
         return Found(None, 0, damaged)
 
-    def _held(self, path: str, name: Name, wanted: Wanted) -> int | None:
+    def _held(self, path: str, name: EntryName, wanted: Wanted) -> int | None:
         """Return how many bytes a file holds of a row group's columns; None: not all of them."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | NO_LINK)
         try:
@@ -233,7 +233,7 @@ class Directory:
             OSError, TimeoutError: it cannot be published.
         """
         index, path, inode = filling.publish()
-        name = Name.parse(os.path.basename(path))
+        name = EntryName.parse(os.path.basename(path))
         with self._lock:
             self._whole[hash(name)] = inode, (1 << len(index.ranges)) - 1
         return path
@@ -253,7 +253,7 @@ class Directory:
 
     def drop(self, path: str) -> None:
         """Remove a row group's file."""
-        name = Name.parse(os.path.basename(path))
+        name = EntryName.parse(os.path.basename(path))
         with self._lock:
             self._whole.pop(hash(name), None)
         with contextlib.suppress(OSError), transaction(self._places) as account:
@@ -315,7 +315,7 @@ def _in_blocks(nbytes: int, block_bytes: int) -> int:
     return -(-nbytes // block_bytes) * block_bytes
 
 
-def _check_locks(places: Places) -> None:
+def _check_locks(places: CachePaths) -> None:
     """Check that the file system's locks do what they say; in a transaction, which holds one.
 
     Raises:
@@ -325,7 +325,7 @@ def _check_locks(places: Places) -> None:
         raise OSError(f"{places.root}: the file system gives one lock to two holders, and a cache relies on locks")
 
 
-def _check_sparse(places: Places) -> None:
+def _check_sparse(places: CachePaths) -> None:
     """Check that holes in a file take no room.
 
     Raises:

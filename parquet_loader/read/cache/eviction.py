@@ -40,7 +40,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lease:
+class ReaderLease:
     """What one loader reads.
 
     Attributes:
@@ -54,7 +54,7 @@ class Lease:
     began_ns: int
 
 
-def in_order_of_leaving(entries: Sequence[Entry], leases: Iterable[Lease]) -> tuple[list[Entry], list[Entry]]:
+def in_order_of_leaving(entries: Sequence[Entry], leases: Iterable[ReaderLease]) -> tuple[list[Entry], list[Entry]]:
     """Return what nobody reads, and what somebody does, each with the least recently used first."""
     row_groups = np.fromiter((entry.row_group for entry in entries), np.uint64, len(entries))
     used_ns = np.fromiter((entry.used_ns for entry in entries), np.int64, len(entries))

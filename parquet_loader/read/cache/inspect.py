@@ -9,7 +9,7 @@ from parquet_loader.common import local_path
 from parquet_loader.errors import SourceError
 from parquet_loader.read.cache.leases import live_leases
 from parquet_loader.read.cache.ledger import transaction
-from parquet_loader.read.cache.paths import Places, names_in
+from parquet_loader.read.cache.paths import CachePaths, names_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ def clear(path: str) -> tuple[int, int]:
     return len(removed), nbytes
 
 
-def _places(path: str) -> Places:
-    places = Places(local_path(path))
+def _places(path: str) -> CachePaths:
+    places = CachePaths(local_path(path))
     if not os.path.isdir(places.entries):
         raise SourceError(f"{path}: there is no local cache of this version in it")
     return places

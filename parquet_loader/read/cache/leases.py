@@ -13,8 +13,8 @@ import weakref
 import numpy as np
 
 from parquet_loader.common import Digests, LockedFile, is_locked
-from parquet_loader.read.cache.eviction import Lease
-from parquet_loader.read.cache.paths import Places
+from parquet_loader.read.cache.eviction import ReaderLease
+from parquet_loader.read.cache.paths import CachePaths
 
 _NAME = re.compile(r"[0-9a-f]{16}")
 _HEAD = struct.Struct("<QII")
@@ -25,11 +25,11 @@ class HeldLease:
 
     Args:
         places: The cache. Called with its lock held, so that nobody takes the new file for a dead one's.
-        row_groups: As in `Lease`.
+        row_groups: As in `ReaderLease`.
         columns: Likewise.
     """
 
-    def __init__(self, places: Places, row_groups: Digests, columns: frozenset[int]) -> None:
+    def __init__(self, places: CachePaths, row_groups: Digests, columns: frozenset[int]) -> None:
         content = _HEAD.pack(time.time_ns(), len(columns), len(row_groups))
         content += b"".join(column.to_bytes(8, "little") for column in sorted(columns))
         content += row_groups.astype("<u8").tobytes()
@@ -53,7 +53,7 @@ def lease_bytes(row_groups: int, columns: int) -> int:
     return _HEAD.size + 8 * (row_groups + columns)
 
 
-def lease_sizes(places: Places) -> list[int]:
+def lease_sizes(places: CachePaths) -> list[int]:
     """Return how long each lease is that lies there."""
     sizes: list[int] = []
     with os.scandir(places.readers) as found:
@@ -63,19 +63,19 @@ def lease_sizes(places: Places) -> list[int]:
     return sizes
 
 
-def live_leases(places: Places) -> frozenset[str]:
+def live_leases(places: CachePaths) -> frozenset[str]:
     """Return the names of the leases whose processes live. A lease never changes."""
     return frozenset(name for name in _names(places) if is_locked(os.path.join(places.readers, name)))
 
 
-def _names(places: Places) -> list[str]:
+def _names(places: CachePaths) -> list[str]:
     """Return what leases are called; whatever else lies beside them is none of ours."""
     with contextlib.suppress(FileNotFoundError):
         return [name for name in os.listdir(places.readers) if _NAME.fullmatch(name)]
     return []
 
 
-def read_lease(places: Places, name: str) -> Lease | None:
+def read_lease(places: CachePaths, name: str) -> ReaderLease | None:
     """Return what a lease says, or None where it is gone, or no lease."""
     try:
         with open(os.path.join(places.readers, name), "rb") as file:
@@ -86,10 +86,10 @@ def read_lease(places: Places, name: str) -> Lease | None:
         return None
     if len(numbers) != columns + row_groups:
         return None
-    return Lease(numbers[columns:], frozenset(numbers[:columns].tolist()), began_ns)
+    return ReaderLease(numbers[columns:], frozenset(numbers[:columns].tolist()), began_ns)
 
 
-def remove_dead_leases(places: Places) -> None:
+def remove_dead_leases(places: CachePaths) -> None:
     """Remove the leases of processes that died; called with the cache's lock held."""
     for name in _names(places):
         path = os.path.join(places.readers, name)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parquet_loader.common import exclusive
-from parquet_loader.read.cache.paths import Places
+from parquet_loader.read.cache.paths import CachePaths
 
 _CLEAN, _CHANGING = b"=", b"!"
 # A process that is stopped while it holds the lock must not stop the others, which then do without the cache.
@@ -32,7 +32,7 @@ class Account:
 
 
 @contextlib.contextmanager
-def transaction(places: Places, *, rebuild: bool = False) -> Iterator[Account]:
+def transaction(places: CachePaths, *, rebuild: bool = False) -> Iterator[Account]:
     """Hold the cache's lock, and keep what the body makes of the account.
 
     A body that raises leaves the mark, so that the next one starts from a listing.

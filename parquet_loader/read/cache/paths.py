@@ -31,7 +31,7 @@ _BUCKETS = 64
 _MIX = 0x9E3779B97F4A7C15
 
 
-class Name(NamedTuple):
+class EntryName(NamedTuple):
     """What the name of a row group's file says.
 
     Attributes:
@@ -47,7 +47,7 @@ class Name(NamedTuple):
     nbytes: int
 
     @classmethod
-    def parse(cls, text: str) -> Name | None:
+    def parse(cls, text: str) -> EntryName | None:
         """Return what a name says, or None where it is none of ours."""
         match = _NAME.fullmatch(text)
         if match is None:
@@ -62,7 +62,7 @@ class Name(NamedTuple):
         return f"{self.file}-{self.row_group}-{self.columns:016x}-{self.nbytes}"
 
 
-class Places:
+class CachePaths:
     """The paths of a cache.
 
     Attributes:
@@ -85,13 +85,13 @@ class Places:
         for folder in (self.unfinished, self.readers, *self._buckets()):
             os.makedirs(folder, exist_ok=True)
 
-    def entry(self, name: Name) -> str:
+    def entry(self, name: EntryName) -> str:
         """Return the path of a row group's file."""
         return name.path_in(self.root)
 
     def path_of(self, entry: Entry) -> str:
         """Return the path of the file of a row group that is kept."""
-        name = Name.parse(entry.name)
+        name = EntryName.parse(entry.name)
         assert name is not None
         return self.entry(name)
 
@@ -104,14 +104,14 @@ class Places:
                 removed.append(entry)
         return removed
 
-    def of_row_group(self, file: str, row_group: int) -> list[Name]:
+    def of_row_group(self, file: str, row_group: int) -> list[EntryName]:
         """Return the names of a row group's files, one for each set of columns."""
         prefix = f"{file}-{row_group}-"
         try:
             found = os.listdir(os.path.join(self.entries, _bucket(file, row_group)))
         except FileNotFoundError:
             return []
-        names = [Name.parse(text) for text in found if text.startswith(prefix)]
+        names = [EntryName.parse(text) for text in found if text.startswith(prefix)]
         return [name for name in names if name is not None]
 
     def kept(self) -> Iterator[Entry]:
@@ -119,7 +119,7 @@ class Places:
         for folder in self._buckets():
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
                 for item in found:
-                    parsed = Name.parse(item.name)
+                    parsed = EntryName.parse(item.name)
                     with contextlib.suppress(FileNotFoundError):
                         if parsed is not None:
                             used_ns = item.stat(follow_symlinks=False).st_mtime_ns
@@ -135,13 +135,13 @@ class Places:
         return (os.path.join(self.entries, f"{number:02x}") for number in range(_BUCKETS))
 
 
-def names_in(folder: str) -> list[Name]:
+def names_in(folder: str) -> list[EntryName]:
     """Return the names of row groups in a directory; none where it is not there."""
     try:
         found = os.listdir(folder)
     except FileNotFoundError:
         return []
-    return [name for name in map(Name.parse, found) if name is not None]
+    return [name for name in map(EntryName.parse, found) if name is not None]
 
 
 def _bucket(file: str, row_group: int) -> str:

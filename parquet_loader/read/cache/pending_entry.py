@@ -10,7 +10,7 @@ from typing import Any
 from parquet_loader.common import LockedFile
 from parquet_loader.read.cache.entry_file import Checksum, Index, Ranges, index_bytes, packed_index
 from parquet_loader.read.cache.ledger import transaction
-from parquet_loader.read.cache.paths import Name, Places
+from parquet_loader.read.cache.paths import CachePaths, EntryName
 
 
 class Filling:
@@ -24,7 +24,7 @@ class Filling:
         ranges: What will be written of it, apart from one another.
     """
 
-    def __init__(self, places: Places, name: Name, file: LockedFile, size: int, ranges: Ranges) -> None:
+    def __init__(self, places: CachePaths, name: EntryName, file: LockedFile, size: int, ranges: Ranges) -> None:
         self._places = places
         self._name = name
         self._file = file

@@ -21,7 +21,7 @@ import pyarrow as pa
 from parquet_loader.common import BoolArray, RemoteOptions, identity_of, is_local
 from parquet_loader.errors import SourceError
 from parquet_loader.read.cache.options import LocalCache
-from parquet_loader.read.cache.paths import Name, columns_id, file_id, row_group_ids
+from parquet_loader.read.cache.paths import EntryName, columns_id, file_id, row_group_ids
 from parquet_loader.read.cache.stats import CacheStats
 from parquet_loader.source import ByteRange, RangeFetcher, Snapshot, SourceFile, chunk_ranges, merge
 
@@ -109,7 +109,7 @@ class RowGroupCache:
         self._check_process()
         wanted = self._wanted(row_group, columns)
         if self._known[row_group] and wanted.columns in self._read_columns:
-            known = Name(wanted.file, wanted.row_group, wanted.columns, int(self._known[row_group]))
+            known = EntryName(wanted.file, wanted.row_group, wanted.columns, int(self._known[row_group]))
             path = known.path_in(str(self._settings.path))
             with contextlib.suppress(OSError):
                 os.utime(path)  # it is there, and used
@@ -117,7 +117,7 @@ class RowGroupCache:
                 return path
         found = self._local_path(row_group, wanted)
         if wanted.columns in self._read_columns:
-            name = None if found is None else Name.parse(os.path.basename(found))
+            name = None if found is None else EntryName.parse(os.path.basename(found))
             is_same = name is not None and name.columns == wanted.columns
             self._known[row_group] = name.nbytes if name is not None and is_same else 0
             self._known_bytes[row_group] = wanted.nbytes if is_same else 0

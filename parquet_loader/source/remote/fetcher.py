@@ -23,7 +23,7 @@ from parquet_loader.source.files import SourceFile
 from parquet_loader.source.remote.blocking_client import Threads
 from parquet_loader.source.remote.client import Bytes
 from parquet_loader.source.remote.request_scheduler import Requests
-from parquet_loader.source.remote.task_group import Together, ended
+from parquet_loader.source.remote.task_group import TaskGroup, ended
 
 T = TypeVar("T")
 
@@ -229,6 +229,6 @@ class Fetcher:
         if len(ranges) == 1:
             await self._requests.read(file, ranges[0], places[0])
             return
-        async with Together() as together:
+        async with TaskGroup() as together:
             for span, place in zip(ranges, places, strict=True):
                 together.add(self._requests.read(file, span, place))

@@ -36,7 +36,7 @@ async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[in
             except Exception as error:
                 errors[number] = error
 
-    async with Together() as together:
+    async with TaskGroup() as together:
         for _ in range(min(most, len(numbers))):
             together.add(take())
     if errors:
@@ -44,7 +44,7 @@ async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[in
     return found
 
 
-class Together:
+class TaskGroup:
     """Runs coroutines side by side; the first that fails ends all, and its own error is what is raised."""
 
     def __init__(self) -> None:

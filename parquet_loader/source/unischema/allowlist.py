@@ -28,7 +28,7 @@ Role = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class AllowedName:
     """One name of the list.
 
     Attributes:
@@ -136,28 +136,28 @@ NUMBER_TYPES = {
 }
 
 
-def _listed() -> dict[tuple[str, str], Name]:
-    found: dict[tuple[str, str], Name] = {}
+def _listed() -> dict[tuple[str, str], AllowedName]:
+    found: dict[tuple[str, str], AllowedName] = {}
     for package in _PACKAGES:
-        found[f"{package}.unischema", "Unischema"] = Name("unischema", "Unischema")
-        found[f"{package}.unischema", "UnischemaField"] = Name("field", "UnischemaField")
-        found |= {(f"{package}.codecs", codec): Name("codec", codec) for codec in _CODECS}
-        found |= {(f"{package}.etl.rowgroup_indexers", name): Name("indexer", name) for name in _INDEXERS}
-    found |= {("pyspark.sql.types", name): Name("spark", name) for name in SPARK_TYPES}
-    found |= {("numpy", old): Name("number type", new) for old, new in NUMBER_TYPES.items()}
-    found["numpy", "dtype"] = Name("dtype", "dtype")
+        found[f"{package}.unischema", "Unischema"] = AllowedName("unischema", "Unischema")
+        found[f"{package}.unischema", "UnischemaField"] = AllowedName("field", "UnischemaField")
+        found |= {(f"{package}.codecs", codec): AllowedName("codec", codec) for codec in _CODECS}
+        found |= {(f"{package}.etl.rowgroup_indexers", name): AllowedName("indexer", name) for name in _INDEXERS}
+    found |= {("pyspark.sql.types", name): AllowedName("spark", name) for name in SPARK_TYPES}
+    found |= {("numpy", old): AllowedName("number type", new) for old, new in NUMBER_TYPES.items()}
+    found["numpy", "dtype"] = AllowedName("dtype", "dtype")
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-        found[module, "scalar"] = Name("scalar", "scalar")
-    found["collections", "OrderedDict"] = Name("ordered dict", "OrderedDict")
-    found["collections", "defaultdict"] = Name("default dict", "defaultdict")
-    found["decimal", "Decimal"] = Name("decimal", "Decimal")
-    found["pyspark.serializers", "_restore"] = Name("restore", "_restore")
+        found[module, "scalar"] = AllowedName("scalar", "scalar")
+    found["collections", "OrderedDict"] = AllowedName("ordered dict", "OrderedDict")
+    found["collections", "defaultdict"] = AllowedName("default dict", "defaultdict")
+    found["decimal", "Decimal"] = AllowedName("decimal", "Decimal")
+    found["pyspark.serializers", "_restore"] = AllowedName("restore", "_restore")
     for module in ("copy_reg", "copyreg"):
-        found[module, "_reconstructor"] = Name("reconstructor", "_reconstructor")
+        found[module, "_reconstructor"] = AllowedName("reconstructor", "_reconstructor")
     for module in ("__builtin__", "builtins"):
-        found[module, "set"] = Name("set", "set")
-        found[module, "tuple"] = Name("base", "tuple")
-        found[module, "object"] = Name("base", "object")
+        found[module, "set"] = AllowedName("set", "set")
+        found[module, "tuple"] = AllowedName("base", "tuple")
+        found[module, "object"] = AllowedName("base", "object")
     return found
 
 

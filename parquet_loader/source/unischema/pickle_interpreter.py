@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from parquet_loader.source.unischema.allowlist import CALLED, Name
+from parquet_loader.source.unischema.allowlist import CALLED, AllowedName
 from parquet_loader.source.unischema.pickle_opcodes import MAX_STACK, Op, check_name, check_ops, read_ops, refuse
 
 MAX_DEPTH = 64
@@ -46,14 +46,14 @@ class Made:
         values: What would have been added to it as to a list or set.
     """
 
-    name: Name
+    name: AllowedName
     arguments: list[Any]
     state: Any = None
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
 
 
-Value: TypeAlias = "bool | int | float | str | bytes | Name | Items | Pairs | Made | None"
+Value: TypeAlias = "bool | int | float | str | bytes | AllowedName | Items | Pairs | Made | None"
 
 
 class _Mark:
@@ -223,7 +223,7 @@ class _Machine:
 
 
 def _made(called: Any, arguments: Any, at: int) -> Made:
-    if not isinstance(called, Name):
+    if not isinstance(called, AllowedName):
         refuse("it calls what is no name, but the result of another call or a plain value", at)
     if called.role not in CALLED:
         refuse(f"it calls {called.name!r}, of which it may only give the name", at)

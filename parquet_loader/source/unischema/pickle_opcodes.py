@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 from parquet_loader.errors import DataError
-from parquet_loader.source.unischema.allowlist import LISTED, Name
+from parquet_loader.source.unischema.allowlist import LISTED, AllowedName
 
 MAX_BYTES = 64 * 2**20
 MAX_OBJECTS = 2_000_000
@@ -29,7 +29,7 @@ def refuse(reason: str, position: int | None = None) -> NoReturn:
     raise DataError(f"the pickled metadata is refused: {reason}{place}")
 
 
-def check_name(module: str, name: str, position: int) -> Name:
+def check_name(module: str, name: str, position: int) -> AllowedName:
     """Return what a name stands for.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from parquet_loader.source.unischema.allowlist import Name
+from parquet_loader.source.unischema.allowlist import AllowedName
 from parquet_loader.source.unischema.pickle_interpreter import Items, Made, Pairs, run
 from parquet_loader.source.unischema.pickle_opcodes import refuse
 
@@ -137,7 +137,7 @@ def _object(value: Any, role: str, what: str) -> Made:
     """Return the object of a role, whichever way it was pickled."""
     if isinstance(value, Made) and value.name.role == "reconstructor":
         arguments = value.arguments
-        if len(arguments) != 3 or not all(isinstance(a, Name) for a in arguments[:2]):
+        if len(arguments) != 3 or not all(isinstance(a, AllowedName) for a in arguments[:2]):
             refuse(f"{what} is put together from {len(arguments)} arguments")
         content = arguments[2].values if isinstance(arguments[2], Items) else []
         value = Made(arguments[0], content, value.state, value.pairs, value.values)
@@ -210,9 +210,9 @@ def _are_texts(values: list[Any], expected: list[str]) -> bool:
 
 
 def _dtype_name(value: Any, field_name: str) -> str:
-    if isinstance(value, Name) and value.role == "number type":
+    if isinstance(value, AllowedName) and value.role == "number type":
         return value.name
-    if isinstance(value, Name) and value.role == "decimal":
+    if isinstance(value, AllowedName) and value.role == "decimal":
         return "Decimal"
     if not isinstance(value, Made) or value.name.role != "dtype":
         refuse(f"field {field_name!r:.80}: its dtype is none of numpy's")
@@ -252,7 +252,7 @@ def _codec(value: Any, field_name: str) -> Codec | None:
 
 
 def _spark_type(value: Any, field_name: str) -> SparkType | None:
-    if isinstance(value, Name) and value.role == "spark":  # the class, where an object was meant
+    if isinstance(value, AllowedName) and value.role == "spark":  # the class, where an object was meant
         return SparkType(value.name)
     if value is None:
         return None

@@ -19,7 +19,7 @@ from parquet_loader.common import IntArray, system_error
 from parquet_loader.errors import SourceError
 from parquet_loader.source import FooterCache, Snapshot, SourceFile, read_footer
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import Places
+from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.files.stored_file import FOOTER_KEY, StoredFile
 
 _FOOTERS_IN_PARALLEL = 16
@@ -54,7 +54,7 @@ class Files:
         identity: The store's identity; a file of another store is none of ours, whatever its name.
     """
 
-    def __init__(self, places: Places, identity: str) -> None:
+    def __init__(self, places: StorePaths, identity: str) -> None:
         self._places = places
         self._identity = identity
         self._known: dict[str, Examined] = {}

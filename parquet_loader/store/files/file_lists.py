@@ -25,7 +25,7 @@ from parquet_loader.errors import SourceError
 from parquet_loader.source import FooterCache, Snapshot, SourceFile, dump_snapshot, load_snapshot
 from parquet_loader.store.files.durable_files import write_atomically
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import Places, names_in
+from parquet_loader.store.files.paths import StorePaths, names_in
 
 KEPT_LISTS = 64
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -69,7 +69,7 @@ class FileList:
         return stream.getvalue()
 
     @classmethod
-    def load(cls, data: bytes, places: Places) -> FileList:
+    def load(cls, data: bytes, places: StorePaths) -> FileList:
         """Return the list whose bytes these are, with the files as they are now.
 
         Raises:
@@ -107,7 +107,7 @@ class FileList:
         )
 
 
-def keep_list(places: Places, name: str, data: bytes) -> None:
+def keep_list(places: StorePaths, name: str, data: bytes) -> None:
     """Keep a list, and let go of the oldest beyond those that are kept; called in a transaction."""
     path = os.path.join(places.snapshots, name)
     if os.path.exists(path):
@@ -125,7 +125,7 @@ def keep_list(places: Places, name: str, data: bytes) -> None:
                 os.unlink(os.path.join(places.snapshots, other))
 
 
-def read_list(places: Places, name: str) -> bytes | None:
+def read_list(places: StorePaths, name: str) -> bytes | None:
     """Return a list that was kept; None where there is none of this name."""
     if not is_list_name(name):
         return None
@@ -172,14 +172,14 @@ class HeldState:
         return f"{self.snapshot}-{self.epoch}-{self.batch}"
 
 
-def write_hold(places: Places, held: HeldState, names: Sequence[str]) -> None:
+def write_hold(places: StorePaths, held: HeldState, names: Sequence[str]) -> None:
     """Hold files from now on; called in a transaction."""
     about = {name: getattr(held, name) for name in HeldState.__slots__}
     text = "\n".join([json.dumps(about), *names, ""])
     write_atomically(os.path.join(places.holds, held.name), text.encode("utf-8"))
 
 
-def read_holds(places: Places) -> list[HeldState]:
+def read_holds(places: StorePaths) -> list[HeldState]:
     """Return what is held, the oldest first."""
     found: list[HeldState] = []
     for name in names_in(places.holds):

@@ -16,7 +16,7 @@ NONE_KNOWN: Mapping[str, FileName] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class StorePaths:
     """The paths of one store.
 
     Attributes:
@@ -107,7 +107,7 @@ class Places:
         return found
 
 
-def remove_half_replaced(places: Places) -> int:
+def remove_half_replaced(places: StorePaths) -> int:
     """Remove what processes left that died while they replaced a small file, and return how many there were.
 
     Called under the store's lock, under which all of them are replaced.

@@ -1,8 +1,8 @@
 """Many tasks, one commit: the protocol that jobs on Dask, Spark or anything else share.
 
-The driver makes a `Job`, hands its `spec` to tasks, and gives what the successful ones report to `commit`. Tasks write
-into the job's own hidden directory under names of their own attempt, and nowhere else, so that a task may fail, run
-again, or run twice at once: what no report names is never published.
+The driver makes a `WriteJob`, hands its `spec` to tasks, and gives what the successful ones report to `commit`. Tasks
+write into the job's own hidden directory under names of their own attempt, and nowhere else, so that a task may fail,
+run again, or run twice at once: what no report names is never published.
 
     <parent>/.<name>.job-<id>/          beside the data set; where that cannot be, and on object stores, within it
         tasks/  what tasks wrote        as .job-<id>/
@@ -11,8 +11,8 @@ again, or run twice at once: what no report names is never published.
     <parent>/.<name>.job-<id>.lease     held while the driver lives
 
 A job that ends removes its directory. One that is killed leaves it, and so does one whose commit file by file could be
-brought neither forward nor back; every `Job` on the same path begins by finishing and removing those whose lease nobody
-holds.
+brought neither forward nor back; every `WriteJob` on the same path begins by finishing and removing those whose lease
+nobody holds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from parquet_loader.write.jobs.commit import (
     renames_directories,
     visible_files,
 )
-from parquet_loader.write.jobs.lease import NEW_SUFFIX, Lease, dead_lease, remove_unnamed
+from parquet_loader.write.jobs.lease import NEW_SUFFIX, JobLease, dead_lease, remove_unnamed
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.packer import Packer
@@ -122,7 +122,7 @@ class JobSummary(WriteSummary):
     seconds: float
 
 
-class Job:
+class WriteJob:
     """One job, from the check of its target to its commit; used by the process that drives the tasks.
 
     Leaving the ``with`` body without `commit` removes all that was written. A job that is not closed is removed when
@@ -179,7 +179,7 @@ class Job:
         self.abort()
 
     def __repr__(self) -> str:
-        return f"Job({self.path!r}, {'open' if self._is_open else 'closed'})"
+        return f"WriteJob({self.path!r}, {'open' if self._is_open else 'closed'})"
 
     @property
     def id(self) -> str:
@@ -235,9 +235,9 @@ class Job:
             self._has_rows_already = True
         return schema
 
-    def _make_place(self) -> Place:
+    def _make_place(self) -> JobDirectory:
         """Make the job's directory."""
-        return Place.make(self._filesystem, self.path)
+        return JobDirectory.make(self._filesystem, self.path)
 
     def _metadata(self) -> Mapping[bytes, bytes]:
         """Return what files carry in their footers."""
@@ -331,7 +331,7 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
             for left in filter(re.compile(re.escape(prefix) + UNNAMED_LEASE).fullmatch, names):
                 remove_unnamed(join(folder, left))
         for id_ in sorted({match["id"] for match in map(pattern.fullmatch, names) if match}):
-            place = Place(filesystem, join(folder, f"{prefix}.job-{id_}"), id_)
+            place = JobDirectory(filesystem, join(folder, f"{prefix}.job-{id_}"), id_)
             with dead_lease(filesystem, place.lease.path) as is_dead:
                 if is_dead:
                     finish_or_undo(filesystem, join(place.root, JOURNAL), path)
@@ -343,7 +343,7 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
                             filesystem.delete_file(join(folder, left))
 
 
-class Place:
+class JobDirectory:
     """A job's directory and its lease."""
 
     def __init__(self, filesystem: pafs.FileSystem, root: str, id_: str, *, is_beside: bool = False) -> None:
@@ -352,12 +352,12 @@ class Place:
         self.id = id_
         self.tasks = join(root, "tasks")
         self.data = join(root, "data")
-        self.lease = Lease(filesystem, f"{root}.lease")
+        self.lease = JobLease(filesystem, f"{root}.lease")
         self.is_beside = is_beside
         self._process = os.getpid()
 
     @classmethod
-    def make(cls, filesystem: pafs.FileSystem, path: str) -> Place:
+    def make(cls, filesystem: pafs.FileSystem, path: str) -> JobDirectory:
         """Make the directory of a new job, beside `path` if that can be."""
         id_ = uuid.uuid4().hex
         if renames_directories(filesystem):
@@ -374,7 +374,7 @@ class Place:
         return cls.make_within(filesystem, path, id_)
 
     @classmethod
-    def make_within(cls, filesystem: pafs.FileSystem, path: str, id_: str | None = None) -> Place:
+    def make_within(cls, filesystem: pafs.FileSystem, path: str, id_: str | None = None) -> JobDirectory:
         """Make the directory of a new job in `path`, which exists."""
         id_ = id_ or uuid.uuid4().hex
         inside = cls(filesystem, join(path, f".job-{id_}"), id_)

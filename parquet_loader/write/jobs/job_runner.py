@@ -38,7 +38,7 @@ class Merges:
 
 
 @dataclass(frozen=True, slots=True)
-class Buckets:
+class BucketTasks:
     """The second step with a shuffle."""
 
     plan: ShufflePlan
@@ -51,7 +51,7 @@ class Buckets:
         return write_bucket(spec, self.plan, index)
 
 
-Step = Merges | Buckets
+Step = Merges | BucketTasks
 PartitionTask = Callable[[JobSpec, int, Any], "list[WrittenFile] | list[Chunk]"]
 
 
@@ -101,7 +101,7 @@ def run_job(
         if shuffle:
             with _bar(new_bar, "scatter") as bar:
                 chunks = runner.partitions(spec, ScatterTask(size, seed), bar)
-            step: Step = Buckets(ShufflePlan.of(chunks, size, seed))
+            step: Step = BucketTasks(ShufflePlan.of(chunks, size, seed))
             files: list[WrittenFile] = []
         else:
             with _bar(new_bar, "write") as bar:

@@ -35,7 +35,7 @@ NEW_SUFFIX = ".new"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 
 
-class Lease:
+class JobLease:
     """Held from the beginning of a job to its end, by the process that drives it.
 
     Threads: `acquire` starts one, ``parquet_loader-lease``, where there are no locks; `release` ends it.

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from parquet_loader.common import PathLike
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.schema import Schema
-from parquet_loader.write.jobs.job import Job, Place, WrittenFile
+from parquet_loader.write.jobs.job import JobDirectory, WriteJob, WrittenFile
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.staging import join
 from parquet_loader.write.writer import WriteMode
@@ -61,8 +61,8 @@ class Store(Protocol):
         """Publish files, all at once or none, and return their paths."""
 
 
-class StoreJob(Job):
-    """A job whose rows are added to a store; used as `Job` is.
+class StoreJob(WriteJob):
+    """A job whose rows are added to a store; used as `WriteJob` is.
 
     The commit makes or waits for room, as any writer of the store does, and for all files before the first. Then all of
     them appear at once, to whoever reads the store as one; other readers may see a part for the milliseconds that it
@@ -91,8 +91,8 @@ class StoreJob(Job):
         self._has_rows_already = True  # a store without samples holds no file
         return schema
 
-    def _make_place(self) -> Place:
-        return Place.make_within(self._filesystem, self.path)  # where files can be renamed to the store
+    def _make_place(self) -> JobDirectory:
+        return JobDirectory.make_within(self._filesystem, self.path)  # where files can be renamed to the store
 
     def _metadata(self) -> Mapping[bytes, bytes]:
         return self._store.footer({JOB_KEY: self.id})
@@ -112,15 +112,15 @@ def _options(sizes: Sizes) -> WriteOptions:
 
 def open_job(
     target: PathLike | Store, schema: Schema, *, mode: WriteMode, options: WriteOptions | None, filesystem: Any
-) -> Job:
+) -> WriteJob:
     """Return the job that writes to a directory or into a store.
 
     Raises:
         ConfigurationError: an argument that a store has no use for.
-        SchemaError, WriteError: as `Job` and `StoreJob`.
+        SchemaError, WriteError: as `WriteJob` and `StoreJob`.
     """
     if not isinstance(target, Store):
-        return Job(target, schema, mode=mode, options=options, filesystem=filesystem)
+        return WriteJob(target, schema, mode=mode, options=options, filesystem=filesystem)
     if mode == "overwrite":
         raise ConfigurationError(f"{target.path}: mode='overwrite' is for directories; a store grows, and evicts")
     if options is not None or filesystem is not None:

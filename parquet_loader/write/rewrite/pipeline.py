@@ -45,7 +45,7 @@ def most_row_group_bytes(memory_limit_bytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RewriteJob:
     """The arguments of one call, checked."""
 
     dataset: Dataset
@@ -86,7 +86,7 @@ class Written:
     spilled_bytes: int
 
 
-def write_rows(job: Job, path: PathLike, mode: WriteMode, filesystem: Any) -> tuple[Written, list[str]]:
+def write_rows(job: RewriteJob, path: PathLike, mode: WriteMode, filesystem: Any) -> tuple[Written, list[str]]:
     """Write under what a sample shows; where that turns out wrong, look at all rows and write again."""
     notes: list[str] = []
     try:
@@ -101,7 +101,7 @@ def write_rows(job: Job, path: PathLike, mode: WriteMode, filesystem: Any) -> tu
         raise DataError(f"{wrong}, where there was none a moment ago: the source is being changed") from None
 
 
-def _attempt(job: Job, facts: Facts, path: PathLike, mode: WriteMode, filesystem: Any) -> Written:
+def _attempt(job: RewriteJob, facts: Facts, path: PathLike, mode: WriteMode, filesystem: Any) -> Written:
     rows, target, sample = _sampled(job, facts)
     guessed = {} if not len(sample) else guess_nulls(rows, sample)
     if len(sample):
@@ -149,7 +149,7 @@ def _attempt(job: Job, facts: Facts, path: PathLike, mode: WriteMode, filesystem
     return Written(target, summary, choices, levels, group_bytes, group_ns, spilled)
 
 
-def _check_rows(writer: DatasetWriter, job: Job, path: str) -> None:
+def _check_rows(writer: DatasetWriter, job: RewriteJob, path: str) -> None:
     if writer.rows != job.dataset.rows:
         raise DataError(
             f"{path}: {writer.rows} rows were read, but the source has {job.dataset.rows}: it is changing; nothing was "
@@ -157,7 +157,7 @@ def _check_rows(writer: DatasetWriter, job: Job, path: str) -> None:
         )
 
 
-def _sampled(job: Job, facts: Facts) -> tuple[Rows, Target, pa.Table]:
+def _sampled(job: RewriteJob, facts: Facts) -> tuple[Rows, Target, pa.Table]:
     """Return the target, and a sample in its form; where the sample itself speaks against it, the target without."""
     target = make_target(job.fields, job.pack, facts)
     rows = job.rows(target)
@@ -175,7 +175,7 @@ def _assumed_levels(facts: Facts, guessed: dict[str, Levels]) -> dict[str, Level
 
 
 def _write_in_order(
-    job: Job,
+    job: RewriteJob,
     rows: Rows,
     writer: DatasetWriter,
     assumed: dict[str, Levels],
@@ -197,7 +197,7 @@ def _write_in_order(
 
 
 def _write_shuffled(
-    job: Job,
+    job: RewriteJob,
     rows: Rows,
     writer: DatasetWriter,
     scratch: Scratch,

@@ -44,7 +44,7 @@ from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.rewrite.encoding_trials import Objective
 from parquet_loader.write.rewrite.external_shuffle import METHOD
 from parquet_loader.write.rewrite.load_benchmark import LoadRate, load_rates
-from parquet_loader.write.rewrite.pipeline import Job, Written, most_row_group_bytes, write_rows
+from parquet_loader.write.rewrite.pipeline import RewriteJob, Written, most_row_group_bytes, write_rows
 from parquet_loader.write.rewrite.report import ColumnReport, RewriteReport
 from parquet_loader.write.rewrite.source_scan import bytes_by_column
 from parquet_loader.write.rewrite.stored_columns import Levels
@@ -161,7 +161,7 @@ def rewrite_dataset(
         if make_bar is not None:
             bar = make_bar(total=dataset.rows * passes, unit="row", unit_scale=True, desc="rewrite")
             stack.callback(bar.close)
-        job = Job(
+        job = RewriteJob(
             dataset=dataset,
             fields=fields,
             row_filter=None if filters is None else RowFilter(filters, snapshot, schema),
@@ -250,7 +250,7 @@ def _opened(
     )
 
 
-def _gain(job: Job, new: Dataset, threads: int) -> tuple[LoadRate, LoadRate]:
+def _gain(job: RewriteJob, new: Dataset, threads: int) -> tuple[LoadRate, LoadRate]:
     pa.default_memory_pool().release_unused()
     before, after = load_rates([job.dataset, new], threads, job.seed)
     return before, after
@@ -258,7 +258,7 @@ def _gain(job: Job, new: Dataset, threads: int) -> tuple[LoadRate, LoadRate]:
 
 def _report(
     source: Source,
-    job: Job,
+    job: RewriteJob,
     written: Written,
     new: Dataset,
     rates: tuple[LoadRate | None, LoadRate | None],

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from parquet_loader.common import ReadOptions, Stream, permutation
 from parquet_loader.dataset import Dataset
 from parquet_loader.decode import parts_of, read_name
-from parquet_loader.read import Reader, RowFilter
+from parquet_loader.read import RowFilter, RowGroupReader
 from parquet_loader.schema import Group, Schema, is_list_like
 from parquet_loader.source import Metadata
 from parquet_loader.write.rewrite.stored_columns import Levels, StoredDecoder, Target, any_level, null_levels, nullable
@@ -34,7 +34,7 @@ class Rows:
 
     dataset: Dataset
     target: Target
-    reader: Reader
+    reader: RowGroupReader
     piece_rows: int
 
     @classmethod
@@ -56,7 +56,9 @@ class Rows:
             decoders.append(StoredDecoder(target, file_schema, snapshot.partition_schema, name) if is_read else None)
         usable = next(d for d in decoders if d is not None)
         rows = max(1, int(piece_bytes / max(dataset.sizing.row.decoded, 1.0)))
-        return cls(dataset, target, Reader(snapshot, [d or usable for d in decoders], row_filter, options), rows)
+        return cls(
+            dataset, target, RowGroupReader(snapshot, [d or usable for d in decoders], row_filter, options), rows
+        )
 
     @property
     def row_groups(self) -> list[int]:

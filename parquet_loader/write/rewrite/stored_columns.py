@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.decode import Decoder, Place, ValueProblem, convert
+from parquet_loader.decode import Decoder, TableOrigin, ValueProblem, convert
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.schema import (
     Bytes,
@@ -102,7 +102,7 @@ class StoredDecoder(Decoder):
         self._target = target
         self._encoding = target.encoding_schema()
 
-    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], place: Place) -> pa.Table:
+    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], place: TableOrigin) -> pa.Table:
         """Return the stored columns of a table of the files' columns, row for row, all nullable.
 
         Raises:
@@ -125,7 +125,7 @@ class StoredDecoder(Decoder):
         except (DataError, SchemaError) as error:
             raise DataError(f"{place.name}, {error}") from error
 
-    def _fitted(self, array: pa.ChunkedArray, field: Field, name: str, place: Place) -> pa.ChunkedArray:
+    def _fitted(self, array: pa.ChunkedArray, field: Field, name: str, place: TableOrigin) -> pa.ChunkedArray:
         """Return numbers of another type than the field's as a loader would deliver them, but with their nulls."""
         if isinstance(field, Category):
             try:

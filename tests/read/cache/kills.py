@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.common.storage.file_locks import exclusive
-from parquet_loader.read.cache.paths import Places
+from parquet_loader.read.cache.paths import CachePaths
 from tests.read.cache.remote import account, far
 from tests.support.doomed import Doomed, context, doomed, said, say
 
@@ -181,7 +181,7 @@ def finish(root: Path, cache: Path, outcome: Outcome) -> None:
             figures = loader.stats().cache
             assert figures is not None
             outcome.damaged += figures.damaged
-    places = Places(str(cache))
+    places = CachePaths(str(cache))
     left = [name for folder in (places.unfinished, places.readers) for name in os.listdir(folder)]
     if left:
         outcome.errors.append(f"left behind: {left}")

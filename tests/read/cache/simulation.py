@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parquet_loader.read.cache.eviction import Entry, Lease, enough, in_order_of_leaving
+from parquet_loader.read.cache.eviction import Entry, ReaderLease, enough, in_order_of_leaving
 
 COLUMNS = 1
 
@@ -32,7 +32,7 @@ class Simulated:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.leases: dict[str, Lease] = {}
+        self.leases: dict[str, ReaderLease] = {}
         self.entries: dict[tuple[int, int], Entry] = {}
         self.clock = 0
 
@@ -42,7 +42,7 @@ class Simulated:
 
     def lease(self, who: str, row_groups: Iterable[int], columns: int = COLUMNS) -> None:
         self.clock += 1
-        self.leases[who] = Lease(np.array(sorted(row_groups), np.uint64), frozenset({columns}), self.clock)
+        self.leases[who] = ReaderLease(np.array(sorted(row_groups), np.uint64), frozenset({columns}), self.clock)
 
     def read(self, read: Read) -> bool:
         """Return whether it was there."""

@@ -18,7 +18,7 @@ from parquet_loader.common.storage.file_locks import exclusive
 from parquet_loader.read.cache.directory import Directory, Found, NoRoomError, Wanted
 from parquet_loader.read.cache.entry_file import Checksum, Index, occupied_bytes
 from parquet_loader.read.cache.ledger import transaction
-from parquet_loader.read.cache.paths import Name, Places, file_id, row_group_id, row_group_ids
+from parquet_loader.read.cache.paths import CachePaths, EntryName, file_id, row_group_id, row_group_ids
 from parquet_loader.read.cache.pending_entry import Filling
 from tests.read.cache.remote import account, copies
 
@@ -121,11 +121,11 @@ def test_an_account_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
     right = account(tmp_path)
     for spoiled in (b"!" + (tmp_path / "ledger").read_bytes()[1:], b"", b"=" + b"9" * 28, b"=" + bytes(29)):
         (tmp_path / "ledger").write_bytes(spoiled)
-        with transaction(Places(str(tmp_path))) as found:
+        with transaction(CachePaths(str(tmp_path))) as found:
             assert found.taken_bytes == right
-    with pytest.raises(ZeroDivisionError), transaction(Places(str(tmp_path))) as found:
+    with pytest.raises(ZeroDivisionError), transaction(CachePaths(str(tmp_path))) as found:
         found.taken_bytes = 1 // 0
-    with transaction(Places(str(tmp_path))) as found:
+    with transaction(CachePaths(str(tmp_path))) as found:
         assert found.taken_bytes == right
 
 
@@ -228,7 +228,7 @@ def test_a_file_system_whose_locks_exclude_nobody_is_refused(tmp_path: Path, mon
 
 def test_names_that_are_none_of_ours_are_left_alone(tmp_path: Path) -> None:
     opened = Directory(str(tmp_path), LIMIT)
-    bucket = Path(Places(str(tmp_path)).entry(wanted().name(4096))).parent
+    bucket = Path(CachePaths(str(tmp_path)).entry(wanted().name(4096))).parent
     strange = [bucket / "notes.txt", tmp_path / "README"]
     strange += [tmp_path / folder / "mine" for folder in ("unfinished-1", "readers")]
     for path in strange:
@@ -246,8 +246,8 @@ def test_ids_of_many_row_groups_are_those_of_each() -> None:
     one_by_one = [row_group_id(files[f], n) for f, n in zip(place.tolist(), number.tolist(), strict=True)]
     assert row_group_ids(files, place, number).tolist() == one_by_one
     assert len(set(one_by_one)) == 4
-    assert Name.parse(str(Name(files[0], 7, 2**64 - 1, 5))) == Name(files[0], 7, 2**64 - 1, 5)
-    assert Name.parse("notes.txt") is None
+    assert EntryName.parse(str(EntryName(files[0], 7, 2**64 - 1, 5))) == EntryName(files[0], 7, 2**64 - 1, 5)
+    assert EntryName.parse("notes.txt") is None
 
 
 def checksum(data: Any) -> int:
