@@ -280,7 +280,7 @@ class Ragged:
         if length is not None and rows and int(lengths.max()) > width:
             position = arange(self.total) - _repeat(self.offsets[:-1], lengths)
             taken = self.values[position < width]
-        padded[place] = taken
+        _signed(padded)[place] = _signed(taken)
         return padded
 
     def to_mask(self, length: int | None = None) -> Any:
@@ -318,6 +318,13 @@ def _as_tensor(values: Any, device: Any = None) -> Any:
     if isinstance(values, np.ndarray) and (not values.flags.writeable or min(values.strides, default=0) < 0):
         values = values.copy()
     return _torch().as_tensor(values, device=device)
+
+
+def _signed(values: Any) -> Any:
+    """Return a view of a tensor of an unsigned dtype, for which torch lacks indexed assignment, as a signed one."""
+    if not _is_tensor(values) or not str(values.dtype).startswith("torch.uint") or values.dtype.itemsize == 1:
+        return values
+    return values.view(getattr(_torch(), str(values.dtype).removeprefix("torch.u")))
 
 
 def _is_tensor(values: Any) -> bool:
