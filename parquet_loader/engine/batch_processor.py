@@ -146,7 +146,10 @@ def _checked(returned: Any, rows: int, where: str) -> BatchArrays:
             raise TransformError(f"{where}: column names are str, not {name!r}")
         array = _from_transform(value, f"{where}, column {name!r}")
         if len(array) != rows:
-            raise TransformError(f"{where}, column {name!r}: expected the batch's {rows} rows, found {len(array)}")
+            raise TransformError(
+                f"{where}, column {name!r}: expected the batch's {rows} rows, found {len(array)}; "
+                "a transform keeps the number of rows, so change it in a generator around the loader"
+            )
         done[name] = array
     return done
 
@@ -218,7 +221,9 @@ def _from_rows(rows: list[Any], where: str) -> Array | Images:
 
 
 def _is_single(row: Any) -> bool:
-    return not isinstance(row, str | bytes | list | tuple | Ragged) and not getattr(row, "ndim", 0)
+    if isinstance(row, str | bytes | list | tuple | Ragged):
+        return False
+    return not (row.ndim if hasattr(row, "ndim") else hasattr(row, "__array_interface__"))  # Pillow's have no ndim
 
 
 def _row_or_none(row: Any) -> npt.NDArray[Any] | None:

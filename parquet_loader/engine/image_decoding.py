@@ -91,7 +91,7 @@ def _pixels(data: bytes, channels: int, out: npt.NDArray[np.uint8] | None) -> np
             if not opened.mode.startswith("I"):
                 mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
                 opened.load()
-                array = np.asarray(opened if opened.mode == mode else opened.convert(mode))
+                array = np.array(opened if opened.mode == mode else opened.convert(mode))  # writable, as libjpeg's are
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise BlobProblem(f"{len(data)} bytes that are no readable JPEG or PNG: {error}") from error
     if array is None:
