@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parquet_loader.common import ReadOptions, check_columns
+from parquet_loader.common import ReadOptions, check_columns, check_source, named
 from parquet_loader.dataset import resolved_schema
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.read import count_nulls
@@ -17,6 +17,9 @@ from parquet_loader.write.rewrite.stored_columns import lenient, null_levels
 def schema_of_source(source: Source, nulls: Nulls | None, columns: Sequence[str] | None, filesystem: Any) -> Schema:
     """See `Schema.infer`."""
     check_columns(columns)
+    if hasattr(source, "__arrow_c_stream__") or isinstance(source, Mapping):
+        raise ConfigurationError(f"Schema.infer: the source is {named(source)}; Schema.from_frame(frame) takes it")
+    check_source(source)
     snapshot, schema = resolved_schema(open_snapshot(source, filesystem), None, columns, ReadOptions())
     if nulls is None:
         return schema

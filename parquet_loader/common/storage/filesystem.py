@@ -44,7 +44,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         SourceError: no filesystem serves the URL; or it is HDFS, and this a forked process (see `hdfs`).
     """
     if not isinstance(path, str | os.PathLike):
-        raise ConfigurationError(f"a path is a str or os.PathLike, not {type(path).__name__}: {path!r}")
+        raise ConfigurationError(f"a path is a str or os.PathLike, not {type(path).__name__}")
     text = os.fspath(path)
     if not isinstance(text, str) or not text:
         raise ConfigurationError(f"a path is a non-empty str, not {text!r}")
