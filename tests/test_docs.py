@@ -25,6 +25,7 @@ NEEDS = {
     "jax.md": ("jax",),
     "lightning.md": ("lightning",),
     "ray.md": ("ray",),
+    "text.md": ("tokenizers",),
     "torchdata.md": ("torchdata",),
     "transformers.md": ("transformers", "accelerate"),
 }

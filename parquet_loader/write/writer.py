@@ -258,7 +258,8 @@ def write_dataset(
     Args:
         data: A dict of columns, a list of row dicts, a pandas or Polars frame, Arrow data, a `datasets.Dataset`, or an
             iterable: of row dicts, or of any of these. An iterable is never held as a whole. A dict that an iterable
-            yields is a row if any of its values cannot be a column, and else a batch of columns.
+            yields is a row if any of its values cannot be a column; a dict of lists or arrays is what the schema says,
+            and refused without one.
         path: Directory of the data set, local or a URL.
         schema: What the columns mean.
         mode: ``"error"``, ``"append"`` or ``"overwrite"``; this and the others as in `DatasetWriter`.

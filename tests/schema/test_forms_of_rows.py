@@ -113,7 +113,7 @@ def test_a_csv_reader_is_written_row_by_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: ({"a": np.arange(3)} for _ in range(2)),
+        lambda: ({"a": pa.array([0, 1, 2])} for _ in range(2)),
         lambda: (pa.table({"a": [0, 1, 2]}) for _ in range(2)),
         lambda: iter([pd.DataFrame({"a": [0, 1, 2]})] * 2),
     ],
@@ -160,7 +160,7 @@ def test_a_loader_can_be_written_again(tmp_path: Path) -> None:
         (iter("ab"), "item 0 is a str, neither a row nor a batch"),
         (iter([{"a": 1}, pa.table({"a": [1]})]), "item 1 is a Table, and the items before it are dicts of one row"),
         (
-            iter([{"a": [1, 2]}, {"a": [1], "b": 3}]),
+            iter([{"a": pa.array([1, 2])}, {"a": [1], "b": 3}]),
             "item 1 is the dict of one row, and the items before it are batches",
         ),
         (np.zeros((3, 3)), "{'x': array} gives it a name"),

@@ -15,7 +15,7 @@ from parquet_loader.schema.arrow_types import decimals_to_float64
 from parquet_loader.schema.encode.blobs import encode_arrays
 from parquet_loader.schema.encode.images import encode_images
 from parquet_loader.schema.encode.inputs import Values, plain, plain_storage, to_arrow
-from parquet_loader.schema.encode.lossless import Misfit, cast
+from parquet_loader.schema.encode.lossless import Misfit, NullMisfit, cast
 from parquet_loader.schema.encode.tensors import encode_tensor, tensor_of
 from parquet_loader.schema.fields import (
     Bytes,
@@ -50,11 +50,7 @@ def refuse_nulls(field: Column, array: pa.Array) -> None:
     """Refuse nulls where the field has no policy for them."""
     if array.null_count and policy_of(field) == "refuse":
         row = pc.index(array.is_null(), True).as_py()
-        raise Misfit(
-            "the value is null, and the field refuses nulls (the default policy); "
-            "fill=<value> replaces them, null='mask' delivers a mask beside them",
-            row,
-        )
+        raise NullMisfit("the value is null, and the field refuses nulls (the default policy)", row)
 
 
 def numbers(field: Scalar | Category, values: Any) -> np.ndarray[Any, Any]:
@@ -193,7 +189,7 @@ def _ragged_list(field: RaggedList, values: Values) -> pa.Array:
         if misfit.row is None:
             raise
         row = int(np.searchsorted(offsets, misfit.row, side="right")) - 1
-        raise Misfit(f"item {misfit.row - int(offsets[row])}: {misfit.reason}", row) from None
+        raise type(misfit)(f"item {misfit.row - int(offsets[row])}: {misfit.reason}", row) from None
     if len(child) != offsets[-1]:
         raise Misfit(f"the offsets end at {offsets[-1]}, but there are {len(child)} values")
     mask = None if valid is None else pa.array(~valid)
@@ -231,7 +227,7 @@ def _sequence(row: Any, place: int) -> Any:
             return array
     if isinstance(row, pa.Array | pa.ListScalar):
         return row.to_pylist() if isinstance(row, pa.Array) else row.as_py()
-    raise Misfit(f"the value {row!r:.60} is no list of values", place)
+    raise Misfit(f"the value {row!r:.60} is no list of values; rows given as dicts belong in a list", place)
 
 
 def split_lists(array: pa.Array) -> tuple[np.ndarray[Any, Any], Any, np.ndarray[Any, Any] | None]:

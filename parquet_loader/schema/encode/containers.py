@@ -1,26 +1,39 @@
-"""Data sets of other libraries: as batches if their rows can be had in order, else what to use for them."""
+"""Data sets and loaders of known libraries: as rows or batches in order, else what to use for them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from parquet_loader.errors import SchemaError
+from parquet_loader.schema.ragged import Ragged
 
 _ROWS_AT_ONCE = 1000
 _PARTITIONED = {"dask": "write_dask", "dask_expr": "write_dask", "distributed": "write_dask", "pyspark": "write_spark"}
 
 
-def as_batches(data: Any) -> Iterator[Any] | None:
-    """Return the batches of a `datasets.Dataset` or `pyarrow.dataset.Dataset`, or None for any other object.
+class Items(NamedTuple):
+    """What a data set of another library holds, in order.
+
+    Attributes:
+        items: Rows or batches.
+        are_rows: Whether a dict among them is one row.
+    """
+
+    items: Iterable[Any]
+    are_rows: bool
+
+
+def as_items(data: Any) -> Items | None:
+    """Return the rows or batches of a data set or loader of a known library, or None for any other object.
 
     Raises:
         SchemaError: a `datasets.DatasetDict`, which holds several data sets.
     """
-    kinds = [(base.__module__.partition(".")[0], base.__name__) for base in type(data).__mro__]
+    kinds = _kinds(data)
     if ("datasets", "DatasetDict") in kinds or ("datasets", "IterableDatasetDict") in kinds:
         names = list(data)
         raise SchemaError(
@@ -32,17 +45,37 @@ def as_batches(data: Any) -> Iterator[Any] | None:
     if ("datasets", "IterableDataset") in kinds:
         # Its Arrow tables differ in type from batch to batch where it infers them, and then it fails itself.
         rows = data.with_format(None)
-        return map(dict, rows.decode(False) if hasattr(rows, "decode") and data.features else rows)
+        return Items(
+            map(dict, rows.decode(False) if hasattr(rows, "decode") and data.features else rows), are_rows=True
+        )
     if type(data).__module__.startswith("pyarrow._dataset"):  # a scanner, or a data set or fragment to scan
-        return iter([(data if hasattr(data, "to_reader") else data.scanner()).to_reader()])
+        return Items([(data if hasattr(data, "to_reader") else data.scanner()).to_reader()], are_rows=False)
+    if _makes_batches(data, kinds):
+        return Items(data, are_rows=False)
     return None
 
 
-def _hugging_face(data: Any) -> Iterator[Any]:
-    """Yield the rows that a data set shows as Arrow tables: of the columns that its format names, as it orders them."""
+def _makes_batches(data: Any, kinds: list[tuple[str, str]]) -> bool:
+    """Whether the dicts of a loader are batches: of this library's, and of torch's unless it passes items on."""
+    if ("torch", "DataLoader") in kinds:
+        return data.batch_sampler is not None or _makes_batches(data.dataset, _kinds(data.dataset))
+    is_own = any(package == "parquet_loader" for package, _ in kinds)
+    return is_own and isinstance(data, Iterable) and not isinstance(data, Mapping | Ragged)
+
+
+def _kinds(data: Any) -> list[tuple[str, str]]:
+    """Return the packages and names of an object's class and of its bases."""
+    return [(base.__module__.partition(".")[0], base.__name__) for base in type(data).__mro__]
+
+
+def _hugging_face(data: Any) -> Items:
+    """Return the rows that a data set shows, as Arrow tables where it can: columns that its format names, in order."""
     if data.format["type"] == "custom":  # a transform that is applied to rows as they are read
-        yield from data
-        return
+        return Items(data, are_rows=True)
+    return Items(_arrow_tables(data), are_rows=False)
+
+
+def _arrow_tables(data: Any) -> Iterator[Any]:
     names = data.format["columns"]
     arrow = data.with_format("arrow", columns=names)
     if len(data) == 0:

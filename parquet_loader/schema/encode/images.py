@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,8 @@ def _checked(array: pa.Array) -> pa.Array:
 def _encoded(field: Image, value: Any, row: int) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
+    if isinstance(value, str | os.PathLike):
+        raise Misfit(f"the value is the path {str(value)!r:.80}; give the file's bytes, Path(path).read_bytes()", row)
     mode = getattr(value, "mode", None)
     if isinstance(mode, str) and mode not in ("L", "RGB", "RGBA"):
         raise Misfit(f"the image has the mode {mode!r}; convert it to 'L', 'RGB' or 'RGBA'", row)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,7 +45,7 @@ def plain(values: Any, *, nan_is_null: bool = True) -> Values:
     count_rows(values)
     if is_values_and_offsets(values):
         return Ragged(host_array(values[0]), host_array(values[1]))
-    return list(values)
+    return _listed(values)
 
 
 def is_values_and_offsets(values: Any) -> bool:
@@ -125,7 +126,7 @@ def _known(values: Any) -> Values:
     if isinstance(values, np.ndarray):
         if values.ndim == 0:
             raise Misfit(f"expected an array with one value a row, found the single value {values[()]!r:.60}")
-        return list(values) if values.dtype.kind == "O" else values
+        return _listed(values) if values.dtype.kind == "O" else values
     if isinstance(values, pa.ChunkedArray):
         if values.num_chunks == 1:
             values = values.chunk(0)
@@ -161,13 +162,20 @@ def _from_pandas(series: Any, *, nan_is_null: bool) -> Values:
         numbers = np.asarray(series)
         return pa.array(numbers, mask=np.isnan(numbers)) if nan_is_null else numbers
     if isinstance(dtype, np.dtype) and dtype.kind == "O":
-        return [None if _is_missing(v) else v for v in series]
+        return _listed(None if _is_missing(v) else v for v in series)
     try:
         return _known(pa.array(series, from_pandas=True))
     except MemoryError:
         raise  # memory that ran out says nothing about the data
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise Misfit(f"the pandas dtype {dtype} has no Arrow form ({error})") from None
+
+
+def _listed(values: Iterable[Any]) -> Values:
+    """Return Python objects as a list, UUIDs as their 16 bytes."""
+    listed = list(values)
+    first = next((v for v in listed if v is not None), None)
+    return plain_storage(from_python(listed)) if isinstance(first, uuid.UUID) else listed
 
 
 def _is_missing(value: Any) -> bool:
@@ -218,8 +226,8 @@ def count_rows(values: Any) -> int:
     shape = getattr(values, "shape", None)
     if isinstance(shape, Sequence) and len(shape):
         return int(shape[0])
-    is_column = hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
-    is_column = is_column or isinstance(values, Ragged | Sequence)
+    is_arrow = hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
+    is_column = isinstance(values, Ragged | Sequence) or (is_arrow and hasattr(values, "__len__"))  # Pillow's lack it
     if not is_column or isinstance(values, str | bytes | bytearray | memoryview):
         raise Misfit(
             f"expected an array or a list with one value a row, found {type(values).__name__} {values!r:.60}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,10 @@ class Misfit(Exception):
         super().__init__(reason)
         self.reason = reason
         self.row = row
+
+
+class NullMisfit(Misfit):
+    """A null whose field refuses nulls."""
 
 
 def cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -66,13 +71,41 @@ def from_python(values: list[Any]) -> pa.Array:
     if all(v is None or (isinstance(v, int) and 0 <= v < 2**64) for v in values):
         return pa.array(values, pa.uint64())  # Arrow infers no type beyond int64
     row = first_failing(len(values), lambda count: attempt(count) is not None)
+    if isinstance(values[row], str) and not _is_utf8(values[row]):
+        raise Misfit(
+            f"the text {values[row]!a:.80} has no form in UTF-8, as it holds a lone surrogate; "
+            "text.encode('utf-8', 'replace').decode() replaces it",
+            row,
+        )
     before = attempt(row)
     if before is None or before.null_count == row:
-        raise Misfit(f"the value {values[row]!r:.80} ({type(values[row]).__name__}) has no Arrow type", row)
+        raise Misfit(f"the value {_shown(values[row])} has no Arrow type{_advice(values[row])}", row)
     raise Misfit(
-        f"the value {values[row]!r:.80} ({type(values[row]).__name__}) does not go with the {before.type} before it",
-        row,
+        f"the value {_shown(values[row])} does not go with the {before.type} before it{_advice(values[row])}", row
     )
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r:.80} ({type(value).__name__})"
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _advice(value: Any) -> str:
+    """Return what to give instead of a Python object, if its kind is known."""
+    if isinstance(value, os.PathLike):
+        return "; str(path) is its text, and path.read_bytes() what the file holds"
+    if type(value).__module__.partition(".")[0] == "PIL":
+        return "; an Image() field in schema= takes images, numpy.asarray(image) is an array"
+    if hasattr(value, "ids") and type(value).__module__.partition(".")[0] == "tokenizers":
+        return "; encoding.ids is its list of tokens"
+    return ""
 
 
 def first_failing(count: int, holds: Callable[[int], bool]) -> int:

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import DataError, SchemaError
-from parquet_loader.schema.encode.containers import as_batches, what_to_use
+from parquet_loader.schema.encode.containers import as_items, what_to_use
 from parquet_loader.schema.encode.inputs import count_rows, row_bytes, slice_rows, value_bytes
 from parquet_loader.schema.encode.lossless import Misfit
+from parquet_loader.schema.encode.rows import is_row
+from parquet_loader.schema.fields import Field
 
 _FORMS = (
     "expected a dict of columns, a list of row dicts, an Arrow table, record batch or reader, "
@@ -19,20 +21,21 @@ _FORMS = (
 )
 
 
-def pieces(data: Any, piece_bytes: int) -> Iterator[dict[str, Any]]:
+def pieces(data: Any, piece_bytes: int, schema: Mapping[str, Field] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the columns of `data` a slice of rows at a time; a reader or iterable is never held as a whole.
 
     Args:
         data: As `to_table` takes it; an iterable yields row dicts, or anything else of that, batch after batch.
         piece_bytes: About how large a slice may be.
+        schema: What the columns mean, if that is known: it tells the dict of one row from that of a batch.
 
     Raises:
-        SchemaError: `data` is of another form, or a column is not a column.
+        SchemaError: `data` is of another form, a column is not a column, or a dict may be a row as well as a batch.
         DataError: columns of unequal length.
     """
-    batches = as_batches(data)
-    if batches is not None:
-        yield from _of_iterable(batches, piece_bytes)
+    items = as_items(data)
+    if items is not None:
+        yield from _of_iterable(items.items, piece_bytes, schema, are_rows=items.are_rows)
     elif isinstance(data, pa.RecordBatchReader):
         empty = True
         for batch in data:
@@ -65,28 +68,43 @@ def pieces(data: Any, piece_bytes: int) -> Iterator[dict[str, Any]]:
     elif isinstance(data, Sequence) and (not len(data) or isinstance(data[0], Mapping)):
         yield from _of_rows(data, piece_bytes)
     elif isinstance(data, Iterable):
-        yield from _of_iterable(data, piece_bytes)
+        yield from _of_iterable(data, piece_bytes, schema)
     else:
         raise SchemaError(f"{type(data).__name__} is not a batch; {_FORMS}")
 
 
-def _of_iterable(items: Iterable[Any], piece_bytes: int) -> Iterator[dict[str, Any]]:
-    """Yield the pieces of batches one after the other, or of single rows gathered up to `piece_bytes`."""
+def _of_iterable(
+    items: Iterable[Any], piece_bytes: int, schema: Mapping[str, Field] | None, *, are_rows: bool | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the pieces of batches one after the other, or of single rows gathered up to `piece_bytes`.
+
+    Args:
+        items: Rows, or batches of any form.
+        piece_bytes: As in `pieces`.
+        schema: As in `pieces`.
+        are_rows: Whether dicts among the items are rows; None: the first one tells.
+    """
     rows: list[Mapping[Any, Any]] = []
-    size, are_rows = 0.0, None
+    size = 0.0
     for number, item in enumerate(items):
         if isinstance(item, tuple | str | bytes | float | int | np.generic | None):
             raise SchemaError(
                 f"item {number} is {_a(item)}, neither a row nor a batch; "
                 "a row is a dict, such as {'image': array, 'label': 3}"
             )
-        is_row = isinstance(item, Mapping) and (are_rows or _is_row(item))
-        if are_rows is not None and is_row != are_rows:
-            found, before = ("the dict of one row", "batches") if is_row else (f"{_a(item)}", "dicts of one row")
-            raise SchemaError(f"item {number} is {found}, and the items before it are {before}; yield one kind only")
-        are_rows = is_row
-        if not is_row:
-            yield from pieces(item, piece_bytes)
+        found = isinstance(item, Mapping) and (are_rows or is_row(item, schema))
+        if found is None and are_rows is None:
+            advice = "" if schema else "pass schema=, or "
+            raise SchemaError(
+                f"item {number} is a dict of lists or arrays ({_some(item)}), which may be one row or a batch of "
+                f"columns; {advice}yield a row in a list, [row], or a batch as a table, pyarrow.table(batch)"
+            )
+        if are_rows is not None and bool(found) != are_rows:
+            kind, before = ("the dict of one row", "batches") if found else (f"{_a(item)}", "dicts of one row")
+            raise SchemaError(f"item {number} is {kind}, and the items before it are {before}; yield one kind only")
+        are_rows = bool(found)
+        if not are_rows:
+            yield from _of_mapping(item, piece_bytes) if isinstance(item, Mapping) else pieces(item, piece_bytes)
             continue
         rows.append(item)
         size += value_bytes(item)
@@ -97,19 +115,14 @@ def _of_iterable(items: Iterable[Any], piece_bytes: int) -> Iterator[dict[str, A
         yield from _of_rows(rows, 2**62)
 
 
+def _some(item: Mapping[Any, Any]) -> str:
+    names = list(map(repr, item))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def _a(item: Any) -> str:
     name = "None" if item is None else type(item).__name__
     return name if item is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-def _is_row(item: Mapping[Any, Any]) -> bool:
-    """Whether a dict is one row: whether any of its values cannot be a column."""
-    for value in item.values():
-        try:
-            count_rows(value)
-        except Misfit:
-            return True
-    return False
 
 
 def _slices(columns: dict[str, Any], rows: int, size: float, piece_bytes: int) -> Iterator[dict[str, Any]]:

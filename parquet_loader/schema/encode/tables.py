@@ -20,7 +20,8 @@ from parquet_loader.schema.encode.columns import (
 )
 from parquet_loader.schema.encode.inputs import count_rows, plain, to_arrow
 from parquet_loader.schema.encode.leaves import is_nested, leaf_columns
-from parquet_loader.schema.encode.lossless import Misfit, from_python
+from parquet_loader.schema.encode.lossless import Misfit, NullMisfit, from_python
+from parquet_loader.schema.encode.nulls import null_advice
 from parquet_loader.schema.encode.sources import pieces
 from parquet_loader.schema.encode.tensors import encode_tensor
 from parquet_loader.schema.fields import Bytes, Category, Field, Group, RaggedList, Scalar, Tensor, Text
@@ -38,8 +39,8 @@ def to_table(data: Any, schema: Schema | None = None) -> pa.Table:
     Args:
         data: A dict of columns, a list of row dicts (an absent key is a null), an Arrow table, record batch or reader,
             a pandas or Polars frame, a `datasets.Dataset`, or an iterable of row dicts or of any of these. A dict that
-            an iterable yields is a row if any of its values cannot be a column. Names that are integers, as of pandas
-            frames without names, become text. A column is an array (numpy, torch in host memory,
+            an iterable yields is a row if any of its values cannot be a column, or by the schema. Names that are
+            integers, as of pandas frames without names, become text. A column is an array (numpy, torch in host memory,
             anything with ``__array__``, ``__dlpack__`` or the Arrow PyCapsule interface), a list, a pandas Series, or,
             for rows of varying length, a `Ragged` or a tuple ``(values, offsets)``. A group takes its members'
             columns, or one matrix ``[rows, members]`` under its own name.
@@ -68,12 +69,12 @@ def iter_tables(data: Any, schema: Schema | None = None, piece_bytes: int = PIEC
 
     Data without a single row may yield nothing, or one empty table.
     """
-    first_row = 0
-    for columns in pieces(data, piece_bytes):
+    first_row, declared = 0, schema
+    for columns in pieces(data, piece_bytes, schema):
         if schema is None:
-            schema = _carried_schema(data)
+            schema = declared = _carried_schema(data)
         schema = complete_schema(schema, columns)
-        table = _encode(columns, schema, first_row)
+        table = _encode(columns, schema, first_row, declared)
         first_row += table.num_rows
         yield table
 
@@ -86,7 +87,7 @@ def encode_columns(columns: Mapping[str, Any], schema: Schema, first_row: int) -
         schema: What they mean.
         first_row: Number of their first row, for messages.
     """
-    return _encode(columns, schema, first_row)
+    return _encode(columns, schema, first_row, schema)
 
 
 def infer_schema(columns: Mapping[str, Any]) -> Schema:
@@ -139,6 +140,12 @@ def _infer_column(name: str, values: Any) -> dict[str, Field]:
         given = to_arrow(given)
     if isinstance(given, np.ndarray):
         given = pa.array(given)
+    if pa.types.is_null(given.type):
+        what = "nothing but nulls" if len(given) else "no values"
+        raise SchemaError(
+            f"column {name!r} has the type null, as it holds {what}; leave the column out, or give it a field in "
+            "schema= that says its type"
+        )
     return infer_fields(pa.field(name, given.type))
 
 
@@ -161,7 +168,7 @@ def _carried_schema(data: Any) -> Schema | None:
     return schema if stored == {field.name: field.type for field in arrow} else None
 
 
-def _encode(columns: Mapping[str, Any], schema: Schema, first_row: int) -> pa.Table:
+def _encode(columns: Mapping[str, Any], schema: Schema, first_row: int, declared: Schema | None) -> pa.Table:
     known = schema.column_names()
     columns = {n: v for n, v in columns.items() if n in known or not is_index_column(n)}
     if schema.extra == "drop":
@@ -171,6 +178,17 @@ def _encode(columns: Mapping[str, Any], schema: Schema, first_row: int) -> pa.Ta
         columns = {n: v for n, v in columns.items() if n in known}
     _refuse_unknown(columns, schema)
     rows = count_rows(next(iter(columns.values()))) if columns else 0
+    try:
+        stored = _stored(columns, schema, rows, first_row)
+    except _NullError as error:
+        raise DataError(f"{error}; {null_advice(columns, schema, declared, first_row, rows)}") from None
+    for name, array in stored.items():
+        if len(array) != rows:
+            raise DataError(f"columns of unequal length: {name!r} has {len(array)} rows, others have {rows}")
+    return pa.Table.from_arrays(list(stored.values()), schema=schema.arrow_schema())
+
+
+def _stored(columns: Mapping[str, Any], schema: Schema, rows: int, first_row: int) -> dict[str, pa.Array]:
     stored: dict[str, pa.Array] = {}
     for name, field in schema.items():
         if not isinstance(field, Group):
@@ -181,10 +199,7 @@ def _encode(columns: Mapping[str, Any], schema: Schema, first_row: int) -> pa.Ta
             stored |= {m: _column(m, f, columns, rows, first_row) for m, f in field.fields.items()}
         else:
             stored[name] = _packed(name, field, columns, rows, first_row)
-    for name, array in stored.items():
-        if len(array) != rows:
-            raise DataError(f"columns of unequal length: {name!r} has {len(array)} rows, others have {rows}")
-    return pa.Table.from_arrays(list(stored.values()), schema=schema.arrow_schema())
+    return stored
 
 
 def _flatten_nested(columns: Mapping[str, Any], schema: Schema, first_row: int) -> dict[str, Any]:
@@ -214,9 +229,13 @@ def _refuse_unknown(columns: Mapping[str, Any], schema: Schema) -> None:
             both = next((m for m in field.fields if m in columns and name in columns and m != name), None)
             if both is not None and name not in field.fields:
                 raise SchemaError(f"group {name!r} is given as a matrix and its member {both!r} as a column; give one")
-    for name in columns:
-        if name not in known:
-            raise SchemaError(f"column {name!r} is not in the schema. {nearest(name, sorted(known))}")
+    unknown = [name for name in columns if name not in known]
+    if unknown:
+        others = f" (nor are {len(unknown) - 1} others)" if len(unknown) > 1 else ""
+        raise SchemaError(
+            f"column {unknown[0]!r} is not in the schema{others}. {nearest(unknown[0], sorted(known))} "
+            "Schema(fields, extra='drop') leaves such columns out, extra='infer' keeps them by their own types"
+        )
 
 
 def _column(name: str, field: Column, columns: Mapping[str, Any], rows: int, first_row: int) -> pa.Array:
@@ -288,4 +307,9 @@ def _group_of_matrix(name: str, group: Group, values: Any, first_row: int) -> di
 def _located(name: str, misfit: Misfit, first_row: int) -> DataError | SchemaError:
     if misfit.row is None:
         return SchemaError(f"field {name!r}: {misfit.reason}")
-    return DataError(f"field {name!r}, row {first_row + misfit.row}: {misfit.reason}")
+    kind = _NullError if isinstance(misfit, NullMisfit) else DataError
+    return kind(f"field {name!r}, row {first_row + misfit.row}: {misfit.reason}")
+
+
+class _NullError(DataError):
+    """A null whose field refuses nulls, on its way to where the other columns are known."""

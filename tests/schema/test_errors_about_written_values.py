@@ -1,0 +1,173 @@
+"""An error about written values says what to give instead: for nulls a schema of all columns that have some.
+
+Each of these tests failed on commit 519114a.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image as PillowImage
+
+from parquet_loader import (
+    BatchedDataLoader,
+    Category,
+    DataError,
+    Group,
+    Image,
+    ParquetLoaderError,
+    RaggedList,
+    Scalar,
+    Schema,
+    SchemaError,
+    Tensor,
+    Text,
+    from_pandas,
+    write_dataset,
+)
+
+FRAME = pd.DataFrame(
+    {
+        "age": pd.array([31, None, 45, None], "Int16"),
+        "name": ["Ann", "Bo", None, "Di"],
+        "city": pd.Categorical(["Bonn", None, None, None]),
+        "tags": [[1, 2], None, [3], []],
+        "id": np.arange(4),
+    }
+)
+
+
+def error_of(data: Any, path: Path, schema: Schema | None = None) -> ParquetLoaderError:
+    with pytest.raises(ParquetLoaderError) as caught:
+        write_dataset(data, path / "data", schema)
+    assert not (path / "data").exists()
+    return caught.value
+
+
+def suggested(error: ParquetLoaderError) -> Schema:
+    namespace: dict[str, Any] = {}
+    exec(str(error).partition("such as\n\n")[2], namespace)
+    schema = namespace["schema"]
+    assert isinstance(schema, Schema)
+    return schema
+
+
+def test_an_error_about_a_null_lists_all_columns_with_nulls(tmp_path: Path) -> None:
+    error = error_of(FRAME, tmp_path)
+    assert isinstance(error, DataError)
+    assert str(error).startswith("field 'age', row 1: the value is null, and the field refuses nulls")
+    assert "nulls in rows 0 to 3: 'age' 2, 'name' 1, 'city' 3, 'tags' 1;" in str(error)
+
+
+def test_the_schema_in_the_error_writes_and_loads_the_frame(tmp_path: Path) -> None:
+    write_dataset(FRAME, tmp_path / "data", suggested(error_of(FRAME, tmp_path)))
+    with BatchedDataLoader(tmp_path / "data", 4) as loader:
+        batch = next(iter(loader))
+    assert batch["age_valid"].tolist() == [True, False, True, False]
+    assert batch["name"].to_list() == ["Ann", "Bo", "", "Di"]
+    assert batch["id"].tolist() == [0, 1, 2, 3]
+
+
+def test_from_pandas_names_the_columns_too() -> None:
+    with pytest.raises(DataError, match="'age' 2, 'name' 1, 'city' 3, 'tags' 1") as caught:
+        from_pandas(FRAME, batch_size=2)
+    with from_pandas(FRAME, batch_size=4, schema=suggested(caught.value)) as loader:
+        assert len(next(iter(loader))["age"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("schema", "column"),
+    [
+        (
+            Schema({"age": Scalar("float32"), "city": Category(["Bonn"])}, extra="infer"),
+            "'age': Scalar('float32', null=",
+        ),
+        (Schema({"age": Scalar("int16"), "name": Text(fill="-")}, extra="drop"), "'name': Text(fill='-'),"),
+        (Schema({"all": Group(["age", "id"], Scalar("float32"))}, extra="drop"), "'all': Group("),
+    ],
+    ids=["infer", "drop", "group"],
+)
+def test_the_schema_for_nulls_keeps_what_was_declared(schema: Schema, column: str, tmp_path: Path) -> None:
+    error = error_of(FRAME, tmp_path, schema)
+    assert column in str(error)
+    made = suggested(error)
+    assert made.extra == schema.extra
+    write_dataset(FRAME, tmp_path / "data", made)
+
+
+def test_nulls_inside_lists_are_counted(tmp_path: Path) -> None:
+    rows = [{"x": [1, None]}, {"x": [None]}]
+    error = error_of(rows, tmp_path, Schema({"x": RaggedList("int64")}))
+    assert "nulls in rows 0 to 1: 'x' 2;" in str(error)
+    write_dataset(rows, tmp_path / "data", suggested(error))
+
+
+def test_unknown_columns_are_told_what_extra_does(tmp_path: Path) -> None:
+    message = str(error_of(FRAME, tmp_path, Schema({"id": Scalar("int64")})))
+    assert message.startswith("column 'age' is not in the schema (nor are 3 others). There are: 'id'. ")
+    assert message.endswith(
+        "Schema(fields, extra='drop') leaves such columns out, extra='infer' keeps them by their own types"
+    )
+
+
+def png() -> io.BytesIO:
+    out = io.BytesIO()
+    PillowImage.new("RGB", (3, 2)).save(out, "PNG")
+    return out
+
+
+@pytest.mark.parametrize("in_list", [True, False])
+def test_images_of_pillow_are_written_as_rows(in_list: bool, tmp_path: Path) -> None:
+    rows = [{"image": PillowImage.open(png()), "label": 1}]
+    schema = Schema({"image": Image(), "label": Scalar("int64")})
+    write_dataset(rows if in_list else iter(rows), tmp_path / "data", schema)
+    with BatchedDataLoader(tmp_path / "data", 1) as loader:
+        assert next(iter(loader))["image"][0].shape == (2, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "message"),
+    [
+        (PillowImage.open(png()), None, "an Image() field in schema= takes images"),
+        (Path("a.png"), None, "path.read_bytes() what the file holds"),
+        (Path("a.png"), Schema({"x": Image()}), "the value is the path 'a.png'; give the file's bytes"),
+        ("a.png", Schema({"x": Image()}), "the value is the path 'a.png'; give the file's bytes"),
+        ("a\ud800", None, "the text 'a\\ud800' has no form in UTF-8, as it holds a lone surrogate"),
+    ],
+    ids=["image", "path", "path of an image", "name of an image", "surrogate"],
+)
+def test_values_of_known_kinds_are_told_what_to_give(
+    value: Any, schema: Schema | None, message: str, tmp_path: Path
+) -> None:
+    error = error_of([{"x": value}], tmp_path, schema)
+    assert message in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("kind", ["rows", "frame"])
+def test_uuids_are_their_bytes(kind: str, tmp_path: Path) -> None:
+    keys = [uuid.UUID(int=1), None, uuid.UUID(int=2**128 - 1)]
+    data: Any = [{"key": key} for key in keys] if kind == "rows" else pd.DataFrame({"key": keys})
+    write_dataset(data, tmp_path / "data", Schema({"key": Tensor("uint8", (16,), null="mask")}))
+    with BatchedDataLoader(tmp_path / "data", 3) as loader:
+        batch = next(iter(loader))
+    assert bytes(batch["key"][0].tolist()) == keys[0].bytes  # type: ignore[union-attr]
+    assert batch["key_valid"].tolist() == [True, False, True]
+    write_dataset([{"key": keys[0]}], tmp_path / "inferred")
+    with BatchedDataLoader(tmp_path / "inferred", 1) as loader:
+        assert next(iter(loader))["key"].shape == (1, 16)
+
+
+@pytest.mark.parametrize(("values", "what"), [([None, None], "nothing but nulls"), ([], "no values")])
+def test_a_column_of_unknown_type_asks_for_a_field(values: list[Any], what: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": pd.Series(values, dtype=object), "y": np.arange(len(values))})
+    error = error_of(frame, tmp_path)
+    assert isinstance(error, SchemaError)
+    assert f"column 'x' has the type null, as it holds {what}; leave the column out, or give it a field" in str(error)
+    write_dataset(frame, tmp_path / "data", Schema({"x": Scalar("float32", null="mask")}, extra="infer"))
