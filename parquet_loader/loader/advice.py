@@ -24,6 +24,8 @@ SLOW_DECODING_BYTES_PER_S = 300e6
 HEAVY_CODECS = frozenset({"zstd", "gzip", "brotli"})
 # The kernels take about half of Arrow's processor time.
 KERNELS_SAVE = 0.5
+# A batch is cut and handed over in 10 to 50 µs; where it takes much longer, its size is not the cause.
+MOST_DELIVERY_S = 1e-3
 # So many row groups from all over the data set mix well enough, even if it is sorted.
 ENOUGH_ROW_GROUPS = 10
 REWRITE = "parquet-loader rewrite SOURCE TARGET"
@@ -99,7 +101,10 @@ def _decoding(stats: LoaderStats) -> Iterator[Finding]:
     storage, left_s = stats.storage, stats.cpu_s["read"]
     if storage is None or left_s < 0.2 * stats.work_s or not stats.row_groups:
         return
-    rows, nbytes = stats.rows / stats.row_groups, stats.rows * storage.row_bytes
+    rows_read, shuffling = stats.rows, stats.shuffling
+    if shuffling is not None and shuffling.row_groups:  # more was read than delivered if the loop was left early
+        rows_read = max(rows_read, int(shuffling.rows * min(1.0, stats.row_groups / shuffling.row_groups)))
+    rows, nbytes = rows_read / stats.row_groups, rows_read * storage.row_bytes
     group_bytes = nbytes / stats.row_groups
     is_tiny = group_bytes < TINY_ROW_GROUP_BYTES or group_bytes < TINY_CHUNK_BYTES * storage.columns
     overhead_s = left_s - nbytes / SLOW_DECODING_BYTES_PER_S
@@ -244,7 +249,13 @@ def _network(stats: LoaderStats) -> Iterator[Finding]:
     remote = stats.remote
     if remote is None or stats.bound_by != "network":
         return
+    waited_share = stats.idle_share
+    if stats.is_fetched:
+        waited_share = min(1.0, waited_share + stats.waited_s("read") / (stats.seconds * max(1, stats.num_threads)))
     rate = format_bytes(remote.fetched_bytes / stats.seconds)
+    silence = ""
+    if stats.longest_wait_s > 0.5 * stats.wait_s:
+        silence = f" One wait of {stats.longest_wait_s:.1f} s is most of it: look for what kept the store then."
     again = f", {remote.retries} of them retries" if remote.retries else ""
     remedy = "Keep row groups on a local disk (cache=LocalCache(...)), read fewer columns, or move the job to the data"
     if stats.max_requests is not None and remote.most_in_flight >= stats.max_requests:
@@ -254,8 +265,8 @@ def _network(stats: LoaderStats) -> Iterator[Finding]:
     yield Finding(
         "network",
         f"The network sets the pace: {rate} a second arrived in {remote.requests:,} requests{again}, at most "
-        f"{remote.most_in_flight} at a time, and the workers were idle {stats.idle_share:.0%} of the time. {remedy}.",
-        stats.wait_s * stats.idle_share,
+        f"{remote.most_in_flight} at a time, and the workers waited {waited_share:.0%} of the time.{silence} {remedy}.",
+        stats.wait_s * waited_share,
     )
 
 
@@ -313,13 +324,27 @@ def _gil_of_the_loop(stats: LoaderStats) -> Iterator[Finding]:
         and loop_share > 0.3
         and waited_s > 0.3 * stats.work_s
     ):
-        yield _finding(
-            stats,
+        # Before the first batch the loop stands still, and workers wait for each other's GIL.
+        yield Finding(
             "gil_of_the_loop",
-            waited_s,
             f"Workers waited {waited_s:.1f} s, {waited_s / stats.work_s:.0%} of their work, for the GIL that "
             "the training loop holds. Set isolation='process'.",
+            (stats.wait_s - stats.first_batch_s) * min(1.0, waited_s / stats.work_s),
         )
+
+
+def _small_batches(stats: LoaderStats) -> Iterator[Finding]:
+    """Say where batches are so small that handing them over takes the time."""
+    each_s = stats.delivery_s / max(1, stats.batches)
+    if stats.bound_by != "delivery" or stats.storage is None or each_s > MOST_DELIVERY_S:
+        return
+    yield Finding(
+        "small_batches",
+        f"Batches are small: {stats.rows / stats.batches:,.0f} rows each. Handing one over takes {each_s * 1e6:,.0f} µs "
+        f"whatever it holds, with {stats.storage.columns} columns, and the workers were idle {stats.idle_share:.0%} of "
+        "the time. Raise batch_size; or load larger batches, and cut them into slices in the loop.",
+        stats.delivery_s,
+    )
 
 
 def _shuffling(stats: LoaderStats) -> Iterator[Finding]:
@@ -364,5 +389,6 @@ _RULES: tuple[Callable[[LoaderStats], Iterator[Finding]], ...] = (
     _network,
     _transform,
     _gil_of_the_loop,
+    _small_batches,
     _shuffling,
 )

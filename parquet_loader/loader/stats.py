@@ -254,21 +254,33 @@ class LoaderStats:
         return self.blocked_s[stage] * (1 - queued / blocked) if blocked else 0.0
 
     @property
+    def is_fetched(self) -> bool:
+        """Whether reads waited for a store rather than for a disk."""
+        return self.remote is not None and self.remote.fetched_bytes > 0
+
+    @property
+    def delivery_s(self) -> float:
+        """Seconds of waiting, after the first batch, in which no worker can have been waited for: batches were cut."""
+        return max(0.0, self.wait_s - self.first_batch_s - self.busy_s)
+
+    @property
     def bound_by(self) -> str:
         """What holds the epoch back.
 
-        ``"consumer"``, ``"decoding"``, ``"shuffle"``, ``"transform"``, ``"disk"`` or ``"network"``.
+        ``"consumer"``, ``"decoding"``, ``"shuffle"``, ``"transform"``, ``"disk"``, ``"network"`` or ``"delivery"``.
         """
         if not self.batches or self.wait_share < LEAST_WAIT_SHARE:
             return "consumer"
         # A read that blocks while nothing comes from a disk waits for a processor or for the GIL.
-        disk_s = self.waited_s("read") if self.bytes_from_disk > self.bytes_read // 16 else 0.0
+        read_s = self.waited_s("read")
+        disk_s = read_s if self.bytes_from_disk > self.bytes_read // 16 and not self.is_fetched else 0.0
         busy = {
             "decoding": self.cpu_s["read"],
             "shuffle": self.cpu_s["permute"] + self.cpu_s["gather"],
             "transform": self.cpu_s["process"] + self.waited_s("process"),
             "disk": disk_s,
-            "network": self.idle_s if self.remote is not None else 0.0,
+            "network": self.idle_s + (read_s if self.is_fetched else 0.0) if self.remote is not None else 0.0,
+            "delivery": self.delivery_s if self.remote is None else 0.0,
         }
         return max(busy, key=lambda name: busy[name])
 

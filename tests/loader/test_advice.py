@@ -1,6 +1,7 @@
 """Advice is a pure function of an epoch's figures: each cause is named with its number, and nothing else is.
 
-Each of these tests failed on commit 519114a.
+Each of these tests failed on commit 519114a; those of small batches, of a loop that was left, of waits before the first
+batch and of a store without reading ahead also on 6579bfc.
 """
 
 from __future__ import annotations
@@ -93,6 +94,16 @@ CASES = {
         ("100 rows (9.8 KiB decoded)", "100,000", "120 µs", "8 MiB", "rewrite SOURCE TARGET"),
         {"row_groups": 100_000},
     ),
+    "tiny row groups, and a loop that was left": Case(
+        ("tiny_row_groups",),
+        ("100 rows (9.8 KiB decoded)",),
+        {"row_groups": 100_000, "rows": 10_000, "shuffling": replace(SHUFFLING, row_groups=100_000)},
+    ),
+    "small batches": Case(
+        ("small_batches",),
+        ("4 rows each", "3 µs whatever it holds, with 10 columns", "idle 85%", "batch_size"),
+        {"batches": 2_500_000, "cpu_s": stages(read=0.4), "blocked_s": stages(), "queued_s": 0.0, "idle_s": 17.0},
+    ),
     "few rows of many columns": Case(
         ("tiny_row_groups",), ("1,000 rows",), {"row_groups": 10_000, "storage": replace(STORAGE, columns=100)}
     ),
@@ -170,6 +181,18 @@ CASES = {
     ),
     "network, all requests in flight": Case(
         ("network",), ("max_requests (now 32)",), {**WAITING, "remote": REMOTE, "max_requests": 32}
+    ),
+    "network, without reading ahead": Case(
+        ("network",),
+        ("workers waited 85% of the time", "One wait of 7.9 s is most of it"),
+        {
+            **WAITING,
+            "idle_s": 0.0,
+            "blocked_s": stages(read=17.0),
+            "bytes_from_disk": 500 * MIB,
+            "longest_wait_s": 7.9,
+            "remote": REMOTE,
+        },
     ),
     "network, memory": Case(
         ("network",),
@@ -284,6 +307,18 @@ def test_nothing_is_said_if_the_epoch_is_short_or_the_loop_does_not_wait(name: s
 )
 def test_mixing_is_praised_by_silence(shuffling: ShuffleFigures | None) -> None:
     assert findings_of(replace(HEALTHY, shuffling=shuffling)) == ()
+
+
+def test_the_loop_is_not_blamed_for_waits_before_the_first_batch() -> None:
+    gil = replace(DECODING, **CASES["GIL of the loop"].changes)
+    assert [found.cause for found in findings_of(gil)] == ["gil_of_the_loop"]
+    assert [found.cause for found in findings_of(replace(gil, first_batch_s=3.95))] == ["decoding"]
+
+
+def test_large_batches_that_come_slowly_are_not_called_small() -> None:
+    slow = replace(DECODING, batches=100, cpu_s=stages(read=0.4), blocked_s=stages(), queued_s=0.0, idle_s=17.0)
+    assert findings_of(slow) == ()
+    assert slow.bound_by == "delivery"
 
 
 def test_findings_come_by_cost_and_mixing_first() -> None:
