@@ -340,9 +340,9 @@ def _small_batches(stats: LoaderStats) -> Iterator[Finding]:
         return
     yield Finding(
         "small_batches",
-        f"Batches are small: {stats.rows / stats.batches:,.0f} rows each. Handing one over takes {each_s * 1e6:,.0f} µs "
-        f"whatever it holds, with {stats.storage.columns} columns, and the workers were idle {stats.idle_share:.0%} of "
-        "the time. Raise batch_size; or load larger batches, and cut them into slices in the loop.",
+        f"Batches are small: {stats.rows / stats.batches:,.0f} rows each. Handing one over takes "
+        f"{each_s * 1e6:,.0f} µs whatever it holds, with {stats.storage.columns} columns, and the workers were idle "
+        f"{stats.idle_share:.0%} of the time. Raise batch_size; or load larger batches, and slice them in the loop.",
         stats.delivery_s,
     )
 
