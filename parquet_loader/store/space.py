@@ -115,6 +115,12 @@ class Room:
         self._ranking: list[str] = []
         self._lock = RLock()  # owns `_ranking`, `_holds` and `_files`
 
+    @property
+    def ranks_nothing(self) -> bool:
+        """Whether files are never evicted from here."""
+        policy = self._policy()
+        return policy == "never" or (policy == "function" and not callable(policy))
+
     def reserve(self, reservation: Reservation, count: int, *, evicts: bool) -> bool:
         """Let a writer have so many bytes in all; return False where there is no room for them.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from queue import Empty
@@ -32,7 +33,7 @@ class StoreWriter:
         self._pid = os.getpid()
         self._state: Literal["open", "closed", "aborted"] = "open"
         self._thread = Thread(target=_work, args=(output,), name="parquet_loader-roller", daemon=True)
-        self._finalizer = weakref.finalize(self, _let_go, output, self._thread)
+        self._finalizer = weakref.finalize(self, _forgotten, output, self._thread)
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -77,7 +78,7 @@ class StoreWriter:
             return self.done
         self.flush()
         self._state = "closed"
-        self._finalizer()
+        self._end()
         return self.done
 
     def stop_waiting(self) -> None:
@@ -88,7 +89,11 @@ class StoreWriter:
         """Drop what is not published, and end the writer; does nothing after `close`."""
         if self._state == "open" and self._pid == os.getpid():
             self._state = "aborted"
-            self._finalizer()
+            self._end()
+
+    def _end(self) -> None:
+        if self._finalizer.detach() is not None:
+            _let_go(self._output, self._thread)
 
     def _run(self, work: Callable[[], None]) -> None:
         """Do what a method is for; after an error other than a misfit or a full store the writer is at its end."""
@@ -148,3 +153,16 @@ def _let_go(output: WriterState, thread: Thread) -> None:
     output.inbox.put(None)
     if thread is not current_thread() and not holds_exclusive():
         thread.join()
+
+
+def _forgotten(output: Output, thread: Thread) -> None:
+    """End a writer that nobody closed, and say which rows are lost."""
+    rows, root = output.buffered_rows if output.reservation.is_here else 0, output.root
+    _let_go(output, thread)
+    if rows:
+        warnings.warn(
+            f"{root}: the writer was never closed, and {rows:,} rows that it had not published are lost; close(), "
+            "flush() or the end of a with block publishes them",
+            RuntimeWarning,
+            stacklevel=2,
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -26,6 +27,9 @@ from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation
 from parquet_loader.write import Layout, RowGroupBuffer, choose_layout, reason, storage_errors
 
 WhenFull = Literal["wait", "drop", "fail"]
+
+# A writer that waits longer says so, once: an epoch under way may end soon, but what is held or kept for good does not.
+SILENT_WAIT_S = 10.0
 
 _LOST = "samples could not be written to the store: {}; what was published before is whole, rows since then are lost"
 _NOT_FORCED = (
@@ -91,6 +95,12 @@ class WriterState:
         self._layout: Layout | None = None
         self._file: Unfinished | None = None
         self._files = 0
+        self._has_told_of_wait = False
+
+    @property
+    def root(self) -> str:
+        """The store's directory."""
+        return self._places.root
 
     @property
     def buffered_rows(self) -> int:
@@ -183,6 +193,10 @@ class WriterState:
             waited = time.monotonic() - began
             if self.options.when_full == "fail" or (self.options.wait_s is not None and waited >= self.options.wait_s):
                 raise StoreFullError(self._full(table, needed))
+            if waited >= SILENT_WAIT_S and not self._has_told_of_wait:
+                self._has_told_of_wait = True
+                told = f"{self._full(table, needed)}; the writer has waited {waited:.0f} s and goes on waiting"
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
             if self.stop.wait(delay if self.options.wait_s is None else min(delay, self.options.wait_s - waited)):
                 raise WriteError(f"{self._places.root}: the writer was aborted while it waited for room")
             self._count(waited_s=time.monotonic() - began - waited)
@@ -193,9 +207,18 @@ class WriterState:
         return (
             f"{self._places.root}: the store is full: {format_bytes(totals.bytes)} published and "
             f"{format_bytes(totals.reserved_bytes)} reserved of {format_bytes(limit)}, {format_bytes(needed)} more are "
-            f"needed for {table.num_rows} rows, and no file may be evicted (readers need them, they are held, or "
-            "this writer does not evict)"
+            f"needed for {table.num_rows} rows, and no file may be evicted: {self._why_nothing_goes()}"
         )
+
+    def _why_nothing_goes(self) -> str:
+        policy = self._settings().evict
+        if policy == "never":
+            return "evict='never' keeps every file; raise max_bytes, or open the store with another evict="
+        if not self.options.evicts:
+            return "this writer does not evict (evicts=False); evict elsewhere (store.evict()), or raise max_bytes"
+        if policy == "function" and self._room.ranks_nothing:
+            return "this process lacks the store's eviction function; open the store with evict=, or raise max_bytes"
+        return "readers need them, or they are held; raise max_bytes, or release what store.holds() lists"
 
     def _publish(self, file: Unfinished) -> None:
         """Let the file appear, whole, under the next name; it counts from then on, whatever is refused after that."""

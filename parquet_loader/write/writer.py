@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
@@ -109,8 +110,8 @@ class DatasetWriter:
         with storage_errors(self.path):
             self._check_target(mode)
             self._publication = Publication(self._filesystem, self.path, replace=mode == "overwrite")
-        self._finalizer = weakref.finalize(self, self._publication.discard)
         self._packer = Packer(self.path, self.schema, self.options, self._publication.new_file)
+        self._finalizer = weakref.finalize(self, _forgotten, self._publication, self._packer, self.path, os.getpid())
         self._summary: WriteSummary | None = None
         self._is_aborted = False
 
@@ -209,7 +210,8 @@ class DatasetWriter:
             return
         self._is_aborted = True
         self._packer.clear()
-        self._finalizer()
+        if self._finalizer.detach() is not None:
+            self._publication.discard()
 
     def _check_target(self, mode: WriteMode) -> None:
         found = listing(self._filesystem, self.path)
@@ -241,6 +243,18 @@ class DatasetWriter:
             raise WriteError(f"{self.path}: the writer was aborted by an error or by abort(); {what}")
         if self._summary is not None:
             raise WriteError(f"{self.path}: the writer is closed; mode='append' in a new one adds rows")
+
+
+def _forgotten(publication: Publication, packer: Packer, path: str, pid: int) -> None:
+    """Remove what a writer wrote that nobody closed, and say that its rows are lost."""
+    publication.discard()
+    if packer.added_rows and os.getpid() == pid:
+        warnings.warn(
+            f"{path}: the writer was never closed, and its {packer.added_rows:,} rows are lost; close() or the end of "
+            "a with block publishes them",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 @explains_keywords(WRITER_KEYWORDS)

@@ -365,6 +365,7 @@ def test_break_garbage_and_close_end_holds(store: SampleStore) -> None:
     assert store.status().readers == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*the writer was never closed:RuntimeWarning")
 def test_an_abandoned_writer_leaves_nothing(store: SampleStore) -> None:
     writer = store.writer()
     writer.write(rows(0, 100))

@@ -399,6 +399,7 @@ def test_closing_twice_says_the_same_and_writing_after_it_fails(tmp_path: Path) 
     assert repr(writer) == f"DatasetWriter({str(tmp_path / 'd')!r}, closed, 1 rows)"
 
 
+@pytest.mark.filterwarnings("ignore:.*the writer was never closed:RuntimeWarning")
 def test_a_writer_that_is_forgotten_leaves_nothing(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "d", SCHEMA, options=SMALL)
     writer.write(batch(200))
