@@ -155,7 +155,7 @@ def _let_go(output: WriterState, thread: Thread) -> None:
         thread.join()
 
 
-def _forgotten(output: Output, thread: Thread) -> None:
+def _forgotten(output: WriterState, thread: Thread) -> None:
     """End a writer that nobody closed, and say which rows are lost."""
     rows, root = output.buffered_rows if output.reservation.is_here else 0, output.root
     _let_go(output, thread)
