@@ -15,7 +15,7 @@ _ROWS_AT_ONCE = 1000
 _PARTITIONED = {"dask": "write_dask", "dask_expr": "write_dask", "distributed": "write_dask", "pyspark": "write_spark"}
 
 
-class Items(NamedTuple):
+class RowsOrBatches(NamedTuple):
     """What a data set of another library holds, in order.
 
     Attributes:
@@ -27,7 +27,7 @@ class Items(NamedTuple):
     are_rows: bool
 
 
-def as_items(data: Any) -> Items | None:
+def as_items(data: Any) -> RowsOrBatches | None:
     """Return the rows or batches of a data set or loader of a known library, or None for any other object.
 
     Raises:
@@ -45,13 +45,13 @@ def as_items(data: Any) -> Items | None:
     if ("datasets", "IterableDataset") in kinds:
         # Its Arrow tables differ in type from batch to batch where it infers them, and then it fails itself.
         rows = data.with_format(None)
-        return Items(
+        return RowsOrBatches(
             map(dict, rows.decode(False) if hasattr(rows, "decode") and data.features else rows), are_rows=True
         )
     if type(data).__module__.startswith("pyarrow._dataset"):  # a scanner, or a data set or fragment to scan
-        return Items([(data if hasattr(data, "to_reader") else data.scanner()).to_reader()], are_rows=False)
+        return RowsOrBatches([(data if hasattr(data, "to_reader") else data.scanner()).to_reader()], are_rows=False)
     if _makes_batches(data, kinds):
-        return Items(data, are_rows=False)
+        return RowsOrBatches(data, are_rows=False)
     return None
 
 
@@ -68,11 +68,11 @@ def _kinds(data: Any) -> list[tuple[str, str]]:
     return [(base.__module__.partition(".")[0], base.__name__) for base in type(data).__mro__]
 
 
-def _hugging_face(data: Any) -> Items:
+def _hugging_face(data: Any) -> RowsOrBatches:
     """Return the rows that a data set shows, as Arrow tables where it can: columns that its format names, in order."""
     if data.format["type"] == "custom":  # a transform that is applied to rows as they are read
-        return Items(data, are_rows=True)
-    return Items(_arrow_tables(data), are_rows=False)
+        return RowsOrBatches(data, are_rows=True)
+    return RowsOrBatches(_arrow_tables(data), are_rows=False)
 
 
 def _arrow_tables(data: Any) -> Iterator[Any]:
