@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from parquet_loader.decode import BlobProblem, decode_jpeg, jpeg_shape, pillow_image, read_array
 from parquet_loader.errors import DataError
-from parquet_loader.schema import Encoded, Image
+from parquet_loader.schema import Encoded, Image, sixteen_bits
 from parquet_loader.window import Allocator
 
 Images: TypeAlias = "list[npt.NDArray[np.uint8]]"
@@ -85,17 +85,15 @@ def _pixels(data: bytes, channels: int, out: npt.NDArray[np.uint8] | None) -> np
         room = np.empty(shape, np.uint8) if out is None else out
         if room.shape == shape and decode_jpeg(data, room):
             return room
-    array = None
+    if (problem := sixteen_bits(data)) is not None:
+        raise BlobProblem(problem)
     try:
         with pillow.open(io.BytesIO(data), formats=("JPEG", "PNG")) as opened:
-            if not opened.mode.startswith("I"):
-                mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
-                opened.load()
-                array = np.array(opened if opened.mode == mode else opened.convert(mode))  # writable, as libjpeg's are
+            mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
+            opened.load()
+            array = np.array(opened if opened.mode == mode else opened.convert(mode))  # writable, as libjpeg's are
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise BlobProblem(f"{len(data)} bytes that are no readable JPEG or PNG: {error}") from error
-    if array is None:
-        raise BlobProblem("a PNG of 16 bits a pixel, which uint8 cannot hold; read it with Bytes()")
     return array.reshape(*array.shape[:2], channels)
 
 

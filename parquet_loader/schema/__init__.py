@@ -21,6 +21,7 @@ from parquet_loader.schema.arrow_types import (
 from parquet_loader.schema.base import NullPolicy, describe
 from parquet_loader.schema.encode.blobs import encode_array
 from parquet_loader.schema.encode.columns import constant
+from parquet_loader.schema.encode.images import sixteen_bits
 from parquet_loader.schema.encode.sources import pieces
 from parquet_loader.schema.encode.tables import (
     PIECE_BYTES,
@@ -101,6 +102,7 @@ __all__ = [
     "policy_of",
     "refuses_nulls",
     "register_where_imported",
+    "sixteen_bits",
     "source_of",
     "stored_type",
     "to_table",

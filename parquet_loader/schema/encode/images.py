@@ -19,6 +19,18 @@ from parquet_loader.schema.infer import is_bytes
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _JPEG_QUALITY = 95
+# In a PNG, the bits of a channel and the kind of color stand at these bytes of the header.
+_BITS, _COLOR = 24, 25
+_SHAPES = {0: "(None, None)", 2: "(None, None, 3)"}
+
+
+def sixteen_bits(data: bytes) -> str | None:
+    """Return what to do about a PNG of 16 bits a channel, which an `Image` would cut to 8; None for any other image."""
+    if data[: len(_PNG)] != _PNG or data[_BITS : _BITS + 1] != b"\x10":
+        return None
+    shape = _SHAPES.get(data[_COLOR])
+    reader = "Bytes()" if shape is None else f"Encoded('uint16', {shape}, 'png')"
+    return f"a PNG of 16 bits a channel, which uint8 cannot hold; {reader} reads it"
 
 
 def pillow() -> Any:
@@ -58,6 +70,9 @@ def _checked(array: pa.Array) -> pa.Array:
     array = array.cast(pa.binary())
     is_png = pc.equal(pc.binary_slice(array, 0, len(_PNG)), _PNG)
     is_jpeg = pc.equal(pc.binary_slice(array, 0, len(_JPEG)), _JPEG)
+    deep = pc.index(pc.and_(is_png, pc.equal(pc.binary_slice(array, _BITS, _BITS + 1), b"\x10")), True).as_py()
+    if deep >= 0:
+        raise Misfit(f"the image is {sixteen_bits(array[deep].as_py())}", deep)
     wrong = pc.index(pc.or_(is_png, is_jpeg), False).as_py()
     if wrong >= 0:
         raise Misfit(f"the bytes begin with {array[wrong].as_py()[:8]!r}, which is neither PNG nor JPEG", wrong)
