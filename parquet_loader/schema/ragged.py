@@ -267,9 +267,13 @@ class Ragged:
         Args:
             fill: Number behind the last value of each row.
             length: Length of the second axis; longer rows are cut. None: the longest row.
+
+        Raises:
+            ConfigurationError: `fill` is a number that the dtype cannot hold.
         """
         if isinstance(self.values, Ragged):
             raise TypeError("to_padded: the rows hold rows of varying length themselves; pad their values first")
+        _check_fill(fill, str(self.values.dtype).removeprefix("torch."))
         rows, lengths = len(self), self.lengths
         width = (int(lengths.max()) if rows else 0) if length is None else length
         shape = (rows, width, *self.values.shape[1:])
@@ -318,6 +322,18 @@ def _as_tensor(values: Any, device: Any = None) -> Any:
     if isinstance(values, np.ndarray) and (not values.flags.writeable or min(values.strides, default=0) < 0):
         values = values.copy()
     return _torch().as_tensor(values, device=device)
+
+
+def _check_fill(fill: float, dtype: str) -> None:
+    """Refuse a number that torch would wrap or cut to fit integers."""
+    if dtype != "bool" and not dtype.startswith(("int", "uint")):
+        return
+    least, most = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if not (least <= fill <= most and fill == int(fill)):
+        raise ConfigurationError(
+            f"to_padded: fill={fill!r} does not fit {dtype}; widen the values first, as in "
+            f"ragged.to(torch.int64).to_padded(fill={fill!r})"
+        )
 
 
 def _signed(values: Any) -> Any:

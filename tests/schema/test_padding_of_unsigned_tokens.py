@@ -1,6 +1,6 @@
-"""Tokens of every unsigned dtype pad as tensors, in numpy and torch alike.
+"""Tokens of every unsigned dtype pad as tensors, in numpy and torch alike, with a fill that their dtype can hold.
 
-Each of these tests failed on commit 519114a, except the cases of uint8.
+Each of these tests failed on commit 519114a, except the cases of uint8 in the first one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from parquet_loader import Ragged
+from parquet_loader import ConfigurationError, Ragged
 
 LARGEST = {"uint8": 2**8 - 1, "uint16": 2**16 - 1, "uint32": 2**32 - 1, "uint64": 2**64 - 1}
 
@@ -32,3 +32,29 @@ def test_rows_of_unsigned_vectors_pad() -> None:
     values = torch.arange(6).reshape(3, 2).to(torch.uint16)
     padded = Ragged(values, torch.tensor([0, 1, 3])).to_padded(fill=9)
     assert padded.numpy().tolist() == [[[0, 1], [9, 9]], [[2, 3], [4, 5]]]
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [
+        ("uint16", -100),
+        ("uint8", -1),
+        ("uint8", 256),
+        ("int8", 200),
+        ("int64", 0.5),
+        ("int64", float("nan")),
+        ("bool", 2),
+    ],
+)
+def test_a_fill_that_the_dtype_cannot_hold_is_refused(library: str, dtype: str, fill: float) -> None:
+    values, offsets = np.array([1, 0], dtype), np.array([0, 1, 2])
+    ragged = Ragged(values, offsets) if library == "numpy" else Ragged(torch.tensor(values), torch.tensor(offsets))
+    with pytest.raises(ConfigurationError, match=f"fill={fill} does not fit {dtype}; widen the values first"):
+        ragged.to_padded(fill=fill)
+
+
+def test_the_fill_that_loss_functions_ignore_fits_after_widening() -> None:
+    ragged = Ragged(torch.tensor([1, 2, 3], dtype=torch.uint16), torch.tensor([0, 1, 3]))
+    assert ragged.to(torch.int64).to_padded(fill=-100).tolist() == [[1, -100], [2, 3]]
+    assert ragged.to(torch.float32).to_padded(fill=float("nan")).isnan().sum() == 1
