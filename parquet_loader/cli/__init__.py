@@ -19,7 +19,7 @@ import click
 import pyarrow as pa
 
 from parquet_loader.cli.cache import cache
-from parquet_loader.cli.console import show_error
+from parquet_loader.cli.console import show_error, with_options
 from parquet_loader.cli.info import info
 from parquet_loader.cli.petastorm import petastorm
 from parquet_loader.cli.rewrite import rewrite
@@ -75,7 +75,7 @@ def _status() -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ParquetLoaderError, OSError, ValueError, ImportError, MemoryError, pa.ArrowException) as error:
-        return show_error(error)
+        return show_error(with_options(str(error)) or type(error).__name__)
     return status if isinstance(status, int) else 0
 
 

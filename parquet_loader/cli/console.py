@@ -7,6 +7,8 @@ that is too wide becomes a block of lines for each of its rows.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import textwrap
 from collections.abc import Iterable
 from typing import Any
@@ -27,6 +29,12 @@ def show_error(error: Exception | str) -> int:
         text = type(error).__name__
     err.print(Text.assemble(("error: ", "bold red"), printable(text)))
     return 1
+
+
+def with_options(message: str) -> str:
+    """Return the message of an error with the arguments that it names as options of the commands."""
+    message = message.replace("ReadOptions(ignore_table_format=True)", "--ignore-table-format")
+    return re.sub(r"\bsplit='([^']*)'", lambda match: f"--split {shlex.quote(match[1])}", message)
 
 
 def show_json(value: Any) -> None:

@@ -66,10 +66,12 @@ class Selection:
     Attributes:
         split: A split's name, ``"all"``, or None: everything, but files of different splits are refused.
         ignore_table_format: Read the files of tables as if they were no tables.
+        has_options: Whether the caller has `split` and `read_options`, which messages then name.
     """
 
     split: str | None = None
     ignore_table_format: bool = False
+    has_options: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +154,10 @@ def list_files(
         tables = {one.root: one for one in done if isinstance(one, Table)}
         tables |= {root: table for entry in found for root, table in entry.tables.items()}
         with _listing_errors(named[0][1]):
-            _refuse_tables([file for file, _ in pairs], tables, is_local=is_local(home))
-    chosen = select_split(files, selection.split)
+            table = _table_of([file for file, _ in pairs], tables, is_local=is_local(home))
+        if table is not None:
+            raise SourceError(table.refuse_reading(has_options=selection.has_options))
+    chosen = select_split(files, selection.split, has_options=selection.has_options)
     if is_local(home) and selection.split != ALL:
         for directory in (one.base for one in found if one.is_directory):
             refuse_configurations(directory, chosen)
@@ -288,13 +292,12 @@ def _table_by_marker(lister: Lister, root: str, name: str) -> Table | None:
     return Table(format_of_marker(name), root)
 
 
-def _refuse_tables(files: Sequence[ListedFile], tables: dict[str, Table], *, is_local: bool) -> None:
+def _table_of(files: Sequence[ListedFile], tables: dict[str, Table], *, is_local: bool) -> Table | None:
     table = first_table((file.path for file in files), local_table_at if is_local else tables.get)
     if table is None and is_local:
         linked = [file.real for file in files if file.real not in (None, file.path)]
         table = first_table((path for path in linked if path is not None), local_table_at)
-    if table is not None:
-        raise SourceError(table.refuse_reading())
+    return table
 
 
 def _each_once(files: Sequence[SourceFile], pairs: Sequence[tuple[ListedFile, _Found]]) -> list[SourceFile]:

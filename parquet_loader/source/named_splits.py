@@ -31,12 +31,13 @@ _KEYWORD = re.compile(rf"(?:^|[-._ 0-9])({'|'.join(_KEYWORDS)})(?=[-._ 0-9]|$)")
 _NUMBERED = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}.*")
 
 
-def select_split(files: Sequence[SourceFile], split: str | None) -> tuple[SourceFile, ...]:
+def select_split(files: Sequence[SourceFile], split: str | None, *, has_options: bool = True) -> tuple[SourceFile, ...]:
     """Return the files of a split.
 
     Args:
         files: All files of a source.
         split: Name of a split; ``"all"`` for all files; None for all files, if they are of one split.
+        has_options: Whether the caller has this option, which messages then name.
 
     Raises:
         SourceError: no file is of this split; or `split` is None, and files are of different splits.
@@ -50,7 +51,8 @@ def select_split(files: Sequence[SourceFile], split: str | None) -> tuple[Source
         return tuple(files)
     numbered = [_numbered_name(file.path) for file in files]
     if split is None:
-        _refuse_mixture(files, [name or other for name, other in zip(names, numbered, strict=True)])
+        labels = [name or other for name, other in zip(names, numbered, strict=True)]
+        _refuse_mixture(files, labels, has_options=has_options)
         return tuple(files)
     wanted = _canonical(split)
     for of_files in (names, numbered):
@@ -71,15 +73,17 @@ def select_split(files: Sequence[SourceFile], split: str | None) -> tuple[Source
     raise SourceError(f"{shown(base)}: split={split!r}: no file there is of this split. {nearest(split, there)}")
 
 
-def _refuse_mixture(files: Sequence[SourceFile], names: Sequence[str | None]) -> None:
+def _refuse_mixture(files: Sequence[SourceFile], names: Sequence[str | None], *, has_options: bool) -> None:
     named = [name for name in dict.fromkeys(names) if name is not None]
     if len(named) > 1 and any(map(_is_clear, named)):
         first = {name: files[names.index(name)].name for name in named}
         found = ", ".join(f"{name!r} ({first[name]})" for name in sorted(first, key=str))
-        raise SourceError(
-            f"the source mixes the splits {found}; choose one with split={min(map(str, first), key=_rank)!r}, "
-            "or read all of them with split='all'"
+        choose = (
+            f"choose one with split={min(map(str, first), key=_rank)!r}, or read all of them with split='all'"
+            if has_options
+            else "pass the directory or files of one of them, or a list of several"
         )
+        raise SourceError(f"the source mixes the splits {found}; {choose}")
 
 
 def _rank(name: str) -> tuple[bool, str]:

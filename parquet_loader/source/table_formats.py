@@ -52,13 +52,13 @@ class Table:
     format: TableFormat
     root: str
 
-    def refuse_reading(self) -> str:
+    def refuse_reading(self, *, has_options: bool = True) -> str:
         """Return the message that refuses to read its files."""
         export = self.format.export.format(root=shown(self.root))
+        anyway = ", or take every row of every file with ReadOptions(ignore_table_format=True)" if has_options else ""
         return (
             f"{shown(self.root)}: this is {self.format.name}, whose files also hold rows that are deleted or replaced; "
-            f"export its rows with its own reader, such as {export}, or take every row of every file with "
-            "ReadOptions(ignore_table_format=True)"
+            f"export its rows with its own reader, such as {export}{anyway}"
         )
 
     def refuse_writing(self, path: str) -> str:
