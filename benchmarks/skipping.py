@@ -66,7 +66,7 @@ def pass_over(loader: BatchedDataLoader) -> None:
     dataset = loader._dataset
     cursor = Cursor(dataset.reader, 0, dataset.sizing.stream_rows)
     while cursor.position < ROWS - 1:
-        cursor.take(ROWS - 1 - cursor.position)
+        cursor.next(ROWS - 1 - cursor.position)
     cursor.close()
 
 

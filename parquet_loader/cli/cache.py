@@ -8,7 +8,7 @@ import click
 
 from parquet_loader.cli.console import show_json, show_lines
 from parquet_loader.common import format_bytes
-from parquet_loader.read import Contents, clear, contents_of
+from parquet_loader.read import CacheContents, clear, contents_of
 
 
 @click.group(epilog="Example: parquet-loader cache info /local/cache")
@@ -50,7 +50,7 @@ def clear_command(path: str) -> None:
     show_lines(f"removed {row_groups:,} row groups, {format_bytes(nbytes)}")
 
 
-def _times(found: Contents) -> list[str]:
+def _times(found: CacheContents) -> list[str]:
     if found.oldest_use_s is None or found.latest_use_s is None:
         return []
     oldest, latest = (

@@ -198,16 +198,16 @@ class Reads:
         kept, at_row = 0, 0
         try:
             while cursor.position < piece.start and not self._workers.is_closing:
-                cursor.take(piece.start - cursor.position)
+                cursor.next(piece.start - cursor.position)
             while at_row < piece.rows and not self._workers.is_closing:
-                some = cursor.take(piece.rows - at_row)
+                some = cursor.next(piece.rows - at_row)
                 try:
                     kept += window.assembly.place(number, at_row, some.table, some.rows, some.raw)
                 except NotDecodedError:  # once: from here on Arrow decodes the row group
                     cursor.close()
                     cursor = Cursor(self._reader, piece.row_group, rows_at_once, copy, straight=False)
                     while cursor.position < piece.start + at_row and not self._workers.is_closing:
-                        cursor.take(piece.start + at_row - cursor.position)
+                        cursor.next(piece.start + at_row - cursor.position)
                     continue
                 at_row += some.rows
             if piece.stop == piece.last and not self._workers.is_closing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parquet_loader.read.cache.inspect import Contents, clear, contents_of
+from parquet_loader.read.cache.inspect import CacheContents, clear, contents_of
 from parquet_loader.read.cache.options import LocalCache
 from parquet_loader.read.cache.row_group_cache import AT_ONCE_BYTES
 from parquet_loader.read.cache.stats import CacheStats
@@ -18,8 +18,8 @@ __all__ = [
     "BUFFER_BYTES",
     "READ_ERRORS",
     "STREAMED_BYTES",
+    "CacheContents",
     "CacheStats",
-    "Contents",
     "Copy",
     "Cursor",
     "DeferredColumns",

@@ -190,10 +190,10 @@ class ColumnChunkSource:
             return self.fetch(row_group, columns)
         return FromStore(STREAMED_BYTES)
 
-    def distrust(self, copy: str) -> None:
+    def invalidate(self, copy: str) -> None:
         """Drop a copy from the local cache that could not be read, though the file itself could."""
         assert self.cache is not None
-        self.cache.distrust(copy)
+        self.cache.invalidate(copy)
 
     def close(self) -> None:
         """Let go of the local cache; idempotent. Nothing is to be read afterwards."""
@@ -272,7 +272,7 @@ class ColumnChunkSource:
             check_pages(path, self._chunk_bounds(row_group, columns))
 
         self.check_unchanged(row_group)
-        self._checked.of((row_group, tuple(columns)), check, lambda _: bytes_kept(len(columns)))
+        self._checked.get((row_group, tuple(columns)), check, lambda _: bytes_kept(len(columns)))
 
     def _chunk_bounds(self, row_group: int, columns: Sequence[str]) -> IntArray:
         footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
@@ -329,7 +329,7 @@ class ColumnChunkSource:
             return bytes_kept(len(names) + 4 * len(found), pages)
 
         # Copies may be damaged, and are fetched again then: what is found there is not kept.
-        return self._pages.of((row_group, tuple(names)), find, bytes_of) if may_keep else find()
+        return self._pages.get((row_group, tuple(names)), find, bytes_of) if may_keep else find()
 
     @contextmanager
     def native(self, row_group: int, columns: Sequence[str], copy: Copy) -> Iterator[NativeChunks | None]:
@@ -353,7 +353,7 @@ class ColumnChunkSource:
             footer, number = self._snapshot.footers.get(file), int(self._snapshot.row_group_number[row_group])
             return known_chunks(footer, number, columns, self._snapshot.schema_of(file))
 
-        return self._known.of((row_group, tuple(columns)), find, lambda _: bytes_kept(len(columns)))
+        return self._known.get((row_group, tuple(columns)), find, lambda _: bytes_kept(len(columns)))
 
     def encoded_bytes(self, row_group: int, columns: Sequence[str] | None = None) -> int:
         """Return the bytes in the file of the columns that are read of a row group, or of these."""

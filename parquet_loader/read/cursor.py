@@ -26,7 +26,7 @@ class Cursor:
         self._left: LazyRows | None = None
         self.position = 0
 
-    def take(self, most: int) -> LazyRows:
+    def next(self, most: int) -> LazyRows:
         """Return the next canonical rows, at least one and `most` at most, to be read before more are asked for."""
         piece, self._left = self._left, None
         while piece is None or not piece.rows:

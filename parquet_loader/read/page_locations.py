@@ -28,7 +28,7 @@ class BoundedMemo(Generic[K, T]):
         self._found: dict[K, T] = {}
         self._kept_bytes = 0
 
-    def of(self, key: K, find: Callable[[], T], bytes_of: Callable[[T], int]) -> T:
+    def get(self, key: K, find: Callable[[], T], bytes_of: Callable[[T], int]) -> T:
         """Return what was found, or find it now; threads may count a few too many or too few."""
         try:
             return self._found[key]

@@ -140,7 +140,7 @@ class RowGroupReader:
             table = self._table(row_group, columns, self.chunks.fetch(row_group, columns))
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
-        self.chunks.distrust(copy)
+        self.chunks.invalidate(copy)
         return table
 
     def _read_others(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
@@ -234,7 +234,7 @@ class RowGroupReader:
             except READ_ERRORS as error:
                 if not isinstance(copy, str) or is_shortage(error):
                     raise self._explained(row_group, columns, error, copy) from error
-                self.chunks.distrust(copy)
+                self.chunks.invalidate(copy)
                 # what is left is read from the file itself
                 copy = self.chunks.forward(row_group, columns, asks_cache=False)
         self._check_rows(row_group, first_row)
@@ -325,7 +325,7 @@ class RowGroupReader:
             passing = self._count(row_group, batch_rows, columns, self.chunks.fetch(row_group, columns))
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
-        self.chunks.distrust(copy)
+        self.chunks.invalidate(copy)
         return passing
 
     def counted_bytes(self, row_group: int) -> int:

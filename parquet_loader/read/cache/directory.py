@@ -17,7 +17,7 @@ from threading import Event, RLock
 
 from parquet_loader.common import NO_LINK, Digests, LockedFile, format_bytes, is_locked
 from parquet_loader.read.cache.entry_file import DamagedError, Ranges, check_range, occupied_bytes, read_index
-from parquet_loader.read.cache.eviction import Entry, enough, in_order_of_leaving
+from parquet_loader.read.cache.eviction import CacheEntry, enough, in_order_of_leaving
 from parquet_loader.read.cache.leases import (
     HeldLease,
     lease_bytes,
@@ -26,9 +26,9 @@ from parquet_loader.read.cache.leases import (
     read_lease,
     remove_dead_leases,
 )
-from parquet_loader.read.cache.ledger import Account, transaction
+from parquet_loader.read.cache.ledger import CacheLedger, transaction
 from parquet_loader.read.cache.paths import CachePaths, EntryName, names_in
-from parquet_loader.read.cache.pending_entry import Filling
+from parquet_loader.read.cache.pending_entry import PendingEntry
 
 # How long one waits for a row group that somebody else is fetching, before one fetches it oneself.
 _PATIENCE_S = 5.0
@@ -38,7 +38,7 @@ _COUNT_AGAIN_S = 60.0
 _PROBE_BYTES = 2**20
 
 
-class Wanted:
+class RequestedRowGroup:
     """A row group to be read.
 
     Args:
@@ -82,7 +82,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookupResult:
     """What was found of a row group.
 
     Attributes:
@@ -96,11 +96,11 @@ class Found:
     damaged: int = 0
 
 
-class NoRoomError(Exception):
+class CacheFullError(Exception):
     """What would have to leave is being read by somebody."""
 
 
-class Directory:
+class CacheDirectory:
     """An open cache. Any thread of the process that opened it.
 
     Args:
@@ -117,7 +117,7 @@ class Directory:
         # By name; small, since there may be a hundred thousand: a file's inode, and a bit for each range found whole.
         self._whole: dict[int, tuple[int, int]] = {}
         self._ranked_for: frozenset[str] | None = None
-        self._leaving: list[Entry] = []
+        self._leaving: list[CacheEntry] = []
         self._counted_at = time.monotonic()
         self._places.make()
         self._block_bytes = max(4096, os.statvfs(root).f_frsize)
@@ -144,12 +144,12 @@ class Directory:
             self._make_room(account, _in_blocks(lease_bytes(len(row_groups), len(columns)), self._block_bytes))
             return HeldLease(self._places, row_groups, columns)
 
-    def find(self, wanted: Wanted) -> Found:
+    def find(self, wanted: RequestedRowGroup) -> LookupResult:
         """Return a file that holds a row group's columns, if there is one.
 
         Each range is compared with its checksum when this process reads it for the first time.
         """
-        same = self._places.of_row_group(wanted.file, wanted.row_group)
+        same = self._places.for_row_group(wanted.file, wanted.row_group)
         damaged = 0
         for name in sorted(same, key=lambda name: (name.columns != wanted.columns, name.nbytes)):
             path = self._places.entry(name)
@@ -161,10 +161,10 @@ class Directory:
                     damaged += 1
                 continue  # or it has just left, or no more files can be opened
             if nbytes is not None:
-                return Found(path, nbytes, damaged)
-        return Found(None, 0, damaged)
+                return LookupResult(path, nbytes, damaged)
+        return LookupResult(None, 0, damaged)
 
-    def _held(self, path: str, name: EntryName, wanted: Wanted) -> int | None:
+    def _held(self, path: str, name: EntryName, wanted: RequestedRowGroup) -> int | None:
         """Return how many bytes a file holds of a row group's columns; None: not all of them."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | NO_LINK)
         try:
@@ -189,7 +189,7 @@ class Directory:
         finally:
             os.close(descriptor)
 
-    def begin(self, wanted: Wanted) -> Filling | None:
+    def begin(self, wanted: RequestedRowGroup) -> PendingEntry | None:
         """Reserve room for a row group and return what takes it in; None where another process is fetching it.
 
         Raises:
@@ -212,10 +212,10 @@ class Directory:
                 if missing <= 0:
                     file = LockedFile(path, b"")
                     account.taken_bytes += name.nbytes
-                    return Filling(self._places, name, file, wanted.size, wanted.ranges)
+                    return PendingEntry(self._places, name, file, wanted.size, wanted.ranges)
             if not is_ranked:
                 self._rank()
-        raise NoRoomError
+        raise CacheFullError
 
     def _counts_again(self) -> bool:
         """Whether it is time to count what is there; asked before a row group finds no room."""
@@ -226,7 +226,7 @@ class Directory:
                 self._counted_at = now
         return is_due
 
-    def published(self, filling: Filling) -> str:
+    def published(self, filling: PendingEntry) -> str:
         """Publish a row group, and return its path; what this process wrote it need not check.
 
         Raises:
@@ -238,14 +238,14 @@ class Directory:
             self._whole[hash(name)] = inode, (1 << len(index.ranges)) - 1
         return path
 
-    def is_fetched_by_other(self, wanted: Wanted) -> bool:
+    def is_fetched_by_other(self, wanted: RequestedRowGroup) -> bool:
         """Whether a process that lives is fetching a row group."""
         path = os.path.join(self._places.unfinished, str(wanted.name(self._block_bytes)))
         with contextlib.suppress(OSError):
             return is_locked(path)
         return False
 
-    def wait_for_other(self, wanted: Wanted) -> None:
+    def wait_for_other(self, wanted: RequestedRowGroup) -> None:
         """Wait until nobody is fetching a row group any more, or for as long as that is worth."""
         give_up = time.monotonic() + _PATIENCE_S
         while time.monotonic() < give_up and self.is_fetched_by_other(wanted):
@@ -261,12 +261,12 @@ class Directory:
                 os.unlink(path)
                 account.taken_bytes -= name.nbytes
 
-    def _missing(self, account: Account, nbytes: int) -> int:
+    def _missing(self, account: CacheLedger, nbytes: int) -> int:
         """Return how many bytes have to leave before so many come; in a transaction."""
         leases = sum(_in_blocks(size, self._block_bytes) for size in lease_sizes(self._places))
         return account.taken_bytes + leases + nbytes - self._limit_bytes
 
-    def _make_room(self, account: Account, nbytes: int) -> None:
+    def _make_room(self, account: CacheLedger, nbytes: int) -> None:
         """Let row groups leave, what nobody reads first and then the rest; in a transaction."""
         missing = self._missing(account, nbytes)
         if missing > 0:
@@ -281,11 +281,11 @@ class Directory:
                 self._leaving = self._ranked()[0]
                 self._ranked_for = live
 
-    def _ranked(self) -> tuple[list[Entry], list[Entry]]:
+    def _ranked(self) -> tuple[list[CacheEntry], list[CacheEntry]]:
         leases = (read_lease(self._places, name) for name in live_leases(self._places))
         return in_order_of_leaving(list(self._places.kept()), [lease for lease in leases if lease is not None])
 
-    def _evict(self, account: Account, chosen: list[Entry]) -> int:
+    def _evict(self, account: CacheLedger, chosen: list[CacheEntry]) -> int:
         """Remove row groups, in a transaction, and return how many bytes that freed."""
         freed = sum(entry.nbytes for entry in self._places.remove(chosen))
         gone = {entry.name for entry in chosen}
@@ -294,13 +294,13 @@ class Directory:
         account.taken_bytes -= freed
         return freed
 
-    def _is_unused(self, entry: Entry) -> bool:
+    def _is_unused(self, entry: CacheEntry) -> bool:
         """Whether nobody has used a row group since it was ranked."""
         with contextlib.suppress(FileNotFoundError):
             return os.stat(self._places.path_of(entry)).st_mtime_ns == entry.used_ns
         return False
 
-    def _take_back(self, account: Account) -> None:
+    def _take_back(self, account: CacheLedger) -> None:
         """Remove what the dead left: row groups on their way, and leases; in a transaction."""
         for name in names_in(self._places.unfinished):
             path = os.path.join(self._places.unfinished, str(name))

@@ -21,7 +21,7 @@ from parquet_loader.common import Digests
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """A row group in the cache.
 
     Attributes:
@@ -44,8 +44,8 @@ class ReaderLease:
     """What one loader reads.
 
     Attributes:
-        row_groups: As in `Entry`, uint64 ``[n]``.
-        columns: As in `Entry`; more than one where files have different ones.
+        row_groups: As in `CacheEntry`, uint64 ``[n]``.
+        columns: As in `CacheEntry`; more than one where files have different ones.
         began_ns: When it began to, in nanoseconds since 1970.
     """
 
@@ -54,7 +54,9 @@ class ReaderLease:
     began_ns: int
 
 
-def in_order_of_leaving(entries: Sequence[Entry], leases: Iterable[ReaderLease]) -> tuple[list[Entry], list[Entry]]:
+def in_order_of_leaving(
+    entries: Sequence[CacheEntry], leases: Iterable[ReaderLease]
+) -> tuple[list[CacheEntry], list[CacheEntry]]:
     """Return what nobody reads, and what somebody does, each with the least recently used first."""
     row_groups = np.fromiter((entry.row_group for entry in entries), np.uint64, len(entries))
     used_ns = np.fromiter((entry.used_ns for entry in entries), np.int64, len(entries))
@@ -66,9 +68,9 @@ def in_order_of_leaving(entries: Sequence[Entry], leases: Iterable[ReaderLease])
     return [entries[i] for i in order if not is_read[i]], [entries[i] for i in order if is_read[i]]
 
 
-def enough(leaving: Iterable[Entry], missing_bytes: int) -> list[Entry]:
+def enough(leaving: Iterable[CacheEntry], missing_bytes: int) -> list[CacheEntry]:
     """Return the first of these that together free so many bytes, or none where all of them would not."""
-    chosen: list[Entry] = []
+    chosen: list[CacheEntry] = []
     for entry in leaving:
         if missing_bytes <= 0:
             break

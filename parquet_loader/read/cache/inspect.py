@@ -13,7 +13,7 @@ from parquet_loader.read.cache.paths import CachePaths, names_in
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class CacheContents:
     """What a cache holds.
 
     Attributes:
@@ -33,7 +33,7 @@ class Contents:
     latest_use_s: float | None
 
 
-def contents_of(path: str) -> Contents:
+def contents_of(path: str) -> CacheContents:
     """Return what the cache in a directory holds.
 
     Raises:
@@ -42,7 +42,7 @@ def contents_of(path: str) -> Contents:
     places = _places(path)
     entries = list(places.kept())
     used = [entry.used_ns / 1e9 for entry in entries]
-    return Contents(
+    return CacheContents(
         row_groups=len(entries),
         files=len({entry.name.partition("-")[0] for entry in entries}),
         nbytes=sum(entry.nbytes for entry in entries),

@@ -21,7 +21,7 @@ _HEAD = struct.Struct("<QII")
 
 
 class HeldLease:
-    """This process's lease for one loader, until `end`, the end of the object or that of the process.
+    """This process's lease for one loader, until `release`, the end of the object or that of the process.
 
     Args:
         places: The cache. Called with its lock held, so that nobody takes the new file for a dead one's.
@@ -36,7 +36,7 @@ class HeldLease:
         file = LockedFile(os.path.join(places.readers, secrets.token_hex(8)), content)
         self._finalizer = weakref.finalize(self, _end, file)
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Let go of it; idempotent."""
         self._finalizer()
 

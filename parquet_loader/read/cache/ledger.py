@@ -21,7 +21,7 @@ _PATIENCE_S = 5.0
 
 
 @dataclass(slots=True)
-class Account:
+class CacheLedger:
     """What is taken of the disk.
 
     Attributes:
@@ -32,7 +32,7 @@ class Account:
 
 
 @contextlib.contextmanager
-def transaction(places: CachePaths, *, rebuild: bool = False) -> Iterator[Account]:
+def transaction(places: CachePaths, *, rebuild: bool = False) -> Iterator[CacheLedger]:
     """Hold the cache's lock, and keep what the body makes of the account.
 
     A body that raises leaves the mark, so that the next one starts from a listing.
@@ -49,7 +49,7 @@ def transaction(places: CachePaths, *, rebuild: bool = False) -> Iterator[Accoun
         data = os.pread(descriptor, 64, 0)
         taken = None if rebuild or data[:1] != _CLEAN else _parsed(data[1:])
         os.pwrite(descriptor, _CHANGING, 0)
-        account = Account(places.taken_bytes() if taken is None else taken)
+        account = CacheLedger(places.taken_bytes() if taken is None else taken)
         yield account
         os.pwrite(descriptor, _text(account.taken_bytes), 1)
         os.pwrite(descriptor, _CLEAN, 0)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parquet_loader.common import Digests, IntArray, make_private
-from parquet_loader.read.cache.eviction import Entry
+from parquet_loader.read.cache.eviction import CacheEntry
 
 _NAME = re.compile(r"(?P<file>[0-9a-f]{32})-(?P<group>\d{1,10})-(?P<columns>[0-9a-f]{16})-(?P<nbytes>\d{1,18})")
 _ENTRIES = "entries-1"
@@ -89,22 +89,22 @@ class CachePaths:
         """Return the path of a row group's file."""
         return name.path_in(self.root)
 
-    def path_of(self, entry: Entry) -> str:
+    def path_of(self, entry: CacheEntry) -> str:
         """Return the path of the file of a row group that is kept."""
         name = EntryName.parse(entry.name)
         assert name is not None
         return self.entry(name)
 
-    def remove(self, entries: Iterable[Entry]) -> list[Entry]:
+    def remove(self, entries: Iterable[CacheEntry]) -> list[CacheEntry]:
         """Remove row groups, in a transaction; return those that were there."""
-        removed: list[Entry] = []
+        removed: list[CacheEntry] = []
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path_of(entry))
                 removed.append(entry)
         return removed
 
-    def of_row_group(self, file: str, row_group: int) -> list[EntryName]:
+    def for_row_group(self, file: str, row_group: int) -> list[EntryName]:
         """Return the names of a row group's files, one for each set of columns."""
         prefix = f"{file}-{row_group}-"
         try:
@@ -114,7 +114,7 @@ class CachePaths:
         names = [EntryName.parse(text) for text in found if text.startswith(prefix)]
         return [name for name in names if name is not None]
 
-    def kept(self) -> Iterator[Entry]:
+    def kept(self) -> Iterator[CacheEntry]:
         """Yield all row groups that are kept; those that leave meanwhile may be missing."""
         for folder in self._buckets():
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
@@ -124,7 +124,7 @@ class CachePaths:
                         if parsed is not None:
                             used_ns = item.stat(follow_symlinks=False).st_mtime_ns
                             number = row_group_id(parsed.file, parsed.row_group)
-                            yield Entry(item.name, number, parsed.columns, parsed.nbytes, used_ns)
+                            yield CacheEntry(item.name, number, parsed.columns, parsed.nbytes, used_ns)
 
     def taken_bytes(self) -> int:
         """Return what row groups take, and what is reserved, by a listing."""

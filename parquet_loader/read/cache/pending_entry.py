@@ -13,7 +13,7 @@ from parquet_loader.read.cache.ledger import transaction
 from parquet_loader.read.cache.paths import CachePaths, EntryName
 
 
-class Filling:
+class PendingEntry:
     """A reservation and the file that it is for. Used by one thread; whoever has it publishes or abandons it.
 
     Args:
@@ -61,7 +61,7 @@ class Filling:
         with transaction(self._places) as account:
             self._check_name()
             target, inode = self._places.entry(self._name), self._file.inode
-            for other in self._places.of_row_group(self._name.file, self._name.row_group):
+            for other in self._places.for_row_group(self._name.file, self._name.row_group):
                 if other.columns == self._name.columns:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(self._places.entry(other))

@@ -26,9 +26,9 @@ from parquet_loader.read.cache.stats import CacheStats
 from parquet_loader.source import ByteRange, RangeFetcher, Snapshot, SourceFile, chunk_ranges, merge
 
 if TYPE_CHECKING:
-    from parquet_loader.read.cache.directory import Directory, Wanted
+    from parquet_loader.read.cache.directory import CacheDirectory, RequestedRowGroup
     from parquet_loader.read.cache.entry_file import Ranges
-    from parquet_loader.read.cache.pending_entry import Filling
+    from parquet_loader.read.cache.pending_entry import PendingEntry
 
 _PAUSE_S = 60.0
 # So much of a row group is fetched at once, and then written.
@@ -57,7 +57,7 @@ class RowGroupCache:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = RLock()  # owns the rest; held while the directory is opened, since nobody can go on before
-        self._directory: Directory | None = None
+        self._directory: CacheDirectory | None = None
         self._lease: Any = None
         self._resumes_at: float | None = None
         self._files: dict[int, str] = {}
@@ -127,7 +127,7 @@ class RowGroupCache:
         """Whether the columns that are read of a row group were there the last time; takes no lock."""
         return bool(self._known[row_group])
 
-    def _local_path(self, row_group: int, wanted: Wanted) -> str | None:
+    def _local_path(self, row_group: int, wanted: RequestedRowGroup) -> str | None:
         directory = self._opened()
         path = self._found(directory, wanted)
         if path is not None:
@@ -148,7 +148,7 @@ class RowGroupCache:
         self._missed(wanted, path)
         return path
 
-    def _found(self, directory: Directory | None, wanted: Wanted) -> str | None:
+    def _found(self, directory: CacheDirectory | None, wanted: RequestedRowGroup) -> str | None:
         if directory is None:
             return None
         found = directory.find(wanted)
@@ -156,23 +156,25 @@ class RowGroupCache:
         self._count(hits=is_hit, bytes_from_cache=found.nbytes, damaged=found.damaged)
         return found.path
 
-    def _missed(self, wanted: Wanted, path: str | None) -> None:
+    def _missed(self, wanted: RequestedRowGroup, path: str | None) -> None:
         nbytes = wanted.nbytes
         self._count(misses=1, bytes_fetched=nbytes, bytes_stored=0 if path is None else nbytes)
 
-    def _begun(self, directory: Directory | None, wanted: Wanted) -> Filling | None:
-        from parquet_loader.read.cache.directory import NoRoomError  # noqa: PLC0415  (needs a system with flock)
+    def _begun(self, directory: CacheDirectory | None, wanted: RequestedRowGroup) -> PendingEntry | None:
+        from parquet_loader.read.cache.directory import CacheFullError  # noqa: PLC0415  (needs a system with flock)
 
         if directory is not None and self._resumes_at is None:
             try:
                 return directory.begin(wanted)
-            except NoRoomError:
+            except CacheFullError:
                 pass
             except OSError as error:
                 self._pause(error)
         return None
 
-    def _filled(self, directory: Directory, filling: Filling, parts: Iterable[tuple[int, Sequence[Any]]]) -> str | None:
+    def _filled(
+        self, directory: CacheDirectory, filling: PendingEntry, parts: Iterable[tuple[int, Sequence[Any]]]
+    ) -> str | None:
         """Write a row group and publish it; what fetching raises is raised, what writing raises is not."""
         for first, buffers in parts:
             try:
@@ -192,17 +194,17 @@ class RowGroupCache:
         self._check_process()
         with self._lock:
             if self._lease is not None:
-                self._lease.end()
+                self._lease.release()
             self._lease = self._directory = None
 
-    def distrust(self, path: str) -> None:
+    def invalidate(self, path: str) -> None:
         """Drop a file from which a row group could not be read, unless it is gone already."""
         if self._directory is not None and os.path.lexists(path):
             self._directory.drop(path)
             self._count(damaged=1)
 
-    def _wanted(self, row_group: int, columns: Sequence[str]) -> Wanted:
-        from parquet_loader.read.cache.directory import Wanted  # noqa: PLC0415
+    def _wanted(self, row_group: int, columns: Sequence[str]) -> RequestedRowGroup:
+        from parquet_loader.read.cache.directory import RequestedRowGroup  # noqa: PLC0415
 
         file, number = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_number[row_group])
         size = self._snapshot.files[file].size_bytes
@@ -211,32 +213,32 @@ class RowGroupCache:
             chunks = chunk_ranges(self._snapshot.footers.get(file), number, columns)
             return sorted(chunks), merge(chunks, gap_bytes=self._gap_bytes, request_bytes=self._request_bytes)
 
-        return Wanted(self._file_id(file), number, columns_id(columns), size, spans)
+        return RequestedRowGroup(self._file_id(file), number, columns_id(columns), size, spans)
 
-    def _opened(self) -> Directory | None:
+    def _opened(self) -> CacheDirectory | None:
         """Return the directory, or None while it cannot be used."""
         self._check_process()
         with self._lock:
             is_due = self._resumes_at is not None and time.monotonic() >= self._resumes_at
             if is_due or (self._directory is None and self._resumes_at is None):
                 try:
-                    from parquet_loader.read.cache.directory import Directory  # noqa: PLC0415  (needs flock)
+                    from parquet_loader.read.cache.directory import CacheDirectory  # noqa: PLC0415  (needs flock)
 
-                    self._directory = Directory(str(self._settings.path), int(self._settings.max_bytes))
+                    self._directory = CacheDirectory(str(self._settings.path), int(self._settings.max_bytes))
                     self._renew(self._directory)
                     self._resumes_at = None
                 except (OSError, ImportError) as error:
                     self._pause(error)
             return self._directory
 
-    def _renew(self, directory: Directory) -> None:
+    def _renew(self, directory: CacheDirectory) -> None:
         read = np.flatnonzero(self._is_read)
         files, place = np.unique(self._snapshot.row_group_file[read], return_inverse=True)
         ids = [self._file_id(int(number)) for number in files]
         row_groups = row_group_ids(ids, place, self._snapshot.row_group_number[read])
         lease = directory.lease(row_groups, self._read_columns)
         if self._lease is not None:
-            self._lease.end()
+            self._lease.release()
         self._lease = lease
 
     def _file_id(self, number: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parquet_loader.read.cache.eviction import Entry, ReaderLease, enough, in_order_of_leaving
+from parquet_loader.read.cache.eviction import CacheEntry, ReaderLease, enough, in_order_of_leaving
 
 COLUMNS = 1
 
@@ -28,12 +28,12 @@ class Read:
 
 
 class Simulated:
-    """A cache as `Directory` runs one: what is not there is fetched, and stays if there is room or can be made."""
+    """A cache as `CacheDirectory` runs one: what is not there is fetched, and stays if there is room or can be made."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.leases: dict[str, ReaderLease] = {}
-        self.entries: dict[tuple[int, int], Entry] = {}
+        self.entries: dict[tuple[int, int], CacheEntry] = {}
         self.clock = 0
 
     @property
@@ -58,7 +58,7 @@ class Simulated:
                 missing -= entry.nbytes
                 del self.entries[entry.row_group, entry.columns]
         if missing <= 0:
-            self.entries[key] = Entry(str(key), read.row_group, read.columns, read.nbytes, self.clock)
+            self.entries[key] = CacheEntry(str(key), read.row_group, read.columns, read.nbytes, self.clock)
         return False
 
     def hit_rate(self, reads: Iterable[Read]) -> float:

@@ -26,9 +26,9 @@ from parquet_loader import (
 )
 from parquet_loader.common.storage.filesystem import identity_of
 from parquet_loader.read.cache import row_group_cache as row_groups
-from parquet_loader.read.cache.directory import Directory, Wanted
+from parquet_loader.read.cache.directory import CacheDirectory, RequestedRowGroup
 from parquet_loader.read.cache.entry_file import index_bytes
-from parquet_loader.read.cache.pending_entry import Filling
+from parquet_loader.read.cache.pending_entry import PendingEntry
 from parquet_loader.read.cache.row_group_cache import RowGroupCache
 from tests.read.cache.remote import (
     GROUP_ROWS,
@@ -341,13 +341,13 @@ def test_what_has_come_by_the_time_it_is_to_be_fetched_is_found(
     for path, elsewhere in aside.items():
         path.rename(elsewhere)
 
-    def begin(_: Directory, wanted: Wanted) -> None:
+    def begin(_: CacheDirectory, wanted: RequestedRowGroup) -> None:
         """Another process has just ended its fetch when this one looks for its lock."""
         for path, elsewhere in aside.items():
             if elsewhere.exists() and path.name.startswith(f"{wanted.file}-{wanted.row_group}-"):
                 elsewhere.rename(path)
 
-    monkeypatch.setattr(Directory, "begin", begin)
+    monkeypatch.setattr(CacheDirectory, "begin", begin)
     with open_loader(root, cache) as loader:
         assert [read_epoch(loader)] == expected(data, 1)
         figures = loader.stats().cache
@@ -362,7 +362,7 @@ def test_no_more_is_fetched_at_once_than_is_counted_however_large_requests_are(
     held: list[int] = []
     filled = RowGroupCache._filled
 
-    def counted(self: RowGroupCache, directory: Directory, filling: Filling, parts: Any) -> str | None:
+    def counted(self: RowGroupCache, directory: CacheDirectory, filling: PendingEntry, parts: Any) -> str | None:
         def seen() -> Iterator[Any]:
             for first, buffers in parts:
                 held.append(sum(map(len, buffers)))
@@ -437,7 +437,7 @@ def test_a_forked_process_begins_its_own_account(root: Path, tmp_path: Path) -> 
         assert figures is not None
         assert (figures.hits, figures.misses) == (GROUPS, 0)
         assert len(os.listdir(tmp_path / "cache" / "readers")) == 2
-        lease.end()
+        lease.release()
 
 
 def test_settings_are_checked_and_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,23 +15,23 @@ import pytest
 
 import parquet_loader.read.cache.directory as directory_module
 from parquet_loader.common.storage.file_locks import exclusive
-from parquet_loader.read.cache.directory import Directory, Found, NoRoomError, Wanted
+from parquet_loader.read.cache.directory import CacheDirectory, CacheFullError, LookupResult, RequestedRowGroup
 from parquet_loader.read.cache.entry_file import Checksum, Index, occupied_bytes
 from parquet_loader.read.cache.ledger import transaction
 from parquet_loader.read.cache.paths import CachePaths, EntryName, file_id, row_group_id, row_group_ids
-from parquet_loader.read.cache.pending_entry import Filling
+from parquet_loader.read.cache.pending_entry import PendingEntry
 from tests.read.cache.remote import account, copies
 
 SIZE = 2**20
 LIMIT = 2**22
 
 
-def wanted(row_group: int = 0, *, nbytes: int = 100_000, columns: int = 1) -> Wanted:
+def wanted(row_group: int = 0, *, nbytes: int = 100_000, columns: int = 1) -> RequestedRowGroup:
     span = ((10_000, 10_000 + nbytes),)
-    return Wanted(file_id("somewhere", "file"), row_group, columns, SIZE, lambda: (span, span))
+    return RequestedRowGroup(file_id("somewhere", "file"), row_group, columns, SIZE, lambda: (span, span))
 
 
-def fill(filling: Filling | None, nbytes: int = 100_000) -> Filling:
+def fill(filling: PendingEntry | None, nbytes: int = 100_000) -> PendingEntry:
     assert filling is not None
     filling.write(0, bytes(range(250)) * (nbytes // 250))
     return filling
@@ -41,7 +41,7 @@ def test_who_comes_second_waits_for_the_first_and_reads_what_it_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory_module, "_PATIENCE_S", 600.0)
-    one, other = Directory(str(tmp_path), LIMIT), Directory(str(tmp_path), LIMIT)
+    one, other = CacheDirectory(str(tmp_path), LIMIT), CacheDirectory(str(tmp_path), LIMIT)
     filling = fill(one.begin(wanted()))
     assert other.begin(wanted()) is None
     second = other.begin(wanted(1))
@@ -50,7 +50,7 @@ def test_who_comes_second_waits_for_the_first_and_reads_what_it_fetched(
     looks, is_fetched_by_other = Event(), other.is_fetched_by_other
     seen: list[bool] = []
 
-    def look(wanted: Wanted) -> bool:
+    def look(wanted: RequestedRowGroup) -> bool:
         seen.append(is_fetched_by_other(wanted))
         looks.set()
         return seen[-1]
@@ -69,11 +69,11 @@ def test_who_comes_second_waits_for_the_first_and_reads_what_it_fetched(
 
 def test_nobody_waits_for_one_that_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory_module, "_PATIENCE_S", 0.05)
-    one, other = Directory(str(tmp_path), LIMIT), Directory(str(tmp_path), LIMIT)
+    one, other = CacheDirectory(str(tmp_path), LIMIT), CacheDirectory(str(tmp_path), LIMIT)
     filling = one.begin(wanted())
     assert filling is not None
     other.wait_for_other(wanted())  # comes back
-    assert other.find(wanted()) == Found(None)
+    assert other.find(wanted()) == LookupResult(None)
     filling.abandon()
     again = other.begin(wanted())
     assert again is not None
@@ -83,14 +83,14 @@ def test_nobody_waits_for_one_that_is_stuck(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_lock_that_is_not_let_go_of_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parquet_loader.read.cache.ledger._PATIENCE_S", 0.05)
-    opened = Directory(str(tmp_path), LIMIT)
+    opened = CacheDirectory(str(tmp_path), LIMIT)
     path = opened.published(fill(opened.begin(wanted())))
     with exclusive(str(tmp_path / "ledger")):
-        assert opened.find(wanted()) == Found(path, 100_000)  # what is there is read all the same
+        assert opened.find(wanted()) == LookupResult(path, 100_000)  # what is there is read all the same
         with pytest.raises(TimeoutError, match="another process holds the lock"):
             opened.begin(wanted(1))
         with pytest.raises(TimeoutError):
-            Directory(str(tmp_path), LIMIT)
+            CacheDirectory(str(tmp_path), LIMIT)
 
 
 DIES = """
@@ -108,15 +108,15 @@ os._exit(0)
 def test_what_a_dead_process_left_is_taken_back(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=True, timeout=60)
     assert len(os.listdir(tmp_path / "unfinished-1")) == len(os.listdir(tmp_path / "readers")) == 1
-    opened = Directory(str(tmp_path), LIMIT)
+    opened = CacheDirectory(str(tmp_path), LIMIT)
     assert os.listdir(tmp_path / "unfinished-1") == os.listdir(tmp_path / "readers") == []
     (path,) = copies(tmp_path)
-    assert opened.find(wanted()) == Found(str(path), 100_000)
+    assert opened.find(wanted()) == LookupResult(str(path), 100_000)
     assert account(tmp_path) == wanted().name(4096).nbytes
 
 
 def test_an_account_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
-    opened = Directory(str(tmp_path), LIMIT)
+    opened = CacheDirectory(str(tmp_path), LIMIT)
     opened.published(fill(opened.begin(wanted())))
     right = account(tmp_path)
     for spoiled in (b"!" + (tmp_path / "ledger").read_bytes()[1:], b"", b"=" + b"9" * 28, b"=" + bytes(29)):
@@ -130,53 +130,53 @@ def test_an_account_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_row_group_that_can_never_fit_is_refused(tmp_path: Path) -> None:
-    opened = Directory(str(tmp_path), LIMIT)
+    opened = CacheDirectory(str(tmp_path), LIMIT)
     kept = opened.published(fill(opened.begin(wanted())))
     span = ((0, LIMIT),)
-    with pytest.raises(NoRoomError):
-        opened.begin(Wanted(file_id("large"), 0, 1, LIMIT, lambda: (span, span)))
+    with pytest.raises(CacheFullError):
+        opened.begin(RequestedRowGroup(file_id("large"), 0, 1, LIMIT, lambda: (span, span)))
     assert os.path.exists(kept)  # and nothing leaves for it
 
 
 def test_row_groups_deleted_by_hand_make_room_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = wanted().name(4096).nbytes
-    opened = Directory(str(tmp_path), 72 * 4096 + 3 * kept)
+    opened = CacheDirectory(str(tmp_path), 72 * 4096 + 3 * kept)
     ids = [row_group_id(wanted().file, number) for number in range(9)]
     lease = opened.lease(np.array(ids, np.uint64), frozenset({1}))
     for number in range(3):
         opened.published(fill(opened.begin(wanted(number))))
     for path in copies(tmp_path)[:2]:
         path.unlink()
-    with pytest.raises(NoRoomError):
+    with pytest.raises(CacheFullError):
         opened.begin(wanted(3))  # the account was made a moment ago
     monkeypatch.setattr(directory_module, "_COUNT_AGAIN_S", 0.0)
     for number in range(3, 5):
         opened.published(fill(opened.begin(wanted(number))))
-    with pytest.raises(NoRoomError):
+    with pytest.raises(CacheFullError):
         opened.begin(wanted(5))
     assert account(tmp_path) == 3 * kept
-    lease.end()
+    lease.release()
 
 
 def test_a_limit_below_what_the_directories_take_is_refused_and_nothing_leaves(tmp_path: Path) -> None:
-    opened = Directory(str(tmp_path), LIMIT)
+    opened = CacheDirectory(str(tmp_path), LIMIT)
     path = opened.published(fill(opened.begin(wanted())))
     with pytest.raises(OSError, match=r"max_bytes=64\.0 KiB leaves no room beside the directories .* take 284\.0 KiB"):
-        Directory(str(tmp_path), 2**16)
-    assert opened.find(wanted()) == Found(path, 100_000)
+        CacheDirectory(str(tmp_path), 2**16)
+    assert opened.find(wanted()) == LookupResult(path, 100_000)
 
 
 def test_a_directory_that_is_deleted_while_it_is_open_is_an_error_and_no_more(tmp_path: Path) -> None:
-    opened = Directory(str(tmp_path / "cache"), LIMIT)
+    opened = CacheDirectory(str(tmp_path / "cache"), LIMIT)
     filling = fill(opened.begin(wanted()))
     subprocess.run(["rm", "-rf", str(tmp_path / "cache")], check=True)
-    assert opened.find(wanted()) == Found(None)
+    assert opened.find(wanted()) == LookupResult(None)
     with pytest.raises(OSError, match="No such file"):
         opened.published(filling)
     filling.abandon()
     with pytest.raises(OSError, match="No such file"):
         opened.begin(wanted())
-    Directory(str(tmp_path / "cache"), LIMIT)
+    CacheDirectory(str(tmp_path / "cache"), LIMIT)
     filling = fill(opened.begin(wanted()))
     opened.published(filling)
 
@@ -184,7 +184,7 @@ def test_a_directory_that_is_deleted_while_it_is_open_is_an_error_and_no_more(tm
 @pytest.mark.parametrize("deleted", ["unfinished-1", "."])
 def test_one_whose_file_was_deleted_never_publishes_what_another_has_begun(tmp_path: Path, deleted: str) -> None:
     root = tmp_path / "cache"
-    one, other = Directory(str(root), LIMIT), Directory(str(root), LIMIT)
+    one, other = CacheDirectory(str(root), LIMIT), CacheDirectory(str(root), LIMIT)
     first = one.begin(wanted())
     assert first is not None
     subprocess.run(["find", str(root / deleted), "-type", "f", "-delete"], check=True)
@@ -193,10 +193,10 @@ def test_one_whose_file_was_deleted_never_publishes_what_another_has_begun(tmp_p
     with pytest.raises(OSError, match="No such file"):
         one.published(fill(first))
     first.abandon()
-    assert one.find(wanted()) == Found(None)
+    assert one.find(wanted()) == LookupResult(None)
     assert len(os.listdir(root / "unfinished-1")) == 1
     path = other.published(fill(second))
-    assert one.find(wanted()) == Found(path, 100_000)
+    assert one.find(wanted()) == LookupResult(path, 100_000)
     assert Path(path).read_bytes()[10_000:110_000] == bytes(range(250)) * 400
     assert account(root) == wanted().name(4096).nbytes
 
@@ -204,7 +204,7 @@ def test_one_whose_file_was_deleted_never_publishes_what_another_has_begun(tmp_p
 def test_one_whose_file_was_deleted_in_the_last_moment_trusts_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = Directory(str(tmp_path), LIMIT)
+    opened = CacheDirectory(str(tmp_path), LIMIT)
     filling = fill(opened.begin(wanted()))
     real = os.rename
 
@@ -217,17 +217,17 @@ def test_one_whose_file_was_deleted_in_the_last_moment_trusts_no_other(
     with pytest.raises(FileNotFoundError):
         opened.published(filling)
     filling.abandon()
-    assert opened.find(wanted()) == Found(None, damaged=1)
+    assert opened.find(wanted()) == LookupResult(None, damaged=1)
 
 
 def test_a_file_system_whose_locks_exclude_nobody_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     with pytest.raises(OSError, match="one lock to two holders"):
-        Directory(str(tmp_path), LIMIT)
+        CacheDirectory(str(tmp_path), LIMIT)
 
 
 def test_names_that_are_none_of_ours_are_left_alone(tmp_path: Path) -> None:
-    opened = Directory(str(tmp_path), LIMIT)
+    opened = CacheDirectory(str(tmp_path), LIMIT)
     bucket = Path(CachePaths(str(tmp_path)).entry(wanted().name(4096))).parent
     strange = [bucket / "notes.txt", tmp_path / "README"]
     strange += [tmp_path / folder / "mine" for folder in ("unfinished-1", "readers")]
@@ -235,7 +235,7 @@ def test_names_that_are_none_of_ours_are_left_alone(tmp_path: Path) -> None:
         path.write_text("mine")
     (tmp_path / "readers" / "lost+found").mkdir()
     opened.published(fill(opened.begin(wanted())))
-    Directory(str(tmp_path), LIMIT // 8)
+    CacheDirectory(str(tmp_path), LIMIT // 8)
     assert all(path.read_text() == "mine" for path in strange)
     assert (tmp_path / "readers" / "lost+found").is_dir()
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.cache import LeastRecentlyUsed
-from parquet_loader.read.cache.eviction import Entry, ReaderLease, enough, in_order_of_leaving
+from parquet_loader.read.cache.eviction import CacheEntry, ReaderLease, enough, in_order_of_leaving
 from tests.read.cache.simulation import Read, Simulated
 
 
@@ -85,7 +85,7 @@ def test_two_loaders_of_different_data_do_not_drive_each_other_out() -> None:
 
 
 def test_what_nobody_reads_leaves_first_and_the_oldest_of_it_before() -> None:
-    entries = [Entry(f"e{n}", n, 1, 10, used_ns=100 - n) for n in range(6)]
+    entries = [CacheEntry(f"e{n}", n, 1, 10, used_ns=100 - n) for n in range(6)]
     leases = [
         ReaderLease(np.array([1, 2], np.uint64), frozenset({1}), 0),
         ReaderLease(np.array([5], np.uint64), frozenset({1}), 0),
@@ -99,7 +99,11 @@ def test_what_nobody_reads_leaves_first_and_the_oldest_of_it_before() -> None:
 
 
 def test_other_columns_stay_only_where_they_are_used() -> None:
-    entries = [Entry("used", 1, 2, 10, used_ns=60), Entry("not used", 2, 2, 10, used_ns=40), Entry("same", 3, 1, 10, 0)]
+    entries = [
+        CacheEntry("used", 1, 2, 10, used_ns=60),
+        CacheEntry("not used", 2, 2, 10, used_ns=40),
+        CacheEntry("same", 3, 1, 10, 0),
+    ]
     leaving, needed = in_order_of_leaving(entries, [ReaderLease(np.array([1, 2, 3], np.uint64), frozenset({1}), 50)])
     assert [entry.name for entry in leaving] == ["not used"]
     assert {entry.name for entry in needed} == {"used", "same"}
