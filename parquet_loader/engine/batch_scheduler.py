@@ -12,7 +12,7 @@ from parquet_loader.engine.worker_pool import Job
 from parquet_loader.window import Allocator
 
 
-class BatchMaking:
+class BatchScheduler:
     """Batches begun, made and not yet taken; belongs to the engine's lock.
 
     Batches are made in any order and taken in theirs; an error takes the place of the batch it spoiled.
@@ -50,7 +50,7 @@ class BatchMaking:
         """Whether every batch begun was taken."""
         return self._begun == self._taken
 
-    def take(self) -> ProcessedBatch | None:
+    def pop(self) -> ProcessedBatch | None:
         """Return the next batch if it is made, or raise what spoiled it."""
         if self._taken not in self._made:
             return None
@@ -58,19 +58,19 @@ class BatchMaking:
         self._taken += 1
         if isinstance(batch, BaseException):
             raise batch
-        self._budget.hold(-batch.nbytes)
+        self._budget.reserve(-batch.nbytes)
         return batch
 
     def clear(self) -> None:
         """Let go of what was not taken."""
         self._made.clear()
 
-    def job(self, building: WindowTask, let_go: Callable[[], object]) -> Job[ProcessedBatch] | None:
+    def job(self, building: WindowTask, release: Callable[[], object]) -> Job[ProcessedBatch] | None:
         """Return the making of the next batch of a finished window, or None where enough were made ahead.
 
         Args:
             building: The window.
-            let_go: Called when its last batch is begun; the last of its batches to be done lets go of its memory.
+            release: Called when its last batch is begun; the last of its batches to be done lets go of its memory.
         """
         window = building.window
         assert window is not None
@@ -83,15 +83,15 @@ class BatchMaking:
         building.begun_rows = stop
         self._begun += 1
         if stop == window.rows:
-            let_go()
-        self._budget.hold(expected)
+            release()
+        self._budget.reserve(expected)
 
         def settle(batch: ProcessedBatch | BaseException, nbytes: int) -> None:
             self._made[number] = batch
-            self._budget.hold(nbytes - expected)
+            self._budget.reserve(nbytes - expected)
             building.unprocessed -= 1
             if not building.unprocessed:
-                self._budget.hold(-building.held_bytes)
+                self._budget.reserve(-building.held_bytes)
                 building.window = None
 
         def done(batch: ProcessedBatch) -> None:

@@ -33,7 +33,7 @@ class Budget:
     row_groups: int = 0
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
-    def hold(self, change: int) -> None:
+    def reserve(self, change: int) -> None:
         """Count memory taken, or with a negative number let go of."""
         self.held_bytes += change
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)

@@ -10,7 +10,7 @@ that was too low slows reading ahead down, never changes the order, and never st
 Hand-over. A window counts as held until the consumer has asked for the second batch of the one after it: only then has
 a loop let go of its last batch, and its memory can be used again.
 
-All state belongs to the lock of `Workers`; under it nothing is read, computed, or waited for but a change.
+All state belongs to the lock of `WorkerPool`; under it nothing is read, computed, or waited for but a change.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from parquet_loader.common import IntArray
 from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset, MemoryBudget
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
-from parquet_loader.engine.batch_scheduler import BatchMaking
+from parquet_loader.engine.batch_scheduler import BatchScheduler
 from parquet_loader.engine.budget import Budget, EngineFigures
-from parquet_loader.engine.prefault import Warming
-from parquet_loader.engine.read_scheduler import Reads
+from parquet_loader.engine.prefault import Prefault
+from parquet_loader.engine.read_scheduler import ReadScheduler
 from parquet_loader.engine.window_task import WindowTask
-from parquet_loader.engine.worker_pool import Job, Workers
+from parquet_loader.engine.worker_pool import Job, WorkerPool
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.plan import Plan
 from parquet_loader.read import RowGroupReader
@@ -120,7 +120,7 @@ class Engine:
         first_batch: int = 0,
     ) -> None:
         self.budget = Budget(int(sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)))
-        self.workers = Workers(self._choose, num_threads)
+        self.workers = WorkerPool(self._choose, num_threads)
         self._plan = plan
         self._reader = reader
         self._cache_before = reader.chunks.cache_figures()
@@ -132,7 +132,7 @@ class Engine:
         self._fills_first = is_first and processor is None and reader.chunks.remote is None
         # There the first bytes take a while: time to warm what the first window will be written to.
         self._warms_first = is_first and reader.chunks.remote is not None
-        self._warming: Warming | None = None
+        self._warming: Prefault | None = None
         capacity = plan.largest_window_rows + plan.batch_size
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
         self._room = BufferSizes(capacity, ragged_bytes, staging, allocator)
@@ -143,7 +143,7 @@ class Engine:
         # The first window gives only rows of this batch and later ones, so that nothing has to be carried to it.
         self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (0, 0)
         self._admitted = self._first_window
-        self._reads = Reads(
+        self._reads = ReadScheduler(
             reader,
             plan,
             counts,
@@ -156,9 +156,9 @@ class Engine:
         )
         self._carry: Remainder | None = Remainder()
         self._next_to_order = self._first_window
-        self._making: BatchMaking | None = None
+        self._making: BatchScheduler | None = None
         if processor is not None:
-            self._making = BatchMaking(processor, plan.batch_size, first_batch, sizing, self.budget, allocator)
+            self._making = BatchScheduler(processor, plan.batch_size, first_batch, sizing, self.budget, allocator)
 
     @property
     def processes(self) -> bool:
@@ -172,7 +172,7 @@ class Engine:
 
     def close(self) -> None:
         """End the workers and let go of everything; idempotent, and safe in any thread and in a forked child."""
-        self._reads.end()
+        self._reads.stop()
         has_ended = self.workers.close()
         self._reads.close(workers_have_ended=has_ended)
         if not has_ended:
@@ -244,7 +244,7 @@ class Engine:
         while True:
             with self.workers.lock:
                 self._check_open()
-                if (batch := self._making.take()) is not None:
+                if (batch := self._making.pop()) is not None:
                     self.workers.notify()
                     return batch
                 if self._making.is_idle:
@@ -278,7 +278,7 @@ class Engine:
         while len(self._handed) > keep:
             spent = self._handed.popleft()
             if self._parts.wide:
-                self.budget.hold(-spent.held_bytes)
+                self.budget.reserve(-spent.held_bytes)
             else:
                 self._spent.append(spent)
             self.workers.notify()
@@ -361,7 +361,7 @@ class Engine:
     def _has_warmed(self) -> bool:
         """End the warming of memory, which is needed now; return whether all of it has come back."""
         if self._warming is not None:
-            self._warming.end()
+            self._warming.stop()
             if self._warming.is_busy:
                 return False
             self._warming = None
@@ -372,13 +372,13 @@ class Engine:
     def _prepare_job(self, window: WindowTask) -> Job[None]:
         window.phase = "busy"
         window.arena_bytes = self._arena_bytes()
-        self.budget.hold(window.arena_bytes)
+        self.budget.reserve(window.arena_bytes)
         warms = self._warms_first and window.index == self._first_window
 
         def done(_: None) -> None:
             window.phase = "read"
             if warms:
-                self._warming = Warming(*window.assembly.to_be_written(), self._allocator, self.budget)
+                self._warming = Prefault(*window.assembly.to_be_written(), self._allocator, self.budget)
 
         def run() -> None:
             window.assembly.prepare(self._plan.order(window.index, self._begun_in(window.index)))
@@ -390,7 +390,7 @@ class Engine:
         self._next_to_order += 1
         window.phase = "busy"
         window.gathered_bytes = self._allocator.taken_bytes(window.decoded_bytes)
-        self.budget.hold(window.gathered_bytes)
+        self.budget.reserve(window.gathered_bytes)
 
         def done(_: None) -> None:
             window.jobs = list(range(self._parts.jobs))
@@ -413,7 +413,7 @@ class Engine:
         def done(outcome: tuple[Window, Remainder]) -> None:
             window.window, self._carry = outcome
             window.phase = "ready"
-            self.budget.hold(-window.decoded_bytes)
+            self.budget.reserve(-window.decoded_bytes)
             window.decoded_bytes = 0
             window.unprocessed = -(-window.window.rows // self._plan.batch_size)
 
@@ -424,13 +424,13 @@ class Engine:
             spent.window = None
 
         def done(_: None) -> None:
-            self.budget.hold(-spent.held_bytes)
+            self.budget.reserve(-spent.held_bytes)
 
         return Job("gather", run, done, spent.spoil)
 
-    def _process_job(self, making: BatchMaking) -> Job[ProcessedBatch] | None:
+    def _process_job(self, making: BatchScheduler) -> Job[ProcessedBatch] | None:
         while self._coming and self._coming[0].window is not None and not self._coming[0].window.rows:
-            self.budget.hold(-self._coming.popleft().held_bytes)
+            self.budget.reserve(-self._coming.popleft().held_bytes)
             self.workers.notify()
         if not self._coming or self._coming[0].window is None:
             return None

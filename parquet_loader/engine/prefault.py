@@ -39,7 +39,7 @@ def populate(memory: Memory) -> bool:
     return bool(advise(first, last - first, _MADV_POPULATE_WRITE) == 0)
 
 
-class Warming:
+class Prefault:
     """What a window will be written to, made ready step by step; belongs to the engine's lock.
 
     Args:
@@ -90,7 +90,7 @@ class Warming:
     def _populated(self, could: bool) -> None:
         self._running -= 1
         if not could:
-            self.end()
+            self.stop()
 
     def _took(self, block: Block, allocation: Allocation) -> None:
         self._running -= 1
@@ -101,9 +101,9 @@ class Warming:
 
     def _failed(self, _: BaseException) -> None:
         self._running -= 1
-        self.end()  # whoever needs the memory will say so
+        self.stop()  # whoever needs the memory will say so
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Give all back: it is needed now, or cannot be had. What a step holds follows when it ends."""
         self._has_ended = True
         self._cold.clear()

@@ -18,7 +18,7 @@ from threading import Thread
 
 from parquet_loader.dataset import MemoryBudget
 from parquet_loader.engine.budget import Budget
-from parquet_loader.engine.worker_pool import Workers
+from parquet_loader.engine.worker_pool import WorkerPool
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, RowGroupSlice
 from parquet_loader.read import AT_ONCE_BYTES, Copy, RowGroupReader
@@ -82,7 +82,7 @@ class Prefetcher:
         plan: Plan,
         sizing: MemoryBudget,
         budget: Budget,
-        workers: Workers,
+        workers: WorkerPool,
         first_window: int,
         broken: AbstractSet[int],
     ) -> None:
@@ -140,7 +140,7 @@ class Prefetcher:
         self._fetcher.start()
         self._store.share(self._fetcher)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Let nobody wait for the store any more; with or without the lock."""
         self._fetcher.close(wait=False)
 
@@ -229,7 +229,7 @@ class Prefetcher:
 
         return give
 
-    def let_go(self, run: Run) -> None:
+    def release(self, run: Run) -> None:
         """Say that a row group has been read, or will not be."""
         fetch = self._runs.pop(run, None)
         if fetch is not None and fetch.is_there:
@@ -238,4 +238,4 @@ class Prefetcher:
 
     def _hold(self, change: int) -> None:
         self._budget.fetched_bytes += change
-        self._budget.hold(change)
+        self._budget.reserve(change)

@@ -13,14 +13,14 @@ from parquet_loader.decode import NotDecodedError
 from parquet_loader.engine.budget import Budget
 from parquet_loader.engine.prefetch import Prefetcher
 from parquet_loader.engine.window_task import ReadSlice, WindowTask
-from parquet_loader.engine.worker_pool import Job, Workers
+from parquet_loader.engine.worker_pool import Job, WorkerPool
 from parquet_loader.errors import is_skippable
 from parquet_loader.plan import Plan, RowGroupSlice
 from parquet_loader.read import Copy, Cursor, RowGroupReader
 from parquet_loader.source import RemoteFigures
 
 
-class Reads:
+class ReadScheduler:
     """The reads of one pass, whole row groups or slices by cursors held open, and what is fetched ahead for them.
 
     Args:
@@ -42,7 +42,7 @@ class Reads:
         counts: IntArray,
         sizing: MemoryBudget,
         budget: Budget,
-        workers: Workers,
+        workers: WorkerPool,
         coming: Collection[WindowTask],
         *,
         first_window: int,
@@ -79,10 +79,10 @@ class Reads:
         with self._workers.lock:
             self.step(self._first_window)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Let nobody wait for a store any more; with or without the lock."""
         if self._fetching is not None:
-            self._fetching.end()
+            self._fetching.stop()
 
     def close(self, *, workers_have_ended: bool) -> None:
         """End the fetching thread, and close what is open where no worker uses it; without the lock."""
@@ -144,7 +144,7 @@ class Reads:
         was_open = self._sizing.cursor_bytes if cursor else 0
         self._busy.add(piece.run)
         self._budget.reading_bytes += flying
-        self._budget.hold(flying + expected)
+        self._budget.reserve(flying + expected)
         window.decoded_bytes += expected
 
         fetching = self._fetching
@@ -164,9 +164,9 @@ class Reads:
                 self._cursors[piece.run] = left_open
                 stays = self._sizing.cursor_bytes
             elif fetching is not None:
-                fetching.let_go(piece.run)
+                fetching.release(piece.run)
             self._budget.reading_bytes -= flying
-            self._budget.hold(stays - was_open - flying + kept - expected)
+            self._budget.reserve(stays - was_open - flying + kept - expected)
             window.decoded_bytes += kept - expected
 
         def done(read: ReadSlice) -> None:
@@ -232,6 +232,6 @@ class Reads:
         if number in window.waiting:
             window.waiting.remove(number)
         if self._fetching is not None:
-            self._fetching.let_go(window.slices[number].run)
+            self._fetching.release(window.slices[number].run)
         window.assembly.leave_out(number)
         window.unread -= 1

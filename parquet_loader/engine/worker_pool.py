@@ -75,7 +75,7 @@ def _nothing() -> Job[Any] | None:
     return None
 
 
-class Workers:
+class WorkerPool:
     """A fixed number of threads that ask `choose` for jobs.
 
     Invariants: `choose`, `done` and `failed` are called with `changed` held and do no work of their own; `run` is

@@ -589,7 +589,7 @@ class BatchedDataLoader(NotIndexed):
         self._dataset = dataset
         self.__dict__.pop("_identity", None)
         if self._reading is not None:
-            self._reading.end()
+            self._reading.stop()
         self._reading = ReadingProcess(dataset, self._options) if self._isolates else None
 
     @property
@@ -627,7 +627,7 @@ class BatchedDataLoader(NotIndexed):
         if self._following is not None:
             self._following.let_go()
         if self._reading is not None:
-            self._reading.end()
+            self._reading.stop()
         self._dataset.reader.chunks.close()
         for arenas in (self._allocator, self._staging):
             if isinstance(arenas, Arenas):

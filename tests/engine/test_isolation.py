@@ -27,7 +27,7 @@ import torch
 from parquet_loader import BatchedDataLoader
 from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.server import NICENESS
-from parquet_loader.engine.child.shared_memory import Giver, Taker
+from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, SharedMemorySender
 from parquet_loader.errors import DataError, ReadingProcessError, TransformError
 from parquet_loader.schema.ragged import Ragged
 from tests.support import oracle
@@ -424,7 +424,7 @@ def test_nothing_has_a_name_in_shared_memory(root: str) -> None:
 
 
 def test_pieces_that_share_a_block_come_back_one_by_one() -> None:
-    giver, taker = Giver(), Taker()
+    giver, taker = SharedMemorySender(), SharedMemoryReceiver()
     giver.arenas.keep_bytes = 2**30
     kept = []
     for number in range(50):
@@ -445,7 +445,7 @@ def test_pieces_that_share_a_block_come_back_one_by_one() -> None:
 
 
 def test_a_forked_process_takes_no_pages_from_those_who_see_them() -> None:
-    giver = Giver()
+    giver = SharedMemorySender()
     piece = giver.arenas.allocate(900_000).array
     piece[:] = 3
     child = os.fork()
@@ -466,7 +466,7 @@ def test_a_piece_that_is_let_go_of_takes_no_memory_whoever_its_neighbours_are() 
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Shmem:"))
 
     before = shared()
-    giver = Giver()
+    giver = SharedMemorySender()
     neighbours, others = [], []
     for _ in range(40):
         others.append(giver.arenas.allocate(900_000).array)
@@ -484,7 +484,7 @@ def test_a_piece_that_is_let_go_of_takes_no_memory_whoever_its_neighbours_are() 
 def test_parcels_lie_in_blocks_and_blocks_come_back_when_no_array_sees_them() -> None:
     import socket
 
-    giver, taker = Giver(), Taker()
+    giver, taker = SharedMemorySender(), SharedMemoryReceiver()
     ends = [Channel(end) for end in socket.socketpair()]
 
     def handed(thing: Any) -> Any:

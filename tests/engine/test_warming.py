@@ -14,7 +14,7 @@ import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions
 from parquet_loader.engine.budget import Budget
-from parquet_loader.engine.prefault import Warming, populate
+from parquet_loader.engine.prefault import Prefault, populate
 from parquet_loader.engine.worker_pool import resource
 from parquet_loader.window.arena import Allocation, Arenas, Block
 from parquet_loader.window.assembly import Assembly
@@ -44,7 +44,7 @@ def test_memory_made_ready_is_there_and_holds_what_was_written() -> None:
     assert faults_of_writing(warm) < pages / 8 < faults_of_writing(cold)
 
 
-def steps(warming: Warming) -> int:
+def steps(warming: Prefault) -> int:
     """Take all steps, and return how many there were."""
     count = 0
     while (job := warming.job(owed=0)) is not None:
@@ -66,11 +66,11 @@ def test_blocks_are_found_again_warm() -> None:
 
     arenas, budget = Arenas(10**9, new_block), Budget(10**9)
     sizes = [10_000_000, 5_000_000, 5_000_000, 0, 100]
-    warming = Warming([np.empty(9_000_000, np.uint8)], whole(*sizes), arenas, budget)
+    warming = Prefault([np.empty(9_000_000, np.uint8)], whole(*sizes), arenas, budget)
     assert steps(warming) > len(sizes) + 2
     assert made == sizes
     assert not warming.is_busy
-    warming.end()
+    warming.stop()
     lent = [arenas.allocate(nbytes) for nbytes in sizes]
     assert made == sizes
     assert len(lent) == len(sizes)
@@ -87,7 +87,7 @@ def test_only_what_will_be_written_is_made_ready(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("parquet_loader.engine.prefault.populate", seen)
     block = np.zeros(50_000_000, np.uint8)
     arenas = Arenas(10**9, lambda nbytes: block[:nbytes])
-    warming = Warming([], [Block(40_000_000, ((10, 20), (30_000_000, 39_000_000)))], arenas, Budget(10**9))
+    warming = Prefault([], [Block(40_000_000, ((10, 20), (30_000_000, 39_000_000)))], arenas, Budget(10**9))
     steps(warming)
     for memory in ready:
         memory[:] = 1
@@ -98,8 +98,8 @@ def test_only_what_will_be_written_is_made_ready(monkeypatch: pytest.MonkeyPatch
 
 def test_what_the_budget_has_no_room_for_is_not_made_ready() -> None:
     budget = Budget(limit_bytes=100)
-    budget.hold(40)
-    warming = Warming([np.zeros(10, np.uint8)], whole(50), Arenas(10**9), budget)
+    budget.reserve(40)
+    warming = Prefault([np.zeros(10, np.uint8)], whole(50), Arenas(10**9), budget)
     assert warming.job(owed=61) is None
     assert warming.job(owed=60) is not None
     assert warming.is_busy
@@ -117,7 +117,7 @@ def test_it_ends_where_memory_is_not_to_be_had_or_comes_too_late() -> None:
             raise MemoryError(nbytes)
 
     budget = Budget(10**9)
-    warming = Warming([], whole(50, 60), Empty(), budget)
+    warming = Prefault([], whole(50, 60), Empty(), budget)
     job = warming.job(owed=0)
     assert job is not None
     with pytest.raises(MemoryError) as raised:
@@ -127,10 +127,10 @@ def test_it_ends_where_memory_is_not_to_be_had_or_comes_too_late() -> None:
     assert warming.job(owed=0) is None
 
     arenas = Arenas(10**9)
-    late = Warming([], whole(50), arenas, budget)
+    late = Prefault([], whole(50), arenas, budget)
     job = late.job(owed=0)
     assert job is not None
-    late.end()
+    late.stop()
     assert late.is_busy
     block = job.run()
     job.done(block)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from parquet_loader import (
     RemoteOptions,
     SourceError,
 )
-from parquet_loader.engine.prefault import Warming
+from parquet_loader.engine.prefault import Prefault
 from parquet_loader.engine.prefetch import Prefetcher
 from parquet_loader.loader.batched import BatchedDataLoader as Loader
 from tests.support.far import Line, Proxy, at_random, far
@@ -631,19 +631,19 @@ def test_a_fork_reads_through_connections_of_its_own(store: Store) -> None:
 def test_the_first_window_of_the_first_pass_finds_its_memory_warm(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[Warming] = []
-    ended: list[Warming] = []
+    begun: list[Prefault] = []
+    ended: list[Prefault] = []
 
-    class Seen(Warming):
+    class Seen(Prefault):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             begun.append(self)
 
-        def end(self) -> None:
-            super().end()
+        def stop(self) -> None:
+            super().stop()
             ended.append(self)
 
-    monkeypatch.setattr("parquet_loader.engine.engine.Warming", Seen)
+    monkeypatch.setattr("parquet_loader.engine.engine.Prefault", Seen)
     with far(store.endpoint) as proxy, opened(proxy, remote("obstore")) as loader, local(store) as beside:
         for _ in range(2):
             assert assert_same(loader, beside) == len(loader)

@@ -25,8 +25,8 @@ from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.budget import EngineFigures
 from parquet_loader.engine.child.channel import Channel
-from parquet_loader.engine.child.server import Begin, LetGo, Next, Open, Reply
-from parquet_loader.engine.child.shared_memory import Taker, check_shared_memory
+from parquet_loader.engine.child.server import Begin, Next, Open, Release, Reply
+from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, check_shared_memory
 from parquet_loader.engine.engine import EngineOptions
 from parquet_loader.errors import (
     ConfigurationError,
@@ -55,10 +55,10 @@ class _Child:
 
     process: subprocess.Popen[bytes]
     channel: Channel
-    taker: Taker
+    taker: SharedMemoryReceiver
     pid: int
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Kill and reap it; idempotent. A process forked off the one that started it leaves it alone."""
         if self.pid != os.getpid():
             return
@@ -106,7 +106,7 @@ class ReadingProcess:
         child = self._child
         if child is not None and child.pid == os.getpid() and child.process.poll() is None:
             return child
-        self.end()
+        self.stop()
         uninterrupted(self._start)
         assert self._child is not None
         self._child.channel.send(Open(self._packed_dataset(), self._options))
@@ -140,20 +140,20 @@ class ReadingProcess:
             raise ReadingProcessError(f"isolation='process': no process can be started: {error}") from error
         finally:
             theirs.close()
-        self._child = _Child(process, Channel(ours), Taker(), os.getpid())
+        self._child = _Child(process, Channel(ours), SharedMemoryReceiver(), os.getpid())
         self._finalizer = weakref.finalize(self, self._child.end)
 
-    def end(self, child: _Child | None = None) -> None:
+    def stop(self, child: _Child | None = None) -> None:
         """End the process; idempotent. Batches that were handed over stay valid.
 
         Args:
             child: The process meant, if another may have been started since.
         """
         if child is not None and child is not self._child:
-            child.end()
+            child.stop()
             return
         if self._child is not None:
-            self._child.end()
+            self._child.stop()
             self._child = None
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -187,7 +187,7 @@ class IsolatedEngine:
         """End the pass; the process with it, if the pass was not over. Idempotent."""
         if self._is_over:
             return
-        self._reading.end(self._child)
+        self._reading.stop(self._child)
         self._child = None
         self._is_over = True
 
@@ -212,7 +212,7 @@ class IsolatedEngine:
         child = self._child
         if child is not None and not self._is_over:
             try:
-                child.channel.send(LetGo(child.taker.ended()))
+                child.channel.send(Release(child.taker.ended()))
             except OSError:
                 raise self._death(child) from None
 

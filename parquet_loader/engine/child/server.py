@@ -25,7 +25,7 @@ from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.budget import EngineFigures
 from parquet_loader.engine.child.channel import Channel
-from parquet_loader.engine.child.shared_memory import Giver, Parcel
+from parquet_loader.engine.child.shared_memory import SharedMemorySender, SharedMessage
 from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
 from parquet_loader.errors import ReadingProcessError
 from parquet_loader.plan import Plan
@@ -78,7 +78,7 @@ class Next:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
+class Release:
     """The caller has let go of all batches before the current window's. Not answered."""
 
     unseen: list[int]
@@ -95,7 +95,7 @@ class Reply:
     """
 
     account: EngineFigures
-    parcel: Parcel | None = None
+    parcel: SharedMessage | None = None
     error: bytes | None = None
 
 
@@ -131,7 +131,7 @@ class _Server:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._giver = Giver()
+        self._giver = SharedMemorySender()
         self._staging = Arenas(0)
         self._dataset: Dataset | None = None
         self._options: EngineOptions | None = None
@@ -150,7 +150,7 @@ class _Server:
                 case Next():
                     self._giver.take_back(message.unseen)
                     self._answer()
-                case LetGo():
+                case Release():
                     self._giver.take_back(message.unseen)
                     if self._engine is not None:
                         self._engine.let_go_of_previous()

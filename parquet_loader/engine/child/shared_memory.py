@@ -1,8 +1,9 @@
 """Memory that two processes see: blocks without a name, handed over with what lies in them, and back when unseen.
 
 A block is a `memfd`: it has no name in any file system, takes no room in /dev/shm, and is gone when the last process
-that maps it ends, however it ends. The process that reads makes blocks and fills them (`Giver`); the caller's maps each
-once and makes arrays over it (`Taker`). What is handed over stays untouched until the last array over it has died.
+that maps it ends, however it ends. The process that reads makes blocks and fills them (`SharedMemorySender`); the
+caller's maps each once and makes arrays over it (`SharedMemoryReceiver`). What is handed over stays untouched until the
+last array over it has died.
 
 A process may have a thousand open files and 65,530 mappings, and a window may have a thousand columns. So a mapping
 keeps no file open on either side, and pieces of memory share large blocks: a block has an open file only in the filling
@@ -39,7 +40,7 @@ _MOST_BLOCKS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class SharedMessage:
     """Something handed over: its arrays lie in shared blocks, the rest is pickled.
 
     Attributes:
@@ -57,7 +58,7 @@ class Parcel:
     gone: tuple[int, ...]
 
 
-class Giver:
+class SharedMemorySender:
     """The filling side. `arenas` may be used by any thread; `pack` and `take_back` by one."""
 
     def __init__(self) -> None:
@@ -121,7 +122,7 @@ class Giver:
             self._starts = sorted(self._blocks)
         return block, mapped
 
-    def pack(self, thing: Any) -> tuple[Parcel, list[int]]:
+    def pack(self, thing: Any) -> tuple[SharedMessage, list[int]]:
         """Return `thing` to be handed over, and the files of its new blocks; call `sent` when they are sent."""
         buffers: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
@@ -153,10 +154,10 @@ class Giver:
             fresh = [b for b in self._blocks.values() if b.file is not None and b.number in used]
             gone, self._gone = tuple(self._gone), []
         new = tuple((b.number, b.nbytes) for b in fresh)
-        parcel = Parcel(pickled, tuple(places), tuple(described), new, gone)
+        parcel = SharedMessage(pickled, tuple(places), tuple(described), new, gone)
         return parcel, [b.file for b in fresh if b.file is not None]
 
-    def sent(self, parcel: Parcel) -> None:
+    def sent(self, parcel: SharedMessage) -> None:
         """Close the files of new blocks: the other side has them now."""
         new = {number for number, _ in parcel.new}
         with self._lock:
@@ -212,7 +213,7 @@ class Giver:
 
 @dataclass(slots=True)
 class _Block:
-    """A block on the filling side; belongs to the lock of its `Giver`.
+    """A block on the filling side; belongs to the lock of its `SharedMemorySender`.
 
     Attributes:
         number, nbytes: Which, and how large.
@@ -258,7 +259,7 @@ def _remove_pages(mapped: mmap.mmap, start: int, size: int) -> None:
         mapped.madvise(mmap.MADV_REMOVE, start, size)
 
 
-class Taker:
+class SharedMemoryReceiver:
     """The side that looks. Used by one thread at a time, but arrays may die anywhere."""
 
     def __init__(self) -> None:
@@ -271,7 +272,7 @@ class Taker:
         mapped = map_shared(file, nbytes)
         self._blocks[number] = mapped, np.frombuffer(mapped, np.uint8)
 
-    def unpack(self, parcel: Parcel) -> Any:
+    def unpack(self, parcel: SharedMessage) -> Any:
         """Return what was packed, after `add_block` for each new block; its arrays can be written to."""
         for number in parcel.gone:
             self._blocks.pop(number, None)

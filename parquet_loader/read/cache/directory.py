@@ -193,7 +193,7 @@ class CacheDirectory:
         """Reserve room for a row group and return what takes it in; None where another process is fetching it.
 
         Raises:
-            NoRoomError: there is none.
+            CacheFullError: there is none.
             OSError, TimeoutError: the directory cannot be used.
         """
         name = wanted.name(self._block_bytes)

@@ -95,9 +95,9 @@ def test_a_lock_that_is_not_let_go_of_is_given_up(tmp_path: Path, monkeypatch: p
 
 DIES = """
 import os, sys
-from tests.read.cache.test_directory import Directory, LIMIT, fill, wanted
+from tests.read.cache.test_directory import CacheDirectory, LIMIT, fill, wanted
 import numpy as np
-opened = Directory(sys.argv[1], LIMIT)
+opened = CacheDirectory(sys.argv[1], LIMIT)
 lease = opened.lease(np.arange(5, dtype=np.uint64), frozenset({1}))
 opened.published(fill(opened.begin(wanted())))
 filling = fill(opened.begin(wanted(1)))
