@@ -32,7 +32,7 @@ class ArrayOutput:
         """Return ordinary memory."""
         return Arenas(keep_bytes)
 
-    def of_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
+    def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Yield views of a window, which keep it alive."""
         assert copied_to is None
         rows, arrays = window.rows, window.arrays
@@ -44,7 +44,7 @@ class ArrayOutput:
                 for name, array in arrays.items()
             }
 
-    def of_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
+    def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
         """Return its arrays."""
         assert copied_to is None
         return dict(batch.arrays)

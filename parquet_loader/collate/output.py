@@ -18,10 +18,10 @@ class Output(Protocol):
     def allocator(self, keep_bytes: int) -> Allocator:
         """Return the memory in which windows are to lie, of which so much may be kept warm between uses."""
 
-    def of_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
+    def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Yield a window's batches in order: views of it, or copies where memory for them is given."""
 
-    def of_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
+    def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
         """Return a batch that was processed by itself."""
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -38,11 +38,11 @@ class TensorOutput:
         wanted = on_gpu if self._device is not None else torch.cuda.is_available() and not is_worker()
         return PinnedMemory() if wanted else Arenas(keep_bytes)
 
-    def of_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
+    def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Return the batches of a window, see `window_batches`."""
         return window_batches(window, batch_size, copied_to)
 
-    def of_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
+    def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
         """Return a processed batch as tensors."""
         return batch_tensors(batch if copied_to is None else moved(batch, copied_to))
 

@@ -126,7 +126,7 @@ class Engine:
         self._cache_before = reader.chunks.cache_figures()
         self._sizing = sizing
         self._allocator = allocator
-        self._parts = ColumnGroups.of(reader.columns, 2 * num_threads)
+        self._parts = ColumnGroups.from_columns(reader.columns, 2 * num_threads)
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
         # Where files are not local, a line is slower than memory, however fresh.
         self._fills_first = is_first and processor is None and reader.chunks.remote is None

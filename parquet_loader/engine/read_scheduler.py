@@ -155,7 +155,7 @@ class ReadScheduler:
             if not whole or self._reader.may_be_straight:
                 return self._read_by_cursor(window, number, piece, cursor, copy, whole=whole)
             table, read_bytes = self._reader.read(piece.row_group, copy)
-            return ReadSlice(window.assembly.place(number, 0, table, len(table)), read_bytes, None)
+            return ReadSlice(window.assembly.write_rows(number, 0, table, len(table)), read_bytes, None)
 
         def landed(kept: int, left_open: Cursor | None) -> None:
             self._busy.discard(piece.run)
@@ -202,7 +202,7 @@ class ReadScheduler:
             while at_row < piece.rows and not self._workers.is_closing:
                 some = cursor.next(piece.rows - at_row)
                 try:
-                    kept += window.assembly.place(number, at_row, some.table, some.rows, some.raw)
+                    kept += window.assembly.write_rows(number, at_row, some.table, some.rows, some.raw)
                 except NotDecodedError:  # once: from here on Arrow decodes the row group
                     cursor.close()
                     cursor = Cursor(self._reader, piece.row_group, rows_at_once, copy, straight=False)

@@ -182,11 +182,11 @@ def _pull(
     engine: PassEngine, output: Output, batch_size: int, pinned: Allocator | None, figures: EpochFigures
 ) -> Iterator[Batch]:
     while engine.processes and (made := engine.next_batch()) is not None:
-        yield output.of_batch(made, pinned)
+        yield output.from_batch(made, pinned)
         del made
     while not engine.processes and (window := engine.next_window()) is not None:
         figures.observe(window)
-        batches = output.of_window(window, batch_size, pinned)
+        batches = output.from_window(window, batch_size, pinned)
         del window
         for number, batch in enumerate(batches):
             if number == 1:

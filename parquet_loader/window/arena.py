@@ -144,7 +144,7 @@ class _Free:
         self._next += 1
         self.nbytes += block.nbytes
 
-    def take(self, nbytes: int, most_bytes: int) -> Memory | None:
+    def pop(self, nbytes: int, most_bytes: int) -> Memory | None:
         """Return the smallest block of `nbytes` to `most_bytes`, of equal ones the newest; None: there is none."""
         at = bisect_left(self._sizes, nbytes)
         if at == len(self._sizes) or self._sizes[at] > most_bytes:
@@ -221,7 +221,7 @@ class Arenas:
     def _warm_block(self, nbytes: int, given_up: list[Memory]) -> Memory | None:
         for back in self._leases.ended():
             self._free.put(back)
-        block = self._free.take(nbytes, max(nbytes + nbytes // _LARGER_BY, _PAGE_BYTES))
+        block = self._free.pop(nbytes, max(nbytes + nbytes // _LARGER_BY, _PAGE_BYTES))
         room = self.keep_bytes if block is not None else max(0, min(self.keep_bytes, self._free.nbytes - nbytes))
         while self._free.nbytes > room:
             dropped = self._free.drop()

@@ -17,8 +17,8 @@ from parquet_loader.errors import DataError
 from parquet_loader.read import DeferredColumns
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
-from parquet_loader.window.fixed_width import PlacedRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows, padded
-from parquet_loader.window.scalars import NarrowColumns
+from parquet_loader.window.fixed_width import DirectRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows, padded
+from parquet_loader.window.scalars import ScalarColumns
 from parquet_loader.window.variable_width import RaggedRows, ragged_rows
 
 PIECES_JOINED = 8
@@ -84,7 +84,7 @@ class ColumnGroups:
     ranges: int
 
     @classmethod
-    def of(cls, columns: Sequence[Column], parts: int) -> ColumnGroups:
+    def from_columns(cls, columns: Sequence[Column], parts: int) -> ColumnGroups:
         """Divide columns into this many parts or ranges."""
         wide = tuple(c for c in columns if c.is_wide)
         staged = tuple(c for c in columns if c.is_staged)
@@ -132,8 +132,9 @@ class BufferSizes:
 class Assembly:
     """A window while it is made. The engine sees to it that each step is taken once, and in this order.
 
-    `prepare` draws the permutation and takes memory; `place` takes each slice's rows, in any order and in parallel;
-    then, when the window before is done, `begin_gathering`; then `gather` takes each job, in parallel; then `finish`.
+    `prepare` draws the permutation and takes memory; `write_rows` takes each slice's rows, in any order and in
+    parallel; then, when the window before is done, `begin_gathering`; then `gather` takes each job, in parallel; then
+    `finish`.
 
     Args:
         parts: The columns.
@@ -165,9 +166,9 @@ class Assembly:
         self._left_out = left_out
         self._total_rows = 0
         self._order: IntArray | None = None
-        self._placed = PlacedRows(parts.wide, room.rows, carried_rows, room.allocator)
+        self._placed = DirectRows(parts.wide, room.rows, carried_rows, room.allocator)
         self._staged = StagedRows(parts.staged, room.rows, carried_rows, room.staging, room.allocator)
-        self._narrow = NarrowColumns(parts.narrow, room.rows, carried_rows, room.staging, room.allocator)
+        self._narrow = ScalarColumns(parts.narrow, room.rows, carried_rows, room.staging, room.allocator)
         self._ragged = RaggedRows(parts.ragged, room.ragged_bytes, room.staging, room.allocator)
         self._arrivals: IntArray = np.zeros(int(self._ends[-1]) if parts.ragged else 0, np.int64)
         self._pieces: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
@@ -192,7 +193,9 @@ class Assembly:
         ragged = self._ragged.blocks(rows / max(1, self._room.rows))
         return taken, [*self._staged.blocks(rows), *self._narrow.blocks(rows), *ragged]
 
-    def place(self, number: int, at_row: int, table: pa.Table, rows: int, raw: DeferredColumns | None = None) -> int:
+    def write_rows(
+        self, number: int, at_row: int, table: pa.Table, rows: int, raw: DeferredColumns | None = None
+    ) -> int:
         """Take rows of one slice.
 
         Args:
@@ -206,14 +209,14 @@ class Assembly:
             The bytes that stay with the window for them.
 
         Raises:
-            NotDecodedError: as `NarrowColumns.place`; nothing was taken.
+            NotDecodedError: as `ScalarColumns.write_rows`; nothing was taken.
         """
         first = int(self._ends[number]) + at_row
-        kept = self._narrow.place(first, rows, table, raw)
-        self._placed.place(first, rows, table, raw)
-        kept += self._staged.place(first, rows, table, raw)
+        kept = self._narrow.write_rows(first, rows, table, raw)
+        self._placed.write_rows(first, rows, table, raw)
+        kept += self._staged.write_rows(first, rows, table, raw)
         if self._parts.ragged:
-            arrival, taken = self._ragged.place({c.name: table.column(c.name) for c in self._parts.ragged})
+            arrival, taken = self._ragged.write_rows({c.name: table.column(c.name) for c in self._parts.ragged})
             kept += taken
             self._arrivals[first : first + rows] = np.arange(arrival, arrival + rows)
         pieces = self._pieces[number]
@@ -243,16 +246,16 @@ class Assembly:
             order = order[~np.isin(self._slice_of(order), list(self._missing))]
         self._total_rows = carry.rows + len(order)
         indices = _behind(carry.rows, order)
-        self._staged.order({c.name: carry.fixed[c.name] for c in self._parts.staged if carry.rows}, indices)
+        self._staged.set_order({c.name: carry.fixed[c.name] for c in self._parts.staged if carry.rows}, indices)
         narrow = [c.name for part in self._parts.narrow for c in part if carry.rows]
-        self._narrow.order({name: carry.fixed[name] for name in narrow}, indices)
+        self._narrow.set_order({name: carry.fixed[name] for name in narrow}, indices)
         if self._parts.ragged:
             carried: IntArray = np.zeros(0, np.int64)
             if carry.rows:
-                arrival, _ = self._ragged.place({n: pa.chunked_array([a]) for n, a in carry.ragged.items()})
+                arrival, _ = self._ragged.write_rows({n: pa.chunked_array([a]) for n, a in carry.ragged.items()})
                 carried = np.arange(arrival, arrival + carry.rows)
             arrivals = np.concatenate([carried, self._arrivals[order]])
-            self._left_ragged = self._ragged.order(arrivals, self._delivered_rows)
+            self._left_ragged = self._ragged.set_order(arrivals, self._delivered_rows)
         if self._parts.gathered and (self._order is not None or self._missing):
             if self._missing:
                 lost = np.isin(np.arange(len(self._pieces)), list(self._missing))

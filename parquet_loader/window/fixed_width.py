@@ -24,8 +24,8 @@ Delivered = tuple[npt.NDArray[Any], Any]
 """``[rows, ...]``, and what tensors are to be made from."""
 
 
-class PlacedRows:
-    """The wide columns of one window. `place` may be called by several threads, each with rows of its own.
+class DirectRows:
+    """The wide columns of one window. `write_rows` may be called by several threads, each with rows of its own.
 
     Args:
         columns: The columns.
@@ -56,7 +56,7 @@ class PlacedRows:
         """Return where so many rows will be written as they are decoded."""
         return [self._rows_of(column)[:rows].reshape(-1) for column in self._columns]
 
-    def place(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> None:
+    def write_rows(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> None:
         """Copy rows to their places; the first of them is row `first` of the window as it is read."""
         places: IntArray | slice = slice(self._carried_rows + first, self._carried_rows + first + rows)
         if self._places is not None:
@@ -94,7 +94,8 @@ class PlacedRows:
 
 
 class StagedRows:
-    """The narrower columns of one window. `place` and `gather` may be called by several threads, each for its rows.
+    """The narrower columns of one window. `write_rows` and `gather` may be called by several threads, each for its
+    rows.
 
     Args:
         columns: The columns.
@@ -127,18 +128,18 @@ class StagedRows:
         return [staged[:rows].reshape(-1) for staged in self._staged.values()]
 
     def blocks(self, rows: int) -> list[Block]:
-        """Return what `order` will ask the allocator for, to put so many rows into order."""
+        """Return what `set_order` will ask the allocator for, to put so many rows into order."""
         widths = [column.arrow_type.byte_width for column in self._columns]
         return [Block(self._capacity * width, ((0, rows * width),)) for width in widths]
 
-    def place(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> int:
+    def write_rows(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> int:
         """Copy rows in, the first of them row `first` of the window as it is read; return the bytes they take."""
         places = slice(self._carried_rows + first, self._carried_rows + first + rows)
         for column in self._columns:
             copy_rows(column, table, raw, self._staged[column.name], places)
         return rows * sum(column.row_bytes or 0 for column in self._columns)
 
-    def order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
+    def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
         """Fix the order: rows that the window before left, and behind them the rows of the window as it was read."""
         if not self._columns:
             return

@@ -24,8 +24,9 @@ from parquet_loader.window.fixed_width import Delivered, Rows, as_delivered, cop
 PAST_CACHE_BYTES = 16 * 2**20
 
 
-class NarrowColumns:
-    """The columns of numbers of one window. `place` and `gather` may be called by several threads, each for its own.
+class ScalarColumns:
+    """The columns of numbers of one window. `write_rows` and `gather` may be called by several threads, each for its
+    own.
 
     Args:
         parts: The columns, in parts that are put into order each by one call.
@@ -85,7 +86,7 @@ class NarrowColumns:
         width = column.row_bytes or 1
         return memory[: self._capacity * width].reshape(self._capacity, width)
 
-    def place(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> int:
+    def write_rows(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> int:
         """Take rows, the first of them row `first` of the window as it is read; return the bytes they take.
 
         Raises:
@@ -105,7 +106,7 @@ class NarrowColumns:
                 copy_rows(column, table, raw, self._staged[column.name], slice(begin, begin + rows))
         return rows * self._row_bytes
 
-    def order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
+    def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
         """Fix the order: rows that the window before left, and behind them the rows of the window as it was read."""
         before = len(next(iter(carried.values()))) if carried else 0
         self._carried_rows += make_room(self._staged.values(), self._carried_rows, before)

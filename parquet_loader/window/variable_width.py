@@ -24,10 +24,10 @@ SEGMENT_BYTES = 1 << 20
 
 
 class RaggedRows:
-    """The ragged columns of one window. `place` may be called by several threads; the rest by one at a time.
+    """The ragged columns of one window. `write_rows` may be called by several threads; the rest by one at a time.
 
-    Rows lie in the order of their arrival; `place` returns where, and `order` takes indices of that kind, so that the
-    result does not depend on who came first.
+    Rows lie in the order of their arrival; `write_rows` returns where, and `set_order` takes indices of that kind, so
+    that the result does not depend on who came first.
 
     Args:
         columns: The columns, all canonical large binaries.
@@ -53,14 +53,14 @@ class RaggedRows:
         self._out: dict[str, Allocation] = {}
 
     def blocks(self, share: float) -> list[Block]:
-        """Return what `order` is expected to ask the allocator for, where this share of the rows is put into order."""
+        """Return what `set_order` is expected to ask the allocator for, where this share of the rows is put into order."""
         sizes = [self._ordered_bytes(column.name) for column in self._columns]
         return [Block(nbytes, ((0, int(share * nbytes)),)) for nbytes in sizes]
 
     def _ordered_bytes(self, name: str) -> int:
         return max(self._capacities.get(name, 0), 1)
 
-    def place(self, arrays: Mapping[str, pa.ChunkedArray]) -> tuple[int, int]:
+    def write_rows(self, arrays: Mapping[str, pa.ChunkedArray]) -> tuple[int, int]:
         """Copy rows in; return the arrival number of the first of them, and the bytes they take."""
         pieces = {name: [_bytes_of(chunk) for chunk in arrays[name].chunks] for name in self._blocks}
         lengths = {name: np.concatenate([np.diff(o) for o, _ in p] or [_NONE]) for name, p in pieces.items()}
@@ -86,7 +86,7 @@ class RaggedRows:
             blocks.append(_Block(self._staging.allocate(max(nbytes, expected if not blocks else expected // 4)).array))
         return blocks[-1].reserve(nbytes)
 
-    def order(self, indices: IntArray, delivered_rows: int) -> dict[str, pa.Array]:
+    def set_order(self, indices: IntArray, delivered_rows: int) -> dict[str, pa.Array]:
         """Fix the order, by arrival numbers; return the rows beyond `delivered_rows`, copied."""
         self._indices = indices[:delivered_rows]
         rest = pa.array(indices[delivered_rows:].view(np.uint64))
