@@ -8,7 +8,13 @@ from parquet_loader.decode.converters import ValueProblem, coded_words, convert,
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
 from parquet_loader.decode.encoded_columns import RowProblem, cut_at_once, read_array, unpack
 from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
-from parquet_loader.decode.native.column_reader import Known, NativeChunks, NotDecodedError, is_known_type, known_chunks
+from parquet_loader.decode.native.column_reader import (
+    DecodableChunks,
+    NativeChunks,
+    NotDecodedError,
+    decodable_chunks,
+    is_known_type,
+)
 from parquet_loader.decode.native.permute import take_columns, take_ragged, take_rows
 from parquet_loader.decode.page_headers import FeedCheck, check_pages, chunk_bounds, page_header
 from parquet_loader.decode.plain_pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
@@ -18,9 +24,9 @@ __all__ = [
     "BlobProblem",
     "Column",
     "ColumnProblems",
+    "DecodableChunks",
     "Decoder",
     "FeedCheck",
-    "Known",
     "NativeChunks",
     "NotDecodedError",
     "NullError",
@@ -35,12 +41,12 @@ __all__ = [
     "coded_words",
     "convert",
     "cut_at_once",
+    "decodable_chunks",
     "decode_jpeg",
     "first_beyond_nanoseconds",
     "image_array",
     "is_known_type",
     "jpeg_shape",
-    "known_chunks",
     "npy_array",
     "npz_array",
     "number_type",

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from parquet_loader.common import PROBLEM, ReadOptions, available_processors, is_local
 from parquet_loader.dataset import LARGEST_DEFAULT_WINDOW_BYTES, Dataset
-from parquet_loader.decode import is_known_type, known_chunks, page_header
+from parquet_loader.decode import decodable_chunks, is_known_type, page_header
 from parquet_loader.loader.advice import findings_of
 from parquet_loader.loader.mixing import MOST_COLUMNS, Mixing, Sorting, overlap_share
 from parquet_loader.loader.stats import CodecFigures, LoaderStats, ShuffleFigures, SlowColumns, StorageFigures
@@ -144,7 +144,7 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
             continue
         paths, schema, names = footer.paths, snapshot.schema_of(file), chunks.columns_read(row_group)
         types = {field.name: field.type for field in schema}
-        known = set(known_chunks(footer, number, names, schema).names)
+        known = set(decodable_chunks(footer, number, names, schema).names)
         leaves = selected(paths, names)
         leaves_read = max(leaves_read, len(leaves))
         for leaf in leaves:

@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 from parquet_loader.common import IS_BUILT, IntArray, ReadOptions, RemoteOptions, check_private, is_local
 from parquet_loader.decode import (
     IS_POSSIBLE,
+    DecodableChunks,
     Decoder,
     FeedCheck,
-    Known,
     NativeChunks,
     RawColumn,
     RawFile,
     RawPages,
     check_pages,
     chunk_bounds,
-    known_chunks,
+    decodable_chunks,
     raw_pages,
 )
 from parquet_loader.errors import DataError, SourceError
@@ -79,7 +79,7 @@ class ColumnChunkSource:
         self._columns_of = columns_of
         self._leaves_of: dict[int, Sequence[int]] = {}
         self._checked = BoundedMemo[tuple[int, tuple[str, ...]], None]()
-        self._known = BoundedMemo[tuple[int, tuple[str, ...]], Known]()
+        self._known = BoundedMemo[tuple[int, tuple[str, ...]], DecodableChunks]()
         self._pages = BoundedMemo[tuple[int, tuple[str, ...]], dict[str, RawPages]]()
         self.cache: RowGroupCache | None = None
         if cache is not None and is_worth_it(cache, snapshot):
@@ -347,11 +347,11 @@ class ColumnChunkSource:
         with NativeChunks(source, known) as chunks:
             yield chunks
 
-    def _known_chunks(self, row_group: int, columns: Sequence[str]) -> Known:
-        def find() -> Known:
+    def _known_chunks(self, row_group: int, columns: Sequence[str]) -> DecodableChunks:
+        def find() -> DecodableChunks:
             file = int(self._snapshot.row_group_file[row_group])
             footer, number = self._snapshot.footers.get(file), int(self._snapshot.row_group_number[row_group])
-            return known_chunks(footer, number, columns, self._snapshot.schema_of(file))
+            return decodable_chunks(footer, number, columns, self._snapshot.schema_of(file))
 
         return self._known.get((row_group, tuple(columns)), find, lambda _: bytes_kept(len(columns)))
 

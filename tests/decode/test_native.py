@@ -22,10 +22,10 @@ from parquet_loader.common.native.bindings import KERNELS, NO_MEMORY, _load
 from parquet_loader.common.native.build import build
 from parquet_loader.decode import native
 from parquet_loader.decode.native import (
-    Known,
+    DecodableChunks,
     NativeChunks,
     NotDecodedError,
-    known_chunks,
+    decodable_chunks,
     take_columns,
     take_ragged,
     take_rows,
@@ -65,9 +65,9 @@ def values(type_: pa.DataType, rows: int, distinct: int, seed: int = 0) -> pa.Ar
     return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(np.ascontiguousarray(entries[which]))])
 
 
-def known(path: Path, group: int = 0) -> Known:
+def known(path: Path, group: int = 0) -> DecodableChunks:
     footer = metadata_of(path)
-    return known_chunks(footer, group, footer.schema.arrow.names, footer.schema.arrow)
+    return decodable_chunks(footer, group, footer.schema.arrow.names, footer.schema.arrow)
 
 
 def raw(array: pa.Array) -> bytes:
@@ -212,7 +212,7 @@ def test_more_rows_than_memory_can_hold_are_left_to_arrow(tmp_path: Path, rows: 
     pq.write_table(pa.table({"a": np.arange(100)}), path, compression="none", use_dictionary=False)
     names, types, lines = known(path)
     lines[0, 2] = rows
-    with NativeChunks(str(path), Known(names, types, lines)) as native_chunks, pytest.raises(NotDecodedError):
+    with NativeChunks(str(path), DecodableChunks(names, types, lines)) as native_chunks, pytest.raises(NotDecodedError):
         native_chunks.read(rows)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from parquet_loader import ParquetLoaderError
 from parquet_loader.decode import native
-from parquet_loader.decode.native import NativeChunks, NotDecodedError, known_chunks
+from parquet_loader.decode.native import NativeChunks, NotDecodedError, decodable_chunks
 from tests.support.footers import metadata_of
 from tests.support.mutated_pages import arrows_values, is_same, loaders_values
 from tests.support.page_rewriter import (
@@ -343,7 +343,7 @@ def test_compressed_blocks_end_as_their_format_says(tmp_path: Path, codec: str, 
     assert agrees_with_pyarrow(path)
     assert (arrows_values(path) is not None) == is_sound
     footer = metadata_of(path)
-    with NativeChunks(str(path), known_chunks(footer, 0, ["a"], footer.schema.arrow)) as chunks:
+    with NativeChunks(str(path), decodable_chunks(footer, 0, ["a"], footer.schema.arrow)) as chunks:
         if is_sound:
             assert chunks.read(3)[0].equals(values)
         else:

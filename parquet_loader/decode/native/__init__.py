@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from parquet_loader.common import IS_BUILT
 from parquet_loader.decode.native.column_reader import (
+    DecodableChunks,
     FalseClaim,
-    Known,
     NativeChunks,
     NotDecodedError,
     check_pages,
-    known_chunks,
+    decodable_chunks,
 )
 from parquet_loader.decode.native.permute import join_columns, take_columns, take_ragged, take_rows
 
 __all__ = [
     "IS_BUILT",
+    "DecodableChunks",
     "FalseClaim",
-    "Known",
     "NativeChunks",
     "NotDecodedError",
     "check_pages",
+    "decodable_chunks",
     "join_columns",
-    "known_chunks",
     "take_columns",
     "take_ragged",
     "take_rows",

@@ -44,7 +44,7 @@ def is_known_type(type_: pa.DataType) -> bool:
     )
 
 
-class Known(NamedTuple):
+class DecodableChunks(NamedTuple):
     """Column chunks of a row group that the kernels can be expected to decode.
 
     Attributes:
@@ -58,7 +58,7 @@ class Known(NamedTuple):
     lines: npt.NDArray[np.int64]
 
 
-def known_chunks(footer: Metadata, row_group: int, names: Iterable[str], schema: pa.Schema) -> Known:
+def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], schema: pa.Schema) -> DecodableChunks:
     """Return those column chunks of a row group that the kernels can be expected to decode.
 
     Args:
@@ -84,7 +84,9 @@ def known_chunks(footer: Metadata, row_group: int, names: Iterable[str], schema:
             has_nulls = footer.null_count(row_group, leaf) != 0
             line = _line(types[name], chunk, footer.schema.leaves[leaf], rows, has_nulls=has_nulls)
             known |= {} if line is None else {name: (*line, int(always_compressed))}
-    return Known(list(known), [types[name] for name in known], np.array([*known.values()], np.int64).reshape(-1, 10))
+    return DecodableChunks(
+        list(known), [types[name] for name in known], np.array([*known.values()], np.int64).reshape(-1, 10)
+    )
 
 
 def is_always_compressed(created_by: str) -> bool:
@@ -177,7 +179,7 @@ class NativeChunks:
         MemoryError: there is no memory.
     """
 
-    def __init__(self, source: str | pa.Buffer, known: Known) -> None:
+    def __init__(self, source: str | pa.Buffer, known: DecodableChunks) -> None:
         self.names, self._types, lines = known
         self._position = 0
         self._widths: list[int] = lines[:, 4].tolist()
