@@ -101,7 +101,7 @@ def sorting_of(dataset: Dataset) -> Sorting | None:
     numbers_rows = defaultdict[str, int](int)
     for row_group in chosen:
         file, number = int(snapshot.row_group_file[row_group]), int(snapshot.row_group_number[row_group])
-        footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.at_hand(file)
+        footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.cached(file)
         if footer is None:
             return None
         stored = footer.schema.stored
@@ -139,7 +139,7 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
     number_bytes, leaves_read = 0, 0
     for row_group in chosen:
         file, number = int(snapshot.row_group_file[row_group]), int(snapshot.row_group_number[row_group])
-        footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.at_hand(file)
+        footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.cached(file)
         if footer is None:
             continue
         paths, schema, names = footer.paths, snapshot.schema_of(file), chunks.columns_read(row_group)

@@ -121,7 +121,7 @@ class ColumnChunkSource:
         if held_bytes(ranges) > most_bytes:
             return None
         sparse = SparseFile(file.size_bytes, ranges)
-        await fetcher.read_all(file, ranges, [sparse.place(span) for span in ranges])
+        await fetcher.read_all(file, ranges, [sparse.view(span) for span in ranges])
         fetcher.figures.row_groups += 1
         fetcher.figures.row_group_requests += len(ranges)
         return sparse
@@ -132,7 +132,7 @@ class ColumnChunkSource:
         Raises as `ranges`.
         """
         assert self.remote is not None
-        footer = self._snapshot.footers.at_hand(int(self._snapshot.row_group_file[row_group]))
+        footer = self._snapshot.footers.cached(int(self._snapshot.row_group_file[row_group]))
         return None if footer is None else held_bytes(self.ranges(row_group, footer, self.remote.options))
 
     def ranges(
@@ -165,7 +165,7 @@ class ColumnChunkSource:
         file = self._snapshot.files[number]
         ranges = self.ranges(row_group, self._snapshot.footers.get(number), remote.options, columns)
         sparse = SparseFile(file.size_bytes, ranges)
-        remote.fetch_into(file, ranges, [sparse.place(span) for span in ranges])
+        remote.fetch_into(file, ranges, [sparse.view(span) for span in ranges])
         buffer: pa.Buffer = sparse.buffer
         return buffer
 

@@ -47,7 +47,7 @@ def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, Nu
     for file in range(len(snapshot.files)):
         if not len(groups := np.flatnonzero(snapshot.row_group_file == file)) or chunks > _MOST_CHUNKS:
             continue
-        footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.at_hand(file)
+        footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.cached(file)
         if footer is None:
             continue
         number = int(snapshot.file_schema[file])

@@ -77,7 +77,7 @@ class StoredFooters:
         with suppress(OSError):
             os.unlink(self.path)
 
-    def of_others(self, numbers: IntArray) -> StoredFooters:
+    def reindexed(self, numbers: IntArray) -> StoredFooters:
         """Return the same for other files: the number of each among these, or -1."""
         places = np.where(numbers[:, None] < 0, 0, self._places[numbers])
         return StoredFooters(self.path, places)
@@ -150,14 +150,14 @@ class FooterCache:
         Raises:
             SourceError: the file cannot be opened, has no valid footer, or another one than before.
         """
-        kept = self.at_hand(file)
+        kept = self.cached(file)
         if kept is not None:
             return kept
         return self._keep(file, read_footer(self._filesystem, self._files[file], fetcher or self.remote))
 
     async def fetched(self, file: int, fetcher: Fetcher) -> Metadata:
         """Return the same on the event loop of a fetcher, asked for once by all who want it. Raises as `get`."""
-        kept = self.at_hand(file)
+        kept = self.cached(file)
         return kept if kept is not None else await fetcher.once((self, file), partial(self._fetched, file, fetcher))
 
     async def _fetched(self, file: int, fetcher: Fetcher) -> Metadata:
@@ -170,7 +170,7 @@ class FooterCache:
         raw = tail[-rest.size :] if whole else await _fetched(fetcher, described, rest)
         return self._keep(file, _checked(raw, described))
 
-    def at_hand(self, file: int) -> Metadata | None:
+    def cached(self, file: int) -> Metadata | None:
         """Return a footer that is kept in memory, or on the local disk as it was read before."""
         kept = self._peek(file)
         if kept is not None or self.stored is None or not self.digests[file]:

@@ -230,7 +230,7 @@ def _take_over(known: Snapshot, files: tuple[SourceFile, ...], footers: FooterCa
             earlier[number] = -1
     footers.digests[earlier >= 0] = known.file_digest[earlier[earlier >= 0]]
     if known.footers.stored is not None:
-        footers.stored = known.footers.stored.of_others(earlier)
+        footers.stored = known.footers.stored.reindexed(earlier)
     return earlier
 
 

@@ -94,8 +94,9 @@ class DirectRows:
 
 
 class StagedRows:
-    """The narrower columns of one window. `write_rows` and `gather` may be called by several threads, each for its
-    rows.
+    """The narrower columns of one window.
+
+    Several threads may call `write_rows` and `gather`, each for its own rows.
 
     Args:
         columns: The columns.

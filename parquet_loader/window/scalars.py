@@ -25,8 +25,9 @@ PAST_CACHE_BYTES = 16 * 2**20
 
 
 class ScalarColumns:
-    """The columns of numbers of one window. `write_rows` and `gather` may be called by several threads, each for its
-    own.
+    """The columns of numbers of one window.
+
+    Several threads may call `write_rows` and `gather`, each for its own rows.
 
     Args:
         parts: The columns, in parts that are put into order each by one call.

@@ -53,7 +53,7 @@ class RaggedRows:
         self._out: dict[str, Allocation] = {}
 
     def blocks(self, share: float) -> list[Block]:
-        """Return what `set_order` is expected to ask the allocator for, where this share of the rows is put into order."""
+        """Return the blocks that `set_order` is expected to allocate if it puts this share of the rows into order."""
         sizes = [self._ordered_bytes(column.name) for column in self._columns]
         return [Block(nbytes, ((0, int(share * nbytes)),)) for nbytes in sizes]
 

@@ -24,7 +24,7 @@ from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, Remote
 from parquet_loader.common.storage.redaction import without_secrets
 from parquet_loader.source.remote import listers as listing
 from parquet_loader.source.remote.client import words_of
-from parquet_loader.source.remote.concurrency import PATIENCE, Hedging, Limit
+from parquet_loader.source.remote.concurrency import PATIENCE, ConcurrencyLimit, Hedging
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.snapshot import Snapshot, _distinct
 from parquet_loader.source.snapshot_cache import _loaded, open_remembered
@@ -459,7 +459,7 @@ def test_a_signature_is_in_no_message_and_no_file(bucket: tuple[Path, str], tmp_
 
 
 def test_more_requests_are_made_as_long_as_they_bring_more() -> None:
-    limit, now = Limit(200, 0.0), 0.0
+    limit, now = ConcurrencyLimit(200, 0.0), 0.0
 
     def round_of(rate: float) -> None:
         nonlocal now
@@ -491,7 +491,7 @@ def test_more_requests_are_made_as_long_as_they_bring_more() -> None:
 
 
 def test_no_more_than_the_most_and_no_fewer_than_one() -> None:
-    limit = Limit(4, 0.0)
+    limit = ConcurrencyLimit(4, 0.0)
     assert limit.requests == 4
     for second in range(20):
         limit.busy(float(second))

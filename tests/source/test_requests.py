@@ -19,10 +19,10 @@ from parquet_loader import BatchedDataLoader, OutputOptions, RemoteError, Remote
 from parquet_loader.errors import OpenFilesError
 from parquet_loader.source import SourceFile
 from parquet_loader.source.byte_ranges import ByteRange
-from parquet_loader.source.remote.client import Bytes, PassingError
+from parquet_loader.source.remote.client import Bytes, TransientError
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import store_of
-from parquet_loader.source.remote.request_scheduler import Requests
+from parquet_loader.source.remote.request_scheduler import RequestScheduler
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -58,7 +58,7 @@ class Scripted:
 @contextmanager
 def fetching(client: Scripted, **options: Any) -> Iterator[Fetcher]:
     settings = {"backoff_s": 0.001, "hedge": False, **options}
-    with Fetcher(Requests(lambda plain: client, RemoteOptions(**settings))) as fetcher:
+    with Fetcher(RequestScheduler(lambda plain: client, RemoteOptions(**settings))) as fetcher:
         yield fetcher
 
 
@@ -84,7 +84,7 @@ def test_what_failed_is_tried_again_before_what_was_not_tried() -> None:
         await asyncio.sleep(0.01)
         if span.start == 0 and not failed:
             failed.append(0)
-            raise PassingError("not yet")
+            raise TransientError("not yet")
 
     client = Scripted(answer)
     with fetching(client, max_requests=1) as fetcher:
@@ -143,7 +143,7 @@ def test_a_second_request_that_fails_makes_room_for_another() -> None:
         if asked == 1:
             await asyncio.Event().wait()  # never answered
         if asked == 2:
-            raise PassingError("503")
+            raise TransientError("503")
 
     client = Scripted(answer)
     with fetching(client, hedge=True, attempts=1, stall_s=1000.0, deadline_s=1000.0) as fetcher:

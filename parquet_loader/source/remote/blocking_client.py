@@ -17,7 +17,7 @@ from parquet_loader.common.storage import hdfs
 from parquet_loader.errors import OpenFilesError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile, same_etag
-from parquet_loader.source.remote.client import Bytes, LastingError, PassingError, judged, view, words_of
+from parquet_loader.source.remote.client import Bytes, PermanentError, TransientError, judged, view, words_of
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ _MOST_OPEN = 128
 _LAST_WAIT_S = 2.0
 
 
-class Threads:
+class CallThreads:
     """Threads that make blocking calls for an event loop, started as they are needed.
 
     They are daemons. A call that a store keeps waiting for ever takes its thread with it: whoever waited gives up by a
@@ -110,7 +110,7 @@ class BlockingClient:
 
     def __init__(self, filesystem: pafs.FileSystem, most: int) -> None:
         self._filesystem = filesystem
-        self._threads = Threads(most)
+        self._threads = CallThreads(most)
         self._lock = Lock()
         self._open: OrderedDict[str, Any] = OrderedDict()
         self._checked: set[str] = set()
@@ -121,12 +121,12 @@ class BlockingClient:
         """Fill `into`; see `Client.read`."""
         try:
             data = await self._threads.call(lambda: self._read(file, span))
-        except (PassingError, LastingError, OpenFilesError, asyncio.CancelledError):
+        except (TransientError, PermanentError, OpenFilesError, asyncio.CancelledError):
             raise
         except FileNotFoundError as error:
-            raise LastingError(f"the file has vanished since it was listed: {words_of(error)}") from None
+            raise PermanentError(f"the file has vanished since it was listed: {words_of(error)}") from None
         except PermissionError as error:
-            raise LastingError(words_of(error)) from None
+            raise PermanentError(words_of(error)) from None
         except Exception as error:
             if is_out_of_descriptors(error):
                 raise out_of_descriptors(f"{file.name}: the file cannot be opened", 1) from None
@@ -134,9 +134,9 @@ class BlockingClient:
         progress()
         arrived = view(data)
         if len(arrived) == file.size_bytes > span.size:
-            raise LastingError("the whole file came: the server does not serve ranges, without which it is of no use")
+            raise PermanentError("the whole file came: the server does not serve ranges, without which it is of no use")
         if len(arrived) != span.size:
-            raise PassingError(f"{len(arrived)} of {span.size} bytes came")
+            raise TransientError(f"{len(arrived)} of {span.size} bytes came")
         into[:] = arrived
 
     def _read(self, file: SourceFile, span: ByteRange) -> Any:
@@ -149,7 +149,7 @@ class BlockingClient:
         if opened is None:
             opened = self._filesystem.open_input_file(file.path)
             if opened.size() != file.size_bytes:
-                raise LastingError(f"it has {opened.size()} bytes, and had {file.size_bytes} when it was listed")
+                raise PermanentError(f"it has {opened.size()} bytes, and had {file.size_bytes} when it was listed")
             with self._lock:
                 self._open[file.path] = opened
                 if len(self._open) > _MOST_OPEN:
@@ -162,9 +162,9 @@ class BlockingClient:
         info = fs.info(file.path)
         etag = info.get("ETag") or info.get("etag") or listed
         if info.get("size") not in (None, file.size_bytes):
-            raise LastingError(f"it has {info['size']} bytes, and had {file.size_bytes} when it was listed")
+            raise PermanentError(f"it has {info['size']} bytes, and had {file.size_bytes} when it was listed")
         if not same_etag(etag, listed):
-            raise LastingError(f"the file has changed since it was listed: its ETag was {listed}, and is {etag}")
+            raise PermanentError(f"the file has changed since it was listed: its ETag was {listed}, and is {etag}")
         self._checked.add(file.path)
 
     def close(self) -> None:
@@ -173,15 +173,15 @@ class BlockingClient:
         self._open.clear()
 
 
-def _judged_native(error: Exception) -> PassingError | LastingError:
+def _judged_native(error: Exception) -> TransientError | PermanentError:
     """Judge an error of pyarrow's or fsspec's, which name what the server said in words."""
     text = str(error)
     for mark in ("ACCESS_DENIED", "AccessDenied", "FORBIDDEN", "Forbidden", "NO_SUCH_KEY", "NoSuchKey"):
         if mark in text:
-            return LastingError(words_of(error))
+            return PermanentError(words_of(error))
     status = getattr(error, "status", None)
     if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
-        return LastingError(words_of(error))
+        return PermanentError(words_of(error))
     return judged(error)
 
 

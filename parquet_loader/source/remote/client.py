@@ -20,7 +20,7 @@ _XML = re.compile(r"<(Code|Message)>([^<]{1,300})</")
 _MOST_WORDS = 300
 
 
-class PassingError(Exception):
+class TransientError(Exception):
     """What may be better next time: no answer, a broken connection, too few bytes, a server that is busy.
 
     Attributes:
@@ -32,11 +32,11 @@ class PassingError(Exception):
         self.is_busy = is_busy
 
 
-class LastingError(Exception):
+class PermanentError(Exception):
     """What will not be better next time: there is no such file, it has changed, it may not be read."""
 
 
-class UnservedError(Exception):
+class UnsupportedServerError(Exception):
     """The client cannot speak with this server; another has to."""
 
 
@@ -53,7 +53,7 @@ class Client(Protocol):
         """Fill `into` with a range of a file; `progress` is called whenever bytes have come.
 
         Raises:
-            PassingError, LastingError, UnservedError: see there.
+            TransientError, PermanentError, UnsupportedServerError: see there.
         """
         ...
 
@@ -81,12 +81,12 @@ def status_of(error: BaseException) -> int | None:
     return int(found[1]) if found else None
 
 
-def judged(error: BaseException) -> PassingError | LastingError:
+def judged(error: BaseException) -> TransientError | PermanentError:
     """Return a store's error as what it means for a next attempt, by the status it names."""
     status, words = status_of(error), words_of(error)
     if status is not None and 400 <= status < 500 and status not in (408, 425, 429):
-        return LastingError(words)
-    return PassingError(words, is_busy=status in (429, 503))
+        return PermanentError(words)
+    return TransientError(words, is_busy=status in (429, 503))
 
 
 def view(data: Any) -> Bytes:

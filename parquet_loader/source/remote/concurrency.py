@@ -24,7 +24,7 @@ HEDGE_SHARE = 0.05
 HEDGE_FREE = 8  # of a pass, before the share says anything
 
 
-class Limit:
+class ConcurrencyLimit:
     """How many requests may be in flight: more as long as more bytes arrive for it, fewer where the store is busy.
 
     Args:

@@ -20,9 +20,9 @@ from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, uni
 from parquet_loader.errors import LoaderStateError, RemoteError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile
-from parquet_loader.source.remote.blocking_client import Threads
+from parquet_loader.source.remote.blocking_client import CallThreads
 from parquet_loader.source.remote.client import Bytes
-from parquet_loader.source.remote.request_scheduler import Requests
+from parquet_loader.source.remote.request_scheduler import RequestScheduler
 from parquet_loader.source.remote.task_group import TaskGroup, ended
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Fetcher:
         requests: What asks the store; this fetcher's alone from now on.
     """
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: RequestScheduler) -> None:
         self._requests = requests
         self.figures = requests.figures
         self.options = requests.options
@@ -52,7 +52,7 @@ class Fetcher:
         self._ending: asyncio.Event | None = None
         self._is_closed = False
         self._lock = RLock()
-        self._threads: Threads | None = None
+        self._threads: CallThreads | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shared: dict[Hashable, asyncio.Task[Any]] = {}
 
@@ -195,7 +195,7 @@ class Fetcher:
             return function()
 
         if self._threads is None:
-            self._threads = Threads(_MOST_CALLS)
+            self._threads = CallThreads(_MOST_CALLS)
         return await self._threads.call(call)
 
     def abandon_calls(self) -> None:

@@ -20,7 +20,15 @@ import pyarrow.fs as pafs
 from parquet_loader.common import RemoteOptions
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile, same_etag
-from parquet_loader.source.remote.client import Bytes, LastingError, PassingError, UnservedError, judged, view, words_of
+from parquet_loader.source.remote.client import (
+    Bytes,
+    PermanentError,
+    TransientError,
+    UnsupportedServerError,
+    judged,
+    view,
+    words_of,
+)
 
 # Bytes handed over at a time. Each time Python's lock is needed once, which may take 5 ms beside a loop that spins in
 # Python; but on a slow line they have to come within `stall_s`. So it is what comes in this time.
@@ -110,25 +118,25 @@ class ObstoreClient:
                 into[at : at + len(arrived)] = arrived[: span.size - at]
                 at += len(arrived)
                 progress()
-        except (PassingError, LastingError, UnservedError):
+        except (TransientError, PermanentError, UnsupportedServerError):
             raise
         except Exception as error:
             raise self._judged(error) from None
         finally:
             self._bytes_per_s = at / max(1e-6, time.monotonic() - began_s)
         if at != span.size:
-            raise PassingError(f"{at} of {span.size} bytes came")
+            raise TransientError(f"{at} of {span.size} bytes came")
 
     def _judged(self, error: Exception) -> Exception:
         kind = type(error).__name__
         if kind == "PreconditionError":
-            return LastingError(f"the file has changed since it was listed: {words_of(error)}")
+            return PermanentError(f"the file has changed since it was listed: {words_of(error)}")
         if kind == "NotFoundError":
-            return LastingError(f"the file has vanished since it was listed: {words_of(error)}")
+            return PermanentError(f"the file has vanished since it was listed: {words_of(error)}")
         if kind in _LASTING:
-            return LastingError(words_of(error))
+            return PermanentError(words_of(error))
         if "non-partial response" in str(error):
-            return UnservedError(words_of(error))
+            return UnsupportedServerError(words_of(error))
         return judged(error)
 
     def close(self) -> None:
@@ -137,10 +145,10 @@ class ObstoreClient:
 
 def _check_same(meta: Mapping[str, Any], file: SourceFile) -> None:
     if meta["size"] != file.size_bytes:
-        raise LastingError(f"it has {meta['size']} bytes, and had {file.size_bytes} when it was listed")
+        raise PermanentError(f"it has {meta['size']} bytes, and had {file.size_bytes} when it was listed")
     if file.etag is not None and not same_etag(meta["e_tag"] or file.etag, file.etag):
         tags = f"its ETag was {file.etag}, and is {meta['e_tag']}"
-        raise LastingError(f"the file has changed since it was listed: {tags}")
+        raise PermanentError(f"the file has changed since it was listed: {tags}")
 
 
 def _retries(options: RemoteOptions) -> dict[str, Any]:
@@ -177,7 +185,7 @@ def _is_plain_http(filesystem: pafs.FileSystem) -> bool:
 def _split_url(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     if parts.query or parts.fragment or "@" in parts.netloc:
-        raise UnservedError("a URL with a user or a query")
+        raise UnsupportedServerError("a URL with a user or a query")
     return f"{parts.scheme}://{parts.netloc}", unquote(parts.path).lstrip("/")
 
 

@@ -21,7 +21,7 @@ from parquet_loader.source.remote.client import Bytes, Client
 from parquet_loader.source.remote.concurrency import FIRST_REQUESTS
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.obstore_client import ObstoreClient, client_for, is_usable
-from parquet_loader.source.remote.request_scheduler import Requests
+from parquet_loader.source.remote.request_scheduler import RequestScheduler
 
 _SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
 
@@ -67,7 +67,7 @@ class RemoteStore:
 
     def fetcher(self, first_requests: int = FIRST_REQUESTS) -> Fetcher:
         """Return what fetches, not yet started; whoever starts it closes it."""
-        return Fetcher(Requests(self._client, self.options, self.name_of, first_requests))
+        return Fetcher(RequestScheduler(self._client, self.options, self.name_of, first_requests))
 
     @contextmanager
     def opened(self) -> Iterator[None]:

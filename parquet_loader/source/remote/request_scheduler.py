@@ -12,8 +12,8 @@ from parquet_loader.common import RemoteOptions, format_bytes, remedy
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile
-from parquet_loader.source.remote.client import Bytes, Client, LastingError, PassingError, UnservedError
-from parquet_loader.source.remote.concurrency import FIRST_REQUESTS, HEDGE_LEAST_S, Hedging, Limit
+from parquet_loader.source.remote.client import Bytes, Client, PermanentError, TransientError, UnsupportedServerError
+from parquet_loader.source.remote.concurrency import FIRST_REQUESTS, HEDGE_LEAST_S, ConcurrencyLimit, Hedging
 from parquet_loader.source.remote.task_group import ended
 
 # A request and those that were made beside it because it was slow, which may be slow as well.
@@ -52,7 +52,7 @@ class RemoteFigures:
         )
 
 
-class Requests:
+class RequestScheduler:
     """Asks a store; belongs to one event loop, in which everything here is called.
 
     Args:
@@ -79,12 +79,14 @@ class Requests:
         self._in_flight = 0
         self._asking = 0  # with those that are made beside slow ones, for which nothing has to wait
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._limit = Limit(options.max_requests, 0.0, first_requests)
+        self._limit = ConcurrencyLimit(options.max_requests, 0.0, first_requests)
         self._hedging = Hedging()
 
     def begin(self) -> None:
         """Begin to count how much arrives."""
-        self._limit = Limit(self.options.max_requests, asyncio.get_running_loop().time(), self._first_requests)
+        self._limit = ConcurrencyLimit(
+            self.options.max_requests, asyncio.get_running_loop().time(), self._first_requests
+        )
 
     def close(self) -> None:
         """Let go of connections, when nothing is in flight any more."""
@@ -112,15 +114,15 @@ class Requests:
             try:
                 await self._raced(file, span, into, give_up_s)
                 return
-            except UnservedError as error:
+            except UnsupportedServerError as error:
                 if was_plain:
                     raise self._lasting(file, span, attempts, error) from None
                 if not self._is_plain:  # others in flight may have found out before
                     self._client, self._is_plain = self._make_client(True), True
                 continue
-            except LastingError as error:
+            except PermanentError as error:
                 raise self._lasting(file, span, attempts, error) from None
-            except PassingError as error:
+            except TransientError as error:
                 if error.is_busy:
                     self._limit.busy(loop.time())
                 if not said or loop.time() < give_up_s:  # what the deadline cut short says nothing about the store
@@ -155,9 +157,9 @@ class Requests:
                 errors = [task.exception() for task in done]
                 if None in errors:
                     return
-                failure = next((e for e in errors if not isinstance(e, PassingError)), errors[0])
+                failure = next((e for e in errors if not isinstance(e, TransientError)), errors[0])
                 assert failure is not None
-                if not isinstance(failure, PassingError):
+                if not isinstance(failure, TransientError):
                     raise failure
             assert failure is not None
             raise failure
@@ -197,7 +199,7 @@ class Requests:
             if loop.time() < give_up_s:
                 reason = f"no byte came for {stall_s:.3g} s"
                 self._limit.busy(loop.time())  # too many on a thin line wait for each other as for a busy store
-            raise PassingError(f"given up after {loop.time() - began_s:.1f} s: {reason}") from None
+            raise TransientError(f"given up after {loop.time() - began_s:.1f} s: {reason}") from None
         finally:
             self._asking -= 1
         self.figures.fetched_bytes += span.size

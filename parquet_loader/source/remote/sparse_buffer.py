@@ -32,8 +32,8 @@ class SparseFile:
         self.buffer: pa.Buffer = pa.py_buffer(mapping).slice(0, file_bytes)
         self.held_bytes = held_bytes(ranges)
 
-    def place(self, span: ByteRange) -> Bytes:
-        """Return where the bytes of a range go."""
+    def view(self, span: ByteRange) -> Bytes:
+        """Return the memory into which the bytes of a range are fetched."""
         return self._bytes[span.start : span.stop]
 
 

@@ -2,8 +2,8 @@
 
 Python's own unpickler calls what a pickle tells it to call, and sets the attributes it is told to set; forbidding names
 leaves all that machinery in place. Here there is no machinery to forbid: a name is an entry of a list (`names`), a
-call is noted down as a `Made`, and no object of any other kind exists. Lists, sets and dicts are notes as well, so that
-nothing is hashed or compared either.
+call is noted down as a `PickledObject`, and no object of any other kind exists. Lists, sets and dicts are notes as
+well, so that nothing is hashed or compared either.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Pairs:
 
 
 @dataclass(slots=True, eq=False, repr=False)  # a tree of shared parts can be too large to print
-class Made:
+class PickledObject:
     """What a pickle would have made by a call: the name, the arguments, and what was then put into the object.
 
     Attributes:
@@ -53,7 +53,7 @@ class Made:
     values: list[Any] = field(default_factory=list)
 
 
-Value: TypeAlias = "bool | int | float | str | bytes | AllowedName | Items | Pairs | Made | None"
+Value: TypeAlias = "bool | int | float | str | bytes | AllowedName | Items | Pairs | PickledObject | None"
 
 
 class _Mark:
@@ -135,7 +135,7 @@ class _Machine:
             case "BUILD":
                 state = self._pop(at)
                 target = self._top(at)
-                if not isinstance(target, Made) or target.state is not None:
+                if not isinstance(target, PickledObject) or target.state is not None:
                     refuse("it gives attributes to what is no object, or twice to one", at)
                 target.state = state
             case "EMPTY_LIST" | "EMPTY_SET" | "EMPTY_TUPLE":
@@ -207,7 +207,7 @@ class _Machine:
 
     def _extend(self, values: list[Any], kinds: tuple[str, ...], at: int) -> None:
         target = self._top(at)
-        if isinstance(target, Made) or (isinstance(target, Items) and target.kind in kinds):
+        if isinstance(target, PickledObject) or (isinstance(target, Items) and target.kind in kinds):
             target.values.extend(values)
         else:
             refuse("it adds to what is no list or set", at)
@@ -216,20 +216,20 @@ class _Machine:
         target = self._top(at)
         if isinstance(target, Pairs):
             target.values.extend(pairs)
-        elif isinstance(target, Made):
+        elif isinstance(target, PickledObject):
             target.pairs.extend(pairs)
         else:
             refuse("it sets keys of what is no dict", at)
 
 
-def _made(called: Any, arguments: Any, at: int) -> Made:
+def _made(called: Any, arguments: Any, at: int) -> PickledObject:
     if not isinstance(called, AllowedName):
         refuse("it calls what is no name, but the result of another call or a plain value", at)
     if called.role not in CALLED:
         refuse(f"it calls {called.name!r}, of which it may only give the name", at)
     if not isinstance(arguments, Items) or arguments.kind != "tuple":
         refuse("it calls with what are no arguments", at)
-    return Made(called, arguments.values)
+    return PickledObject(called, arguments.values)
 
 
 def _paired(values: list[Any], at: int) -> list[tuple[Any, Any]]:
@@ -244,7 +244,7 @@ def _inside(value: Any) -> list[Any]:
             return value.values
         case Pairs():
             return [part for pair in value.values for part in pair]
-        case Made():
+        case PickledObject():
             pairs = [part for pair in value.pairs for part in pair]
             return [*value.arguments, value.state, *pairs, *value.values]
         case _:
@@ -272,7 +272,7 @@ def _check_tree(root: Any) -> None:
     What is shared is looked at once, and counts as often as it is referred to: whoever takes the tree apart copies it
     that often.
     """
-    if not isinstance(root, Items | Pairs | Made):
+    if not isinstance(root, Items | Pairs | PickledObject):
         return
     opened = _Opened(root)
     path = [opened]
@@ -290,7 +290,7 @@ def _check_tree(root: Any) -> None:
                 path[-1].add(above)
             continue
         inner = above.left.pop()
-        if not isinstance(inner, Items | Pairs | Made):
+        if not isinstance(inner, Items | Pairs | PickledObject):
             above.size += 1 + len(inner) // BYTES_OF_A_VALUE if isinstance(inner, str | bytes) else 1
             continue
         known = met.get(inner)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from parquet_loader.source.unischema.allowlist import AllowedName
-from parquet_loader.source.unischema.pickle_interpreter import Items, Made, Pairs, run
+from parquet_loader.source.unischema.pickle_interpreter import Items, Pairs, PickledObject, run
 from parquet_loader.source.unischema.pickle_opcodes import refuse
 
 MAX_TEXT = 10_000
@@ -133,21 +133,21 @@ def read_indexes(data: bytes) -> dict[str, IndexRecord]:
     return found
 
 
-def _object(value: Any, role: str, what: str) -> Made:
+def _object(value: Any, role: str, what: str) -> PickledObject:
     """Return the object of a role, whichever way it was pickled."""
-    if isinstance(value, Made) and value.name.role == "reconstructor":
+    if isinstance(value, PickledObject) and value.name.role == "reconstructor":
         arguments = value.arguments
         if len(arguments) != 3 or not all(isinstance(a, AllowedName) for a in arguments[:2]):
             refuse(f"{what} is put together from {len(arguments)} arguments")
         content = arguments[2].values if isinstance(arguments[2], Items) else []
-        value = Made(arguments[0], content, value.state, value.pairs, value.values)
-    if not isinstance(value, Made) or value.name.role != role:
-        found = value.name.name if isinstance(value, Made) else type(value).__name__.lower()
+        value = PickledObject(arguments[0], content, value.state, value.pairs, value.values)
+    if not isinstance(value, PickledObject) or value.name.role != role:
+        found = value.name.name if isinstance(value, PickledObject) else type(value).__name__.lower()
         refuse(f"where {what} is expected stands {found!r}")
     return value
 
 
-def _attributes(made: Made, what: str) -> dict[str, Any]:
+def _attributes(made: PickledObject, what: str) -> dict[str, Any]:
     if made.state is None:
         return {}
     return {_text(k, f"an attribute of {what}"): v for k, v in _dict(made.state, f"the attributes of {what}")}
@@ -157,7 +157,7 @@ def _dict(value: Any, what: str) -> list[tuple[Any, Any]]:
     """Return the pairs of any form of dict."""
     if isinstance(value, Pairs):
         return value.values
-    if not isinstance(value, Made) or value.name.role not in {"ordered dict", "default dict"}:
+    if not isinstance(value, PickledObject) or value.name.role not in {"ordered dict", "default dict"}:
         refuse(f"{what} are no dict")
     pairs = list(value.pairs)
     arguments = value.arguments if value.name.role == "ordered dict" else []
@@ -178,7 +178,7 @@ def _text(value: Any, what: str) -> str:
 
 
 def _field(value: Any) -> FieldRecord:
-    if isinstance(value, Made) and value.name.role == "restore":
+    if isinstance(value, PickledObject) and value.name.role == "restore":
         values = _restored(value)
     else:
         values = _object(value, "field", "a field").arguments
@@ -191,7 +191,7 @@ def _field(value: Any) -> FieldRecord:
     return FieldRecord(name, _dtype_name(dtype, name), _shape(shape, name), _codec(codec, name), bool(nullable))
 
 
-def _restored(made: Made) -> list[Any]:
+def _restored(made: PickledObject) -> list[Any]:
     """Return the parts of a namedtuple that pyspark pickled: name, names of its parts, the parts."""
     if len(made.arguments) != 3 or made.arguments[0] != "UnischemaField":
         refuse("pyspark restores what is no UnischemaField")
@@ -214,7 +214,7 @@ def _dtype_name(value: Any, field_name: str) -> str:
         return value.name
     if isinstance(value, AllowedName) and value.role == "decimal":
         return "Decimal"
-    if not isinstance(value, Made) or value.name.role != "dtype":
+    if not isinstance(value, PickledObject) or value.name.role != "dtype":
         refuse(f"field {field_name!r:.80}: its dtype is none of numpy's")
     return _dtype(value).type.__name__
 
@@ -225,7 +225,7 @@ def _shape(value: Any, field_name: str) -> tuple[int | None, ...]:
         refuse(f"field {field_name!r:.80}: its shape is no tuple of lengths")
     found: list[int | None] = []
     for length in lengths:
-        if isinstance(length, Made) and length.name.role == "scalar":
+        if isinstance(length, PickledObject) and length.name.role == "scalar":
             length = _scalar(length)  # noqa: PLW2901  (a length may be one of numpy's ints)
         if length is not None and (isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 0):
             refuse(f"field {field_name!r:.80}: its shape is no tuple of lengths")
@@ -264,12 +264,12 @@ def _spark_type(value: Any, field_name: str) -> SparkType | None:
     return SparkType(made.name.name, precision, scale)
 
 
-def _index(made: Made, known: dict[Any, Any]) -> IndexRecord:
+def _index(made: PickledObject, known: dict[Any, Any]) -> IndexRecord:
     state = _attributes(made, "an index")
     name = _text(state.get("_index_name"), "the name of an index")
     column = _text(state.get("_column_name"), "the column of an index")
     data = state.get("_index_data")
-    if not isinstance(data, Items | Pairs | Made):
+    if not isinstance(data, Items | Pairs | PickledObject):
         refuse(f"index {name!r:.80} has no values")
     if data not in known:  # what several indexes share is read once
         if made.name.name == "FieldNotNullIndexer":
@@ -298,7 +298,7 @@ def _values(pairs: list[tuple[Any, Any]], name: str, known: dict[Any, Any]) -> d
 
 
 def _shared_numbers(value: Any, name: str, known: dict[Any, Any]) -> frozenset[int]:
-    if not isinstance(value, Items | Made):
+    if not isinstance(value, Items | PickledObject):
         refuse(f"index {name!r:.80}: expected a set of numbers of row groups")
     if value not in known:
         known[value] = _numbers(value, name)
@@ -309,7 +309,7 @@ def _shared_numbers(value: Any, name: str, known: dict[Any, Any]) -> frozenset[i
 
 
 def _numbers(value: Any, name: str) -> frozenset[int]:
-    if isinstance(value, Made) and value.name.role == "set" and len(value.arguments) <= 1:
+    if isinstance(value, PickledObject) and value.name.role == "set" and len(value.arguments) <= 1:
         inner = value.arguments[0] if value.arguments else Items("list", [])
         value = Items("set", [*(inner.values if isinstance(inner, Items) else [None]), *value.values])
     if not isinstance(value, Items):
@@ -322,9 +322,9 @@ def _numbers(value: Any, name: str) -> frozenset[int]:
 
 def _key(value: Any) -> Any:
     """Return a value that was indexed."""
-    if isinstance(value, Made) and value.name.role == "scalar":
+    if isinstance(value, PickledObject) and value.name.role == "scalar":
         return _scalar(value)
-    if isinstance(value, Made) and value.name.role == "decimal":
+    if isinstance(value, PickledObject) and value.name.role == "decimal":
         return _decimal(value)
     if isinstance(value, int) and not -(2**64) < value < 2**64:
         refuse("an index of integers that no column holds")
@@ -336,7 +336,7 @@ def _key(value: Any) -> Any:
 _DECIMAL = re.compile(r"-?[0-9]{1,80}(\.[0-9]{0,80})?([Ee][+-]?[0-9]{1,4})?")
 
 
-def _decimal(made: Made) -> Decimal:
+def _decimal(made: PickledObject) -> Decimal:
     text = made.arguments[0] if len(made.arguments) == 1 else None
     if not isinstance(text, str) or not _DECIMAL.fullmatch(text):
         refuse("a Decimal that is no number")
@@ -347,7 +347,7 @@ _DTYPE = re.compile(r"(b1|[iu][1248]|f[248]|c(8|16)|[US][0-9]{1,7}|[Mm]8)")
 _UNITS = re.compile(r"Y|M|W|D|h|m|s|ms|us|ns")
 
 
-def _dtype(made: Made) -> np.dtype[Any]:
+def _dtype(made: PickledObject) -> np.dtype[Any]:
     """Return a dtype pickled as its code and a state that gives the byte order, and the unit of times."""
     code = made.arguments[0] if made.arguments else None
     if not isinstance(code, str) or not _DTYPE.fullmatch(code):
@@ -370,10 +370,10 @@ def _dtype(made: Made) -> np.dtype[Any]:
     return np.dtype(f"{'' if order in '|=' else order}{code}{unit}")
 
 
-def _scalar(made: Made) -> Any:
+def _scalar(made: PickledObject) -> Any:
     """Return one of numpy's scalars, pickled as its dtype and its bytes."""
     dtype_made, data = made.arguments if len(made.arguments) == 2 else (None, None)
-    if not isinstance(dtype_made, Made) or dtype_made.name.role != "dtype":
+    if not isinstance(dtype_made, PickledObject) or dtype_made.name.role != "dtype":
         refuse("a scalar without its dtype")
     dtype = _dtype(dtype_made)
     if isinstance(data, str):  # Python 2's bytes
