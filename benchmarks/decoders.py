@@ -55,7 +55,7 @@ def measure(folder: Path, rounds: int, threads: int) -> dict[str, Any]:
     sources = {path: SourceFile(str(path), path.stat().st_size, None) for path in paths}
     parsed = {path: read_footer(LocalFileSystem(), source).parsed for path, source in sources.items()}
     known = {
-        group[:2]: native.known_chunks(footer, group[1], footer.schema.arrow.names, footer.schema.arrow)
+        group[:2]: native.decodable_chunks(footer, group[1], footer.schema.arrow.names, footer.schema.arrow)
         for group in groups
         for footer in [parsed[group[0]]]
     }

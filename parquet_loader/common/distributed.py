@@ -37,7 +37,7 @@ class Ranks:
         try:
             mine = b"+" + work()
         except BaseException as error:
-            self.tell(error)
+            self.broadcast_error(error)
             raise
         received = _exchange(mine, self.shard.world_size)
         self._raise_others(received)
@@ -47,7 +47,7 @@ class Ranks:
         """Let rank 0 do some work; return what it made. Raises as `gather` does."""
         return self.gather(work if self.shard.rank == 0 else bytes)[0]
 
-    def tell(self, error: BaseException) -> None:
+    def broadcast_error(self, error: BaseException) -> None:
         """Let the other ranks' next exchange fail with this rank's error, unless they know."""
         if not self._is_told and isinstance(error, Exception):
             self._is_told = True

@@ -233,7 +233,7 @@ class Engine:
                 waker = self.workers.waker()
             waker.acquire()
 
-    def let_go_of_previous(self) -> None:
+    def release_previous(self) -> None:
         """Say that the consumer has let go of all batches before the current window's."""
         with self.workers.lock:
             self._let_go(keep=1)

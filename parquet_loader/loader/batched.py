@@ -243,7 +243,7 @@ class BatchedDataLoader(NotIndexed):
                 check_agreement(self._identity, ranks)
         except BaseException as error:
             if ranks is not None:
-                ranks.tell(error)
+                ranks.broadcast_error(error)
             raise
         self._sharding.warn_if_uneven(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
         # Memory stays warm from epoch to epoch; freed blocks are within the limit that running epochs keep to.
@@ -365,7 +365,7 @@ class BatchedDataLoader(NotIndexed):
             if self._following is None:
                 self._end_previous()
                 return self._begin(self._plan(self._next_epoch), self._next_batch)
-            self._following.telling(self._end_previous)
+            self._following.with_broadcast(self._end_previous)
             seen = self._following.begin(self._next_epoch, self._next_batch)
             try:
                 if seen.dataset is not self._dataset:
@@ -525,7 +525,7 @@ class BatchedDataLoader(NotIndexed):
         if following is None:
             epoch, batch = self.accept_state(state)
         else:
-            epoch, batch = following.telling(lambda: self._place_of(state))
+            epoch, batch = following.with_broadcast(lambda: self._place_of(state))
             if batch:
                 epoch, batch = self._recall(following, state, goes_on=if_gone == "next_epoch")
             else:
@@ -547,7 +547,7 @@ class BatchedDataLoader(NotIndexed):
         seen = following.recall(state.get("snapshot"), epoch)
         try:
             self._take(seen.dataset)
-            epoch, batch = following.telling(lambda: self.accept_state(state))
+            epoch, batch = following.with_broadcast(lambda: self.accept_state(state))
             missing = following.go_on(seen, self._dataset, self._plan(epoch), batch)
             if not missing:
                 return epoch, batch
@@ -625,7 +625,7 @@ class BatchedDataLoader(NotIndexed):
         self.reset()
         self._closed = True
         if self._following is not None:
-            self._following.let_go()
+            self._following.release()
         if self._reading is not None:
             self._reading.stop()
         self._dataset.reader.chunks.close()

@@ -40,7 +40,7 @@ class PassEngine(Protocol):
     def next_batch(self) -> ProcessedBatch | None:
         """Return the next processed batch, or None at the end."""
 
-    def let_go_of_previous(self) -> None:
+    def release_previous(self) -> None:
         """Say that the consumer has let go of all batches before the current window's."""
 
     def account(self) -> EngineFigures:
@@ -190,7 +190,7 @@ def _pull(
         del window
         for number, batch in enumerate(batches):
             if number == 1:
-                engine.let_go_of_previous()
+                engine.release_previous()
             yield batch
             del batch  # or the window would live on while the next one is awaited
 

@@ -69,7 +69,7 @@ class EpochFiles(Protocol):
     def delivered(self, files: IntArray) -> None:
         """Let go of files, by their position in the snapshot, and count them as delivered."""
 
-    def let_go(self, files: IntArray) -> None:
+    def release(self, files: IntArray) -> None:
         """Let go of files that this pass does not need, or whose delivery another rank counts."""
 
     def close(self) -> None:
@@ -115,14 +115,14 @@ class Deliveries:
         self._done = done[self._order]
         self._released = 0
         if first_batch:
-            files.let_go(self._next(first_batch))
+            files.release(self._next(first_batch))
 
     def after(self, batches: int) -> None:
         """So many batches of the epoch are delivered."""
         if self._released < len(self._done) and self._done[self._released] <= batches:
             done = self._next(batches)
             self._files.delivered(done[self._counts[done]])
-            self._files.let_go(done[~self._counts[done]])
+            self._files.release(done[~self._counts[done]])
 
     def close(self) -> None:
         """The epoch has ended."""

@@ -86,7 +86,7 @@ class Following:
             self._forget_resumed()
             self.growth = resumed[0].growth
             return EpochView(resumed[0], self._seen.dataset)
-        self.let_go()
+        self.release()
         seen = self._opened(epoch, lambda: self._follower.begin_epoch(epoch), self._follower)
         if batch and seen.files.identity != before:
             seen.files.close()
@@ -125,7 +125,7 @@ class Following:
         if missing:
             seen.files.close()
             return missing
-        self.let_go()
+        self.release()
         self._resumed = seen.files, plan.epoch, batch
         self._finalizer = weakref.finalize(self, seen.files.close)
         self._take(EpochView(seen.files, dataset))
@@ -155,21 +155,21 @@ class Following:
             self._kept = self._seen.files.keep(_about(self._seen.dataset, filters=self._filters))
         return self._kept
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """End the hold on files that were recalled and not read."""
         if self._resumed is not None:
             files = self._resumed[0]
             self._forget_resumed()
             files.close()
 
-    def telling(self, work: Callable[[], T]) -> T:
+    def with_broadcast(self, work: Callable[[], T]) -> T:
         """Do something that may fail on one rank alone, before an exchange: the others then fail with its error."""
         try:
             return work()
         except Exception as error:
             ranks = self._ranks()
             if ranks is not None:
-                ranks.tell(error)
+                ranks.broadcast_error(error)
             raise
 
     def _forget_resumed(self) -> None:
@@ -193,7 +193,7 @@ class Following:
                     check_agreement({**known, "window_rows": sizing.window_rows}, ranks)
             except BaseException as error:
                 if ranks is not None:
-                    ranks.tell(error)
+                    ranks.broadcast_error(error)
                 raise
         except BaseException:
             files.close()

@@ -35,7 +35,7 @@ from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.ledger import Ledger, Totals
 from parquet_loader.store.settings import Settings
-from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Room, take_back
+from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Space, take_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +51,16 @@ class AtomicPublish:
     """Publishes files together. Any thread of the process that made it.
 
     Args:
-        places: The store.
+        paths: The paths of the store.
         ledger: Its account.
-        room: Grants reservations.
+        space: Grants reservations.
         settings: Returns what all processes agree on.
     """
 
-    def __init__(self, places: StorePaths, ledger: Ledger, room: Room, settings: Callable[[], Settings]) -> None:
-        self._places = places
+    def __init__(self, paths: StorePaths, ledger: Ledger, space: Space, settings: Callable[[], Settings]) -> None:
+        self._paths = paths
         self._ledger = ledger
-        self._room = room
+        self._space = space
         self._settings = settings
 
     def publish(self, paths: Sequence[str]) -> list[str]:
@@ -77,7 +77,7 @@ class AtomicPublish:
         files = [self._look_at(path) for path in paths]
         if not files:
             return []
-        reservation = Reservation(self._places, self._ledger)
+        reservation = Reservation(self._paths, self._ledger)
         try:
             self._wait_for_room(reservation, sum(file.bytes for file in files))
             sources = self._move_in(reservation, files)
@@ -87,7 +87,7 @@ class AtomicPublish:
             with contextlib.suppress(OSError):
                 reservation.close()
             with contextlib.suppress(OSError), self._ledger.transaction() as totals:
-                take_back(self._places, self._ledger, totals)  # what was moved in and not published
+                take_back(self._paths, self._ledger, totals)  # what was moved in and not published
 
     def _look_at(self, path: str) -> _Finished:
         try:
@@ -99,7 +99,7 @@ class AtomicPublish:
                 raise failure from error
             raise WriteError(f"{path}: no whole Parquet file: {error}; nothing was published") from error
         if not isinstance(about, dict) or about.get("store") != self._settings().identity:
-            raise WriteError(f"{path}: its footer does not name the store {self._places.root}; nothing was published")
+            raise WriteError(f"{path}: its footer does not name the store {self._paths.root}; nothing was published")
         return _Finished(path, footer.num_rows, os.stat(path).st_size)
 
     def _wait_for_room(self, reservation: Reservation, count: int) -> None:
@@ -108,10 +108,10 @@ class AtomicPublish:
             limit = self._settings().max_bytes
             if limit is not None and count > limit:
                 raise WriteError(
-                    f"{self._places.root}: the rows come to {format_bytes(count)}, the store's limit is "
+                    f"{self._paths.root}: the rows come to {format_bytes(count)}, the store's limit is "
                     f"{format_bytes(limit)}, and they appear together or not at all; raise max_bytes, or divide the job"
                 )
-            if self._room.reserve(reservation, count, evicts=True):
+            if self._space.reserve(reservation, count, evicts=True):
                 return
             time.sleep(delay)
             delay = min(2 * delay, LONGEST_WAIT_S)
@@ -120,9 +120,9 @@ class AtomicPublish:
         """Move files to where unfinished ones lie, and return their names there."""
         names = [f"{reservation.writer}-{number}.parquet" for number in range(1, len(files) + 1)]
         for file, name in zip(files, names, strict=True):
-            _move(file.path, os.path.join(self._places.unfinished, name))
+            _move(file.path, os.path.join(self._paths.unfinished, name))
         if self._settings().options.durable:
-            sync_directory(self._places.unfinished)
+            sync_directory(self._paths.unfinished)
         return names
 
     def _commit(self, reservation: Reservation, files: Sequence[_Finished], sources: Sequence[str]) -> list[str]:
@@ -135,7 +135,7 @@ class AtomicPublish:
 
         def forget_undone() -> None:  # once it is counted, for those who look, and before anybody else may finish it
             if failures:
-                forget_commits(self._places, [reservation.writer])
+                forget_commits(self._paths, [reservation.writer])
 
         try:
             with self._ledger.transaction(then=forget_undone) as totals:
@@ -153,15 +153,15 @@ class AtomicPublish:
         except OSError as error:
             if not has_appeared and not failures:
                 raise
-            if failures and is_recorded(self._places, reservation.writer):
+            if failures and is_recorded(self._paths, reservation.writer):
                 raise self._stuck(error) from failures[0]
             # The account was not written: the mark is there for the next one that takes the lock, and the record.
         else:
             with contextlib.suppress(OSError):  # who opens the store next forgets it
-                forget_commits(self._places, [reservation.writer])
+                forget_commits(self._paths, [reservation.writer])
         if failures:
             raise failures[0]
-        return [self._places.file(name) for name in names]
+        return [self._paths.file(name) for name in names]
 
     def _carry_out(self, commit: Commit, *, durable: bool) -> list[OSError]:
         """Let the files appear; where the file system refuses, take back what had appeared, and return why.
@@ -170,13 +170,13 @@ class AtomicPublish:
             UnfinishedCommitError: neither this way nor back is possible; who opens the store next finishes the record.
         """
         try:
-            record_commit(self._places, commit, durable=durable)
-            finish_commit(self._places, commit)
+            record_commit(self._paths, commit, durable=durable)
+            finish_commit(self._paths, commit)
             if durable:
-                sync_directory(self._places.root)
+                sync_directory(self._paths.root)
         except OSError as error:
             try:
-                undo_commit(self._places, commit)
+                undo_commit(self._paths, commit)
             except OSError as stuck:
                 raise self._stuck(stuck) from error
             return [error]
@@ -184,7 +184,7 @@ class AtomicPublish:
 
     def _stuck(self, error: OSError) -> UnfinishedCommitError:
         return UnfinishedCommitError(
-            f"{self._places.root}: the file system refused names amid a commit ({error.strerror}); its files are not "
+            f"{self._paths.root}: the file system refused names amid a commit ({error.strerror}); its files are not "
             "seen until all have theirs: whoever opens the store next finishes that"
         )
 

@@ -36,62 +36,62 @@ class Commit:
     moves: tuple[tuple[str, str], ...]
 
 
-def record_commit(places: StorePaths, commit: Commit, *, durable: bool) -> None:
+def record_commit(paths: StorePaths, commit: Commit, *, durable: bool) -> None:
     """Write the record: from its appearance on, the files count as published. Called in a transaction."""
-    write_atomically(os.path.join(places.commits, commit.name), json.dumps(commit.moves).encode("ascii"))
+    write_atomically(os.path.join(paths.commits, commit.name), json.dumps(commit.moves).encode("ascii"))
     if durable:
-        sync_directory(places.commits)
+        sync_directory(paths.commits)
 
 
-def is_recorded(places: StorePaths, name: str) -> bool:
+def is_recorded(paths: StorePaths, name: str) -> bool:
     """Whether a commit's record is there."""
-    return os.path.lexists(os.path.join(places.commits, name))
+    return os.path.lexists(os.path.join(paths.commits, name))
 
 
-def read_commits(places: StorePaths, tag: str) -> list[Commit]:
+def read_commits(paths: StorePaths, tag: str) -> list[Commit]:
     """Return the commits whose records are there; what is no record of this store's files is left out."""
-    return [found for name in names_in(places.commits) if (found := _read(places, name, tag)) is not None]
+    return [found for name in names_in(paths.commits) if (found := _read(paths, name, tag)) is not None]
 
 
-def is_finished(places: StorePaths, commit: Commit) -> bool:
+def is_finished(paths: StorePaths, commit: Commit) -> bool:
     """Whether all files have their names: so it is when the last has, since they get them in order."""
-    return not commit.moves or not os.path.lexists(_source(places, commit.moves[-1]))
+    return not commit.moves or not os.path.lexists(_source(paths, commit.moves[-1]))
 
 
-def finish_commit(places: StorePaths, commit: Commit) -> None:
+def finish_commit(paths: StorePaths, commit: Commit) -> None:
     """Give the files their names, those that have not got them yet; called in a transaction."""
     for move in commit.moves:
         with contextlib.suppress(FileNotFoundError):
-            os.rename(_source(places, move), places.file(move[1]))
+            os.rename(_source(paths, move), paths.file(move[1]))
 
 
-def undo_commit(places: StorePaths, commit: Commit) -> None:
+def undo_commit(paths: StorePaths, commit: Commit) -> None:
     """Take the names away again, the last first; called in the transaction in which some could not be given."""
     for move in reversed(commit.moves):
-        if os.path.lexists(places.file(move[1])):
-            os.rename(places.file(move[1]), _source(places, move))
+        if os.path.lexists(paths.file(move[1])):
+            os.rename(paths.file(move[1]), _source(paths, move))
 
 
-def finish_commits(places: StorePaths, tag: str) -> list[str]:
+def finish_commits(paths: StorePaths, tag: str) -> list[str]:
     """Finish what processes that died have left; return the names of the records that may go once that is counted.
 
     Called in a transaction. Where the file system refuses (a full disk), the commit waits for the next time, and
     nobody sees any of its files until then.
     """
     done: list[str] = []
-    for commit in read_commits(places, tag):
+    for commit in read_commits(paths, tag):
         with contextlib.suppress(OSError):
-            finish_commit(places, commit)
+            finish_commit(paths, commit)
             done.append(commit.name)
     return done
 
 
-def forget_commits(places: StorePaths, names: Iterable[str]) -> None:
+def forget_commits(paths: StorePaths, names: Iterable[str]) -> None:
     """Remove the records of commits that the ledger counts, or that were undone."""
     for name in names:
         with contextlib.suppress(FileNotFoundError):
-            if is_recorded(places, name):
-                os.unlink(os.path.join(places.commits, name))
+            if is_recorded(paths, name):
+                os.unlink(os.path.join(paths.commits, name))
 
 
 def names_of(commits: Iterable[Commit]) -> set[str]:
@@ -104,14 +104,14 @@ def sources_of(commits: Iterable[Commit]) -> set[str]:
     return {source for commit in commits for source, _ in commit.moves}
 
 
-def _source(places: StorePaths, move: Sequence[str]) -> str:
-    return os.path.join(places.unfinished, move[0])
+def _source(paths: StorePaths, move: Sequence[str]) -> str:
+    return os.path.join(paths.unfinished, move[0])
 
 
-def _read(places: StorePaths, name: str, tag: str) -> Commit | None:
+def _read(paths: StorePaths, name: str, tag: str) -> Commit | None:
     """Return what a record says; it is trusted with nothing but renames of unfinished files to published ones."""
     try:
-        with open(os.path.join(places.commits, name), "rb") as file:
+        with open(os.path.join(paths.commits, name), "rb") as file:
             moves = tuple((source, target) for source, target in json.load(file))
         for source, target in moves:
             parsed = FileName.parse(target)

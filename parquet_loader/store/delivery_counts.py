@@ -21,42 +21,42 @@ _RECORD = np.dtype([("sequence", "<i8"), ("times", "<i4"), ("epochs", "<i4")])
 _COMPACT_BYTES = 2**20
 
 
-def add_seen(places: StorePaths, delivered: Mapping[str, int]) -> None:
+def add_seen(paths: StorePaths, delivered: Mapping[str, int]) -> None:
     """Count one epoch's deliveries, times by name; called under the store's lock."""
     parsed = {name: FileName.parse(name) for name in delivered}
     records = np.array([(p.sequence, delivered[name], 1) for name, p in parsed.items() if p is not None], dtype=_RECORD)
     if len(records):
-        with open(places.seen, "ab") as file:
+        with open(paths.seen, "ab") as file:
             file.truncate(file.tell() // _RECORD.itemsize * _RECORD.itemsize)  # a death may have cut a record
             file.write(records.tobytes())
 
 
-def read_seen(places: StorePaths) -> dict[int, tuple[int, int]]:
+def read_seen(paths: StorePaths) -> dict[int, tuple[int, int]]:
     """Return (times delivered, epochs) by sequence number."""
-    records = _records(places)
+    records = _records(paths)
     numbers, place = np.unique(records["sequence"], return_inverse=True)
     times = np.bincount(place, records["times"], len(numbers)).astype(np.int64).tolist()
     epochs = np.bincount(place, records["epochs"], len(numbers)).astype(np.int64).tolist()
     return dict(zip(numbers.tolist(), zip(times, epochs, strict=True), strict=True))
 
 
-def compact_seen(places: StorePaths, present: Callable[[], set[int]]) -> None:
+def compact_seen(paths: StorePaths, present: Callable[[], set[int]]) -> None:
     """Forget files that are gone, once there is much to forget and room to do so; called under the store's lock.
 
     Args:
-        places: The store.
+        paths: The paths of the store.
         present: Returns the sequence numbers of the files that are there.
     """
     with contextlib.suppress(OSError):
-        if os.stat(places.seen).st_size > _COMPACT_BYTES:
-            counts, keep = read_seen(places), present()
+        if os.stat(paths.seen).st_size > _COMPACT_BYTES:
+            counts, keep = read_seen(paths), present()
             records = [(s, *counts[s]) for s in sorted(counts.keys() & keep)]
-            write_atomically(places.seen, np.array(records, dtype=_RECORD).tobytes())
+            write_atomically(paths.seen, np.array(records, dtype=_RECORD).tobytes())
 
 
-def _records(places: StorePaths) -> npt.NDArray[np.void]:
+def _records(paths: StorePaths) -> npt.NDArray[np.void]:
     try:
-        with open(places.seen, "rb") as file:
+        with open(paths.seen, "rb") as file:
             data = file.read()
     except FileNotFoundError:
         data = b""

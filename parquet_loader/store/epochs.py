@@ -14,7 +14,7 @@ from parquet_loader.errors import SourceError
 from parquet_loader.loader.live_source import SourceChange
 from parquet_loader.source import Snapshot
 from parquet_loader.store.eviction_queue import read_leaving
-from parquet_loader.store.files.file_catalog import Examined, Files
+from parquet_loader.store.files.file_catalog import CatalogEntry, FileCatalog
 from parquet_loader.store.files.file_lists import FileList, keep_list, read_list
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import StorePaths
@@ -26,7 +26,7 @@ from parquet_loader.store.space import take_back, with_counts
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class LeasedFiles:
     """The files of a store at one moment, and the hold on them.
 
     Attributes:
@@ -34,38 +34,38 @@ class Listed:
         lease: The hold, None where the directory is read-only; one entry for each file, in the same order.
     """
 
-    files: tuple[Examined, ...]
+    files: tuple[CatalogEntry, ...]
     lease: FileLease | None
 
 
-class Reading:
+class StoreView:
     """Lists a store under a hold. Any thread of the process that made it; the caller sees to one at a time.
 
     Args:
-        places: The store.
+        paths: The paths of the store.
         ledger: Its account.
         files: What is known of its files.
         may_hold: Whether files can be held: not where the directory is read-only.
     """
 
-    def __init__(self, places: StorePaths, ledger: Ledger, files: Files, *, may_hold: bool) -> None:
-        self._places = places
+    def __init__(self, paths: StorePaths, ledger: Ledger, files: FileCatalog, *, may_hold: bool) -> None:
+        self._paths = paths
         self._ledger = ledger
         self._files = files
         self._may_hold = may_hold
         self._names: dict[str, FileName] = {}
         self._warned: set[str] = set()
 
-    def hold(self, purpose: str) -> Listed:
+    def lease_files(self, purpose: str) -> LeasedFiles:
         """Return the files that are there now; none of them is evicted before the lease lets go of it."""
         lease: FileLease | None = None
         if not self._may_hold:
             names = self._listed()
         else:
             with self._ledger.transaction() as totals:
-                take_back(self._places, self._ledger, totals)
+                take_back(self._paths, self._ledger, totals)
                 names = self._listed()
-                lease = FileLease(self._places, names, {"purpose": purpose})
+                lease = FileLease(self._paths, names, {"purpose": purpose})
         try:
             self._files.forget_all_but(names)
             known = self._files.examine(names)
@@ -77,32 +77,32 @@ class Reading:
             if lease is not None:
                 lease.drop()
             raise
-        return Listed(tuple(known), lease)
+        return LeasedFiles(tuple(known), lease)
 
     def _listed(self) -> list[str]:
         """Return the names of the files that are there, without those that are to make way, if there are others."""
         self._names = self._ledger.published(self._names)
-        leaving = set(read_leaving(self._places))
+        leaving = set(read_leaving(self._paths))
         return [name for name in self._names if name not in leaving] or list(self._names)
 
-    def hold_list(self, data: bytes, purpose: str) -> tuple[FileList, FileLease | None]:
+    def lease_list(self, data: bytes, purpose: str) -> tuple[FileList, FileLease | None]:
         """Return a list that was dumped, and hold those of its files that are there.
 
         Raises:
             SourceError: it is damaged.
         """
         if not self._may_hold:
-            return FileList.load(data, self._places), None
+            return FileList.load(data, self._paths), None
         with self._ledger.transaction() as totals:
-            take_back(self._places, self._ledger, totals)
-            found = FileList.load(data, self._places)
-            lease = FileLease(self._places, found.names, {"purpose": purpose})
+            take_back(self._paths, self._ledger, totals)
+            found = FileList.load(data, self._paths)
+            lease = FileLease(self._paths, found.names, {"purpose": purpose})
         lease.release(found.gone.tolist(), times=0)
         return found, lease
 
     def kept(self, name: str) -> bytes | None:
         """Return a list that was kept; None where there is none of this name."""
-        return read_list(self._places, name)
+        return read_list(self._paths, name)
 
     def keep(self, name: str, data: Callable[[], bytes]) -> None:
         """Keep a list for the states that name it; nothing where the directory is read-only.
@@ -114,20 +114,20 @@ class Reading:
         text = data()
         try:
             with self._ledger.transaction():
-                keep_list(self._places, name, text)
+                keep_list(self._paths, name, text)
         except OSError as error:
             warnings.warn(
-                f"{self._places.snapshots}: the list of this epoch's files cannot be kept ({error.strerror}); the "
+                f"{self._paths.snapshots}: the list of this epoch's files cannot be kept ({error.strerror}); the "
                 "state goes on with this epoch only while the store has the same files",
                 RuntimeWarning,
                 stacklevel=6,
             )
 
-    def with_counts(self, files: Sequence[Examined]) -> list[StoredFile]:
+    def with_counts(self, files: Sequence[CatalogEntry]) -> list[StoredFile]:
         """Return the files with how often each was delivered."""
-        return with_counts([known.file for known in files], self._places)
+        return with_counts([known.file for known in files], self._paths)
 
-    def snapshot(self, files: Sequence[Examined], copies: Sequence[IntArray] | None) -> Snapshot:
+    def snapshot(self, files: Sequence[CatalogEntry], copies: Sequence[IntArray] | None) -> Snapshot:
         """Return the files as a loader reads them."""
         return self._files.snapshot(files, copies)
 
@@ -136,7 +136,7 @@ class Reading:
             if name not in self._warned:
                 self._warned.add(name)
                 warnings.warn(
-                    f"{self._places.file(name)}: left out, and never evicted: {reason}", RuntimeWarning, stacklevel=5
+                    f"{self._paths.file(name)}: left out, and never evicted: {reason}", RuntimeWarning, stacklevel=5
                 )
 
 
@@ -151,7 +151,7 @@ class StoreEpoch:
     """
 
     def __init__(
-        self, reading: Callable[[], Reading], files: FileList, growth: SourceChange, lease: FileLease | None
+        self, reading: Callable[[], StoreView], files: FileList, growth: SourceChange, lease: FileLease | None
     ) -> None:
         self.growth = growth
         self._reading = reading
@@ -194,7 +194,7 @@ class StoreEpoch:
             for number in files.tolist():
                 self._lease.release([number], int(self._files.times[number]))
 
-    def let_go(self, files: IntArray) -> None:
+    def release(self, files: IntArray) -> None:
         """Let go of files that are not delivered, or are counted elsewhere."""
         if self._lease is not None:
             self._lease.release(files.tolist(), times=0)
@@ -215,7 +215,7 @@ class StoreFollower:
         seed: What weights draw from.
     """
 
-    def __init__(self, reading: Callable[[], Reading], path: str, weight: Weight | None, seed: int) -> None:
+    def __init__(self, reading: Callable[[], StoreView], path: str, weight: Weight | None, seed: int) -> None:
         self._reading = reading
         self._path = path
         self._weight = weight
@@ -232,7 +232,7 @@ class StoreFollower:
             SourceError: there are no samples yet.
         """
         reading = self._reading()
-        listed = reading.hold("epoch")
+        listed = reading.lease_files("epoch")
         try:
             return self._of_epoch(epoch, reading, listed)
         except BaseException:
@@ -246,7 +246,7 @@ class StoreFollower:
         Raises:
             SourceError: the list is damaged.
         """
-        files, lease = self._reading().hold_list(data, "epoch")
+        files, lease = self._reading().lease_list(data, "epoch")
         names = files.names
         growth = self._growth({name: file.size_bytes for name, file in zip(names, files.snapshot.files, strict=True)})
         self._arrived = dict(zip(names, files.arrived.tolist(), strict=True))
@@ -257,7 +257,7 @@ class StoreFollower:
         data = self._reading().kept(name)
         return None if data is None else self.take_over(data)
 
-    def _of_epoch(self, number: int, reading: Reading, listed: Listed) -> StoreEpoch:
+    def _of_epoch(self, number: int, reading: StoreView, listed: LeasedFiles) -> StoreEpoch:
         if not any(known.file.rows for known in listed.files):
             raise SourceError(
                 f"{self._path}: the store holds no samples yet; start what writes them, and wait for the first: "

@@ -15,39 +15,39 @@ from collections.abc import Iterable
 from parquet_loader.store.files.paths import StorePaths
 
 
-def read_leaving(places: StorePaths) -> list[str]:
+def read_leaving(paths: StorePaths) -> list[str]:
     """Return the names of files that are to make way; some may have gone."""
     try:
-        with open(places.leaving, encoding="utf-8", errors="replace") as file:
+        with open(paths.leaving, encoding="utf-8", errors="replace") as file:
             return file.read().splitlines()
     except FileNotFoundError:
         return []
 
 
-def let_leave(places: StorePaths, ranking: Iterable[str], pinned: frozenset[str], count: int) -> None:
+def let_leave(paths: StorePaths, ranking: Iterable[str], pinned: frozenset[str], count: int) -> None:
     """Name as many files as make up `count` bytes, those named before first; called under the store's lock.
 
     Args:
-        places: The store.
+        paths: The paths of the store.
         ranking: Names of its files, those that go first first.
         pinned: Files that are held on purpose, which do not make way.
         count: Bytes that are lacking.
     """
-    named = read_leaving(places)
+    named = read_leaving(paths)
     chosen: list[str] = []
     for name in dict.fromkeys([*named, *ranking]):
         if count <= 0:
             break
         if name not in pinned:
             with contextlib.suppress(OSError):
-                count -= os.stat(places.file(name)).st_size
+                count -= os.stat(paths.file(name)).st_size
                 chosen.append(name)
     if chosen != named:
-        with contextlib.suppress(OSError), open(places.leaving, "w", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(paths.leaving, "w", encoding="utf-8") as file:
             file.write("".join(f"{name}\n" for name in chosen))
 
 
-def forget_leaving(places: StorePaths) -> None:
+def forget_leaving(paths: StorePaths) -> None:
     """Let no file make way; called under the store's lock."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(places.leaving)
+        os.unlink(paths.leaving)

@@ -35,7 +35,7 @@ class FileLease:
     """This process's hold on the files of one epoch. One thread at a time.
 
     Args:
-        places: The store.
+        paths: The paths of the store.
         names: The files; all are needed at first.
         about: What others may want to know of the reader.
 
@@ -43,19 +43,19 @@ class FileLease:
         WriteError: the file system refuses (a full disk).
     """
 
-    def __init__(self, places: StorePaths, names: Sequence[str], about: dict[str, Any]) -> None:
+    def __init__(self, paths: StorePaths, names: Sequence[str], about: dict[str, Any]) -> None:
         about = {"files": len(names), "pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), **about}
         text = "\n".join([json.dumps(about), *names, ""]).encode("utf-8")
         try:
-            self._file = LockedFile(os.path.join(places.readers, new_identity()), text + bytes(len(names)))
+            self._file = LockedFile(os.path.join(paths.readers, new_identity()), text + bytes(len(names)))
         except OSError as error:
             raise WriteError(
-                f"{places.readers}: the hold on what is read cannot be written: {error.strerror}; free some space, or "
+                f"{paths.readers}: the hold on what is read cannot be written: {error.strerror}; free some space, or "
                 "read the directory as a path, without a hold"
             ) from error
         self._offset = len(text)
         self._times = np.zeros(len(names), np.int64)
-        self._places = np.arange(len(names))
+        self._paths = np.arange(len(names))
 
     @property
     def is_here(self) -> bool:
@@ -70,12 +70,12 @@ class FileLease:
     def keep_only(self, files: Sequence[int]) -> None:
         """Let go of all but these files, undelivered; from now on positions are those within `files`."""
         self.release(sorted(set(range(len(self._times))) - set(files)), times=0)
-        self._places = np.asarray(files, np.int64)
+        self._paths = np.asarray(files, np.int64)
 
     def release(self, files: Iterable[int], times: int = 1) -> None:
         """Let go of files by their position, delivered so many times."""
         for position in files:
-            number = int(self._places[position])
+            number = int(self._paths[position])
             if not self._times[number]:
                 self._times[number] = 1 + min(times, _MOST_TIMES)
                 self._file.write(bytes([int(self._times[number])]), self._offset + number)
@@ -122,7 +122,7 @@ def read_lease(path: str) -> LeaseContent | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class NeededFiles:
     """Files that may not be evicted, as it was at one moment: ``name in needed``."""
 
     leases: tuple[tuple[dict[str, int], IntArray], ...]
@@ -131,43 +131,43 @@ class Needed:
     def __contains__(self, name: str) -> bool:
         return name in self.pinned or any(
             place is not None and not times[place]
-            for place, times in ((places.get(name), times) for places, times in self.leases)
+            for place, times in ((positions.get(name), times) for positions, times in self.leases)
         )
 
 
-class Holds:
+class LeaseTable:
     """Answers which files may not be evicted. One thread at a time.
 
     What a lease says apart from its last bytes never changes, so that it is parsed once.
     """
 
-    def __init__(self, places: StorePaths) -> None:
-        self._places = places
+    def __init__(self, paths: StorePaths) -> None:
+        self._paths = paths
         self._parsed: dict[str, dict[str, int]] = {}
         self._pinned: dict[str, tuple[int, frozenset[str]]] = {}
 
-    def needed(self) -> Needed:
+    def needed(self) -> NeededFiles:
         """Return what live readers need and what is held on purpose.
 
         Called under the store's lock, or else a reader that begins meanwhile is missed.
         """
         leases: list[tuple[dict[str, int], IntArray]] = []
-        present = names_in(self._places.readers)
+        present = names_in(self._paths.readers)
         for gone in self._parsed.keys() - set(present):
             del self._parsed[gone]
         for lease in present:
-            path = os.path.join(self._places.readers, lease)
+            path = os.path.join(self._paths.readers, lease)
             if is_locked(path):
                 leases.extend(self._of_lease(lease, path))
-        return Needed(tuple(leases), self.pinned())
+        return NeededFiles(tuple(leases), self.pinned())
 
     def pinned(self) -> frozenset[str]:
         """Return the files that are held on purpose."""
-        present = names_in(self._places.holds)
+        present = names_in(self._paths.holds)
         for gone in self._pinned.keys() - set(present):
             del self._pinned[gone]
         for name in present:
-            path = os.path.join(self._places.holds, name)
+            path = os.path.join(self._paths.holds, name)
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 changed = os.stat(path).st_mtime_ns
                 if self._pinned.get(name, (None,))[0] != changed:
@@ -181,10 +181,10 @@ class Holds:
             if content is None:
                 return []
             self._parsed[lease] = {name: place for place, name in enumerate(content.names)}
-        places = self._parsed[lease]
+        positions = self._parsed[lease]
         with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "rb") as file:
-            file.seek(-len(places), os.SEEK_END)
-            times = np.frombuffer(file.read(len(places)), np.uint8)
-            if len(times) == len(places):
-                return [(places, times.astype(np.int64))]
+            file.seek(-len(positions), os.SEEK_END)
+            times = np.frombuffer(file.read(len(positions)), np.uint8)
+            if len(times) == len(positions):
+                return [(positions, times.astype(np.int64))]
         return []

@@ -97,12 +97,12 @@ class Ledger:
     """Reads and changes the totals.
 
     Args:
-        places: The store.
+        paths: The paths of the store.
         tag: What its files carry in their names.
     """
 
-    def __init__(self, places: StorePaths, tag: str) -> None:
-        self._places = places
+    def __init__(self, paths: StorePaths, tag: str) -> None:
+        self._paths = paths
         self._tag = tag
 
     @contextlib.contextmanager
@@ -115,14 +115,14 @@ class Ledger:
             rebuild: Make the account from the directory, whatever the ledger says.
             then: Called with the lock still held, when the account is written, or the file system has refused that.
         """
-        with exclusive(self._places.ledger) as descriptor:
+        with exclusive(self._paths.ledger) as descriptor:
             # Opened anew: where machines share the directory, that is what asks the server what another has written.
             totals, is_clean = self._read()
             is_sound = totals is not None and is_clean and not rebuild
             os.pwrite(descriptor, _CHANGING, 0)
             finished: list[str] = []
             if totals is None or not is_sound:
-                finished = finish_commits(self._places, self._tag)
+                finished = finish_commits(self._paths, self._tag)
                 totals = self._rebuilt(totals or Totals())
                 totals.commits += len(finished)
             yield totals
@@ -135,7 +135,7 @@ class Ledger:
                 if then is not None:
                     then()
         with contextlib.suppress(OSError):  # whoever makes the account anew the next time finds and forgets them
-            forget_commits(self._places, finished)
+            forget_commits(self._paths, finished)
 
     def look(self) -> Totals:
         """Return the totals without the lock: as they are in the ledger, or else from the directory.
@@ -162,21 +162,21 @@ class Ledger:
         hidden: set[str] = set()
         for _ in range(_LOOKS):
             count = self._commits()
-            before = read_commits(self._places, self._tag)
+            before = read_commits(self._paths, self._tag)
             hidden = self._unfinished(before)
-            found = self._places.published(self._tag, known)
-            hidden |= names_of(set(read_commits(self._places, self._tag)) - set(before))
+            found = self._paths.published(self._tag, known)
+            hidden |= names_of(set(read_commits(self._paths, self._tag)) - set(before))
             hidden |= self._unfinished(before)  # all had their names, and they are being taken back
             if self._commits() == count:
                 break
         return {name: parsed for name, parsed in found.items() if name not in hidden} if hidden else found
 
     def _unfinished(self, commits: Iterable[Commit]) -> set[str]:
-        return names_of(commit for commit in commits if not is_finished(self._places, commit))
+        return names_of(commit for commit in commits if not is_finished(self._paths, commit))
 
     def committed(self) -> set[str]:
         """Return the names under ``unfinished/`` of files that count as published; asked in a transaction."""
-        return sources_of(read_commits(self._places, self._tag))
+        return sources_of(read_commits(self._paths, self._tag))
 
     def _commits(self) -> int | None:
         totals, _ = self._read()
@@ -185,7 +185,7 @@ class Ledger:
     def _read(self) -> tuple[Totals | None, bool]:
         """Return what the ledger says, and whether nobody is changing it."""
         try:
-            with open(self._places.ledger, "rb") as file:
+            with open(self._paths.ledger, "rb") as file:
                 data = file.read()
         except OSError:
             data = b""
@@ -193,13 +193,13 @@ class Ledger:
 
     def _rebuilt(self, old: Totals) -> Totals:
         files, rows, size = 0, 0, 0
-        given = map(FileName.parse, names_of(read_commits(self._places, self._tag)))
+        given = map(FileName.parse, names_of(read_commits(self._paths, self._tag)))
         sequence = max([old.sequence, *(parsed.sequence for parsed in given if parsed is not None)])
         for name, parsed in self.published().items():
             with contextlib.suppress(FileNotFoundError):
-                size += os.stat(self._places.file(name)).st_size
+                size += os.stat(self._paths.file(name)).st_size
                 files, rows, sequence = files + 1, rows + parsed.rows, max(sequence, parsed.sequence)
-        reserved = sum(reserved_bytes(os.path.join(self._places.writers, n)) for n in names_in(self._places.writers))
+        reserved = sum(reserved_bytes(os.path.join(self._paths.writers, n)) for n in names_in(self._paths.writers))
         return replace(
             old,
             sequence=sequence,
@@ -227,9 +227,9 @@ def reservation_text(count: int) -> bytes:
     return b"%020d" % count
 
 
-def live_writers(places: StorePaths) -> list[str]:
+def live_writers(paths: StorePaths) -> list[str]:
     """Return the identities of writers whose process is alive."""
-    return [name for name in names_in(places.writers) if is_locked(os.path.join(places.writers, name))]
+    return [name for name in names_in(paths.writers) if is_locked(os.path.join(paths.writers, name))]
 
 
 def _format(totals: Totals) -> bytes:

@@ -27,7 +27,7 @@ from parquet_loader.store.settings import (
 
 
 def open_settings(
-    places: StorePaths,
+    paths: StorePaths,
     schema: Schema | None,
     max_bytes: int | str | None,
     evict: Eviction | None,
@@ -37,57 +37,57 @@ def open_settings(
 
     Arguments and errors as of `SampleStore`.
     """
-    if HIDDEN in places.root.split(os.sep):
-        raise ConfigurationError(f"{places.root}: this lies within a store's own directory {HIDDEN!r}")
-    if os.path.lexists(places.root) and not os.path.isdir(places.root):
-        raise WriteError(f"{places.root}: this is a file; a store is a directory")
-    known = _known_settings(places)
+    if HIDDEN in paths.root.split(os.sep):
+        raise ConfigurationError(f"{paths.root}: this lies within a store's own directory {HIDDEN!r}")
+    if os.path.lexists(paths.root) and not os.path.isdir(paths.root):
+        raise WriteError(f"{paths.root}: this is a file; a store is a directory")
+    known = _known_settings(paths)
     if schema is not None and schema.extra == "infer":
         raise ConfigurationError(
-            f"{places.root}: a store needs a schema of all its columns; Schema.from_frame(batch) gives one, and "
+            f"{paths.root}: a store needs a schema of all its columns; Schema.from_frame(batch) gives one, and "
             "extra='infer' is for loaders and writers of data sets"
         )
     if known is None and schema is None:
-        raise SourceError(f"{places.root}: there is no sample store here; schema= makes one")
+        raise SourceError(f"{paths.root}: there is no sample store here; schema= makes one")
 
     def changed(known: Settings) -> Settings:
-        return changed_settings(known, places.root, schema=schema, max_bytes=max_bytes, evict=evict, options=options)
+        return changed_settings(known, paths.root, schema=schema, max_bytes=max_bytes, evict=evict, options=options)
 
-    if known is not None and not _may_write(places):
+    if known is not None and not _may_write(paths):
         if changed(known) != known:
-            raise WriteError(f"{places.root}: the directory is read-only, so that its settings cannot change")
+            raise WriteError(f"{paths.root}: the directory is read-only, so that its settings cannot change")
         return known, True
     if known is None:
-        table = table_to_write_to(pafs.LocalFileSystem(), places.root, ())
+        table = table_to_write_to(pafs.LocalFileSystem(), paths.root, ())
         if table is not None:
-            raise WriteError(table.refuse_writing(places.root))
+            raise WriteError(table.refuse_writing(paths.root))
     try:
-        places.make()
-        check_locks_exclude(os.path.join(places.hidden, "lock-check"))
-        with exclusive(places.ledger):
-            known = _known_settings(places)  # somebody may have been faster
+        paths.make()
+        check_locks_exclude(os.path.join(paths.hidden, "lock-check"))
+        with exclusive(paths.ledger):
+            known = _known_settings(paths)  # somebody may have been faster
             if known is None:
                 assert schema is not None
                 wanted = new_settings(schema, max_bytes, evict, options)
             else:
                 wanted = changed(known)
-            if wanted != known or not os.path.exists(places.settings):
-                write_atomically(places.settings, wanted.to_json().encode("utf-8"))
+            if wanted != known or not os.path.exists(paths.settings):
+                write_atomically(paths.settings, wanted.to_json().encode("utf-8"))
     except OSError as error:
-        raise WriteError(f"{places.root}: a store cannot be made or opened here: {error.strerror}") from error
+        raise WriteError(f"{paths.root}: a store cannot be made or opened here: {error.strerror}") from error
     return wanted, False
 
 
-def _known_settings(places: StorePaths) -> Settings | None:
+def _known_settings(paths: StorePaths) -> Settings | None:
     """Return the settings beside the data, or else those in the footer of the newest file that has any."""
     try:
-        with open(places.settings, "rb") as file:
-            return Settings.from_json(file.read(), places.settings)
+        with open(paths.settings, "rb") as file:
+            return Settings.from_json(file.read(), paths.settings)
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise SourceError(f"{places.settings}: cannot be read: {error.strerror}") from error
-    return _settings_of_files(places.root)
+        raise SourceError(f"{paths.settings}: cannot be read: {error.strerror}") from error
+    return _settings_of_files(paths.root)
 
 
 def _settings_of_files(root: str) -> Settings | None:
@@ -104,12 +104,12 @@ def _settings_of_files(root: str) -> Settings | None:
     return None
 
 
-def _may_write(places: StorePaths) -> bool:
+def _may_write(paths: StorePaths) -> bool:
     """Whether this process may change the store: not on a file system that is mounted read-only either."""
     try:
-        for directory in (places.root, places.hidden):
+        for directory in (paths.root, paths.hidden):
             if os.path.isdir(directory) and not os.access(directory, os.W_OK | os.X_OK):
                 return False
-        return not os.path.exists(places.ledger) or os.access(places.ledger, os.R_OK | os.W_OK)
+        return not os.path.exists(paths.ledger) or os.access(paths.ledger, os.R_OK | os.W_OK)
     except OSError:
         return False

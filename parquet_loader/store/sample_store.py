@@ -15,7 +15,7 @@ from parquet_loader.common import PathLike, check_int, parse_bytes, resolve
 from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
 from parquet_loader.schema import Schema
 from parquet_loader.store.atomic_publish import AtomicPublish
-from parquet_loader.store.components import Parts
+from parquet_loader.store.components import Components
 from parquet_loader.store.epochs import StoreFollower
 from parquet_loader.store.eviction_queue import forget_leaving
 from parquet_loader.store.files.file_lists import (
@@ -85,12 +85,12 @@ class SampleStore:
                 f"{path}: a sample store lies in a local directory (or a mounted one), since it relies on locks"
             )
         _, inner = resolve(path)
-        self._places = StorePaths(os.path.realpath(inner))
+        self._paths = StorePaths(os.path.realpath(inner))
         self._function: Callable[[StoredFile], float] | None = evict if callable(evict) else None
         self._settings_changed = 0
         if evict is not None:
             eviction_word(evict)
-        self._settings, self._is_read_only = open_settings(self._places, schema, max_bytes, evict, options)
+        self._settings, self._is_read_only = open_settings(self._paths, schema, max_bytes, evict, options)
         self._pid = 0
         if not self._is_read_only:
             self.recover()
@@ -104,7 +104,7 @@ class SampleStore:
     @property
     def path(self) -> str:
         """Its directory, absolute."""
-        return self._places.root
+        return self._paths.root
 
     @property
     def schema(self) -> Schema:
@@ -115,10 +115,10 @@ class SampleStore:
     def settings(self) -> Settings:
         """What all processes agree on, as it stands now."""
         with contextlib.suppress(OSError):
-            changed = os.stat(self._places.settings).st_mtime_ns
+            changed = os.stat(self._paths.settings).st_mtime_ns
             if changed != self._settings_changed:
-                with open(self._places.settings, "rb") as file:
-                    self._settings = Settings.from_json(file.read(), self._places.settings)
+                with open(self._paths.settings, "rb") as file:
+                    self._settings = Settings.from_json(file.read(), self._paths.settings)
                 self._settings_changed = changed
         return self._settings
 
@@ -163,7 +163,7 @@ class SampleStore:
         roll = self.settings.options.roll_s if roll_s is None else check_seconds("roll_s", roll_s)
         parts = self._writable()
         options = WriterOptions(bool(evicts), when_full, wait_s, roll, float(priority), given)
-        return StoreWriter(WriterState(self._places, parts.ledger, parts.room, lambda: self.settings, options))
+        return StoreWriter(WriterState(self._paths, parts.ledger, parts.space, lambda: self.settings, options))
 
     def evict(self, to_bytes: int | str | None = None) -> Evicted:
         """Evict by the store's policy until at most so many bytes are used, or nothing is left that may go.
@@ -175,7 +175,7 @@ class SampleStore:
         goal = settings.max_bytes if to_bytes is None else _bytes(to_bytes)
         if goal is None:
             return Evicted()
-        return self._writable().room.evict(goal)
+        return self._writable().space.evict(goal)
 
     def files(self) -> list[StoredFile]:
         """Return the files that are there now, in order of publication; any of them may be evicted at any time."""
@@ -187,7 +187,7 @@ class SampleStore:
     def snapshot(self) -> Iterator[list[StoredFile]]:
         """Hold the files that are there now, for any other reader, until the body ends."""
         parts = self._parts()
-        listed = parts.reading.hold("snapshot")
+        listed = parts.reading.lease_files("snapshot")
         try:
             yield parts.reading.with_counts(listed.files)
         finally:
@@ -210,18 +210,18 @@ class SampleStore:
         """
         name, epoch, batch = _place_of(state, self.path)
         with self._writable().ledger.transaction():
-            data = read_list(self._places, name)
+            data = read_list(self._paths, name)
             if data is None:
                 raise ResumeError(
                     f"{self.path}: the store does not keep the state's list of files ({name}); it keeps the last "
                     f"{KEPT_LISTS} and those that are held, so hold a state soon after it was taken"
                 )
-            found = FileList.load(data, self._places)
+            found = FileList.load(data, self._paths)
             gone = set(found.gone.tolist())
             names = [name for number, name in enumerate(found.names) if number not in gone]
             held = HeldState(name, epoch, batch, time.time(), len(names), len(gone))
             try:
-                write_hold(self._places, held, names)
+                write_hold(self._paths, held, names)
             except OSError as error:
                 raise WriteError(f"{self.path}: the hold cannot be written: {error.strerror}") from error
         return held
@@ -242,7 +242,7 @@ class SampleStore:
             raise ResumeError(
                 f"{self.path}: no hold has the name {held.name!r:.120}; pass what hold() or holds() returned"
             )
-        path = os.path.join(self._places.holds, held.name)
+        path = os.path.join(self._paths.holds, held.name)
         with self._writable().ledger.transaction():
             try:
                 os.unlink(path)
@@ -252,7 +252,7 @@ class SampleStore:
 
     def holds(self) -> list[HeldState]:
         """Return the states whose files are held on purpose, the oldest hold first."""
-        return read_holds(self._places)
+        return read_holds(self._paths)
 
     def follow(self, weights: Weight | None = None, seed: int = 0) -> StoreFollower:
         """Return one loader's view; called by `BatchedDataLoader` itself."""
@@ -311,7 +311,7 @@ class SampleStore:
                 the store is opened next.
         """
         parts = self._writable()
-        together = AtomicPublish(self._places, parts.ledger, parts.room, lambda: self.settings)
+        together = AtomicPublish(self._paths, parts.ledger, parts.space, lambda: self.settings)
         with storage_errors(self.path):
             return together.publish(paths)
 
@@ -337,7 +337,7 @@ class SampleStore:
     def status(self) -> StoreStatus:
         """Return what is there and what happens to it; print it for a table."""
         settings = self.settings
-        return status_of(self._places, self._parts().ledger, settings.max_bytes, self._policy_name(settings))
+        return status_of(self._paths, self._parts().ledger, settings.max_bytes, self._policy_name(settings))
 
     def recover(self) -> int:
         """Remove what dead writers and readers left, and make the account anew; done whenever a store is opened.
@@ -345,17 +345,17 @@ class SampleStore:
         Returns the number of things removed.
         """
         with self._writable().ledger.transaction(rebuild=True) as totals:
-            forget_leaving(self._places)  # a writer that still waits names them again
-            return take_back(self._places, self._parts().ledger, totals) + remove_half_replaced(self._places)
+            forget_leaving(self._paths)  # a writer that still waits names them again
+            return take_back(self._paths, self._parts().ledger, totals) + remove_half_replaced(self._paths)
 
     def _policy_name(self, settings: Settings) -> str:
         return "function" if self._function is not None else settings.evict
 
-    def _parts(self) -> Parts:
+    def _parts(self) -> Components:
         """Return what belongs to this process; made anew after a fork, when a lock may be held by nobody here."""
         if self._pid != os.getpid():
-            self._made = Parts.of(
-                self._places,
+            self._made = Components.create(
+                self._paths,
                 self._settings,
                 policy=lambda: self._function or self.settings.evict,
                 limit=lambda: self.settings.max_bytes,
@@ -364,7 +364,7 @@ class SampleStore:
             self._pid = os.getpid()
         return self._made
 
-    def _writable(self) -> Parts:
+    def _writable(self) -> Components:
         if self._is_read_only:
             raise WriteError(f"{self.path}: the directory is read-only for this process; the store can only be read")
         return self._parts()

@@ -11,7 +11,7 @@ import numpy as np
 
 from parquet_loader.common import IntArray, check_int
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.store.files.file_catalog import Examined
+from parquet_loader.store.files.file_catalog import CatalogEntry
 from parquet_loader.store.files.stored_file import StoredFile
 from parquet_loader.store.settings import check_seconds
 
@@ -90,7 +90,7 @@ class AtMost:
 
 
 def copies_of(
-    weight: Weight, arrivals: Sequence[Arrival], files: Sequence[Examined], seed: int, epoch: int
+    weight: Weight, arrivals: Sequence[Arrival], files: Sequence[CatalogEntry], seed: int, epoch: int
 ) -> list[IntArray]:
     """Return how often each row group of each file is read, int64 ``[row groups]`` each.
 

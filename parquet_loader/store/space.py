@@ -20,11 +20,11 @@ from parquet_loader.common import LockedFile, is_locked
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.store.delivery_counts import add_seen, compact_seen, read_seen
 from parquet_loader.store.eviction_queue import let_leave, read_leaving
-from parquet_loader.store.files.file_catalog import Files
+from parquet_loader.store.files.file_catalog import FileCatalog
 from parquet_loader.store.files.file_names import new_identity
 from parquet_loader.store.files.paths import StorePaths, names_in
 from parquet_loader.store.files.stored_file import StoredFile
-from parquet_loader.store.leases import Holds, read_lease
+from parquet_loader.store.leases import LeaseTable, read_lease
 from parquet_loader.store.ledger import Ledger, Totals, reservation_text, reserved_bytes
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5  # between two looks of one who waits for room
@@ -48,16 +48,16 @@ class Reservation:
     """Bytes that one writer may write, kept in a file that is locked as long as the writer lives.
 
     Args:
-        places: The store.
+        paths: The paths of the store.
         ledger: Its account.
     """
 
-    def __init__(self, places: StorePaths, ledger: Ledger) -> None:
+    def __init__(self, paths: StorePaths, ledger: Ledger) -> None:
         self._ledger = ledger
         self.writer = new_identity()
         self.bytes = 0
         with ledger.transaction():
-            self._file = LockedFile(os.path.join(places.writers, self.writer), reservation_text(0))
+            self._file = LockedFile(os.path.join(paths.writers, self.writer), reservation_text(0))
 
     @property
     def is_here(self) -> bool:
@@ -86,11 +86,11 @@ class Reservation:
         self._file.close()
 
 
-class Room:
+class Space:
     """Grants reservations, and evicts. Any thread of the process that made it.
 
     Args:
-        places: The store.
+        paths: The paths of the store.
         ledger: Its account.
         files: What is known of its files.
         policy: Returns a word, or a function of `StoredFile` that returns a number, the least of which goes first, as
@@ -100,18 +100,18 @@ class Room:
 
     def __init__(
         self,
-        places: StorePaths,
+        paths: StorePaths,
         ledger: Ledger,
-        files: Files,
+        files: FileCatalog,
         policy: Callable[[], Policy],
         limit: Callable[[], int | None],
     ) -> None:
-        self._places = places
+        self._paths = paths
         self._ledger = ledger
         self._files = files
         self._policy = policy
         self._limit = limit
-        self._holds = Holds(places)
+        self._holds = LeaseTable(paths)
         self._ranking: list[str] = []
         self._lock = RLock()  # owns `_ranking`, `_holds` and `_files`
 
@@ -137,7 +137,7 @@ class Room:
         with self._lock:
             with self._ledger.transaction() as totals:
                 if missing(totals) > 0:
-                    take_back(self._places, self._ledger, totals)
+                    take_back(self._paths, self._ledger, totals)
                 if missing(totals) <= 0 or count <= reservation.bytes:
                     reservation.set(totals, count)
                     return True
@@ -153,14 +153,14 @@ class Room:
                         reservation.set(totals, count)
                         return True
                     if is_fresh:
-                        let_leave(self._places, self._ranking, self._holds.pinned(), missing(totals))
+                        let_leave(self._paths, self._ranking, self._holds.pinned(), missing(totals))
             return False
 
     def evict(self, to_bytes: int) -> Evicted:
         """Evict until at most so many bytes are used, or nothing is left that may go."""
         with self._lock:
             with self._ledger.transaction() as totals:
-                take_back(self._places, self._ledger, totals)
+                take_back(self._paths, self._ledger, totals)
             self._ranking = self.ranking()
             with self._ledger.transaction() as totals:
                 return self._evict(totals, totals.used_bytes - to_bytes, all_or_nothing=False)
@@ -169,7 +169,7 @@ class Room:
         """Return the names of published files, those that go first first. Calls the policy, so not under the lock."""
         ranked = self._by_policy()
         known = set(ranked)
-        return list(dict.fromkeys([*(name for name in read_leaving(self._places) if name in known), *ranked]))
+        return list(dict.fromkeys([*(name for name in read_leaving(self._paths) if name in known), *ranked]))
 
     def _by_policy(self) -> list[str]:
         names = self._ledger.published()
@@ -179,14 +179,14 @@ class Room:
         if policy == "random":
             return random.sample(list(names), len(names))
         if policy == "seen":
-            seen = read_seen(self._places)
+            seen = read_seen(self._paths)
             return sorted(names, key=lambda name: (-seen.get(names[name].sequence, (0, 0))[1], name))
         if callable(policy) or policy == "priority":
             return self._ranked(names, policy if callable(policy) else _priority)
         return []  # "never", or a function that this process does not have
 
     def _ranked(self, names: Iterable[str], policy: Callable[[StoredFile], float]) -> list[str]:
-        files = with_counts([known.file for known in self._files.examine(names)], self._places)
+        files = with_counts([known.file for known in self._files.examine(names)], self._paths)
         scores: list[tuple[float, str]] = []
         for file in files:
             score = policy(file)
@@ -227,13 +227,13 @@ class Room:
                 totals.removed(file.rows, size)
                 gone += Evicted(1, file.rows, size)
         self._files.forget(file.name for file, _ in chosen)
-        compact_seen(self._places, lambda: {n.sequence for n in self._ledger.published().values()})
+        compact_seen(self._paths, lambda: {n.sequence for n in self._ledger.published().values()})
         return gone
 
 
-def with_counts(files: Sequence[StoredFile], places: StorePaths) -> list[StoredFile]:
+def with_counts(files: Sequence[StoredFile], paths: StorePaths) -> list[StoredFile]:
     """Return the files with how often each was delivered."""
-    seen = read_seen(places)
+    seen = read_seen(paths)
     none = (0, 0)
     return [
         replace(f, times_sampled=seen.get(f.sequence, none)[0], epochs_seen=seen.get(f.sequence, none)[1])
@@ -241,15 +241,15 @@ def with_counts(files: Sequence[StoredFile], places: StorePaths) -> list[StoredF
     ]
 
 
-def take_back(places: StorePaths, ledger: Ledger, totals: Totals) -> int:
+def take_back(paths: StorePaths, ledger: Ledger, totals: Totals) -> int:
     """Remove what the dead left: reservations, unfinished files, leases; called in a transaction.
 
     Returns the number of things removed. What a reader had delivered is counted.
     """
     removed = 0
     live: set[str] = set()
-    for name in names_in(places.writers):
-        path = os.path.join(places.writers, name)
+    for name in names_in(paths.writers):
+        path = os.path.join(paths.writers, name)
         if is_locked(path):
             live.add(name)
             continue
@@ -258,19 +258,19 @@ def take_back(places: StorePaths, ledger: Ledger, totals: Totals) -> int:
             os.unlink(path)
             removed += 1
     committed = ledger.committed()
-    for name in names_in(places.unfinished):
+    for name in names_in(paths.unfinished):
         if name.partition("-")[0] not in live and name not in committed:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(places.unfinished, name))
+                os.unlink(os.path.join(paths.unfinished, name))
                 removed += 1
-    for name in names_in(places.readers):
-        path = os.path.join(places.readers, name)
+    for name in names_in(paths.readers):
+        path = os.path.join(paths.readers, name)
         if not is_locked(path):
             content = read_lease(path)
             with contextlib.suppress(
                 OSError
             ):  # on a full disk it is counted and removed later: room must be made first
-                add_seen(places, content.delivered() if content else {})
+                add_seen(paths, content.delivered() if content else {})
                 os.unlink(path)
                 removed += 1
     return removed

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from parquet_loader.common import format_bytes, is_locked
 from parquet_loader.store.files.file_lists import read_holds
 from parquet_loader.store.files.paths import StorePaths, names_in
-from parquet_loader.store.leases import Holds, read_lease
+from parquet_loader.store.leases import LeaseTable, read_lease
 from parquet_loader.store.ledger import Ledger, Totals, live_writers
 
 _RATE_S = 60.0
@@ -79,19 +79,19 @@ class StoreStatus:
         return "\n".join([self.path, *(f"  {name:<11} {value}" for name, value in lines)])
 
 
-def status_of(places: StorePaths, ledger: Ledger, max_bytes: int | None, evict: str) -> StoreStatus:
+def status_of(paths: StorePaths, ledger: Ledger, max_bytes: int | None, evict: str) -> StoreStatus:
     """Look at a store without its lock; figures may be a moment apart from each other."""
     totals = ledger.look()
     names = ledger.published()
-    needed = Holds(places).needed()
-    held = {name: _size(places.file(name)) for name in names if name in needed}
+    needed = LeaseTable(paths).needed()
+    held = {name: _size(paths.file(name)) for name in names if name in needed}
     kept = [size for name, size in held.items() if name in needed.pinned]
     now = time.time()
     ages = [now - parsed.published_us / 1e6 for parsed in names.values()]
     write, evicted = _rates(totals, now)
-    readers = [os.path.join(places.readers, name) for name in names_in(places.readers)]
+    readers = [os.path.join(paths.readers, name) for name in names_in(paths.readers)]
     return StoreStatus(
-        path=places.root,
+        path=paths.root,
         files=len(names),
         rows=sum(parsed.rows for parsed in names.values()),
         bytes=totals.bytes,
@@ -99,7 +99,7 @@ def status_of(places: StorePaths, ledger: Ledger, max_bytes: int | None, evict: 
         max_bytes=max_bytes,
         held_files=len(held),
         held_bytes=sum(held.values()),
-        holds=len(read_holds(places)),
+        holds=len(read_holds(paths)),
         kept_files=len(kept),
         kept_bytes=sum(kept),
         over_limit_bytes=max(0, totals.used_bytes - max_bytes) if max_bytes is not None else 0,
@@ -109,7 +109,7 @@ def status_of(places: StorePaths, ledger: Ledger, max_bytes: int | None, evict: 
         evict_bytes_per_s=evicted,
         written_bytes=totals.written_bytes,
         evicted_bytes=totals.evicted_bytes,
-        writers=len(live_writers(places)),
+        writers=len(live_writers(paths)),
         readers=sum(is_locked(path) and read_lease(path) is not None for path in readers),
         evict=evict,
     )

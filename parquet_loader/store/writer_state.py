@@ -19,11 +19,11 @@ from parquet_loader.schema import iter_tables
 from parquet_loader.store.files.durable_files import sync_directory
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import StorePaths
-from parquet_loader.store.files.pending_file import Unfinished
+from parquet_loader.store.files.pending_file import PendingFile
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.settings import Settings
 from parquet_loader.store.size_bounds import footer_bound, group_bound
-from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Room
+from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Space
 from parquet_loader.write import Layout, RowGroupBuffer, choose_layout, reason, storage_errors
 
 WhenFull = Literal["wait", "drop", "fail"]
@@ -74,7 +74,7 @@ class WriterState:
     """
 
     def __init__(
-        self, places: StorePaths, ledger: Ledger, room: Room, settings: Callable[[], Settings], options: WriterOptions
+        self, paths: StorePaths, ledger: Ledger, space: Space, settings: Callable[[], Settings], options: WriterOptions
     ) -> None:
         self.lock = RLock()
         self.inbox: SimpleQueue[float | None] = SimpleQueue()  # when to publish; None to end
@@ -84,16 +84,16 @@ class WriterState:
         self.deadline: float | None = None
         self.is_watched = False  # whether the thread will look by itself
         self.options = options
-        self._places = places
+        self._paths = paths
         self._ledger = ledger
-        self._room = room
+        self._space = space
         self._settings = settings
         self._schema = settings().schema
-        self.reservation = Reservation(places, ledger)
+        self.reservation = Reservation(paths, ledger)
         self._metadata = settings().footer(self.reservation.writer, options.priority, options.metadata)
         self._buffer = RowGroupBuffer(settings().row_group_bytes, slack=1 / 8)
         self._layout: Layout | None = None
-        self._file: Unfinished | None = None
+        self._file: PendingFile | None = None
         self._files = 0
         self._has_told_of_wait = False
 
@@ -151,15 +151,15 @@ class WriterState:
         """
         if self._layout is None:
             self._layout = choose_layout(table, self._settings().options.compression)
-        with storage_errors(self._places.root, _LOST):
+        with storage_errors(self._paths.root, _LOST):
             if not self._make_room(table, self._layout):
                 self._count(dropped_rows=table.num_rows)
                 return
             file = self._file
             if file is None:
                 self._files += 1
-                path = os.path.join(self._places.unfinished, f"{self.reservation.writer}-{self._files}.parquet")
-                file = Unfinished(path, table.schema, self._layout.writer_arguments(), self._metadata)
+                path = os.path.join(self._paths.unfinished, f"{self.reservation.writer}-{self._files}.parquet")
+                file = PendingFile(path, table.schema, self._layout.writer_arguments(), self._metadata)
                 self._file = file
             before = file.bytes
             file.write(table)
@@ -179,10 +179,10 @@ class WriterState:
             limit = self._settings().max_bytes
             if file is None and limit is not None and needed > limit:
                 raise WriteError(
-                    f"{self._places.root}: a row group of {table.num_rows} rows may take {format_bytes(needed)}, the "
+                    f"{self._paths.root}: a row group of {table.num_rows} rows may take {format_bytes(needed)}, the "
                     f"store's limit is {format_bytes(limit)}; raise max_bytes, or lower StoreOptions(row_group_bytes=)"
                 )
-            if self._room.reserve(self.reservation, needed, evicts=self.options.evicts):
+            if self._space.reserve(self.reservation, needed, evicts=self.options.evicts):
                 return True
             if file is not None:
                 self._publish(file)  # what it holds can be evicted then, or read at least
@@ -198,14 +198,14 @@ class WriterState:
                 told = f"{self._full(table, needed)}; the writer has waited {waited:.0f} s and goes on waiting"
                 warnings.warn(told, RuntimeWarning, stacklevel=2)
             if self.stop.wait(delay if self.options.wait_s is None else min(delay, self.options.wait_s - waited)):
-                raise WriteError(f"{self._places.root}: the writer was aborted while it waited for room")
+                raise WriteError(f"{self._paths.root}: the writer was aborted while it waited for room")
             self._count(waited_s=time.monotonic() - began - waited)
             delay = min(2 * delay, LONGEST_WAIT_S)
 
     def _full(self, table: pa.Table, needed: int) -> str:
         totals, limit = self._ledger.look(), self._settings().max_bytes or 0
         return (
-            f"{self._places.root}: the store is full: {format_bytes(totals.bytes)} published and "
+            f"{self._paths.root}: the store is full: {format_bytes(totals.bytes)} published and "
             f"{format_bytes(totals.reserved_bytes)} reserved of {format_bytes(limit)}, {format_bytes(needed)} more are "
             f"needed for {table.num_rows} rows, and no file may be evicted: {self._why_nothing_goes()}"
         )
@@ -220,12 +220,12 @@ class WriterState:
             return "this process lacks the store's eviction function; open the store with evict=, or raise max_bytes"
         return "readers need them, or they are held; raise max_bytes, or release what store.holds() lists"
 
-    def _publish(self, file: Unfinished) -> None:
+    def _publish(self, file: PendingFile) -> None:
         """Let the file appear, whole, under the next name; it counts from then on, whatever is refused after that."""
         settings = self._settings()
         self._file = None
         try:
-            with storage_errors(self._places.root, _LOST):
+            with storage_errors(self._paths.root, _LOST):
                 size = file.finish(durable=settings.options.durable)
                 self._let_appear(file, size, settings.tag)
         except BaseException:
@@ -236,11 +236,11 @@ class WriterState:
             self._set_deadline()
         if settings.options.durable:
             try:
-                sync_directory(self._places.root)
+                sync_directory(self._paths.root)
             except OSError as error:
-                raise UnfinishedCommitError(f"{self._places.root}: {_NOT_FORCED.format(reason(error))}") from error
+                raise UnfinishedCommitError(f"{self._paths.root}: {_NOT_FORCED.format(reason(error))}") from error
 
-    def _let_appear(self, file: Unfinished, size: int, tag: str) -> None:
+    def _let_appear(self, file: PendingFile, size: int, tag: str) -> None:
         has_appeared = False
         try:
             with self._ledger.transaction() as totals:
@@ -264,7 +264,7 @@ class WriterState:
 
     def _next_path(self, sequence: int, rows: int, tag: str) -> str:
         name = FileName(sequence, time.time_ns() // 1000, rows, tag, self.reservation.writer)
-        return self._places.file(str(name))
+        return self._paths.file(str(name))
 
     def _count(self, **more: Any) -> None:
         old = self.done

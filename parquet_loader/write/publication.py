@@ -93,7 +93,7 @@ class Publication:
         """Remove every trace of what is not published; never raises. In a forked child it does nothing."""
         if self._process != os.getpid():
             for file in self._staged:
-                file.let_go()
+                file.release()
             return
         if self._is_published:
             return

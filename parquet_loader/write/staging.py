@@ -77,12 +77,12 @@ class StagedFile:
 
     def discard(self) -> None:
         """Remove the file, published or not; never raises."""
-        self.let_go()
+        self.release()
         for path in (self.hidden_path, self.path):
             with contextlib.suppress(OSError, pa.ArrowException):
                 self.filesystem.delete_file(path)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Write no more to the file, and leave it as it is; never raises."""
         if self._stream is not None:
             with contextlib.suppress(OSError, pa.ArrowException):

@@ -198,7 +198,7 @@ def test_what_was_to_make_way_is_read_again_once_a_store_is_opened(store: Sample
     with store.writer() as writer:
         writer.write(rows(0, 500))
     first = os.path.basename(published(store.path)[0])
-    let_leave(store._places, [first], frozenset(), 1)
+    let_leave(store._paths, [first], frozenset(), 1)
     with BatchedDataLoader(store, 10) as loader:
         left_out = delivered(loader)
         assert 0 < len(left_out) < 500

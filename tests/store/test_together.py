@@ -188,7 +188,7 @@ def test_a_listing_without_the_lock_is_whole_however_it_interleaves_with_a_commi
             self._moments = iter(moments)
 
         def published(self, known: Any = NONE_KNOWN) -> dict[str, FileName]:
-            self._places: Any = Moment(states[0].root, self)
+            self._paths: Any = Moment(states[0].root, self)
             return super().published(known)
 
         def next(self) -> StorePaths:
@@ -515,7 +515,7 @@ def test_a_job_waits_for_readers_and_the_limit_is_kept_meanwhile(
     store = SampleStore(tmp_path / "store", schema=SCHEMA, max_bytes=int(1.6 * size), options=SIZED)
     commit_job(store)
     waits = threading.Event()
-    reserve = room.Room.reserve
+    reserve = room.Space.reserve
 
     def tell(*arguments: Any, **more: Any) -> bool:
         granted = reserve(*arguments, **more)
@@ -523,7 +523,7 @@ def test_a_job_waits_for_readers_and_the_limit_is_kept_meanwhile(
             waits.set()
         return granted
 
-    monkeypatch.setattr(room.Room, "reserve", tell)
+    monkeypatch.setattr(room.Space, "reserve", tell)
     thread = threading.Thread(target=commit_job, args=(SampleStore(store.path), 1000))
     with store.snapshot() as files:
         thread.start()

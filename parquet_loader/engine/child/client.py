@@ -141,7 +141,7 @@ class ReadingProcess:
         finally:
             theirs.close()
         self._child = _Child(process, Channel(ours), SharedMemoryReceiver(), os.getpid())
-        self._finalizer = weakref.finalize(self, self._child.end)
+        self._finalizer = weakref.finalize(self, self._child.stop)
 
     def stop(self, child: _Child | None = None) -> None:
         """End the process; idempotent. Batches that were handed over stay valid.
@@ -207,7 +207,7 @@ class IsolatedEngine:
         assert batch is None or isinstance(batch, ProcessedBatch)
         return batch
 
-    def let_go_of_previous(self) -> None:
+    def release_previous(self) -> None:
         """Say that the consumer has let go of all batches before the current window's."""
         child = self._child
         if child is not None and not self._is_over:

@@ -153,7 +153,7 @@ class _Server:
                 case Release():
                     self._giver.take_back(message.unseen)
                     if self._engine is not None:
-                        self._engine.let_go_of_previous()
+                        self._engine.release_previous()
 
     def _open(self, message: Open) -> None:
         what = "the data set"

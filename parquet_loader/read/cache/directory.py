@@ -112,26 +112,26 @@ class CacheDirectory:
     """
 
     def __init__(self, root: str, limit_bytes: int) -> None:
-        self._places = CachePaths(root)
+        self._paths = CachePaths(root)
         self._lock = RLock()  # owns the rest; held for no I/O but what ranking takes
         # By name; small, since there may be a hundred thousand: a file's inode, and a bit for each range found whole.
         self._whole: dict[int, tuple[int, int]] = {}
         self._ranked_for: frozenset[str] | None = None
         self._leaving: list[CacheEntry] = []
         self._counted_at = time.monotonic()
-        self._places.make()
+        self._paths.make()
         self._block_bytes = max(4096, os.statvfs(root).f_frsize)
-        directories = (self._places.folders + 3) * self._block_bytes  # the ledger, a probe
+        directories = (self._paths.folders + 3) * self._block_bytes  # the ledger, a probe
         self._limit_bytes = limit_bytes - directories
         if self._limit_bytes <= 0:  # and nothing that others keep there leaves for it
             raise OSError(
                 f"{root}: max_bytes={format_bytes(limit_bytes)} leaves no room beside the directories of a cache, "
                 f"which take {format_bytes(directories)}"
             )
-        with transaction(self._places, rebuild=True) as account:
+        with transaction(self._paths, rebuild=True) as account:
             self._take_back(account)
-            _check_locks(self._places)
-            _check_sparse(self._places)
+            _check_locks(self._paths)
+            _check_sparse(self._paths)
             self._make_room(account, 0)  # another limit than before, perhaps
 
     def lease(self, row_groups: Digests, columns: frozenset[int]) -> HeldLease:
@@ -140,19 +140,19 @@ class CacheDirectory:
         Raises:
             OSError, TimeoutError: it cannot be said.
         """
-        with transaction(self._places) as account:
+        with transaction(self._paths) as account:
             self._make_room(account, _in_blocks(lease_bytes(len(row_groups), len(columns)), self._block_bytes))
-            return HeldLease(self._places, row_groups, columns)
+            return HeldLease(self._paths, row_groups, columns)
 
     def find(self, wanted: RequestedRowGroup) -> LookupResult:
         """Return a file that holds a row group's columns, if there is one.
 
         Each range is compared with its checksum when this process reads it for the first time.
         """
-        same = self._places.for_row_group(wanted.file, wanted.row_group)
+        same = self._paths.for_row_group(wanted.file, wanted.row_group)
         damaged = 0
         for name in sorted(same, key=lambda name: (name.columns != wanted.columns, name.nbytes)):
-            path = self._places.entry(name)
+            path = self._paths.entry(name)
             try:
                 nbytes = self._held(path, name, wanted)
             except (DamagedError, OSError) as error:
@@ -197,9 +197,9 @@ class CacheDirectory:
             OSError, TimeoutError: the directory cannot be used.
         """
         name = wanted.name(self._block_bytes)
-        path = os.path.join(self._places.unfinished, str(name))
+        path = os.path.join(self._paths.unfinished, str(name))
         for is_ranked in (False, True):
-            with transaction(self._places, rebuild=is_ranked and self._counts_again()) as account:
+            with transaction(self._paths, rebuild=is_ranked and self._counts_again()) as account:
                 if os.path.exists(path) and is_locked(path):
                     return None
                 missing = self._missing(account, name.nbytes)
@@ -212,7 +212,7 @@ class CacheDirectory:
                 if missing <= 0:
                     file = LockedFile(path, b"")
                     account.taken_bytes += name.nbytes
-                    return PendingEntry(self._places, name, file, wanted.size, wanted.ranges)
+                    return PendingEntry(self._paths, name, file, wanted.size, wanted.ranges)
             if not is_ranked:
                 self._rank()
         raise CacheFullError
@@ -240,7 +240,7 @@ class CacheDirectory:
 
     def is_fetched_by_other(self, wanted: RequestedRowGroup) -> bool:
         """Whether a process that lives is fetching a row group."""
-        path = os.path.join(self._places.unfinished, str(wanted.name(self._block_bytes)))
+        path = os.path.join(self._paths.unfinished, str(wanted.name(self._block_bytes)))
         with contextlib.suppress(OSError):
             return is_locked(path)
         return False
@@ -256,14 +256,14 @@ class CacheDirectory:
         name = EntryName.parse(os.path.basename(path))
         with self._lock:
             self._whole.pop(hash(name), None)
-        with contextlib.suppress(OSError), transaction(self._places) as account:
+        with contextlib.suppress(OSError), transaction(self._paths) as account:
             if name is not None and os.path.lexists(path):
                 os.unlink(path)
                 account.taken_bytes -= name.nbytes
 
     def _missing(self, account: CacheLedger, nbytes: int) -> int:
         """Return how many bytes have to leave before so many come; in a transaction."""
-        leases = sum(_in_blocks(size, self._block_bytes) for size in lease_sizes(self._places))
+        leases = sum(_in_blocks(size, self._block_bytes) for size in lease_sizes(self._paths))
         return account.taken_bytes + leases + nbytes - self._limit_bytes
 
     def _make_room(self, account: CacheLedger, nbytes: int) -> None:
@@ -275,19 +275,19 @@ class CacheDirectory:
 
     def _rank(self) -> None:
         """Find out what may leave, if what loaders read has changed since that was last done."""
-        live = live_leases(self._places)
+        live = live_leases(self._paths)
         with self._lock:
             if live != self._ranked_for:
                 self._leaving = self._ranked()[0]
                 self._ranked_for = live
 
     def _ranked(self) -> tuple[list[CacheEntry], list[CacheEntry]]:
-        leases = (read_lease(self._places, name) for name in live_leases(self._places))
-        return in_order_of_leaving(list(self._places.kept()), [lease for lease in leases if lease is not None])
+        leases = (read_lease(self._paths, name) for name in live_leases(self._paths))
+        return in_order_of_leaving(list(self._paths.kept()), [lease for lease in leases if lease is not None])
 
     def _evict(self, account: CacheLedger, chosen: list[CacheEntry]) -> int:
         """Remove row groups, in a transaction, and return how many bytes that freed."""
-        freed = sum(entry.nbytes for entry in self._places.remove(chosen))
+        freed = sum(entry.nbytes for entry in self._paths.remove(chosen))
         gone = {entry.name for entry in chosen}
         with self._lock:
             self._leaving = [entry for entry in self._leaving if entry.name not in gone]
@@ -297,47 +297,47 @@ class CacheDirectory:
     def _is_unused(self, entry: CacheEntry) -> bool:
         """Whether nobody has used a row group since it was ranked."""
         with contextlib.suppress(FileNotFoundError):
-            return os.stat(self._places.path_of(entry)).st_mtime_ns == entry.used_ns
+            return os.stat(self._paths.path_of(entry)).st_mtime_ns == entry.used_ns
         return False
 
     def _take_back(self, account: CacheLedger) -> None:
         """Remove what the dead left: row groups on their way, and leases; in a transaction."""
-        for name in names_in(self._places.unfinished):
-            path = os.path.join(self._places.unfinished, str(name))
+        for name in names_in(self._paths.unfinished):
+            path = os.path.join(self._paths.unfinished, str(name))
             if not is_locked(path):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
                 account.taken_bytes -= name.nbytes
-        remove_dead_leases(self._places)
+        remove_dead_leases(self._paths)
 
 
 def _in_blocks(nbytes: int, block_bytes: int) -> int:
     return -(-nbytes // block_bytes) * block_bytes
 
 
-def _check_locks(places: CachePaths) -> None:
+def _check_locks(paths: CachePaths) -> None:
     """Check that the file system's locks do what they say; in a transaction, which holds one.
 
     Raises:
         OSError: they do not, and another may be given what is held.
     """
-    if not is_locked(places.ledger):
-        raise OSError(f"{places.root}: the file system gives one lock to two holders, and a cache relies on locks")
+    if not is_locked(paths.ledger):
+        raise OSError(f"{paths.root}: the file system gives one lock to two holders, and a cache relies on locks")
 
 
-def _check_sparse(places: CachePaths) -> None:
+def _check_sparse(paths: CachePaths) -> None:
     """Check that holes in a file take no room.
 
     Raises:
         OSError: they do.
     """
-    path = os.path.join(places.unfinished, "probe")
+    path = os.path.join(paths.unfinished, "probe")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | NO_LINK)
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"\1", _PROBE_BYTES - 1)
         if os.fstat(descriptor).st_blocks * 512 >= _PROBE_BYTES:
-            raise OSError(f"{places.root}: the file system keeps no holes in files, which a cache relies on")
+            raise OSError(f"{paths.root}: the file system keeps no holes in files, which a cache relies on")
     finally:
         os.close(descriptor)
         os.unlink(path)

@@ -39,15 +39,15 @@ def contents_of(path: str) -> CacheContents:
     Raises:
         SourceError: there is none.
     """
-    places = _places(path)
-    entries = list(places.kept())
+    paths = _paths(path)
+    entries = list(paths.kept())
     used = [entry.used_ns / 1e9 for entry in entries]
     return CacheContents(
         row_groups=len(entries),
         files=len({entry.name.partition("-")[0] for entry in entries}),
         nbytes=sum(entry.nbytes for entry in entries),
-        unfinished=len(names_in(places.unfinished)),
-        loaders=len(live_leases(places)),
+        unfinished=len(names_in(paths.unfinished)),
+        loaders=len(live_leases(paths)),
         oldest_use_s=min(used, default=None),
         latest_use_s=max(used, default=None),
     )
@@ -61,16 +61,16 @@ def clear(path: str) -> tuple[int, int]:
     Raises:
         SourceError: there is no cache.
     """
-    places = _places(path)
-    with transaction(places, rebuild=True) as account:
-        removed = places.remove(places.kept())
+    paths = _paths(path)
+    with transaction(paths, rebuild=True) as account:
+        removed = paths.remove(paths.kept())
         nbytes = sum(entry.nbytes for entry in removed)
         account.taken_bytes -= nbytes
     return len(removed), nbytes
 
 
-def _places(path: str) -> CachePaths:
-    places = CachePaths(local_path(path))
-    if not os.path.isdir(places.entries):
+def _paths(path: str) -> CachePaths:
+    paths = CachePaths(local_path(path))
+    if not os.path.isdir(paths.entries):
         raise SourceError(f"{path}: there is no local cache of this version in it")
-    return places
+    return paths

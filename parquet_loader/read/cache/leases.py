@@ -24,16 +24,16 @@ class HeldLease:
     """This process's lease for one loader, until `release`, the end of the object or that of the process.
 
     Args:
-        places: The cache. Called with its lock held, so that nobody takes the new file for a dead one's.
+        paths: The paths of the cache. Called with its lock held, so that nobody takes the new file for a dead one's.
         row_groups: As in `ReaderLease`.
         columns: Likewise.
     """
 
-    def __init__(self, places: CachePaths, row_groups: Digests, columns: frozenset[int]) -> None:
+    def __init__(self, paths: CachePaths, row_groups: Digests, columns: frozenset[int]) -> None:
         content = _HEAD.pack(time.time_ns(), len(columns), len(row_groups))
         content += b"".join(column.to_bytes(8, "little") for column in sorted(columns))
         content += row_groups.astype("<u8").tobytes()
-        file = LockedFile(os.path.join(places.readers, secrets.token_hex(8)), content)
+        file = LockedFile(os.path.join(paths.readers, secrets.token_hex(8)), content)
         self._finalizer = weakref.finalize(self, _end, file)
 
     def release(self) -> None:
@@ -53,32 +53,32 @@ def lease_bytes(row_groups: int, columns: int) -> int:
     return _HEAD.size + 8 * (row_groups + columns)
 
 
-def lease_sizes(places: CachePaths) -> list[int]:
+def lease_sizes(paths: CachePaths) -> list[int]:
     """Return how long each lease is that lies there."""
     sizes: list[int] = []
-    with os.scandir(places.readers) as found:
+    with os.scandir(paths.readers) as found:
         for item in found:
             with contextlib.suppress(FileNotFoundError):
                 sizes.append(item.stat(follow_symlinks=False).st_size)
     return sizes
 
 
-def live_leases(places: CachePaths) -> frozenset[str]:
+def live_leases(paths: CachePaths) -> frozenset[str]:
     """Return the names of the leases whose processes live. A lease never changes."""
-    return frozenset(name for name in _names(places) if is_locked(os.path.join(places.readers, name)))
+    return frozenset(name for name in _names(paths) if is_locked(os.path.join(paths.readers, name)))
 
 
-def _names(places: CachePaths) -> list[str]:
+def _names(paths: CachePaths) -> list[str]:
     """Return what leases are called; whatever else lies beside them is none of ours."""
     with contextlib.suppress(FileNotFoundError):
-        return [name for name in os.listdir(places.readers) if _NAME.fullmatch(name)]
+        return [name for name in os.listdir(paths.readers) if _NAME.fullmatch(name)]
     return []
 
 
-def read_lease(places: CachePaths, name: str) -> ReaderLease | None:
+def read_lease(paths: CachePaths, name: str) -> ReaderLease | None:
     """Return what a lease says, or None where it is gone, or no lease."""
     try:
-        with open(os.path.join(places.readers, name), "rb") as file:
+        with open(os.path.join(paths.readers, name), "rb") as file:
             content = file.read()
         began_ns, columns, row_groups = _HEAD.unpack_from(content)
         numbers = np.frombuffer(content, "<u8", offset=_HEAD.size)
@@ -89,10 +89,10 @@ def read_lease(places: CachePaths, name: str) -> ReaderLease | None:
     return ReaderLease(numbers[columns:], frozenset(numbers[:columns].tolist()), began_ns)
 
 
-def remove_dead_leases(places: CachePaths) -> None:
+def remove_dead_leases(paths: CachePaths) -> None:
     """Remove the leases of processes that died; called with the cache's lock held."""
-    for name in _names(places):
-        path = os.path.join(places.readers, name)
+    for name in _names(paths):
+        path = os.path.join(paths.readers, name)
         if not is_locked(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)

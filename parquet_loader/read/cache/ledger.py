@@ -32,24 +32,24 @@ class CacheLedger:
 
 
 @contextlib.contextmanager
-def transaction(places: CachePaths, *, rebuild: bool = False) -> Iterator[CacheLedger]:
+def transaction(paths: CachePaths, *, rebuild: bool = False) -> Iterator[CacheLedger]:
     """Hold the cache's lock, and keep what the body makes of the account.
 
     A body that raises leaves the mark, so that the next one starts from a listing.
 
     Args:
-        places: The cache.
+        paths: The paths of the cache.
         rebuild: Make the account anew, whatever the ledger says.
 
     Raises:
         TimeoutError: another process holds the lock, and does not go on.
         OSError: the directory is gone, or cannot be written to.
     """
-    with exclusive(places.ledger, _PATIENCE_S) as descriptor:
+    with exclusive(paths.ledger, _PATIENCE_S) as descriptor:
         data = os.pread(descriptor, 64, 0)
         taken = None if rebuild or data[:1] != _CLEAN else _parsed(data[1:])
         os.pwrite(descriptor, _CHANGING, 0)
-        account = CacheLedger(places.taken_bytes() if taken is None else taken)
+        account = CacheLedger(paths.taken_bytes() if taken is None else taken)
         yield account
         os.pwrite(descriptor, _text(account.taken_bytes), 1)
         os.pwrite(descriptor, _CLEAN, 0)

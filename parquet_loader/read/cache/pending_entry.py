@@ -17,15 +17,15 @@ class PendingEntry:
     """A reservation and the file that it is for. Used by one thread; whoever has it publishes or abandons it.
 
     Args:
-        places: The cache.
+        paths: The paths of the cache.
         name: What the file will be called.
         file: The unfinished file, locked by this process: what tells others that somebody is at work on it.
         size: Bytes of the original file.
         ranges: What will be written of it, apart from one another.
     """
 
-    def __init__(self, places: CachePaths, name: EntryName, file: LockedFile, size: int, ranges: Ranges) -> None:
-        self._places = places
+    def __init__(self, paths: CachePaths, name: EntryName, file: LockedFile, size: int, ranges: Ranges) -> None:
+        self._paths = paths
         self._name = name
         self._file = file
         self._size = size
@@ -58,13 +58,13 @@ class PendingEntry:
         assert self._written == [end for _, end in self._ranges], "a range is not whole"
         index = Index(self._size, self._ranges, tuple(total.value for total in self._sums))
         self._file.write(packed_index(str(self._name), index), self._size)
-        with transaction(self._places) as account:
+        with transaction(self._paths) as account:
             self._check_name()
-            target, inode = self._places.entry(self._name), self._file.inode
-            for other in self._places.for_row_group(self._name.file, self._name.row_group):
+            target, inode = self._paths.entry(self._name), self._file.inode
+            for other in self._paths.for_row_group(self._name.file, self._name.row_group):
                 if other.columns == self._name.columns:
                     with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self._places.entry(other))
+                        os.unlink(self._paths.entry(other))
                         account.taken_bytes -= other.nbytes
             os.rename(self._file.path, target)
             if os.stat(target).st_ino != inode:  # the directory was deleted and made anew in this very moment
@@ -75,7 +75,7 @@ class PendingEntry:
     def abandon(self) -> None:
         """Remove the file and give back what was reserved; what cannot be removed now, others remove later."""
         if self._file.is_here:
-            with contextlib.suppress(OSError), transaction(self._places) as account:
+            with contextlib.suppress(OSError), transaction(self._paths) as account:
                 self._check_name()
                 os.unlink(self._file.path)
                 account.taken_bytes -= self._name.nbytes

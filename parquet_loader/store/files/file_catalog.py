@@ -27,7 +27,7 @@ _FEW = 64  # footers that are read sooner than threads start
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Examined:
+class CatalogEntry:
     """What a footer says.
 
     Attributes:
@@ -46,18 +46,18 @@ class Examined:
     digest: int
 
 
-class Files:
+class FileCatalog:
     """What is known of published files, by name. One thread at a time.
 
     Args:
-        places: The store.
+        paths: The paths of the store.
         identity: The store's identity; a file of another store is none of ours, whatever its name.
     """
 
-    def __init__(self, places: StorePaths, identity: str) -> None:
-        self._places = places
+    def __init__(self, paths: StorePaths, identity: str) -> None:
+        self._paths = paths
         self._identity = identity
-        self._known: dict[str, Examined] = {}
+        self._known: dict[str, CatalogEntry] = {}
         self._refused: dict[str, str] = {}
         self._schemas: list[pa.Schema] = []
         self._schema_numbers: dict[bytes, int] = {}
@@ -68,7 +68,7 @@ class Files:
         """Files that have a published file's name and are none, each with the reason."""
         return MappingProxyType(self._refused)
 
-    def examine(self, names: Iterable[str]) -> list[Examined]:
+    def examine(self, names: Iterable[str]) -> list[CatalogEntry]:
         """Return what is known of these files, in this order, without those that are gone or refused.
 
         Only footers not read before are read, and those of refused files again: what ails them may pass.
@@ -107,7 +107,7 @@ class Files:
         """Whether the file's footer was read before."""
         return name in self._known
 
-    def snapshot(self, files: Sequence[Examined], copies: Sequence[IntArray] | None = None) -> Snapshot:
+    def snapshot(self, files: Sequence[CatalogEntry], copies: Sequence[IntArray] | None = None) -> Snapshot:
         """Return the files as a loader reads them.
 
         Args:
@@ -142,7 +142,7 @@ class Files:
         self, name: str
     ) -> tuple[StoredFile, SourceFile, tuple[int, ...], tuple[int, ...], pa.Schema, int] | str | None:
         """Return what the footer says, the reason why the file is none of ours, or None where it is gone."""
-        path = self._places.file(name)
+        path = self._paths.file(name)
         parsed = FileName.parse(name)
         assert parsed is not None
         try:
@@ -182,12 +182,12 @@ class Files:
         sizes: tuple[int, ...],
         schema: pa.Schema,
         digest: int,
-    ) -> Examined:
+    ) -> CatalogEntry:
         key = schema.serialize().to_pybytes()
         if key not in self._schema_numbers:
             self._schema_numbers[key] = len(self._schemas)
             self._schemas.append(schema)
-        return Examined(file, source, rows, sizes, self._schema_numbers[key], digest)
+        return CatalogEntry(file, source, rows, sizes, self._schema_numbers[key], digest)
 
 
 def _number(value: Any) -> float:

@@ -69,7 +69,7 @@ class FileList:
         return stream.getvalue()
 
     @classmethod
-    def load(cls, data: bytes, places: StorePaths) -> FileList:
+    def load(cls, data: bytes, paths: StorePaths) -> FileList:
         """Return the list whose bytes these are, with the files as they are now.
 
         Raises:
@@ -84,14 +84,14 @@ class FileList:
             names = texts["names"].decode().split("\n")
             known = list(zip(names, arrays["sizes"].tolist(), arrays["changed"].tolist(), strict=True))
         except (ValueError, KeyError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-            raise SourceError(f"{places.snapshots}: a list of files is damaged: {error}") from error
+            raise SourceError(f"{paths.snapshots}: a list of files is damaged: {error}") from error
         unknown = [name for name in names if not FileName.parse(name)]
         if unknown:
-            raise SourceError(f"{places.snapshots}: a list of files is damaged: it names {unknown[0]!r}")
+            raise SourceError(f"{paths.snapshots}: a list of files is damaged: it names {unknown[0]!r}")
         files: list[SourceFile] = []
         gone: list[int] = []
         for number, (name, size, changed) in enumerate(known):
-            path = places.file(name)
+            path = paths.file(name)
             try:
                 files.append(SourceFile(path, size, os.stat(path).st_mtime_ns))
             except FileNotFoundError:
@@ -107,30 +107,30 @@ class FileList:
         )
 
 
-def keep_list(places: StorePaths, name: str, data: bytes) -> None:
+def keep_list(paths: StorePaths, name: str, data: bytes) -> None:
     """Keep a list, and let go of the oldest beyond those that are kept; called in a transaction."""
-    path = os.path.join(places.snapshots, name)
+    path = os.path.join(paths.snapshots, name)
     if os.path.exists(path):
         os.utime(path)
         return
     write_atomically(path, data)
-    held = {hold.partition("-")[0] for hold in names_in(places.holds)}
+    held = {hold.partition("-")[0] for hold in names_in(paths.holds)}
     ages: list[tuple[int, str]] = []
-    for other in names_in(places.snapshots):
+    for other in names_in(paths.snapshots):
         with contextlib.suppress(FileNotFoundError):
-            ages.append((os.stat(os.path.join(places.snapshots, other)).st_mtime_ns, other))
+            ages.append((os.stat(os.path.join(paths.snapshots, other)).st_mtime_ns, other))
     for _, other in sorted(ages)[:-KEPT_LISTS]:
         if other not in held and other != name:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(places.snapshots, other))
+                os.unlink(os.path.join(paths.snapshots, other))
 
 
-def read_list(places: StorePaths, name: str) -> bytes | None:
+def read_list(paths: StorePaths, name: str) -> bytes | None:
     """Return a list that was kept; None where there is none of this name."""
     if not is_list_name(name):
         return None
     try:
-        with open(os.path.join(places.snapshots, name), "rb") as file:
+        with open(os.path.join(paths.snapshots, name), "rb") as file:
             return file.read()
     except FileNotFoundError:
         return None
@@ -172,20 +172,20 @@ class HeldState:
         return f"{self.snapshot}-{self.epoch}-{self.batch}"
 
 
-def write_hold(places: StorePaths, held: HeldState, names: Sequence[str]) -> None:
+def write_hold(paths: StorePaths, held: HeldState, names: Sequence[str]) -> None:
     """Hold files from now on; called in a transaction."""
     about = {name: getattr(held, name) for name in HeldState.__slots__}
     text = "\n".join([json.dumps(about), *names, ""])
-    write_atomically(os.path.join(places.holds, held.name), text.encode("utf-8"))
+    write_atomically(os.path.join(paths.holds, held.name), text.encode("utf-8"))
 
 
-def read_holds(places: StorePaths) -> list[HeldState]:
+def read_holds(paths: StorePaths) -> list[HeldState]:
     """Return what is held, the oldest first."""
     found: list[HeldState] = []
-    for name in names_in(places.holds):
+    for name in names_in(paths.holds):
         with (
             contextlib.suppress(OSError, ValueError, TypeError),
-            open(os.path.join(places.holds, name), encoding="utf-8") as file,
+            open(os.path.join(paths.holds, name), encoding="utf-8") as file,
         ):
             held = HeldState(**json.loads(file.readline()))
             if held.is_sound and held.name == name:

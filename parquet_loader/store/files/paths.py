@@ -107,13 +107,13 @@ class StorePaths:
         return found
 
 
-def remove_half_replaced(places: StorePaths) -> int:
+def remove_half_replaced(paths: StorePaths) -> int:
     """Remove what processes left that died while they replaced a small file, and return how many there were.
 
     Called under the store's lock, under which all of them are replaced.
     """
     removed = 0
-    for directory in (places.hidden, places.commits, places.snapshots, places.holds):
+    for directory in (paths.hidden, paths.commits, paths.snapshots, paths.holds):
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(directory):
                 if name.endswith(TEMPORARY):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
-class Unfinished:
+class PendingFile:
     """A Parquet file that is being written. One thread at a time.
 
     Args:

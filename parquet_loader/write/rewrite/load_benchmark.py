@@ -99,7 +99,7 @@ def _load(dataset: Dataset, arenas: tuple[Arenas, Arenas], threads: int, seed: i
         engine.start()
         while (window := engine.next_window()) is not None:
             del window
-            engine.let_go_of_previous()
+            engine.release_previous()
         return time.perf_counter() - began, sum(engine.workers.times.cpu_s.values())
     finally:
         engine.close()
