@@ -20,7 +20,7 @@ BYTES_OF_A_VALUE = 16
 
 
 @dataclass(slots=True, eq=False, repr=False)  # a tree of shared parts can be too large to print
-class Items:
+class PickledSequence:
     """A list, tuple or set."""
 
     kind: Literal["list", "tuple", "set"]
@@ -28,7 +28,7 @@ class Items:
 
 
 @dataclass(slots=True, eq=False, repr=False)  # a tree of shared parts can be too large to print
-class Pairs:
+class PickledMapping:
     """A dict: keys and values in their order."""
 
     values: list[tuple[Any, Any]]
@@ -53,7 +53,9 @@ class PickledObject:
     values: list[Any] = field(default_factory=list)
 
 
-Value: TypeAlias = "bool | int | float | str | bytes | AllowedName | Items | Pairs | PickledObject | None"
+Value: TypeAlias = (
+    "bool | int | float | str | bytes | AllowedName | PickledSequence | PickledMapping | PickledObject | None"
+)
 
 
 class _Mark:
@@ -129,7 +131,7 @@ class _Machine:
                 stack.append(_made(called, arguments, at))
             case "NEWOBJ_EX":
                 keywords, arguments, called = self._pop(at), self._pop(at), self._pop(at)
-                if not isinstance(keywords, Pairs) or keywords.values:
+                if not isinstance(keywords, PickledMapping) or keywords.values:
                     refuse("a call with keyword arguments", at)
                 stack.append(_made(called, arguments, at))
             case "BUILD":
@@ -140,20 +142,20 @@ class _Machine:
                 target.state = state
             case "EMPTY_LIST" | "EMPTY_SET" | "EMPTY_TUPLE":
                 kinds: dict[str, Any] = {"EMPTY_LIST": "list", "EMPTY_SET": "set", "EMPTY_TUPLE": "tuple"}
-                stack.append(Items(kinds[name], []))
+                stack.append(PickledSequence(kinds[name], []))
             case "EMPTY_DICT":
-                stack.append(Pairs([]))
+                stack.append(PickledMapping([]))
             case "LIST":
-                stack.append(Items("list", self._to_mark(at)))
+                stack.append(PickledSequence("list", self._to_mark(at)))
             case "TUPLE":
-                stack.append(Items("tuple", self._to_mark(at)))
+                stack.append(PickledSequence("tuple", self._to_mark(at)))
             case "FROZENSET":
-                stack.append(Items("set", self._to_mark(at)))
+                stack.append(PickledSequence("set", self._to_mark(at)))
             case "DICT":
-                stack.append(Pairs(_paired(self._to_mark(at), at)))
+                stack.append(PickledMapping(_paired(self._to_mark(at), at)))
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
                 values = [self._pop(at) for _ in range(int(name[-1]))]
-                stack.append(Items("tuple", values[::-1]))
+                stack.append(PickledSequence("tuple", values[::-1]))
             case "APPEND":
                 values = [self._pop(at)]
                 self._extend(values, ("list",), at)
@@ -207,14 +209,14 @@ class _Machine:
 
     def _extend(self, values: list[Any], kinds: tuple[str, ...], at: int) -> None:
         target = self._top(at)
-        if isinstance(target, PickledObject) or (isinstance(target, Items) and target.kind in kinds):
+        if isinstance(target, PickledObject) or (isinstance(target, PickledSequence) and target.kind in kinds):
             target.values.extend(values)
         else:
             refuse("it adds to what is no list or set", at)
 
     def _update(self, pairs: list[tuple[Any, Any]], at: int) -> None:
         target = self._top(at)
-        if isinstance(target, Pairs):
+        if isinstance(target, PickledMapping):
             target.values.extend(pairs)
         elif isinstance(target, PickledObject):
             target.pairs.extend(pairs)
@@ -227,7 +229,7 @@ def _made(called: Any, arguments: Any, at: int) -> PickledObject:
         refuse("it calls what is no name, but the result of another call or a plain value", at)
     if called.role not in CALLED:
         refuse(f"it calls {called.name!r}, of which it may only give the name", at)
-    if not isinstance(arguments, Items) or arguments.kind != "tuple":
+    if not isinstance(arguments, PickledSequence) or arguments.kind != "tuple":
         refuse("it calls with what are no arguments", at)
     return PickledObject(called, arguments.values)
 
@@ -240,9 +242,9 @@ def _paired(values: list[Any], at: int) -> list[tuple[Any, Any]]:
 
 def _inside(value: Any) -> list[Any]:
     match value:
-        case Items():
+        case PickledSequence():
             return value.values
-        case Pairs():
+        case PickledMapping():
             return [part for pair in value.values for part in pair]
         case PickledObject():
             pairs = [part for pair in value.pairs for part in pair]
@@ -272,7 +274,7 @@ def _check_tree(root: Any) -> None:
     What is shared is looked at once, and counts as often as it is referred to: whoever takes the tree apart copies it
     that often.
     """
-    if not isinstance(root, Items | Pairs | PickledObject):
+    if not isinstance(root, PickledSequence | PickledMapping | PickledObject):
         return
     opened = _Opened(root)
     path = [opened]
@@ -290,7 +292,7 @@ def _check_tree(root: Any) -> None:
                 path[-1].add(above)
             continue
         inner = above.left.pop()
-        if not isinstance(inner, Items | Pairs | PickledObject):
+        if not isinstance(inner, PickledSequence | PickledMapping | PickledObject):
             above.size += 1 + len(inner) // BYTES_OF_A_VALUE if isinstance(inner, str | bytes) else 1
             continue
         known = met.get(inner)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from parquet_loader.source.unischema.allowlist import AllowedName
-from parquet_loader.source.unischema.pickle_interpreter import Items, Pairs, PickledObject, run
+from parquet_loader.source.unischema.pickle_interpreter import PickledMapping, PickledObject, PickledSequence, run
 from parquet_loader.source.unischema.pickle_opcodes import refuse
 
 MAX_TEXT = 10_000
@@ -139,7 +139,7 @@ def _object(value: Any, role: str, what: str) -> PickledObject:
         arguments = value.arguments
         if len(arguments) != 3 or not all(isinstance(a, AllowedName) for a in arguments[:2]):
             refuse(f"{what} is put together from {len(arguments)} arguments")
-        content = arguments[2].values if isinstance(arguments[2], Items) else []
+        content = arguments[2].values if isinstance(arguments[2], PickledSequence) else []
         value = PickledObject(arguments[0], content, value.state, value.pairs, value.values)
     if not isinstance(value, PickledObject) or value.name.role != role:
         found = value.name.name if isinstance(value, PickledObject) else type(value).__name__.lower()
@@ -155,17 +155,17 @@ def _attributes(made: PickledObject, what: str) -> dict[str, Any]:
 
 def _dict(value: Any, what: str) -> list[tuple[Any, Any]]:
     """Return the pairs of any form of dict."""
-    if isinstance(value, Pairs):
+    if isinstance(value, PickledMapping):
         return value.values
     if not isinstance(value, PickledObject) or value.name.role not in {"ordered dict", "default dict"}:
         refuse(f"{what} are no dict")
     pairs = list(value.pairs)
     arguments = value.arguments if value.name.role == "ordered dict" else []
     for argument in arguments[:1]:
-        if not isinstance(argument, Items):
+        if not isinstance(argument, PickledSequence):
             refuse(f"{what} are no pairs")
         for pair in argument.values:
-            if not isinstance(pair, Items) or len(pair.values) != 2:
+            if not isinstance(pair, PickledSequence) or len(pair.values) != 2:
                 refuse(f"{what} are no pairs")
             pairs.append((pair.values[0], pair.values[1]))
     return pairs
@@ -197,7 +197,11 @@ def _restored(made: PickledObject) -> list[Any]:
         refuse("pyspark restores what is no UnischemaField")
     names, values = made.arguments[1:]
     expected = ["name", "numpy_dtype", "shape", "codec", "nullable"]
-    if not isinstance(names, Items) or not isinstance(values, Items) or not _are_texts(names.values, expected):
+    if (
+        not isinstance(names, PickledSequence)
+        or not isinstance(values, PickledSequence)
+        or not _are_texts(names.values, expected)
+    ):
         refuse("pyspark restores a UnischemaField of other parts")
     if len(values.values) != len(names.values):
         refuse("pyspark restores a UnischemaField of other parts")
@@ -220,7 +224,7 @@ def _dtype_name(value: Any, field_name: str) -> str:
 
 
 def _shape(value: Any, field_name: str) -> tuple[int | None, ...]:
-    lengths = value.values if isinstance(value, Items) and value.kind != "set" else None
+    lengths = value.values if isinstance(value, PickledSequence) and value.kind != "set" else None
     if lengths is None or len(lengths) > 32:
         refuse(f"field {field_name!r:.80}: its shape is no tuple of lengths")
     found: list[int | None] = []
@@ -269,7 +273,7 @@ def _index(made: PickledObject, known: dict[Any, Any]) -> IndexRecord:
     name = _text(state.get("_index_name"), "the name of an index")
     column = _text(state.get("_column_name"), "the column of an index")
     data = state.get("_index_data")
-    if not isinstance(data, Items | Pairs | PickledObject):
+    if not isinstance(data, PickledSequence | PickledMapping | PickledObject):
         refuse(f"index {name!r:.80} has no values")
     if data not in known:  # what several indexes share is read once
         if made.name.name == "FieldNotNullIndexer":
@@ -298,7 +302,7 @@ def _values(pairs: list[tuple[Any, Any]], name: str, known: dict[Any, Any]) -> d
 
 
 def _shared_numbers(value: Any, name: str, known: dict[Any, Any]) -> frozenset[int]:
-    if not isinstance(value, Items | PickledObject):
+    if not isinstance(value, PickledSequence | PickledObject):
         refuse(f"index {name!r:.80}: expected a set of numbers of row groups")
     if value not in known:
         known[value] = _numbers(value, name)
@@ -310,9 +314,11 @@ def _shared_numbers(value: Any, name: str, known: dict[Any, Any]) -> frozenset[i
 
 def _numbers(value: Any, name: str) -> frozenset[int]:
     if isinstance(value, PickledObject) and value.name.role == "set" and len(value.arguments) <= 1:
-        inner = value.arguments[0] if value.arguments else Items("list", [])
-        value = Items("set", [*(inner.values if isinstance(inner, Items) else [None]), *value.values])
-    if not isinstance(value, Items):
+        inner = value.arguments[0] if value.arguments else PickledSequence("list", [])
+        value = PickledSequence(
+            "set", [*(inner.values if isinstance(inner, PickledSequence) else [None]), *value.values]
+        )
+    if not isinstance(value, PickledSequence):
         refuse(f"index {name!r:.80}: expected a set of numbers of row groups")
     for number in value.values:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**31:
@@ -352,15 +358,15 @@ def _dtype(made: PickledObject) -> np.dtype[Any]:
     code = made.arguments[0] if made.arguments else None
     if not isinstance(code, str) or not _DTYPE.fullmatch(code):
         refuse(f"a dtype {code!r:.40} has no place in it" if isinstance(code, str) else "a dtype without its code")
-    state = made.state.values if isinstance(made.state, Items) else []
+    state = made.state.values if isinstance(made.state, PickledSequence) else []
     order = state[1] if len(state) > 1 else "|"
     if order not in ("<", ">", "|", "="):
         refuse("a dtype of an unknown byte order")
     unit = ""
     if code[0] in "Mm":
         metadata = state[8] if len(state) > 8 else None
-        inner = metadata.values[-1] if isinstance(metadata, Items) and metadata.values else None
-        parts = inner.values if isinstance(inner, Items) else []
+        inner = metadata.values[-1] if isinstance(metadata, PickledSequence) and metadata.values else None
+        parts = inner.values if isinstance(inner, PickledSequence) else []
         if len(parts) < 2 or not isinstance(parts[0], str | bytes) or parts[1] != 1:
             refuse("a dtype of time without its unit")
         unit = parts[0] if isinstance(parts[0], str) else parts[0].decode("latin-1")
