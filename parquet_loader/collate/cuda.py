@@ -1,4 +1,4 @@
-"""Batches on a GPU: each is copied on a side stream while the one before it is trained on."""
+"""Copies each batch to a GPU on a side stream while the previous batch is trained on."""
 
 from __future__ import annotations
 

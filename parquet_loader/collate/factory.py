@@ -1,4 +1,4 @@
-"""What a loader delivers, and what it shows meanwhile; imports torch or tqdm where they are asked for."""
+"""Makes the output and the progress bar of a loader; imports torch or tqdm only if they are asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of numpy arrays."""
+"""Delivers batches of numpy arrays."""
 
 from __future__ import annotations
 

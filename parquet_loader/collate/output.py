@@ -1,4 +1,4 @@
-"""What batches are made of, as an epoch asks for it; numpy arrays here, tensors in `tensors`."""
+"""The protocol of outputs: how an epoch turns windows and processed batches into batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From numpy to torch: a window's arrays become tensors once, and batches are views of them."""
+"""Converts numpy to torch: a window's arrays become tensors once, and batches are views of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainers find at `loader.sampler`: torch's kind of sampler, which passes `set_epoch` on to the loader."""
+"""`loader.sampler`, as trainers expect it: a torch sampler that passes `set_epoch` to the loader."""
 
 from __future__ import annotations
 

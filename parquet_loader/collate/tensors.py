@@ -1,4 +1,4 @@
-"""Windows and processed batches as batches of tensors."""
+"""Makes batches of tensors from windows and processed batches."""
 
 from __future__ import annotations
 

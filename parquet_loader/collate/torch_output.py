@@ -1,4 +1,4 @@
-"""Batches of torch tensors, in ordinary memory, in pinned memory, or on a GPU."""
+"""Delivers batches of torch tensors: in ordinary memory, in pinned memory, or on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ground under every other package: file systems, locks, ranks, validation. Knows nothing of Parquet."""
+"""File systems, locks, ranks and validation for every other package. Knows nothing of Parquet."""
 
 from __future__ import annotations
 

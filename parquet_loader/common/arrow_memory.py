@@ -1,11 +1,11 @@
-"""Which allocator Arrow uses: one that gives memory back.
+"""Sets Arrow's allocator to one that returns freed memory to the system.
 
-mimalloc, the default of current wheels, keeps freed memory per thread; with row groups decoded on one thread, gathered
-on another and let go of on a third it held about 200 MiB more than was in use in an epoch under a limit of 256 MiB,
-where jemalloc held about 40 (benchmarks/memory.py). Speed is the same.
+mimalloc, the default of current wheels, keeps freed memory per thread. Row groups are decoded on one thread, gathered
+on another and released on a third. With a limit of 256 MiB mimalloc held about 200 MiB more than was in use, jemalloc
+about 40 (benchmarks/memory.py). Throughput is the same.
 
-Arrow has two defaults. That of Python can be changed at any time. That of C++, from which the buffers of pages and of
-decompression come (50 MiB in that epoch), is settled when Arrow is first asked for it, by an environment variable.
+Arrow has two defaults. Python's can be changed at any time. That of C++, which allocates the buffers of pages and of
+decompression (50 MiB in that epoch), is read from an environment variable when Arrow first needs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""File descriptors: the error when a process has none left, and the limit on them."""
+"""The error raised when a process is out of file descriptors, and their limit."""
 
 from __future__ import annotations
 

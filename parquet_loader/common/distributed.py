@@ -1,7 +1,7 @@
-"""The ranks of `torch.distributed`, as far as loaders have to agree: bytes sent to all, errors too.
+"""Agreement between the ranks of `torch.distributed`: broadcasts of bytes and of errors.
 
-Every exchange is a collective: all ranks construct their loaders in the same order. An error on one rank travels with
-the exchange, so that the others raise it too, instead of waiting for a rank that has gone.
+Every exchange is a collective: all ranks construct their loaders in the same order. An error on one rank is broadcast
+with the exchange, so that the others raise it too, instead of waiting for a rank that has failed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tells failures of the system (memory, file descriptors, disks, permissions) from damage of a file.
+"""Tells system failures (memory, file descriptors, disks, permissions) from a damaged file.
 
-Damage is what the bytes say, and ``on_error="skip"`` may pass over it. A failure of the system says nothing about the
-file. All places that catch errors of a read ask here which of the two it is.
+The bytes themselves prove damage, and ``on_error="skip"`` may skip it. A system failure says nothing about the file.
+All code that catches errors of a read asks here which of the two it is.
 """
 
 from __future__ import annotations

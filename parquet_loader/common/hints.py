@@ -1,4 +1,4 @@
-"""What to use instead: of objects that are not a source, and of keywords that other libraries have."""
+"""Suggests what to use instead of an unsupported source, or of a keyword of another library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that few need: small frozen values, checked once."""
+"""Rarely needed options: small frozen dataclasses, validated once."""
 
 from __future__ import annotations
 

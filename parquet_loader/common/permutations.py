@@ -1,4 +1,4 @@
-"""Seeded permutations: one random stream for each use of the seed."""
+"""Seeded permutations, with one random stream for each use of the seed."""
 
 from __future__ import annotations
 

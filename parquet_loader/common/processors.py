@@ -1,4 +1,4 @@
-"""How many processors this process may use: affinity and the container's CPU quota."""
+"""Counts the CPUs that this process may use: affinity and the container's CPU quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C put off for a moment: for the few steps that an interrupt would leave half done."""
+"""Defers SIGINT around short critical sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hashes of numbers and of byte strings that never change: SplitMix64, in Python's integers and by numpy."""
+"""Stable hashes of numbers and byte strings: SplitMix64, in Python integers and in numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of bytes: parsed from and formatted as text."""
+"""Parses and formats numbers of bytes."""
 
 from __future__ import annotations
 

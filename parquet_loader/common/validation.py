@@ -1,4 +1,4 @@
-"""Checks of the loader's arguments: each returns the value, or says what was expected."""
+"""Validates arguments: each check returns the value, or raises an error that says what is expected."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Arrays kept as bytes: what `np.save` and `np.savez_compressed` write, and PNG and JPEG. Nothing is unpickled.
+"""Parses arrays stored as bytes: `np.save`, `np.savez_compressed`, PNG and JPEG. Nothing is unpickled.
 
-The header of an array is matched as text, never evaluated, and an array is made only where its bytes are there.
+The header of an array is matched as text, never evaluated. An array is made only if all its bytes are present.
 """
 
 from __future__ import annotations

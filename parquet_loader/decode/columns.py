@@ -1,7 +1,7 @@
-"""What decoding produces: the canonical Arrow columns of a schema, all without nulls, and how each is delivered.
+"""The canonical Arrow columns of a schema, all without nulls, and how each is delivered.
 
 Between `decode` and `collate` a row is a row of these columns, whatever file it came from: numbers of the delivered
-dtype (bool as uint8), raw bytes of fixed width for tensors and groups, lists and binaries for what is ragged.
+dtype (bool as uint8), raw bytes of fixed width for tensors and groups, lists and binaries for ragged fields.
 """
 
 from __future__ import annotations

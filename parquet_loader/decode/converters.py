@@ -1,7 +1,8 @@
-"""From Arrow arrays as files hold them to canonical ones: pure functions of arrays, one for each kind of field.
+"""Converts Arrow arrays from a file to canonical ones: pure functions, one for each kind of field.
 
 Each takes a chunked array of a plain type (no dictionary, no extension) and returns the canonical array, without nulls,
-and where the nulls were. A value that cannot be delivered raises `ValueProblem` with its row; `decode` adds the place.
+and the positions of the nulls. A value that cannot be delivered raises `ValueProblem` with its row; `decoder` adds the
+file and row group.
 """
 
 from __future__ import annotations

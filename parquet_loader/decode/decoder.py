@@ -1,4 +1,4 @@
-"""From a file's Arrow columns to the canonical columns of the schema, whatever the file calls or types them."""
+"""Decodes a file's Arrow columns to the schema's canonical columns, whatever their names and types in the file."""
 
 from __future__ import annotations
 

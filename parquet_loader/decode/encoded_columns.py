@@ -1,4 +1,4 @@
-"""Columns of encoded arrays, taken apart: from the bytes of each row to numbers, raw rows, or lists of them."""
+"""Decodes columns of encoded arrays: from the bytes of each row to numbers, raw rows, or lists of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of numbers side by side: one contiguous matrix of what was stored as several columns."""
+"""Joins several number columns into one contiguous matrix."""
 
 from __future__ import annotations
 

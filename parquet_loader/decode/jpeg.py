@@ -1,9 +1,8 @@
-"""JPEG by libjpeg-turbo, from bytes straight to where the pixels belong, without Python's lock.
+"""Decodes JPEG with libjpeg-turbo directly to the destination buffer, without the GIL.
 
-An accelerator beside Pillow: what is plain (YCbCr or grey, its image undamaged) becomes the very pixels that Pillow
-gives, in two thirds of the time and with none of it under the lock; anything else is declined, and Pillow then decodes
-it or says what is wrong with it. It differs in one thing: Pillow refuses an image for a broken segment beside it (JFIF,
-Adobe or ICC profile, cut short), which libjpeg passes over.
+A faster path next to Pillow: for plain images (YCbCr or grey, undamaged) it gives the same pixels in two thirds of the
+time, with the GIL released. It declines anything else, and Pillow then decodes the image or reports the damage. One
+difference: Pillow refuses an image with a truncated JFIF, Adobe or ICC segment, which libjpeg ignores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Page headers: parsed, and checked against their column chunk before Arrow allocates the sizes that they claim.
+"""Parses page headers and checks them against their column chunk before Arrow allocates the sizes they claim.
 
 A page header says how many bytes its page takes in the file, how many decompressed, and how many values it holds. Arrow
 allocates these sizes before it finds that the chunk is shorter. So the headers of a chunk that Arrow is to decode are

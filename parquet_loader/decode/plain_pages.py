@@ -1,12 +1,12 @@
-"""Values as they lie in the file: pages of uncompressed numbers and tensors, read straight to where they belong.
+"""Reads uncompressed PLAIN pages of numbers and tensors straight from the file to the window.
 
-Arrow reads a column chunk into a buffer, copies its pages into an array, and the rows are copied from there to their
-window: three times through memory. Where a chunk is neither compressed nor encoded, and no row is null, its pages are
-a few bytes of header before the very bytes that are delivered. Then the headers alone are parsed here, and the system
-copies the rows from its page cache to their places. Measured on rows of 16 KiB: half the processor time.
+Arrow reads a column chunk into a buffer, copies its pages into an array, and the rows are copied again to their window:
+three passes over memory. If a chunk is neither compressed nor encoded and has no nulls, its pages are a short header
+and then the bytes that are delivered. Then only the headers are parsed, and the system copies the rows from its page
+cache to the window. For rows of 16 KiB this halves the CPU time.
 
 A chunk is read this way only if its page headers add up exactly: their sizes to the chunk's bytes, their values to the
-rows of the row group. Otherwise Arrow decodes it, or says what is wrong with it.
+rows of the row group. Otherwise Arrow decodes it, or reports the damage.
 """
 
 from __future__ import annotations

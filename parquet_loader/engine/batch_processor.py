@@ -1,4 +1,4 @@
-"""What happens to a batch on the reading side, after the permutation: images are decoded, `transform` is called."""
+"""Processes a batch on the reading side, after the permutation: decodes images and calls `transform`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches made one by one of a window's rows, where images are decoded or a `transform` is called."""
+"""Schedules batches that are made one by one, because images are decoded or a `transform` is called."""
 
 from __future__ import annotations
 

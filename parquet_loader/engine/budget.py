@@ -1,4 +1,4 @@
-"""The memory account of an epoch."""
+"""The memory account and the counters of one epoch."""
 
 from __future__ import annotations
 

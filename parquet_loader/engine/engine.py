@@ -1,16 +1,17 @@
-"""The background reader: workers that read, shuffle and process ahead of the consumer, within a budget of bytes.
+"""The background reader: worker threads read, shuffle and process ahead of the consumer, within a memory budget.
 
-Order. Jobs finish in any order; windows (or batches, where each is processed) are handed over in order, and an error
-takes the place of what it spoiled, so that everything before it is still delivered.
+Order. Jobs finish in any order. Windows (or batches, if each is processed) are delivered in order. An error takes the
+place of the window or batch that failed, so everything before it is still delivered.
 
-Budget. `Budget.held_bytes` is what reads in flight, decoded slices, windows, open cursors and batches hold. The window
-that the consumer needs next may always go on, one read at least; whatever is behind it waits for room. So an estimate
-that was too low slows reading ahead down, never changes the order, and never stops the consumer.
+Budget. `Budget.held_bytes` counts reads in flight, decoded slices, windows, open cursors and batches. The window that
+the consumer needs next may always continue, with at least one read; later windows wait until there is free space. An
+estimate that is too low slows read-ahead down. It never changes the order and never blocks the consumer.
 
-Hand-over. A window counts as held until the consumer has asked for the second batch of the one after it: only then has
-a loop let go of its last batch, and its memory can be used again.
+Release. A window counts as held until the consumer asks for the second batch of the next window. Only then has the
+consumer's loop released its last batch, so that the memory can be reused.
 
-All state belongs to the lock of `WorkerPool`; under it nothing is read, computed, or waited for but a change.
+The lock of `WorkerPool` guards all state. Nobody reads, computes or blocks while holding it; the only wait is for a
+change of that state.
 """
 
 from __future__ import annotations

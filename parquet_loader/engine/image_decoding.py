@@ -1,4 +1,4 @@
-"""Rows that are kept encoded until they are in a batch: JPEG and PNG become pixels, what `np.save` wrote arrays."""
+"""Decodes rows that stay encoded until their batch: JPEG and PNG to pixels, `np.save` bytes to arrays."""
 
 from __future__ import annotations
 

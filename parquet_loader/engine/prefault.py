@@ -1,7 +1,7 @@
-"""Memory made ready in time that nobody needs: while the first bytes of a store that is far away are on their way.
+"""Pre-faults the first window's memory while the first remote reads are in flight.
 
-Fresh memory costs a page fault every 4 KiB when it is written to for the first time. Where row groups come from a line,
-a loader's first window would pay for that between the arrival of its last row group and its first batch.
+Fresh memory costs a page fault for each 4 KiB at the first write. With remote row groups, the first window would pay
+for them between the arrival of its last row group and its first batch.
 """
 
 from __future__ import annotations

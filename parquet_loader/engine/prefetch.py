@@ -1,11 +1,11 @@
-"""Row groups of files that are not local, fetched ahead of their decoding, within a share of memory.
+"""Prefetches row groups of remote files ahead of decoding, within a share of the memory budget.
 
-They are begun in the plan's order. What is on its way shares the line, so that at first only row groups of the window
-with which the pass begins are, and another for each that has arrived: the first batch comes as soon as the line can
-carry its window.
+Prefetches start in the plan's order. Concurrent prefetches share the network. Until the first window of an epoch is
+complete, only its row groups are prefetched, and one later row group for each one that has arrived. So the first batch
+comes as soon as the network has delivered its window.
 
-All state belongs to the engine's lock. `step` begins what may begin; what has been fetched is told to the engine from
-the fetcher's thread, which takes the lock for it and does nothing under it but count.
+The engine's lock guards all state. `step` starts what may start. The fetcher's thread reports each arrival to the
+engine; it takes the lock and only counts while holding it.
 """
 
 from __future__ import annotations

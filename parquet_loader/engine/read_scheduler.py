@@ -1,6 +1,6 @@
-"""Slices of row groups on their way to windows: which may be read next, and what an open one holds.
+"""Schedules reads: which slice of a row group is read next, and how much memory an open row group holds.
 
-All state belongs to the engine's lock.
+The engine's lock guards all state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the engine keeps account of: the budget, and windows while they are made."""
+"""The state of one window while it is made: its slices, its buffers, and the bytes it holds."""
 
 from __future__ import annotations
 

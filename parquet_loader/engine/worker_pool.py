@@ -1,4 +1,4 @@
-"""Threads that do whatever is most urgent: a pool in which the workers ask for jobs, and one lock owns all state."""
+"""A pool of threads that ask for the most urgent job; one lock guards all state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which batches complete a file, and which rank counts it: pure functions of a plan."""
+"""Says which batch completes a file, and which rank counts it. Pure functions of a plan."""
 
 from __future__ import annotations
 

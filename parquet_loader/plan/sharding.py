@@ -1,4 +1,4 @@
-"""Which rows of an epoch a rank reads, and how many batches it makes of them: arithmetic on the number of rows."""
+"""Divides the rows of an epoch over the ranks: which rows and how many batches. Pure arithmetic."""
 
 from __future__ import annotations
 

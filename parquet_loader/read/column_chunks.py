@@ -1,4 +1,4 @@
-"""Where the column chunks of a row group are, and how they are opened: in a local file, cached, or fetched."""
+"""Locates and opens the column chunks of a row group: in a local file, in the cache, or fetched."""
 
 from __future__ import annotations
 

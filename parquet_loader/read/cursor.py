@@ -1,4 +1,4 @@
-"""A row group read forward, a piece at a time."""
+"""Reads a row group forward, one slice at a time."""
 
 from __future__ import annotations
 

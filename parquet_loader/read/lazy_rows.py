@@ -1,4 +1,4 @@
-"""Rows on their way from a row group to a window: decoded columns, and columns that still are in the file."""
+"""Rows between a row group and a window: decoded columns, and columns that are still in the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many nulls the columns of a source have, as the statistics in footers say, and what to do about them."""
+"""Counts the nulls of each column from footer statistics, and advises how to deliver them."""
 
 from __future__ import annotations
 

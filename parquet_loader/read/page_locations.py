@@ -1,4 +1,4 @@
-"""Where things lie in files, found out once for all epochs."""
+"""A bounded memo of page locations: found once, reused in each epoch."""
 
 from __future__ import annotations
 

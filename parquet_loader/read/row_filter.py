@@ -1,4 +1,4 @@
-"""Which rows pass a filter: the columns it needs, the row groups that cannot match, and the rows that do."""
+"""Applies a filter: the columns it needs, the row groups it excludes, and the rows that pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One row group from its file to canonical columns: whole, or a slice at a time by a streaming cursor."""
+"""Reads one row group into canonical columns: whole, or slice by slice with a cursor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training and validation rows told apart by a hash: filters, so they are applied exactly, and counted."""
+"""Splits rows into training and validation sets by a hash, as exact filters."""
 
 from __future__ import annotations
 

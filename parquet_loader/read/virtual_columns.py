@@ -1,4 +1,4 @@
-"""Columns that no file holds and a filter may name: where rows are in their files, and hashes of text."""
+"""Columns that a filter may name although no file stores them: row positions, and hashes of text."""
 
 from __future__ import annotations
 

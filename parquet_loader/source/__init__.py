@@ -1,4 +1,4 @@
-"""From paths, URLs, directories and globs to the list of files that a source names."""
+"""Finds the files of a source, reads their footers, and fetches byte ranges of remote files."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A file's Arrow schema, with a mark on columns whose Parquet type Arrow shows as a plainer one.
+"""A file's Arrow schema, with a mark on columns whose Parquet type Arrow reports as a plainer one.
 
-Arrow has no type for INTERVAL, and shows it as bytes; it shows VARIANT as a struct, and an annotation that it does not
-know as the type below. `infer_fields` refuses marked columns by name. A declared schema still reads what they store.
-INT96 is marked because Arrow wraps its values that do not fit into nanoseconds, and `read` has to look for them.
+Arrow has no type for INTERVAL and reports bytes. It reports VARIANT as a struct, and an unknown annotation as the type
+below it. `infer_fields` refuses marked columns by name; a declared schema still reads their stored values. INT96 is
+marked because Arrow wraps values that do not fit into nanoseconds, and the `read` package has to look for them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which bytes of a file a row group's columns take, as few ranges as pay; and who fetches them. Pure, but for names."""
+"""Plans the byte ranges to fetch for the columns of a row group, and defines the protocol of fetchers. Pure."""
 
 from __future__ import annotations
 

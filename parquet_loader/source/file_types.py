@@ -1,4 +1,4 @@
-"""What a file's name says: Parquet, another format, or nothing; hidden or not; patterns for names."""
+"""Classifies file names: Parquet, another format or unknown; hidden or not; glob patterns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a source as plain values, and the protocol of what lists them."""
+"""The files of a source as plain values, and the protocol of listers."""
 
 from __future__ import annotations
 

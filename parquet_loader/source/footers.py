@@ -1,4 +1,4 @@
-"""Reads and parses footers, keeps them within a limit, and digests each, which tells a file from its rewrite."""
+"""Reads, parses and caches footers within a byte limit; a digest of each detects rewritten files."""
 
 from __future__ import annotations
 

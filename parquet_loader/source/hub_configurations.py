@@ -1,4 +1,4 @@
-"""Configurations of a Hugging Face repository: data sets of their own in one directory, as its README.md lists them."""
+"""Reads the configurations of a Hugging Face repository, each a data set of its own, from its README.md."""
 
 from __future__ import annotations
 

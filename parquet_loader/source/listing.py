@@ -1,4 +1,4 @@
-"""Which files a source names: paths, URLs, directories and globs become a list of files, always in the same order."""
+"""Lists the files of a source: paths, URLs, directories and globs, always in the same order."""
 
 from __future__ import annotations
 

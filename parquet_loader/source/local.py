@@ -1,4 +1,4 @@
-"""Lists local directories: follows links, finds each file once, and searches no directory that a glob cannot match."""
+"""Lists local directories: follows links, finds each file once, and skips directories that no glob can match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot as bytes, for the other ranks and worker processes: JSON, Arrow schemas and plain arrays, no pickle."""
+"""Serialises a snapshot for other ranks and worker processes: JSON, Arrow schemas and plain arrays, no pickle."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a footer says: the schema, the row groups, and of each column chunk its place, codec, encodings and statistics.
+"""Parses footers: the schema, the row groups, and offset, codec, encodings and statistics of each column chunk.
 
-Footers are data of others, and pyarrow's attributes for them end the process on some that are damaged. So they are
-parsed here, bounded by their own length, and pyarrow is handed only those that make sense: it makes the Arrow schema,
-and reads column chunks that `Metadata.check` has passed.
+Footers are untrusted input, and pyarrow crashes the process on some damaged ones. So they are parsed here, bounded by
+their own length. pyarrow gets only footers that are consistent: it makes the Arrow schema, and reads column chunks that
+`Metadata.check` has passed.
 """
 
 from __future__ import annotations

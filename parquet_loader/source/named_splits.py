@@ -1,4 +1,4 @@
-"""Training, validation and test files told apart by name, by the rules of the Hugging Face Hub."""
+"""Assigns files to training, validation and test splits by name, by the rules of the Hugging Face Hub."""
 
 from __future__ import annotations
 

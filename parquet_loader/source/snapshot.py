@@ -1,4 +1,4 @@
-"""What there is to read: the files of a source and their footers, as an immutable list of row groups."""
+"""The files of a source and their footers, as an immutable list of row groups."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What was found out about a source that is not local, kept in plain files, so that the next start asks for little.
+"""On-disk cache of listings and footers of remote sources, so that the next start needs few requests.
 
 Names in these files are checked: whoever may write to the directory must not make this process touch other files.
 
-A start lists the source again, several pages at a time, since it is known where they end, and reads the footers of
-those files alone whose size or ETag (or, where there is none, time) is another. The footers of all lie beside it.
+A start lists the source again, several pages at a time, because the last listing says where pages end. It reads only
+the footers of files with another size or ETag (or modification time, if there is no ETag). The cache holds all others.
 
-`NAME.snapshot` is a manifest and the places of footers, `NAME-RANDOM.footers` the footers as they are in the files. A
-file appears whole or not at all; what is damaged or missing is found out again. Footers that another process may still
-read from stay for an hour after they were replaced.
+`NAME.snapshot` is a manifest with the offsets of the footers, and `NAME-RANDOM.footers` holds the footers. A file
+appears whole or not at all. A damaged or missing file is made anew. Replaced footers are kept for an hour, because
+another process may still read them.
 """
 
 from __future__ import annotations

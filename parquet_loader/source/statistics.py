@@ -1,6 +1,6 @@
-"""What the statistics of a column chunk guarantee about its rows, as an expression that Arrow compares with a filter.
+"""Turns the statistics of a column chunk into an Arrow expression that a filter is compared with.
 
-Statistics are an offer: those that are damaged, contradict themselves or have no defined order guarantee nothing.
+Statistics that are damaged, contradict themselves or have no defined order are ignored.
 """
 
 from __future__ import annotations

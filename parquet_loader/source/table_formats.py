@@ -1,7 +1,7 @@
-"""Table formats whose directories hold rows that the table no longer has: recognised by names, nothing is opened.
+"""Recognises directories of table formats (Delta, Iceberg and others) by file names, without opening a file.
 
-Delta, Iceberg and others keep deleted and replaced rows in Parquet files until these are cleaned up. Which files and
-rows count is written in the table's metadata, so the Parquet files alone give other rows than the table has.
+Such tables keep deleted and replaced rows in Parquet files until these are cleaned up. The table's metadata says which
+files and rows are current, so the Parquet files alone give other rows than the table has.
 """
 
 from __future__ import annotations

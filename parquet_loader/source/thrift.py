@@ -1,7 +1,7 @@
-"""Thrift's compact protocol, as Parquet's footers and page headers use it: a bounded reader.
+"""A bounded reader of Thrift's compact protocol, for Parquet footers and page headers.
 
-Nothing that the bytes claim is believed before it is checked: lengths and counts are compared with the bytes that are
-left, nesting is limited, and memory is taken for what is asked for alone.
+It trusts no claim in the bytes: lengths and counts are compared with the bytes that are left, nesting is limited, and
+memory is allocated only for the fields that are asked for.
 """
 
 from __future__ import annotations

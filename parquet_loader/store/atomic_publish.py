@@ -1,8 +1,7 @@
-"""Finished files that appear in a store together: what a job wrote, all of it or nothing.
+"""Publishes the finished files of a job together: all of them or none.
 
-Room is reserved for all of them before anything else is done, so that two jobs with half their room each never wait
-for one another. Then they move to where unfinished files lie, and one commit publishes them: see
-`parquet_loader.store.commits`.
+Space for all of them is reserved first, so that two jobs with half their space each never wait for each other. Then the
+files move into the directory of pending files, and one commit publishes them: see `parquet_loader.store.commits`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Files that appear together: all of them or none, whatever process is killed at whatever instant.
+"""Atomic publication of several files: all or none, even if a process is killed at any instant.
 
-A record under ``commits/`` says of each file where it lies (under ``unfinished/``) and which name it gets. It appears
-whole, by one rename, under the store's lock: that is the commit. Then the files are renamed, one by one in the record's
+A record under ``commits/`` says for each file where it lies (under ``unfinished/``) and its final name. The record
+appears whole, by one rename, under the store's lock: that is the commit. Then the files are renamed, in the record's
 order, under the same lock, and the record is removed when the ledger counts the commit. If the process dies in between,
-the mark that it left in the ledger makes the next one that takes the lock finish what records say, before it looks at
-anything else. So nobody who has the lock ever sees a part, and `Ledger.published` sees none without it.
+its mark stays in the ledger, and the next holder of the lock completes the renames of all records before anything else.
+So nobody who holds the lock sees a partial commit, and `Ledger.published` sees none without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a store uses within one process."""
+"""The components of a store within one process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How often each file was delivered: counts that readers leave when they end, for eviction and weights.
+"""Counts how often each file was delivered, for eviction and weights.
 
 Records of 16 bytes are appended under the store's lock: the file's sequence number, times delivered, epochs. They are
-advice: a power cut may lose some, and nothing is deleted wrongly for it.
+advice: a power failure may lose some, and no file is deleted wrongly because of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a loader sees of a store: at each epoch's start the files that are there, held until they are delivered."""
+"""A loader's view of a store: lists and leases the files at each epoch's start until they are delivered."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Files that are to make way: epochs that begin from now on leave them out, so that they are free when others end.
+"""Files that are to be evicted next: new epochs leave them out, so that they are free when older epochs end.
 
-Without this, readers whose epochs overlap could hold every file at every moment, and a writer would wait for ever. A
-writer that finds nothing to evict names the files that go first, as many as it lacks; who lists the store leaves them
-out, and they are evicted once the epochs that hold them let go. The names are advice, in a file that is read and
-written under the store's lock: what is no name of a published file is ignored.
+Without this, readers whose epochs overlap could hold every file at every moment, and a writer would wait forever. A
+writer that finds nothing to evict names the next files, as many as it needs. Readers that list the store leave them
+out, and they are evicted once the epochs that hold them have ended. The names are advice, in a file that is read and
+written under the store's lock: anything that is not the name of a published file is ignored.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Which files readers still need.
+"""Leases: which files readers still need.
 
 A lease is a file under ``readers/``: a line of JSON, the names of the files, and at its end one byte a file. The byte
-is 0 as long as the file is needed; a reader sets it to 1 + the number of times that the file was delivered, one byte
-in place and without a lock. While the lease's own lock is held, files whose byte is 0 are not evicted. The system
-drops that lock with the process, whatever ends it.
+is 0 as long as the file is needed. A reader sets it to 1 + the number of times that the file was delivered, in place
+and without a lock. While the lease's own lock is held, files whose byte is 0 are not evicted. The system releases that
+lock when the process ends.
 
-Leases are made and removed under the store's lock, so that no file goes between a listing and its lease.
+Leases are made and removed under the store's lock, so that no file is evicted between a listing and its lease.
 
 A list that is held on purpose is a file under ``holds/`` instead, and needs no process.
 """

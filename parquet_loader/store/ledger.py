@@ -1,8 +1,8 @@
-"""The store's account of bytes, and the one lock under which it changes.
+"""The byte count of a store, and the one lock under which it changes.
 
-The directory is the truth; the ledger saves listing it for every reservation. Whoever changes anything holds the lock
-on the ledger's file, and marks it as being changed meanwhile. A mark that is found there was left by a process that
-died in between, and then the account is made anew from the directory; so it is where the text is damaged.
+The directory is the truth; the ledger avoids listing it for each reservation. A writer holds the lock on the ledger's
+file and marks it while it changes anything. A mark that is already there was left by a process that died: the count is
+then rebuilt from the directory. So it is if the text is damaged.
 
 Under the lock only names, sizes and small files are touched, never samples.
 """

@@ -1,4 +1,4 @@
-"""Opening a store: made, found as it was told to be, or changed; or only to be read."""
+"""Opens a store: creates it, checks or changes its settings, or opens it read-only."""
 
 from __future__ import annotations
 

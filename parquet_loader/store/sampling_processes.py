@@ -1,4 +1,4 @@
-"""Sampling processes: a user's function in several processes, each writing to the store, started again if one dies."""
+"""Runs a user's sampling function in several processes that write to the store, and restarts those that die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often samples are drawn: recent ones more often, or none too often; the same for the same snapshot."""
+"""Sampling weights: recent files more often, or a limit on repeats; deterministic for a snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store is told when it is made, kept beside the data and in every file's footer, so that either is enough."""
+"""The settings of a store, kept next to the data and in each file's footer; either copy is enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes rows can come to in a file: a bound, since room is reserved before it is written."""
+"""Upper bounds of the bytes that rows take in a file, because space is reserved before they are written."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Room under the byte limit: writers reserve it before they write, and files that nobody needs make way.
+"""Space under the byte limit: writers reserve it before they write, and unneeded files are evicted.
 
 A reservation is granted under the store's lock: published bytes, all reservations and the new one stay within the
-limit. Where they do not, the reservations of dead writers are taken back, and then files are evicted in the order of
-the store's policy, as many as are missing, or none where that would not be enough.
+limit. If they would not, the reservations of dead writers are released, and then files are evicted in the order of the
+store's policy: as many as are needed, or none if that would not be enough.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state of a store as a table."""
+"""The status of a store as a table."""
 
 from __future__ import annotations
 

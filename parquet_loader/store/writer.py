@@ -1,4 +1,4 @@
-"""`StoreWriter`: batches to published files, by size or age, within the store's limit."""
+"""`StoreWriter`: writes batches to published files, by size or age, within the store's limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a writer has under way: rows gathered to row groups, files published as they fill, within the limit."""
+"""The state of a writer: rows buffered to row groups, files published when full, within the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large blocks of memory that are written again and again while warm, and never while somebody still looks at them."""
+"""Leases large blocks of memory and reuses them once no array views them any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One window from decoded pieces to shuffled columns: rows are placed or gathered once, and cut by views."""
+"""Builds one window: decoded slices are written or gathered once, and batches are views of the result."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Columns whose rows are bytes of one width, while a window is made.
+"""Builds a window's fixed-width columns.
 
-Rows at least `WIDE_BYTES` wide are placed: copied once, to where they are delivered. Narrower ones are staged: copied
-next to one another as they are decoded, into memory that stays warm, and put into order when all are there. Measured on
-rows of 52 bytes: fetching them from all over a window costs half of scattering them over one.
+Rows of at least `WIDE_BYTES` are copied once, directly to their delivered position. Narrower rows are staged: copied
+next to one another as they are decoded, into reused memory, and permuted when all are there. For rows of 52 bytes,
+gathering them from all over a window costs half as much as scattering them over one.
 """
 
 from __future__ import annotations

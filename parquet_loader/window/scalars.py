@@ -1,7 +1,7 @@
-"""Columns of numbers while a window is made: decoded next to one another, then put into order by kernels.
+"""Builds a window's columns of numbers: decoded next to one another, then permuted by kernels.
 
-Their rows are of 1 to 8 bytes. The kernels decode them straight to where they wait, in memory that stays warm, and put
-a column after the other into order, so that the one they take from stays in the cache.
+Rows are 1 to 8 bytes wide. The kernels decode them directly into the staging buffer and permute one column at a time,
+so that the source column stays in the CPU cache.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Columns whose rows differ in length, while a window is made: staged as they are decoded, then put into order.
+"""Builds a window's variable-width columns: staged as they are decoded, then permuted.
 
-Rows are kept as large binaries, lists of numbers too: putting those into order by Arrow's own list kernel builds an
-index of every element (0.2-0.4 GB/s, and three times the memory), while whole rows of bytes are copied: once, by a
-kernel, or twice by Arrow (4-5 GB/s), about a MiB at a time into memory that stays warm.
+Rows are stored as large binaries, lists of numbers too. Arrow's list kernel would build an index of every element
+(0.2-0.4 GB/s, and three times the memory). Whole rows of bytes are copied at 4-5 GB/s: once by a kernel, or twice by
+Arrow, about a MiB at a time into memory that is already in the page tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The compiled kernels, as `ctypes` calls them: without Python's lock."""
+"""Loads the compiled kernels with `ctypes`; calls release the GIL."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Compiles `kernels.c`, where there is a C compiler: when the package is installed, or by hand.
+"""Compiles `kernels.c` if there is a C compiler: during installation, or by hand.
 
     python parquet_loader/common/native/build.py
 
-Needs nothing but Python, so that it runs where the package cannot be imported yet.
+Needs only Python, so that it runs before the package can be imported.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""File systems and their hosts, file locks, and what is trusted of directories that other users may write to."""
+"""File systems, their endpoints, file locks, and trust in directories that other users may write to."""

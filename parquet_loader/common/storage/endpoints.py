@@ -1,4 +1,4 @@
-"""Where a store answers: its host and port, whether they can be reached at all, and what its refusals mean."""
+"""Finds a store's host and port, checks whether they can be reached, and explains HTTP refusals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Locks that the system drops together with their process: `flock` on files kept open.
+"""File locks that the system releases when their process ends: `flock` on open files.
 
-A lock belongs to the open file, and a forked child has a copy of that: it would keep the lock after its parent's death.
-So every locked file is registered here, and a child closes its copies, which leaves the parent's lock as it is.
+A lock belongs to the open file, and a forked child has a copy of it, which would keep the lock after its parent's
+death. So each locked file is registered here, and a child closes its copies. That leaves the parent's lock as it is.
 """
 
 from __future__ import annotations

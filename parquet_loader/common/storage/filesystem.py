@@ -1,4 +1,4 @@
-"""Where a path lives: local paths and URLs become a pyarrow filesystem and a path inside it."""
+"""Resolves local paths and URLs to a pyarrow filesystem and a path in it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What pyarrow's client for HDFS needs of a process: it is Hadoop's own, in Java, and libhdfs starts a JVM for it.
+"""Prepares a process for pyarrow's HDFS client, which is Hadoop's own, in Java: libhdfs starts a JVM.
 
-- A JVM takes SIGINT, SIGTERM and SIGHUP for itself when it starts, and would end the process at Ctrl-C without a
-  `KeyboardInterrupt`. Python's handlers are put back.
-- A JVM does not live through a fork. In the child every call into it waits for threads that are not there, and so does
-  the end of a connection. A child is refused, and never lets go of the connections that it inherited.
-- pyarrow says of a path about which the namenode could not be asked that it is not there. Listing tells the two apart.
+- A JVM installs its own handlers of SIGINT, SIGTERM and SIGHUP, and would end the process at Ctrl-C without a
+  `KeyboardInterrupt`. Python's handlers are restored.
+- A JVM does not survive a fork. In the child each call into it waits for threads that do not exist, and so does closing
+  a connection. Use in a forked child is refused, and the child never closes the connections that it inherited.
+- If the namenode does not answer, pyarrow reports that the path does not exist. Listing tells the two cases apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may be shown of a URL: secrets in it, and in what servers and libraries say, never reach a message or a log."""
+"""Redacts URLs and third-party messages, so that secrets never reach an error or a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trusted of directories that other users may write to: plain names only, and no directory of somebody else."""
+"""Checks directories that other users may write to: plain names only, and no directory that another user controls."""
 
 from __future__ import annotations
 

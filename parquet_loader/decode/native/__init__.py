@@ -1,6 +1,6 @@
-"""Numbers and rows of bytes decoded, put into order and side by side by compiled kernels, where there are any.
+"""Bindings of the compiled kernels that decode and permute numbers and rows of bytes.
 
-Everything here is Arrow's or numpy's work where `IS_BUILT` is false.
+If `IS_BUILT` is false, Arrow or numpy does the same work.
 """
 
 from __future__ import annotations

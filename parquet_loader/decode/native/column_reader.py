@@ -1,9 +1,9 @@
-"""Column chunks of flat numbers and fixed-width bytes, read forward without Arrow.
+"""Reads column chunks of flat numbers and fixed-width bytes forward, without Arrow.
 
-Arrow decodes one column chunk after another into memory of its own. For pages that are plain or behind a dictionary,
-uncompressed or by Snappy or LZ4, with no nulls in them, the kernels take about half the processor time of that, and
-one call for all columns. Arrow decodes everything else. The kernels accept a page only if every level, run and length
-in it adds up exactly; if one does not, Arrow decodes the column chunk, or says what is wrong with it.
+Arrow decodes one column chunk after another into memory of its own. For PLAIN or dictionary pages without nulls,
+uncompressed or compressed by Snappy or LZ4, the kernels take about half the CPU time, in one call for all columns.
+Arrow decodes everything else. The kernels accept a page only if every level, run and length in it adds up exactly;
+otherwise Arrow decodes the column chunk, or reports the damage.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows put into order, and columns side by side, in one call for many columns."""
+"""Permutes rows and interleaves columns, in one call for many columns."""
 
 from __future__ import annotations
 

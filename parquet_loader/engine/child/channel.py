@@ -1,6 +1,6 @@
-"""Messages between the caller's process and the one that reads: framed pickles over a socket pair, with open files.
+"""Messages between the caller and the child process: framed pickles over a socket pair, with file descriptors.
 
-Both ends are this library's own, over a pair of sockets that has no name; nothing from a data set is unpickled.
+Both ends belong to this library, over a pair of sockets without a name. Nothing from a data set is unpickled.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""``isolation="process"``: the engine in a process of its own, so that the caller's loop and decoding share no GIL.
+"""``isolation="process"``: runs the engine in a child process, so that the caller's loop and decoding share no GIL.
 
-The process is started at the first pass and kept for the next one when a pass ends by itself. It is killed when a pass
-is left early or fails, when the loader is closed or let go of, and at the interpreter's end. Killing is all it takes:
-what it holds has no name. Its death, and the caller's, is found out by the socket between them, at once.
+The child starts at the first epoch and is kept for the next one if an epoch ends normally. It is killed if an epoch is
+left early or fails, when the loader is closed or garbage-collected, and at interpreter exit. Killing it is safe: it
+holds nothing that has a name in a file system. The socket between them reports the death of either side at once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The process that reads: runs the engine, and hands windows to the caller's process in shared memory.
+"""The child process: runs the engine and sends windows to the caller in shared memory.
 
-Started by `isolated.ReadingProcess` as a plain subprocess, so that it needs no main guard and works inside notebooks
-and daemonic workers. It imports no torch.
+`client.ReadingProcess` starts it as a plain subprocess, so it needs no main guard and works in notebooks and daemonic
+workers. It imports no torch.
 
-It answers one message at a time, on its main thread. A second thread waits for the death of the caller's process, of
-which the system tells by the end of the socket and by a `pidfd` (the socket's other end may live on in processes forked
-off the caller's), and then ends this process at once: nothing it holds has a name.
+The main thread answers one message at a time. A second thread waits for the caller's death, and then ends this process
+at once. The system reports the death as the end of the socket, and by a `pidfd`: processes forked off the caller may
+keep the socket open.
 """
 
 from __future__ import annotations

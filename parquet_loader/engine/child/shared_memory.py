@@ -1,14 +1,14 @@
-"""Memory that two processes see: blocks without a name, handed over with what lies in them, and back when unseen.
+"""Shared memory of the caller and the child process: unnamed blocks, sent with their data, returned when unused.
 
-A block is a `memfd`: it has no name in any file system, takes no room in /dev/shm, and is gone when the last process
-that maps it ends, however it ends. The process that reads makes blocks and fills them (`SharedMemorySender`); the
-caller's maps each once and makes arrays over it (`SharedMemoryReceiver`). What is handed over stays untouched until the
-last array over it has died.
+A block is a `memfd`. It has no name in a file system, takes no space in /dev/shm, and is freed when the last process
+that maps it ends. The child allocates and fills blocks (`SharedMemorySender`). The caller maps each block once and
+makes arrays over it (`SharedMemoryReceiver`). Memory that was sent is not written again until the last array over it is
+freed.
 
 A process may have a thousand open files and 65,530 mappings, and a window may have a thousand columns. So a mapping
-keeps no file open on either side, and pieces of memory share large blocks: a block has an open file only in the filling
-process, until it is sent. Each piece comes back by itself, and one that is released gives its pages back to the system,
-whoever its neighbours are.
+keeps no file open on either side, and buffers share large blocks: a block has an open file only in the child, until it
+is sent. Each buffer is returned separately. A released buffer gives its pages back to the system, whatever its
+neighbours in the block are doing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A cache's directory as one process uses it: finds row groups, lets new ones in, and drops what is to leave.
+"""One process's view of a cache directory: looks up row groups, adds new ones and evicts.
 
-Finding needs no lock: what has its name is whole, and whoever opens it may read it to its end, though it leaves
-meanwhile. Everything else happens under the ledger's lock, which nobody holds while fetching or writing a row group.
+A lookup takes no lock: a file under its final name is complete, and whoever opened it can read it to its end even if it
+is evicted meanwhile. Everything else happens under the ledger's lock. Nobody holds that lock while fetching or writing
+a row group.
 """
 
 from __future__ import annotations

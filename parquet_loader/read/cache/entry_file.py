@@ -1,13 +1,13 @@
-"""A row group's file in the cache: the bytes that were fetched, where they lie in the original, and holes elsewhere.
+"""The file of a cached row group: the fetched bytes at their original offsets, and holes elsewhere.
 
     0 ............ size of the original | index | end
     holes and ranges of bytes           | for each range: begin, end, checksum | size, ranges, checksum, mark
 
-So it is read like the original, with the original's footer, by whatever reads local files. The index tells which ranges
-are there and whether they are whole, without which a file that a power failure or a bad disk damaged would be believed.
+Any reader of local files reads it like the original, with the original's footer. The index says which ranges are
+present and intact; without it, a file damaged by a power failure or a bad disk would be trusted.
 
-The checksum of a range is the CRC-32 of the sums of the 64-bit words of each 4 KiB, because a sum runs at the speed of
-memory (12 GB/s where CRC-32 alone has 2): it finds every single flipped bit, lost or exchanged blocks, and cut ends.
+The checksum of a range is the CRC-32 of the sums of the 64-bit words of each 4 KiB. A sum runs at memory bandwidth
+(12 GB/s; CRC-32 alone reaches 2). It finds each flipped bit, lost or exchanged blocks, and truncation.
 """
 
 from __future__ import annotations

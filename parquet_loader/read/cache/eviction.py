@@ -1,13 +1,12 @@
-"""Which row groups leave a full cache: those that no running loader reads, the least recently used first. Pure.
+"""Chooses the row groups that a full cache evicts: unleased ones first, least recently used first. Pure.
 
-Training reads the same row groups again and again, each once an epoch, in an order of its own. When they do not all
-fit, whatever was read last is what is needed last, and a cache that drops the least recently used gives nothing: what
-it drops is always the next to come. So what some loader reads is not dropped for something else that is read as often:
-a fixed part of the data stays, and every epoch finds that part, whichever rank reads it. With a part of `c` bytes out
-of `d`, the share of hits is `c / d` in every epoch, and nothing is written after the first.
+Training reads the same row groups in each epoch, in a new order. If they do not all fit, a plain LRU cache has no hits:
+it always evicts the row group that comes next. So a row group that a loader reads is not evicted for another one that
+is read equally often. A fixed part of the data stays, and each epoch hits that part, whichever rank reads it. With `c`
+of `d` bytes cached, the hit rate is `c / d` in each epoch, and nothing is written after the first.
 
-Each loader says what it reads in a lease, which is void when its process ends. A row group kept for other columns than
-a loader reads counts as used by it only once it was.
+Each loader says in a lease what it reads. A lease is void when its process ends. A row group cached for other columns
+than a loader reads counts as used by that loader only after it was used.
 """
 
 from __future__ import annotations

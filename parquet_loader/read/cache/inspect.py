@@ -1,4 +1,4 @@
-"""What a cache holds, for people, and how it is emptied."""
+"""Shows what a cache holds, and empties it."""
 
 from __future__ import annotations
 

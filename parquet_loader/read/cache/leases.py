@@ -1,4 +1,4 @@
-"""What the loaders that run read: a file for each, locked while its process lives, so that a killed one's is void."""
+"""Leases on cached row groups: one locked file for each running loader. A killed loader's lease is void."""
 
 from __future__ import annotations
 

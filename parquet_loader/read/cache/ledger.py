@@ -1,7 +1,7 @@
-"""The cache's account of bytes, and the one lock under which anything appears, leaves, or is reserved.
+"""The byte count of a cache, and the one lock for every addition, removal and reservation.
 
-The directory is the truth; the ledger saves listing it. Whoever changes anything marks the ledger first; a mark that is
-found there was left by a process that died, and then the account is made anew by a listing.
+The directory is the truth; the ledger avoids listing it. A writer marks the ledger before any change. A mark that is
+already there was left by a process that died: the count is then rebuilt from a listing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where row groups of remote files are kept, and how many bytes of them."""
+"""`LocalCache`: the directory and the byte limit of a local cache."""
 
 from __future__ import annotations
 

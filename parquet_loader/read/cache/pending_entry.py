@@ -1,4 +1,4 @@
-"""A row group on its way into the cache: space reserved, written as it is fetched, and then there all at once."""
+"""A row group that is being added to the cache: space reserved, written while fetched, published by one rename."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A snapshot's row groups in a local cache: found there, or fetched into it.
+"""The row groups of one snapshot in a local cache: looked up, or fetched into it.
 
-Whatever goes wrong with the cache itself (a full disk, no permission, a lock that is not let go of) only makes it store
-nothing for a while: `local_path` then says that the row group is to be read from where it is.
+If the cache itself fails (full disk, no permission, a lock held for too long), it stores nothing for a while.
+`local_path` then returns None, and the row group is read from its source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a local cache did for a loader."""
+"""Counters of a loader's local cache."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Files that are not local: bytes fetched in good time, whatever the store and the line do meanwhile."""
+"""Fetches byte ranges of remote files: concurrent requests, retries, hedging and listings."""

@@ -1,4 +1,4 @@
-"""Any other filesystem: its own calls, which block, on threads that nobody has to wait for."""
+"""Fetches byte ranges through the blocking calls of any other file system, on daemon threads."""
 
 from __future__ import annotations
 

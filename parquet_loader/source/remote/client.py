@@ -1,4 +1,4 @@
-"""What asks a store for bytes: one attempt, without patience. And what can go wrong with it."""
+"""The protocol of clients, which make one request without retries, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many requests at once, and how long one may take before it is made a second time. Pure: no clock, no threads."""
+"""Adapts the number of concurrent requests and the delay before a hedged request. Pure: no clock, no threads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ranges fetched by one thread with an event loop, on behalf of all others.
+"""Fetches byte ranges for all other threads, on one thread with an event loop.
 
-Life. `start` begins the thread, `close` cancels what is in flight and joins it: a request that a server never answers
-holds nothing up. The thread is a daemon besides. After `close` nothing is called back any more.
+`start` begins the thread. `close` cancels requests in flight and joins the thread, so a request without an answer
+blocks nothing. The thread is a daemon. After `close` no callback is called.
 """
 
 from __future__ import annotations

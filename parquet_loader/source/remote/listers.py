@@ -1,4 +1,4 @@
-"""What lies in a store: listed with ETags, several pages at a time where it was listed before."""
+"""Lists remote stores with ETags, several pages at a time if the store was listed before."""
 
 from __future__ import annotations
 

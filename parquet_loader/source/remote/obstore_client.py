@@ -1,7 +1,7 @@
-"""S3, Google Cloud Storage, Azure and HTTP through obstore: ranges without a request before them, and no thread each.
+"""Fetches byte ranges from S3, Google Cloud Storage, Azure and HTTP with obstore, without a thread for each.
 
-What to connect to comes from the pyarrow filesystem, whose pickled form names its options; credentials that are not
-among them from the environment, as obstore finds them.
+The pickled form of the pyarrow filesystem gives the connection options. Credentials that are missing there come from
+the environment, as obstore finds them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One source's store: which client asks it, and fetchers for a pass or for a moment."""
+"""The remote store of one source: chooses its client, and makes fetchers for an epoch or a single read."""
 
 from __future__ import annotations
 

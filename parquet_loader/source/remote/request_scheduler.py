@@ -1,4 +1,4 @@
-"""Requests to a store: so many at a time, each with a deadline, made again where it may help, or beside a slow one."""
+"""Schedules requests to a store: a concurrency limit, deadlines, retries and hedged requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetched bytes at the file's own offsets, so that Arrow reads them with the file's own footer."""
+"""Holds fetched bytes at their offsets in the file, so that Arrow reads them with the file's own footer."""
 
 from __future__ import annotations
 

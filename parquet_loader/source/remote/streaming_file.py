@@ -1,4 +1,4 @@
-"""A row group that is read from a store as it is decoded, since it is too large to lie in memory as a whole."""
+"""Streams a row group from a store while it is decoded, if it is too large to hold in memory."""
 
 from __future__ import annotations
 

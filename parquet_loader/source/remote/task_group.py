@@ -1,4 +1,4 @@
-"""Coroutines side by side: all end when one fails, and none outlives those who wait for it."""
+"""Runs coroutines together: all are cancelled if one fails, and none outlives its caller."""
 
 from __future__ import annotations
 

@@ -1,11 +1,6 @@
-"""What Petastorm leaves beside its files, read without pickle.
+"""Reads the metadata that Petastorm writes next to its files, without pickle.
 
-names     the exact list of names that its metadata may hold
-opcodes   a pickle as opcodes, scanned before anything is made of them
-machine   opcodes run on values that can do nothing
-records   what comes out, as plain records: a Unischema, indexes of row groups
-files     where the metadata lies
-fields    from a Unischema to a `Schema`
+Each module's first line says what it is for.
 """
 
 from __future__ import annotations

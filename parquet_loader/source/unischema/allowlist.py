@@ -1,4 +1,4 @@
-"""The names that Petastorm's metadata may hold: an exact list, and what each of them stands for here.
+"""The exact list of names that Petastorm's metadata may hold, and their meaning here.
 
 Nothing in this list is a callable, and no name is ever imported. A pickle that names anything else is refused.
 """

@@ -1,4 +1,4 @@
-"""Where Petastorm's metadata lies: ``_common_metadata`` at the root of a data set, above its partitions."""
+"""Finds Petastorm's metadata: ``_common_metadata`` at the root of a data set, above its partitions."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Runs the opcodes of a pickle on values that can do nothing: what comes out is a tree of plain records.
+"""Runs the opcodes of a pickle without calling anything: the result is a tree of plain records.
 
 Python's own unpickler calls what a pickle tells it to call, and sets the attributes it is told to set; forbidding names
-leaves all that machinery in place. Here there is no machinery to forbid: a name is an entry of a list (`names`), a
-call is noted down as a `PickledObject`, and no object of any other kind exists. Lists, sets and dicts are notes as
-well, so that nothing is hashed or compared either.
+leaves all that machinery in place. This interpreter has none: a name is an entry of `allowlist`, a call is recorded as
+a `PickledObject`, and no object of another kind exists. Lists, sets and dicts are records as well, so nothing is hashed
+or compared.
 """
 
 from __future__ import annotations

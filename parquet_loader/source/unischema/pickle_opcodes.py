@@ -1,7 +1,7 @@
-"""A pickle as a sequence of opcodes, each with its argument checked, before anything is made of them.
+"""Parses a pickle into opcodes and checks each argument before any of them runs.
 
-Opcodes as in Python's `pickletools`. What this reads is data: no codec, module or callable is looked up, and no
-argument makes anything larger than the bytes it was read from.
+Opcodes are those of Python's `pickletools`. The result is data: no codec, module or callable is looked up, and no
+argument allocates more than the bytes it was read from.
 """
 
 from __future__ import annotations

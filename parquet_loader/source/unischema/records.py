@@ -1,6 +1,6 @@
-"""What Petastorm's metadata says, as plain values; and the way there from the tree that `machine` reads.
+"""Converts the tree that `pickle_interpreter` returns to plain records of Petastorm's metadata.
 
-Every function here takes apart a tree of records and checks what it finds; none calls anything that a pickle names.
+Each function takes a tree apart and checks it. None calls anything that a pickle names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Petastorm says of a source, brought into the opening of a data set."""
+"""Resolves Petastorm's metadata of a source when a data set is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a Unischema to a `Schema`: what each of its fields is delivered as."""
+"""Converts a Unischema to a `Schema`."""
 
 from __future__ import annotations
 

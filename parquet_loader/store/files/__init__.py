@@ -1,1 +1,1 @@
-"""The files of a store: where they lie, their names, how they are written and listed."""
+"""The files of a store: paths, names, writing and listing."""

@@ -1,4 +1,4 @@
-"""Small files that are replaced as a whole, and names that are forced to the disk."""
+"""Atomic replacement of small files, and fsync of names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published files as their footers describe them; a footer is read once, since a published file never changes."""
+"""The catalog of published files, from their footers; each footer is read once, since files never change."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The list of files of one epoch: as other ranks receive it, and as the store keeps it for the states that name it.
+"""The list of files of one epoch: serialised for other ranks, and stored for the states that name it.
 
-A list under ``snapshots/`` is written under the store's lock, once, and never changes. The newest are kept, and those
+A list under ``snapshots/`` is written once, under the store's lock, and never changes. The newest are kept, and those
 that a hold names. A hold is a file under ``holds/``: a line of JSON, and the names of the files.
 """
 

@@ -1,4 +1,4 @@
-"""Names of published files: sortable by order of publication, never given twice, and readable by people.
+"""Names of published files: sorted by order of publication, never reused, and readable by people.
 
 ``000000000042-20261121T161059.123456-4096r-1f00c2aa-8d1e5c0a77b3f210.parquet``: the store's 42nd file, when it was
 published (UTC, by its writer's clock), rows, the store's tag, the writer's identity.

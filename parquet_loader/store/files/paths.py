@@ -1,4 +1,4 @@
-"""Where things lie in a store: samples in the directory itself, all else in a hidden one beside them."""
+"""The paths of a store: samples in the directory itself, everything else in a hidden directory inside it."""
 
 from __future__ import annotations
 

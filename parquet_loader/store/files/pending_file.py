@@ -1,4 +1,4 @@
-"""One file on its way: written where no reader looks, renamed into the store when it is whole."""
+"""A file that is being written: invisible to readers, renamed into the store when complete."""
 
 from __future__ import annotations
 
