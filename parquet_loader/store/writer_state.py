@@ -100,7 +100,7 @@ class WriterState:
     @property
     def root(self) -> str:
         """The store's directory."""
-        return self._places.root
+        return self._paths.root
 
     @property
     def buffered_rows(self) -> int:
@@ -216,7 +216,7 @@ class WriterState:
             return "evict='never' keeps every file; raise max_bytes, or open the store with another evict="
         if not self.options.evicts:
             return "this writer does not evict (evicts=False); evict elsewhere (store.evict()), or raise max_bytes"
-        if policy == "function" and self._room.ranks_nothing:
+        if policy == "function" and self._space.ranks_nothing:
             return "this process lacks the store's eviction function; open the store with evict=, or raise max_bytes"
         return "readers need them, or they are held; raise max_bytes, or release what store.holds() lists"
 
