@@ -14,6 +14,7 @@ from parquet_loader.common.failures import is_out_of_memory, is_shortage, out_of
 from parquet_loader.common.hints import (
     LOADER_KEYWORDS,
     WRITER_KEYWORDS,
+    NotCopied,
     NotIndexed,
     check_frame,
     check_keywords,
@@ -89,6 +90,7 @@ __all__ = [
     "Digests",
     "IntArray",
     "LockedFile",
+    "NotCopied",
     "NotIndexed",
     "OutputOptions",
     "PathLike",

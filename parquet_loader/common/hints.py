@@ -222,6 +222,24 @@ def named(thing: Any) -> str:
     return f"{'an' if full[0] in 'aeiou' else 'a'} {full}"
 
 
+class NotCopied:
+    """An option that a `DataLoader` made from a loader would compare: can be looked at, and refuses to compare."""
+
+    __slots__ = ()
+
+    def __lt__(self, other: object) -> bool:
+        """Refuse.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError(
+            "BatchedDataLoader: it cannot be copied as a DataLoader, as accelerate.skip_first_batches does; "
+            "call loader.seek(epoch, batch), and set ignore_data_skip=True for transformers' Trainer "
+            "(docs/transformers.md)"
+        )
+
+
 class NotIndexed:
     """Refuses item access and `next` for a class that is iterated over, in the words that its users need."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from parquet_loader.collate import Batch, epoch_sampler, open_output
 from parquet_loader.common import (
     LOADER_KEYWORDS,
+    NotCopied,
     NotIndexed,
     OutputOptions,
     Ranks,
@@ -319,17 +320,9 @@ class BatchedDataLoader(NotIndexed):
         return
 
     @property
-    def prefetch_factor(self) -> Any:
-        """Refuse: `accelerate.skip_first_batches` copies a `DataLoader` by such attributes, and a loader is none.
-
-        Raises:
-            ConfigurationError: always.
-        """
-        raise ConfigurationError(
-            "BatchedDataLoader: it cannot be copied as a DataLoader, as accelerate.skip_first_batches does; "
-            "call loader.seek(epoch, batch), and set ignore_data_skip=True for transformers' Trainer "
-            "(docs/transformers.md)"
-        )
+    def timeout(self) -> NotCopied:
+        """A value that a `DataLoader` cannot take: `accelerate.skip_first_batches` copies loaders by such options."""
+        return NotCopied()
 
     def seek(self, epoch: int, batch: int) -> None:
         """Let the next pass begin with a batch of an epoch; at most two windows are read for it.

@@ -1,7 +1,8 @@
 """Common mistakes with a loader get one line that names what to use: sources, keywords, item access, torch's wrappers.
 
 Each of these tests failed on commit 519114a, except `test_the_equivalents_that_messages_name_exist`,
-`test_signatures_are_those_of_the_functions` and `test_a_transform_without_a_signature_is_taken`.
+`test_signatures_are_those_of_the_functions`, `test_a_transform_without_a_signature_is_taken` and
+`test_a_loader_can_be_looked_at_attribute_by_attribute` (which failed on 6579bfc).
 """
 
 from __future__ import annotations
@@ -247,3 +248,9 @@ def test_other_kinds_given_to_loaders_of_loaders_are_refused(loader: BatchedData
         MixedLoader([loader], [1])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"ParquetIterable\(BatchedDataLoader\(source, 64\)\)"):
         ParquetIterable(path)  # type: ignore[arg-type]
+
+
+def test_a_loader_can_be_looked_at_attribute_by_attribute(loader: BatchedDataLoader) -> None:
+    members = dict(inspect.getmembers(loader))
+    assert members["batch_size"] == 4
+    assert all(hasattr(loader, name) for name in dir(loader))
