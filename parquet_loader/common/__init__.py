@@ -38,7 +38,15 @@ from parquet_loader.common.processors import available_processors
 from parquet_loader.common.progress import progress_bar
 from parquet_loader.common.signals import uninterrupted
 from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, Words, hashed_bytes, mixed, mixed_words
-from parquet_loader.common.storage.endpoints import UnreachableError, endpoint_of, endpoint_of_url, probe, remedy
+from parquet_loader.common.storage.endpoints import (
+    UnreachableError,
+    endpoint_of,
+    endpoint_of_url,
+    is_encrypted,
+    is_unanswered,
+    probe,
+    remedy,
+)
 from parquet_loader.common.storage.file_locks import (
     LockedFile,
     check_locks_exclude,
@@ -126,12 +134,14 @@ __all__ = [
     "hashed_bytes",
     "holds_exclusive",
     "identity_of",
+    "is_encrypted",
     "is_local",
     "is_locked",
     "is_out_of_descriptors",
     "is_out_of_memory",
     "is_plain_name",
     "is_shortage",
+    "is_unanswered",
     "is_within",
     "is_worker",
     "kernels_remedy",

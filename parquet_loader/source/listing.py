@@ -18,6 +18,7 @@ from parquet_loader.common import (
     UnreachableError,
     is_local,
     is_out_of_descriptors,
+    is_unanswered,
     out_of_descriptors,
     remedy,
     resolve,
@@ -179,7 +180,8 @@ def _listing_errors(name: str) -> Iterator[None]:
         if is_out_of_descriptors(error):
             raise out_of_descriptors(f"{name}: cannot be listed", 1) from None
         reason = without_secrets(str(error))
-        raise SourceError(f"{name}: cannot be listed: {reason}{remedy(reason)}") from error
+        kind = RemoteError if is_unanswered(reason) else SourceError
+        raise kind(f"{name}: cannot be listed: {reason}{remedy(reason)}") from error
 
 
 def _listed(path: str) -> str:

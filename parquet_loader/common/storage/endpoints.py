@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import socket
+import ssl
 import time
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ import pyarrow.fs as pafs
 _PROBE_S = 1.0
 _RESOLVED_AGAIN_S = 0.2
 
+# What clients say where no answer came.
+UNANSWERED = r"error sending request|operation timed out|NETWORK_CONNECTION"
 # What servers and clients say, and what to do about it; the first that is found.
 _REMEDIES = {
     "there is no such bucket; check its name, the region and the endpoint": (
@@ -34,9 +37,13 @@ _REMEDIES = {
         r"ACCESS_DENIED|AccessDenied|PermissionDenied|403 Forbidden|HTTP Status(?: Code)?:? 403|Forbidden"
     ),
     # All that S3 says of a file is the number.
-    "the region may be wrong, or the credentials may have expired; check both": r"HTTP status 400",
+    "the region may be wrong, or the credentials may have expired, or there are none; check them": r"HTTP status 400",
+    "no object store answers there; check the endpoint, and that its port is not that of a console": (
+        r"Content-Length Header missing|<!doctype html|<html|Got invalid \w+ response"
+    ),
+    "the store does not answer; check the endpoint, its scheme (http or https) and the network": UNANSWERED,
     "check the endpoint, its scheme (http or https) and the network": (
-        r"NETWORK_CONNECTION|Could not (?:connect|resolve)|SSL|certificate"
+        r"Could not (?:connect|resolve)|SSL|certificate"
     ),
 }
 
@@ -97,10 +104,30 @@ def _fsspec_url(fs: Any) -> str | None:
     return None
 
 
-def probe(host: str, port: int) -> UnreachableError | None:
-    """Return why nothing can answer at a host and port; None if something does, or it takes more than a second."""
+def is_unanswered(words: str) -> bool:
+    """Whether a client says that no answer came, which tells nothing about what was asked for."""
+    return re.search(UNANSWERED, words, re.IGNORECASE) is not None
+
+
+def is_encrypted(filesystem: pafs.FileSystem) -> bool:
+    """Whether a filesystem speaks https, as far as that is known."""
+    return (_url_of(filesystem) or "").startswith("https://")
+
+
+def probe(host: str, port: int, *, encrypted: bool = False) -> UnreachableError | None:
+    """Return why nothing can answer at a host and port; None if something does, or it takes more than a second.
+
+    Args:
+        host, port: Where.
+        encrypted: Whether it will be spoken to in https, which a server of plain http does not understand.
+    """
     try:
-        socket.create_connection((host, port), _PROBE_S).close()
+        with socket.create_connection((host, port), _PROBE_S) as connection:
+            if encrypted and _speaks_plain_http(connection):
+                return UnreachableError(
+                    f"{host}:{port} speaks http and was asked in https; add scheme=http to the options of the URL or "
+                    "of filesystem="
+                )
     except OSError as error:
         if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
             time.sleep(_RESOLVED_AGAIN_S)  # what a name server asks for: to be asked again
@@ -111,6 +138,19 @@ def probe(host: str, port: int) -> UnreachableError | None:
             return None
         return unreachable(error, host, port)
     return None
+
+
+def _speaks_plain_http(connection: socket.socket) -> bool:
+    """Whether a server answers the first words of https in plain text."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        context.wrap_socket(connection).close()
+    except ssl.SSLError as error:
+        return error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+    except OSError:  # it hangs up, or says nothing
+        return False
+    return False
 
 
 def unreachable(error: BaseException, host: str, port: int) -> UnreachableError | None:

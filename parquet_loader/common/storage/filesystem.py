@@ -25,6 +25,7 @@ _NOT_SECRET = ("region", "endpoint_override", "scheme", "host", "port", "account
 # What Hadoop calls S3.
 _HADOOP_S3 = ("s3a", "s3n")
 _SCHEME_OF = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
+_SCHEMES_OF = {"s3": ("s3", *_HADOOP_S3), "gcs": ("gs", "gcs"), "abfs": ("abfs", "abfss")}
 
 # What pyarrow serves itself; all else goes through fsspec.
 _NATIVE_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "mock")
@@ -56,6 +57,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
             )
         if is_local(filesystem):
             return filesystem, local_path(text)
+        text = _within(filesystem, text)
         filesystem = hdfs.unwrapped(filesystem)
         if hdfs.is_hdfs(filesystem):
             hdfs.check_process()
@@ -63,7 +65,11 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         return filesystem, text if text == "/" else text.rstrip("/")
     typed = text
     scheme, separator, rest = text.partition("://")
+    if scheme.lower() in (*_NATIVE_SCHEMES, *_HADOOP_S3, "file"):
+        scheme = scheme.lower()
+        text = f"{scheme}{separator}{rest}"
     if not separator or "/" in scheme:
+        _check_slashes(text)
         return pafs.LocalFileSystem(), local_path(text)
     if scheme == "file":
         rest = rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
@@ -101,6 +107,39 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     return found, inner + tail if glob else inner
 
 
+def _within(filesystem: pafs.FileSystem, text: str) -> str:
+    """Return the path within a filesystem that was passed, of a URL too if it is one of that filesystem's.
+
+    Raises:
+        ConfigurationError: a URL of another one.
+    """
+    scheme, separator, rest = text.partition("://")
+    schemes = _SCHEMES_OF.get(filesystem.type_name)
+    if schemes is None or not separator or "/" in scheme:
+        return text
+    if scheme.lower() not in schemes:
+        raise ConfigurationError(
+            f"{shown(text)}: filesystem= is one of {schemes[0]}://, and this is no path within it; leave filesystem= "
+            "out, or give the path without a scheme"
+        )
+    return rest
+
+
+def _check_slashes(text: str) -> None:
+    """Refuse a URL that has lost a slash, which is no local path that exists.
+
+    Raises:
+        SourceError: it has.
+    """
+    scheme, colon, rest = text.partition(":/")
+    known = (*_NATIVE_SCHEMES, *_HADOOP_S3, "http", "https")
+    if colon and scheme.lower() in known and not os.path.lexists(f"{scheme}:"):
+        raise SourceError(
+            f"{shown(f'{scheme}://{rest}')}: this URL came with one slash, {scheme}:/; pass it as text, because "
+            "pathlib.Path takes a slash away"
+        )
+
+
 def local_path(path: PathLike) -> str:
     """Return a local path as an absolute one; ``~`` and ``~user`` stand for home directories."""
     return os.path.abspath(os.path.expanduser(os.fspath(path)))
@@ -117,6 +156,10 @@ def _check_name_server(url: str, rest: str) -> None:
         return
     if any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")):
         return
+    try:  # what is wrong with the URL itself needs no network
+        pafs.FileSystem.from_uri(f"s3://{rest}{'&' if options else '?'}region=us-east-1")
+    except (pa.ArrowException, ValueError) as error:
+        raise _unserved(url, error) from None
     endpoint = endpoint_of_url("https://s3.amazonaws.com")
     why = None if endpoint is None else probe(*endpoint)
     if why is not None:

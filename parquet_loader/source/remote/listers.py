@@ -12,7 +12,15 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow.fs as pafs
 
-from parquet_loader.common import endpoint_of, endpoint_of_url, is_local, is_out_of_descriptors, probe, shown
+from parquet_loader.common import (
+    endpoint_of,
+    endpoint_of_url,
+    is_encrypted,
+    is_local,
+    is_out_of_descriptors,
+    probe,
+    shown,
+)
 from parquet_loader.common.storage import hdfs
 from parquet_loader.errors import LoaderStateError, RemoteError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange
@@ -45,6 +53,8 @@ class RemoteLister:
 
     endpoint: tuple[str, int] | None = None
     """Host and port to probe while the first requests are on their way, or None."""
+    is_encrypted = False
+    """Whether the endpoint is spoken to in https."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self.fetcher = fetcher
@@ -89,7 +99,7 @@ class RemoteLister:
         if endpoint is None:
             return await work
         asking = asyncio.create_task(work)
-        probing = asyncio.create_task(self.fetcher.call(partial(probe, *endpoint)))
+        probing = asyncio.create_task(self.fetcher.call(partial(probe, *endpoint, encrypted=self.is_encrypted)))
         try:
             await asyncio.wait({asking, probing}, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done() or asking.exception() is not None:
@@ -324,7 +334,7 @@ def lister_for(
 ) -> PyarrowLister | ObstoreLister | FsspecLister | HdfsLister:
     """Return what lists a store, on the threads and the event loop of a fetcher; `known` as in `ObstoreLister`."""
     lister = _lister_for(store, fetcher, known)
-    lister.endpoint = endpoint_of(store.filesystem)
+    lister.endpoint, lister.is_encrypted = endpoint_of(store.filesystem), is_encrypted(store.filesystem)
     return lister
 
 
