@@ -254,7 +254,8 @@ class NotIndexed:
         raise TypeError(
             f"{type(self).__name__}: batches have no index; iterate over the loader itself "
             "(for DataLoader(loader) write DataLoader(ParquetIterable(loader), batch_size=None), "
-            "for random_split filters=split(...), for ConcatDataset a list of paths)"
+            "for random_split filters=split(...), for ConcatDataset a list of paths; transformers' Trainer takes the "
+            "loader from its get_train_dataloader, not as train_dataset)"
         )
 
     def __next__(self) -> Any:

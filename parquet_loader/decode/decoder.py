@@ -217,7 +217,7 @@ class Decoder:
                         "read it with the schema of the file"
                     )
         elif not accepts(type_, field):
-            return f"the type {type_} cannot be read as {field!r}"
+            return f"the type {type_} cannot be read as {field!r}{_member_hint(name, type_, field)}"
         return None
 
     def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], place: TableOrigin) -> pa.Table:
@@ -312,6 +312,13 @@ class Decoder:
         if value is None:
             value = _missing_value(field)
         return plain(pa.chunked_array([pa.repeat(value, len(table))]))
+
+
+def _member_hint(name: str, type_: pa.DataType, field: Field) -> str:
+    """Return which member of a struct could be meant, such as the bytes of Hugging Face's images."""
+    members = {m.name: m.type for m in type_ if not pa.types.is_null(m.type)} if pa.types.is_struct(type_) else {}
+    meant = next((member for member, inner in members.items() if accepts(inner, field)), None)
+    return "" if meant is None else f"; name its member instead: {f'{name}.{meant}'!r}"
 
 
 def _missing_value(field: Field) -> pa.Scalar:

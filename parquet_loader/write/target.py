@@ -9,9 +9,11 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from parquet_loader.common import list_below, look_up, system_error
-from parquet_loader.errors import SchemaError, WriteError, nearest
+from parquet_loader.errors import SchemaError, WriteError
 from parquet_loader.schema import METADATA_KEY, Field, Schema, is_bytes, is_list_like, is_text, plain_type
 from parquet_loader.source import table_to_write_to
+
+_MOST_SHOWN = 20
 
 RUN_LOCK = re.compile(r"\.rewrite-(?P<id>[0-9a-f]{32})\.lock")
 """Name of the file that a run of `rewrite_dataset` holds locked in the directory it writes."""
@@ -86,7 +88,7 @@ def check_appendable(schema: Schema, there: pa.Schema, path: str) -> None:
         path: That file.
 
     Raises:
-        SchemaError: they differ; the first difference is named.
+        SchemaError: they differ; names the differences.
     """
     if METADATA_KEY in (there.metadata or {}):
         old: dict[str, object] = dict(Schema.from_arrow(there))
@@ -94,14 +96,15 @@ def check_appendable(schema: Schema, there: pa.Schema, path: str) -> None:
     else:
         old = {field.name: _storage(field.type) for field in there}
         new = {name: _storage(field.type) for name, field in schema.stored_columns().items()}
-    for name in new:
-        if name not in old:
-            raise SchemaError(f"{path}: appending would add column {name!r}, which is not there. {nearest(name, old)}")
-    for name, was in old.items():
-        if name not in new:
-            raise SchemaError(f"{path}: appending needs column {name!r}, which the new schema lacks")
-        if was != new[name]:
-            raise SchemaError(f"{path}: column {name!r} is {was} there, and would be {new[name]}")
+    problems = [f"column {n!r} is {old[n]} there, and would be {new[n]}" for n in old if n in new and old[n] != new[n]]
+    problems += [f"appending would add column {n!r}, which is not there" for n in new if n not in old]
+    problems += [f"appending needs column {n!r}, which the new schema lacks" for n in old if n not in new]
+    if problems:
+        more = f"; and {len(problems) - _MOST_SHOWN} more" if len(problems) > _MOST_SHOWN else ""
+        raise SchemaError(
+            f"{path}: {'; '.join(problems[:_MOST_SHOWN])}{more}; append with the schema of the files there, or write "
+            "to another directory and load both with a schema= whose fields have missing=<value> or one type for both"
+        )
     if list(old) != list(new):
         raise SchemaError(f"{path}: the columns are {list(old)} there, and would be {list(new)}; give them that order")
 
