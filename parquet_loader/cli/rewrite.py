@@ -14,7 +14,7 @@ from parquet_loader.write.rewrite import RewriteReport, rewrite_dataset
 
 
 @click.command(epilog="Example: parquet-loader rewrite data/train data/fast --shuffle --progress")
-@click.argument("source", nargs=-1, required=True)
+@click.argument("source", nargs=-1, metavar="SOURCE...")
 @click.argument("target")
 @click.option("--columns", help="Names to read, with commas between them; default: all.")
 @click.option("--schema", type=click.File("r"), help="A schema as JSON (Schema.to_json()); default: the files' own.")
@@ -34,6 +34,8 @@ from parquet_loader.write.rewrite import RewriteReport, rewrite_dataset
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
 def rewrite(source: tuple[str, ...], target: str, **options: Any) -> None:
     """Rewrite SOURCE (files, directories, globs or URLs) to the directory TARGET in the layout that loads fastest."""
+    if not source:
+        raise click.UsageError(f"Missing argument: expected SOURCE and TARGET, found {target!r} alone")
     schema = options["schema"]
     report = rewrite_dataset(
         source[0] if len(source) == 1 else list(source),

@@ -185,6 +185,7 @@ def test_a_thousand_columns_and_a_thousand_files(tmp_path: Path) -> None:
         (("info", "--nonsense", "x"), 2, "No such option"),
         (("info",), 2, "Missing argument"),
         (("nonsense",), 2, "No such command 'nonsense'"),
+        (("rewrite", "a"), 2, "expected SOURCE and TARGET, found 'a' alone"),  # failed on commit 6579bfc
         (("rewrite", "a", "b", "--objective", "beauty"), 2, "beauty"),
         (("rewrite", "a", "b", "--schema", "/nowhere.json"), 2, "/nowhere.json"),
         (("cache", "info", "/nowhere/at/all"), 1, "/nowhere"),
