@@ -74,7 +74,7 @@ class DataError(ParquetLoaderError, ValueError):
 
 
 class MemoryLimitError(ParquetLoaderError, ValueError):
-    """`memory_limit` cannot hold the smallest working set; the message names a limit that would do."""
+    """`memory_limit` cannot hold the smallest working set; the message names a limit that suffices."""
 
 
 class ConfigurationError(ParquetLoaderError, ValueError):

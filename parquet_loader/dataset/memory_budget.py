@@ -232,7 +232,7 @@ def divide(
         num_threads: Workers; the window does not depend on it.
 
     Raises:
-        MemoryLimitError: the smallest window does not fit; names the largest row group and a limit that would do.
+        MemoryLimitError: the smallest window does not fit; names the largest row group and a limit that suffices.
     """
     largest = int(np.argmax(counts)) if len(counts) else 0
     largest_rows = int(counts[largest]) if len(counts) else 0
@@ -271,7 +271,7 @@ def divide(
             f"memory_limit={format_bytes(limit_bytes)} cannot hold two windows of {smallest} rows of "
             f"{row_bytes:.0f} bytes and the reads for them (batch_size {batch_size}; the largest row group is {name} "
             f"with {largest_rows} rows, about {format_bytes(largest_rows * row_bytes)}); "
-            f"memory_limit={int(needed_bytes(smallest)) // 2**20 + 1} MiB would do"
+            f"use memory_limit={int(needed_bytes(smallest)) // 2**20 + 1}MiB or more"
         )
     if window_rows is None:
         default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / row_bytes), 16 * batch_size, smallest)

@@ -125,7 +125,7 @@ class BatchedDataLoader(NotIndexed):
     Raises:
         SourceError: There is nothing to read, or a file is not readable Parquet.
         SchemaError: Schema, columns or filters do not fit the files.
-        MemoryLimitError: `memory_limit` is too small; the message names one that would do.
+        MemoryLimitError: `memory_limit` is too small; the message names one that suffices.
         ConfigurationError: An argument has the wrong kind or value.
         UnsupportedError: An argument that this version does not support yet.
         TypeError: A keyword that there is not; of keywords of torch's `DataLoader` and of Petastorm the message names

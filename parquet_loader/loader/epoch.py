@@ -115,7 +115,7 @@ class Epoch:
             Exception: whatever went wrong in the background, in the place of the batch it spoiled.
         """
         if self._pid != os.getpid():
-            raise LoaderStateError("this pass began before fork(); begin one in this process: iter(loader)")
+            raise LoaderStateError("this epoch began before fork(); call iter(loader) to begin one in this process")
         self._check_whole()
         self.figures.begin_wait()
         try:

@@ -223,7 +223,7 @@ class MixedLoader(NotIndexed):
         theirs = {**state, "loaders": list(state["loaders"])}
         differing = [f"{n}: {theirs.get(n)!r} in the state, {v!r} here" for n, v in own.items() if theirs.get(n) != v]
         if differing:
-            raise ResumeError(f"the state is one of another mixture: {'; '.join(differing)}")
+            raise ResumeError(f"the state does not match this mixture: {'; '.join(differing)}; construct it as it was")
         for name, loader in self.loaders.items():
             try:
                 loader.load_state_dict(state["loaders"][name])

@@ -135,8 +135,8 @@ def read_state(state: Any, identity: Identity, batches: int, but: frozenset[str]
     ]
     if differing:
         raise ResumeError(
-            f"the state is one of another loader, whose batches are not these: {'; '.join(differing)}; "
-            "set_epoch(n) begins an epoch without it"
+            f"the state does not match this loader: {'; '.join(differing)}; "
+            "construct the loader as it was, or call set_epoch(n) to begin an epoch without the state"
         )
     position = state.get("epoch"), state.get("batch")
     for name, value, most in zip(("epoch", "batch"), position, (2**62, batches), strict=True):

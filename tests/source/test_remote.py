@@ -354,7 +354,7 @@ def test_what_is_fetched_ahead_stays_within_its_share(store: Store, tmp_path: Pa
 def test_a_cache_without_room_leaves_large_row_groups_to_be_streamed(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("ahead", "cache.row_groups"):
+    for module in ("engine.prefetch", "read.cache.row_group_cache"):
         monkeypatch.setattr(f"parquet_loader.{module}.AT_ONCE_BYTES", 2**18)
     kept: list[int] = []
     arrived = Prefetcher._arrived
@@ -471,7 +471,7 @@ def test_what_is_forbidden_is_asked_for_once(store: Store, connections: str) -> 
         with opened(proxy, remote(connections)) as loader:
             asked, ranges = len(proxy.log.requests), len(proxy.log.asked_ranges)
             proxy.line.fault_of = lambda method, target, number: "403" if "part-1" in target else None
-            with pytest.raises(SourceError, match=r"part-1.parquet, bytes .*1 attempt, not to be repeated") as caught:
+            with pytest.raises(SourceError, match=r"part-1.parquet, .*failed permanently after 1 attempt") as caught:
                 list(loader)
             assert not isinstance(caught.value, RemoteError)
             assert SECRET_KEY not in str(caught.value)

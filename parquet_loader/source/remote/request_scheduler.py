@@ -242,7 +242,8 @@ class RequestScheduler:
 
     def _lasting(self, file: SourceFile, span: ByteRange, attempts: int, error: Exception) -> SourceError:
         return SourceError(
-            f"{self._where(file, span)}: {_times(attempts)}, not to be repeated: {error}{remedy(str(error))}"
+            f"{self._where(file, span)}: the request failed permanently after {_times(attempts)}: "
+            f"{error}{remedy(str(error))}"
         )
 
 

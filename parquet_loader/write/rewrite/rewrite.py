@@ -143,7 +143,7 @@ def rewrite_dataset(
     if group_bytes is not None and group_bytes > most_row_group_bytes(limit):
         raise MemoryLimitError(
             f"row_group_bytes={format_bytes(group_bytes)}: at most a quarter of memory_limit ({format_bytes(limit)}), "
-            f"for the writer holds a row group several times; memory_limit={4 * group_bytes} would do"
+            f"for the writer holds a row group several times; use memory_limit={4 * group_bytes} or more"
         )
     make_bar = _progress_bar() if check_bool("progress", progress) else None
     use_returning_pool()
