@@ -64,6 +64,8 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
             hdfs.note(filesystem)
         return filesystem, text if text == "/" else text.rstrip("/")
     typed = text
+    if text[:6].lower() == "file:/" and text[6:7] != "/":  # another form of the same URL, in which Hadoop writes it
+        text = f"file://{text[5:]}"
     scheme, separator, rest = text.partition("://")
     if scheme.lower() in (*_NATIVE_SCHEMES, *_HADOOP_S3, "file"):
         scheme = scheme.lower()

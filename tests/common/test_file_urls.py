@@ -1,0 +1,20 @@
+"""A local path may be given as a URL in each form that programs write.
+
+The test of ``file:/`` failed on commit 519114a, the others did not.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquet_loader import BatchedDataLoader
+
+
+@pytest.mark.parametrize("form", ["file:{}", "FILE:{}", "file://{}", "file://localhost{}"])
+@pytest.mark.parametrize("below", ["", "/*.parquet", "/a%20b.parquet", "/a b.parquet"])
+def test_each_form_of_a_file_url_names_the_files(tmp_path: Path, form: str, below: str) -> None:
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a b.parquet")
+    with BatchedDataLoader(form.format(tmp_path) + below, batch_size=2) as loader:
+        assert next(iter(loader))["id"].tolist() == [1, 2]
