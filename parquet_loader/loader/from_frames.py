@@ -54,7 +54,8 @@ def from_pandas(
 
     The frame is written once: frames of equal content share what was written, in other processes too, which wait
     while it is being written. It is deleted by `ConvertedLoader.delete`, or when the last process that uses it ends;
-    what killed processes left is deleted by the next call.
+    what killed processes left is deleted by the next call. Files are named after the content: `split_rows` assigns the
+    rows of a frame to the same side in every process, and a state resumes in another one.
 
     Args:
         frame: The rows, at least one without a schema; an iterator is none, for it could be read only once.
@@ -76,7 +77,7 @@ def from_pandas(
         known = schema
         if known is None or known.extra == "infer":
             known = Schema.from_arrow(next(iter_tables(frame, schema)).schema)
-        with WriteJob(path, known, options=write_options) as job:
+        with WriteJob(path, known, options=write_options, file_id=key) as job:
             files = write_partition(job.spec, 0, frame)
             if (written := sum(file.rows for file in files)) != rows:
                 raise DataError(

@@ -134,6 +134,8 @@ class WriteJob:
         mode: As in `DatasetWriter`.
         options: Sizes and codec.
         filesystem: A `pyarrow.fs.FileSystem`; it has to pickle.
+        file_id: Part of the names of its files, which states and splits by position depend on. Default: an id of this
+            job alone; another one is for a directory that nobody else writes to.
 
     Raises:
         WriteError: the directory is not empty, not replaceable, or the file system refuses.
@@ -151,6 +153,7 @@ class WriteJob:
         mode: WriteMode = "error",
         options: WriteOptions | None = None,
         filesystem: Any = None,
+        file_id: str | None = None,
     ) -> None:
         if not isinstance(schema, Schema):
             raise ConfigurationError(f"schema={schema!r:.60}: expected a Schema")
@@ -164,6 +167,7 @@ class WriteJob:
             remove_dead_jobs(self._filesystem, self.path)
             schema = self._check_target(schema)
             self._place = self._make_place()
+        self._file_id = file_id or self._place.id
         self._journal = Journal(self._filesystem, join(self._place.root, JOURNAL))
         self._finalizer = weakref.finalize(self, self._place.remove)
         sizes = options or WriteOptions()
@@ -272,7 +276,7 @@ class WriteJob:
         return [join(home, self._name(number)) for number in range(len(files))], sum(f.bytes for f in files)
 
     def _name(self, number: int) -> str:
-        return f"part-{self.id}-{number:06}.parquet"
+        return f"part-{self._file_id}-{number:06}.parquet"
 
     def _publish_named(self, files: list[WrittenFile]) -> str:
         """Let files appear in a directory, and return it."""
