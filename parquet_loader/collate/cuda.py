@@ -41,7 +41,7 @@ def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Bat
 
     Runs in the caller's thread. A batch is handed over when the caller's current stream waits for its copy; it is
     recorded on that stream, so that its memory is not given out again under kernels still queued there. Pinned sources
-    may be let go of as soon as their copy is queued: torch's host allocator waits for it.
+    may be released as soon as their copy is queued: torch's host allocator waits for it.
     """
     side = torch.cuda.Stream(device)
     coming: tuple[Batch, torch.cuda.Event] | None = None

@@ -14,12 +14,12 @@ from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocator, Window
 
 # Batches of fewer rows are cut several at once by torch, which takes half the time a tensor. Larger ones are cut by
-# numpy, which holds Python's lock throughout: torch lets go of it at every call, and waits for the workers to have it
+# numpy, which holds the GIL throughout: torch releases it at every call, and waits for the workers to have it
 # back, at once for all columns where a window begins (measured, longest waits of 2 instead of 7 ms).
 SPLIT_BELOW_ROWS = 1024
 
 
-# So many batches are cut at once: more would only keep more tensors waiting, which Python's collector has to look at.
+# That many batches are cut at once: more would only keep more tensors waiting, which Python's collector has to look at.
 SPLIT_BATCHES = 16
 
 

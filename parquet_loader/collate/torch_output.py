@@ -23,7 +23,7 @@ class TensorOutput:
     """Batches of tensors. See `Output`.
 
     Args:
-        device: Where batches go; None: they stay on the CPU, pinned where there is a GPU.
+        device: Where batches go; None: they stay on the CPU, pinned if there is a GPU.
 
     Raises:
         ConfigurationError: it is no device, or one that this machine does not have.
@@ -33,7 +33,7 @@ class TensorOutput:
         self._device = check_device(device)
 
     def allocator(self, keep_bytes: int) -> Allocator:
-        """Return pinned memory where there is a GPU that batches may go to, ordinary memory elsewhere."""
+        """Return pinned memory if there is a GPU that batches may go to, ordinary memory elsewhere."""
         on_gpu = self._device is not None and self._device.type == "cuda"
         wanted = on_gpu if self._device is not None else torch.cuda.is_available() and not is_worker()
         return PinnedMemory() if wanted else Arenas(keep_bytes)

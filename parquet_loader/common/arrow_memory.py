@@ -18,8 +18,8 @@ _VARIABLE = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 def _settle_default() -> None:
-    """Import pyarrow, with jemalloc as its default where it is not imported yet and nobody has said otherwise."""
-    has_jemalloc = sys.platform == "linux" and platform.machine() == "x86_64"  # Arrow warns where it has none
+    """Import pyarrow, with jemalloc as its default if it is not imported yet and nobody has said otherwise."""
+    has_jemalloc = sys.platform == "linux" and platform.machine() == "x86_64"  # Arrow warns if it has none
     if "pyarrow" in sys.modules or _VARIABLE in os.environ or not has_jemalloc:
         return
     os.environ[_VARIABLE] = "jemalloc"

@@ -16,19 +16,19 @@ class RemoteOptions:
     """How files that are not local are fetched: object stores, HTTP, HDFS. The order of rows depends on none of it.
 
     Attributes:
-        max_requests: Most requests in flight. A pass begins with a few, and has more as long as that makes it faster.
+        max_requests: Most requests in flight. An epoch begins with a few, and has more as long as that makes it faster.
             Those made a second time (`hedge`) come on top.
         request_bytes: Largest request. A row group's columns are fetched as one range, or as several of this size side
             by side.
         gap_bytes: Columns with at most so much between them are fetched together.
         stall_s: Seconds without a byte after which a request is given up and made again.
         deadline_s: Seconds that one range may take, with all attempts and the waits between them; not those in which it
-            waits for other requests to make room.
+            waits for other requests to make space.
         attempts: How often a range is asked for where the reason may pass: no answer, a connection that broke, a body
             that was cut short, status 408, 429 or 5xx. Waits between attempts grow from `backoff_s` by factors of two.
         backoff_s: Seconds until the second attempt, times a random factor from 0.5 to 1.
-        hedge: Ask a second time for what takes several times as long as others did, and take what comes first. So many
-            as one request in twenty, or one at a time.
+        hedge: Ask a second time for what takes several times as long as others did, and take what comes first. That
+            many as one request in twenty, or one at a time.
         snapshot_cache: A local directory in which the listing and the footers of each source are kept, so that the next
             start reads those of new and changed files alone, known by size and ETag. Created with mode 0700.
         snapshot_cache_shared: Use `snapshot_cache` even if it belongs to another user or others may write to it.
@@ -129,11 +129,12 @@ class ShardOptions:
         remainder: What becomes of rows that do not come out even. ``"drop"``: every rank gets full batches only, and
             less than one batch of all ranks together is left out, with `shuffle` other rows in each epoch. ``"pad"``:
             every row is delivered, and fewer rows than there are ranks are delivered twice. ``"uneven"``: every row
-            exactly once; ranks may differ by a batch, and then collectives such as those of DDP wait for ever. None:
+            exactly once; ranks may differ by a batch, and then collectives such as those of DDP wait forever. None:
             ``"drop"`` with `drop_last`, else ``"pad"``.
-        logical_shards: Divide the epoch into so many shards instead, of which ranks take whole ones, with as many rows
-            of each in every batch. Then, as long as ``batch_size`` times the number of ranks stays the same, batches
-            with the same number hold the same rows, all ranks taken together, on any number of ranks that divides this.
+        logical_shards: Divide the epoch into that many shards instead, of which ranks take whole ones, with as many
+            rows of each in every batch. Then, as long as ``batch_size`` times the number of ranks stays the same,
+            batches with the same number hold the same rows, all ranks taken together, on any number of ranks that
+            divides this.
         fewest_ranks: With `logical_shards`, the smallest number of ranks that the job will run on: its `memory_limit`
             has to do for that many.
     """

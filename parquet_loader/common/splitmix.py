@@ -13,7 +13,7 @@ STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 LAST_SHIFT = 31
 MASK = 2**64 - 1
 
-# Words that are hashed at a time, so that what is needed beside the values is a few MiB however long they are.
+# Words that are hashed at a time, so that what is needed next to the values is a few MiB however long they are.
 _BLOCK_WORDS = 2**16
 
 

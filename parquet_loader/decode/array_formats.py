@@ -102,7 +102,7 @@ def npy_array(data: bytes | memoryview) -> npt.NDArray[Any]:
 
 
 def npy_header(data: Any, length: int) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
-    """Return dtype, whether in Fortran's order, shape, and bytes of an array, from its header of so many bytes."""
+    """Return dtype, whether in Fortran's order, shape, and bytes of an array, from its header of that many bytes."""
     if len(data) < length:
         raise BlobProblem(f"the header of the array takes {length} bytes, and {len(data)} are there")
     before = 10 if data[6] == 1 else 12

@@ -34,7 +34,7 @@ Kind: TypeAlias = Literal["fixed", "list", "text", "bytes", "image"]
 # A row at least this wide is copied to its place as soon as it is decoded; narrower ones are put into order a window at
 # a time. Measured: numpy places rows of 256 bytes and more about as fast as memory can be written.
 WIDE_BYTES = 256
-# Rows of so many bytes are put into order by Arrow: measured on 40 columns, one call for all of them, with 32-bit
+# Rows of that many bytes are put into order by Arrow: measured on 40 columns, one call for all of them, with 32-bit
 # indices, takes 0.6 of the time of numpy's take of each. Rows of other widths it moves more slowly than numpy does.
 WORD_BYTES = (1, 2, 4, 8)
 
@@ -63,7 +63,7 @@ class Column:
 
     @property
     def row_bytes(self) -> int | None:
-        """Bytes of a delivered row; None where rows differ."""
+        """Bytes of a delivered row; None if rows differ."""
         return None if self.kind != "fixed" or self.dtype is None else self.dtype.itemsize * math.prod(self.shape)
 
     @property
@@ -129,7 +129,7 @@ def column_of(name: str, field: Field) -> Column:
 
 
 def mask_of(name: str, field: Field) -> Column:
-    """Return the mask column of a masked field: bool, True where there is a value."""
+    """Return the mask column of a masked field: bool, True if there is a value."""
     if isinstance(field, Group):
         width = len(field.members)
         return Column(f"{name}_valid", "fixed", pa.binary(width), np.dtype(np.bool_), (width,))

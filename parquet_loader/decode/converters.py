@@ -47,7 +47,7 @@ class ValueProblem(Exception):
     """A value that cannot be delivered.
 
     Attributes:
-        row: Its row in the array, or None where the whole array is at fault.
+        row: Its row in the array, or None if the whole array is at fault.
         reason: What was expected, what was found, what to do.
     """
 
@@ -365,7 +365,7 @@ def coded_words(array: pa.ChunkedArray, stored: Category) -> pa.ChunkedArray:
 
 
 def _codes_of_dictionary(chunk: pa.DictionaryArray, field: Category) -> pa.Array:
-    """Return int32 codes, null where there is no value; each word of the dictionary is looked up once."""
+    """Return int32 codes, null if there is no value; each word of the dictionary is looked up once."""
     words = chunk.dictionary
     codes = _looked_up(words, field)
     taken = codes.take(chunk.indices)

@@ -147,7 +147,7 @@ class Decoder:
             and (column_of(name, field).is_wide or column_of(name, field).is_staged)
         )
         own = {field.name: field for field in file_schema}
-        # Numbers that are delivered as the file holds them, where no null is among them.
+        # Numbers that are delivered as the file holds them, if no null is among them.
         self.straight_columns: tuple[str, ...] = tuple(
             name
             for name, field, parts in self._parts

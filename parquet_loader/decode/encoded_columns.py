@@ -28,7 +28,7 @@ class RowProblem(ValueError):
 
 
 def unpack(array: pa.Array, field: Encoded) -> pa.Array:
-    """Return one value a row, null where there is none, in a type that the field's unpacked form takes.
+    """Return one value a row, null if there is none, in a type that the field's unpacked form takes.
 
     Args:
         array: Bytes, one chunk.
@@ -113,7 +113,7 @@ def _raw_rows(array: pa.Array, field: Encoded, shape: tuple[int, ...]) -> npt.ND
 
 
 def cut_at_once(array: pa.Array, field: Encoded, shape: tuple[int, ...]) -> npt.NDArray[Any] | None:
-    """Return the values of all rows where their headers are the same, in C order; None where they are not."""
+    """Return the values of all rows where their headers are the same, in C order; None if they are not."""
     rows = len(array)
     if not rows or array.null_count:
         return None

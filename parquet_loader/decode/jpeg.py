@@ -21,7 +21,7 @@ _COLORS = {1: ("Gray", "GRAY"), 3: ("YCbCr", "RGB")}
 
 @cache
 def _turbo() -> Any:
-    """Return the module `simplejpeg`, or None where it is not installed or cannot be loaded."""
+    """Return the module `simplejpeg`, or None if it is not installed or cannot be loaded."""
     try:
         return importlib.import_module("simplejpeg")
     except Exception:  # made for another numpy, say, it raises a ValueError

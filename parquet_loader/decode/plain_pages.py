@@ -42,7 +42,7 @@ def _system_preadv() -> Any:
 
 _PREADV = _system_preadv()
 
-# Rows at least this wide are read each to its place; of narrower ones so many bytes are read at a time, into memory
+# Rows at least this wide are read each to its place; of narrower ones that many bytes are read at a time, into memory
 # that stays in the cache, and placed from there.
 _PLACED_BYTES = 2048
 _SCRATCH_BYTES = 2**18

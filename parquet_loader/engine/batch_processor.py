@@ -113,7 +113,7 @@ def _nbytes(array: Array | Images) -> int:
 
 
 def _owned(array: Array | Images) -> Array | Images:
-    """Return the rows in memory of their own, so that the window can be let go of."""
+    """Return the rows in memory of their own, so that the window can be released."""
     if isinstance(array, list):
         return array
     if isinstance(array, Ragged):

@@ -66,11 +66,11 @@ class BatchScheduler:
         self._made.clear()
 
     def job(self, building: WindowTask, release: Callable[[], object]) -> Job[ProcessedBatch] | None:
-        """Return the making of the next batch of a finished window, or None where enough were made ahead.
+        """Return the making of the next batch of a finished window, or None if enough were made ahead.
 
         Args:
             building: The window.
-            release: Called when its last batch is begun; the last of its batches to be done lets go of its memory.
+            release: Called when its last batch is begun; the last of its batches to be done releases its memory.
         """
         window = building.window
         assert window is not None

@@ -34,27 +34,27 @@ class Budget:
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
     def reserve(self, change: int) -> None:
-        """Count memory taken, or with a negative number let go of."""
+        """Count memory taken, or with a negative number release."""
         self.held_bytes += change
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
     def fits(self, needed: int) -> bool:
-        """Whether so many bytes more have room; what is fetched ahead has a share of its own."""
+        """Whether that many bytes more have space; what is fetched ahead has a share of its own."""
         return self.held_bytes - self.fetched_bytes + needed <= self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """What a pass has taken so far; plain values, which travel between processes.
+    """What an epoch has taken so far; plain values, which travel between processes.
 
     Attributes:
         cpu_s, blocked_s: Processor seconds, and seconds without a processor, of the workers by stage.
         disk_bytes: Bytes that they had to fetch from a local disk.
         bytes_read, row_groups, skipped, held_bytes, peak_bytes: As in `Budget`.
         footers_bytes: Parsed footers held by the process that reads, where that is not the caller's.
-        cache: What the local cache did, where there is one.
-        remote: What fetching took; None where files are local.
-        queued_s: Of `blocked_s`, seconds that the workers waited for a processor; None where the system does not tell.
+        cache: What the local cache did, if there is one.
+        remote: What fetching took; None if files are local.
+        queued_s: Of `blocked_s`, seconds that the workers waited for a processor; None if the system does not tell.
     """
 
     cpu_s: Mapping[str, float]
@@ -72,5 +72,5 @@ class EngineFigures:
 
     @classmethod
     def nothing(cls) -> EngineFigures:
-        """Return the account of a pass that has not begun."""
+        """Return the account of an epoch that has not begun."""
         return cls(dict.fromkeys(STAGES, 0.0), dict.fromkeys(STAGES, 0.0), 0, 0, 0, (), 0, 0)

@@ -129,7 +129,7 @@ class Engine:
         self._allocator = allocator
         self._parts = ColumnGroups.from_columns(reader.columns, 2 * num_threads)
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
-        # Where files are not local, a line is slower than memory, however fresh.
+        # If files are not local, a line is slower than memory, however fresh.
         self._fills_first = is_first and processor is None and reader.chunks.remote is None
         # There the first bytes take a while: time to warm what the first window will be written to.
         self._warms_first = is_first and reader.chunks.remote is not None
@@ -172,7 +172,7 @@ class Engine:
         self.workers.start()
 
     def close(self) -> None:
-        """End the workers and let go of everything; idempotent, and safe in any thread and in a forked child."""
+        """End the workers and release everything; idempotent, and safe in any thread and in a forked child."""
         self._reads.stop()
         has_ended = self.workers.close()
         self._reads.close(workers_have_ended=has_ended)
@@ -186,7 +186,7 @@ class Engine:
             self._making.clear()
 
     def account(self, footers_bytes: int = 0) -> EngineFigures:
-        """Return what the pass has taken so far; numbers of a running pass may be a job apart from each other."""
+        """Return what the epoch has taken so far; numbers of a running epoch may be a job apart from each other."""
         budget, times, remote = self.budget, self.workers.times, self._reads.remote_figures
         return EngineFigures(
             cpu_s={str(stage): seconds for stage, seconds in times.cpu_s.items()},
@@ -235,7 +235,7 @@ class Engine:
             waker.acquire()
 
     def release_previous(self) -> None:
-        """Say that the consumer has let go of all batches before the current window's."""
+        """Say that the consumer has released all batches before the current window's."""
         with self.workers.lock:
             self._let_go(keep=1)
 
@@ -343,7 +343,7 @@ class Engine:
     def _window_job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:
             case "new" if self._parts.wide and len(self._handed) > 1 and not self._is_awaited:
-                return None  # in a moment the window before last is let go of, and its warm memory is free
+                return None  # in a moment the window before last is released, and its warm memory is free
             case "new" if may_exceed or self.budget.fits(owed + self._arena_bytes()):
                 return self._prepare_job(window)
             case "read" if window.waiting:

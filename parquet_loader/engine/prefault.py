@@ -46,7 +46,7 @@ class Prefault:
         taken: Memory that the window has taken, as far as it will be written to.
         blocks: What it will yet ask the allocator for: blocks that are taken, and given back warm.
         allocator: Which.
-        budget: What is to have room for all that.
+        budget: What is to have space for all that.
     """
 
     def __init__(self, taken: Iterable[Memory], blocks: Iterable[Block], allocator: Allocator, budget: Budget) -> None:

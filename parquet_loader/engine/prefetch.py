@@ -64,7 +64,7 @@ class _Fetch:
 
 
 class Prefetcher:
-    """Fetches row groups ahead of the engine. One for a pass; belongs to the lock of `workers`.
+    """Fetches row groups ahead of the engine. One for an epoch; belongs to the lock of `workers`.
 
     Args:
         reader: What reads row groups, and knows where they are.
@@ -72,7 +72,7 @@ class Prefetcher:
         sizing: The budget's division.
         budget: The budget.
         workers: Whose lock this belongs to, and who is to hear of changes.
-        first_window: Where the pass begins.
+        first_window: Where the epoch begins.
         broken: Row groups that are left out; the engine's own set.
     """
 
@@ -91,7 +91,7 @@ class Prefetcher:
         self._budget = budget
         self._workers = workers
         self._limit_bytes = sizing.fetch_bytes
-        # Where windows take slices of several row groups, so many lie there at a time, and the next ones.
+        # Where windows take slices of several row groups, that many lie there at a time, and the next ones.
         self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
         self._streamed = FromStore(min(sizing.fetch_bytes // (sizing.open_row_groups + 1), _MOST_STREAMED_BYTES))
         self._estimates = reader.chunks.uncompressed_bytes
@@ -118,7 +118,7 @@ class Prefetcher:
                     yield window, piece
 
     def _ratio_of(self, row_group: int) -> float | None:
-        """Return which part of a row group's bytes are fetched, by its footer; None where that is not at hand."""
+        """Return which part of a row group's bytes are fetched, by its footer; None if that is not at hand."""
         try:
             nbytes = self._reader.chunks.fetched_bytes(row_group)
         except ParquetLoaderError:  # reading it will say so again
@@ -145,14 +145,14 @@ class Prefetcher:
         self._fetcher.close(wait=False)
 
     def close(self, *, wait: bool) -> None:
-        """Cancel what is in flight, end the thread, and let go of what was fetched; without the lock, to `wait`."""
+        """Cancel what is in flight, end the thread, and release what was fetched; without the lock, to `wait`."""
         self._store.unshare(self._fetcher)
         self._fetcher.close(wait=wait)
         if wait:
             self._runs.clear()
 
     def step(self, needed_window: int) -> None:
-        """Begin to fetch what there is room for; the next row group of the window needed next always, if need be."""
+        """Begin to fetch what there is space for; the next row group of the window needed next always, if need be."""
         most = _MOST_CACHED_RUNS if self._is_cached else _MOST_RUNS
         while self._next is not None and self._fetcher.is_here:
             window, piece = self._next
@@ -202,7 +202,7 @@ class Prefetcher:
             held = 0 if fetch.copy is None or isinstance(fetch.copy, str) else fetch.copy.held_bytes
             if ratio is not None:
                 self._ratio = max(self._ratio or 0.0, ratio)
-            if self._runs.get(run) is not fetch:  # let go of meanwhile
+            if self._runs.get(run) is not fetch:  # released meanwhile
                 fetch.copy, held = None, 0
             self._hold(held - fetch.held_bytes)
             fetch.held_bytes = held

@@ -21,7 +21,7 @@ from parquet_loader.source import RemoteFigures
 
 
 class ReadScheduler:
-    """The reads of one pass, whole row groups or slices by cursors held open, and what is fetched ahead for them.
+    """The reads of one epoch, whole row groups or slices by cursors held open, and what is fetched ahead for them.
 
     Args:
         reader: Reads row groups.
@@ -31,7 +31,7 @@ class ReadScheduler:
         budget: What reads are counted in.
         workers: Whose lock this belongs to.
         coming: The windows under way; the engine's own.
-        first_window: Where the pass begins.
+        first_window: Where the epoch begins.
         skips: Whether a row group that cannot be read is left out, instead of raising.
     """
 
@@ -66,14 +66,14 @@ class ReadScheduler:
 
     @property
     def remote_figures(self) -> RemoteFigures | None:
-        """What fetching took so far; None where files are local."""
+        """What fetching took so far; None if files are local."""
         return None if self._fetching is None else self._fetching.figures
 
     def start(self) -> None:
-        """Start the fetching thread, where there is one, and ask for the first bytes; without the lock."""
+        """Start the fetching thread, if there is one, and ask for the first bytes; without the lock."""
         if self._fetching is not None:
             self._fetching.start()
-            uninterrupted(self._begin)  # before workers compete for Python's lock
+            uninterrupted(self._begin)  # before workers compete for the GIL
 
     def _begin(self) -> None:
         with self._workers.lock:
@@ -85,7 +85,7 @@ class ReadScheduler:
             self._fetching.stop()
 
     def close(self, *, workers_have_ended: bool) -> None:
-        """End the fetching thread, and close what is open where no worker uses it; without the lock."""
+        """End the fetching thread, and close what is open if no worker uses it; without the lock."""
         if self._fetching is not None:
             self._fetching.close(wait=workers_have_ended)
         if workers_have_ended:
@@ -94,7 +94,7 @@ class ReadScheduler:
             self._cursors.clear()
 
     def step(self, needed_window: int) -> None:
-        """Begin to fetch what there is room for, above all for the window needed next."""
+        """Begin to fetch what there is space for, above all for the window needed next."""
         if self._fetching is not None:
             self._fetching.step(needed_window)
 
@@ -105,7 +105,7 @@ class ReadScheduler:
                 self._leave_out(window, number)
 
     def job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job[ReadSlice] | None:
-        """Return the next read for a window, or None where none may start.
+        """Return the next read for a window, or None if none may start.
 
         Args:
             window: The window.
@@ -116,7 +116,7 @@ class ReadScheduler:
         for number in window.waiting:
             piece = window.slices[number]
             cursor = self._cursors.get(piece.run)
-            # A cursor is opened by a row group's first slice, and by any in the window with which the pass begins.
+            # A cursor is opened by a row group's first slice, and by any in the window with which the epoch begins.
             opened_at = piece.start if window.index == self._first_window else piece.first
             if piece.run in self._busy or (cursor.position if cursor else opened_at) != piece.start:
                 continue  # its cursor has not come so far yet
@@ -126,7 +126,7 @@ class ReadScheduler:
             whole = whole and not (self._fetching is not None and self._fetching.is_streamed(piece.run))
             flying = sizing.row_group_bytes(piece.rows if whole else min(piece.rows, sizing.stream_rows))
             flying += 0 if whole or cursor else sizing.cursor_bytes
-            # Where nothing else is being read, the window needed next goes on whatever it takes.
+            # If nothing else is being read, the window needed next goes on whatever it takes.
             alone = may_exceed and not self._busy
             if not alone and self._budget.reading_bytes + flying > sizing.reads_bytes:
                 return None

@@ -13,7 +13,7 @@ from parquet_loader.window import Assembly, Window
 
 @dataclass(slots=True, eq=False)
 class WindowTask:
-    """A window from its admission until it is let go of; belongs to the engine's lock.
+    """A window from its admission until it is released; belongs to the engine's lock.
 
     Attributes:
         index: Its number in the plan.

@@ -58,7 +58,7 @@ class StageTimes:
 
 
 def disk_bytes() -> int:
-    """Return the bytes this thread has fetched from disks so far (Linux); 0 where the system does not tell."""
+    """Return the bytes this thread has fetched from disks so far (Linux); 0 if the system does not tell."""
     return 512 * resource.getrusage(resource.RUSAGE_THREAD).ru_inblock if resource is not None else 0
 
 
@@ -137,7 +137,7 @@ class WorkerPool:
     def close(self) -> bool:
         """End the threads; return whether they have ended.
 
-        They have not where the caller is one of them, or the `helper` that takes the same lock (a finaliser that the
+        They have not if the caller is one of them, or the `helper` that takes the same lock (a finaliser that the
         collector happened to run there): then they end by themselves. In a forked child there are none.
         """
         if self._pid != os.getpid():

@@ -13,7 +13,7 @@ from parquet_loader.plan.epoch import Plan
 def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntArray:
     """Return for each file how many batches are delivered before nothing of it has to be read again, int64 ``[files]``.
 
-    Those are all batches that have a row of its last window: a pass that goes on with one of them reads that window
+    Those are all batches that have a row of its last window: an epoch that goes on with one of them reads that window
     again.
 
     Args:

@@ -61,13 +61,13 @@ class ShardWindows:
     """One shard's rows of the epoch, divided into windows of about equal size.
 
     Attributes:
-        number: Names the part in random streams; 0 where there is one.
+        number: Names the part in random streams; 0 if there is one.
         first, stop: The rows, counted in the order in which row groups are read.
         lanes: Rows of the part before each lane, and at last all. A lane is a run of whole row groups; each gives the
             same share of its rows to every window.
         windows: Number of windows.
         step_rows: Rows of each window but the last; 0: all have the same, but for one row.
-        whole_rows: Row groups of at most so many rows are not cut where a window ends: it ends before or behind them,
+        whole_rows: Row groups of at most that many rows are not cut where a window ends: it ends before or behind them,
             whichever is nearer. Only with one lane.
     """
 
@@ -241,7 +241,7 @@ class Plan:
 
         Args:
             window: Which one.
-            begun_rows: So many rows at the beginning, delivered before, move to the end, behind those `left_out`.
+            begun_rows: That many rows at the beginning, delivered before, move to the end, behind those `left_out`.
         """
         if len(self.parts) > 1:
             order = self._side_by_side(window)

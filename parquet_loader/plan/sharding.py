@@ -37,7 +37,7 @@ class Division:
         parts: The rows it reads; of several, every batch holds as many rows of each.
         batches: Batches it delivers.
         delivered_rows: Rows it delivers; fewer than it reads where all ranks must get as many.
-        side_by_side: Most parts that any number of ranks lets one rank read: memory is shared among so many.
+        side_by_side: Most parts that any number of ranks lets one rank read: memory is shared among that many.
     """
 
     parts: tuple[PartRows, ...]
@@ -105,7 +105,7 @@ class Sharding:
         return -(-batch_size * self.shard.world_size // self.options.fewest_ranks)
 
     def divide(self, rows: int, batch_size: int, *, drop_last: bool) -> Division:
-        """Return what this rank does of an epoch of so many rows."""
+        """Return what this rank does of an epoch of that many rows."""
         return divide_rows(rows, batch_size, self.shard, self.options, drop_last=drop_last)
 
     def warn_if_uneven(self, rows: int, batch_size: int, *, drop_last: bool) -> None:

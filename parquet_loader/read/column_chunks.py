@@ -46,14 +46,14 @@ from parquet_loader.source import (
     selected,
 )
 
-# Column chunks are read through a buffer of this size instead of whole, so that what a read holds beside its rows is
+# Column chunks are read through a buffer of this size instead of whole, so that what a read holds next to its rows is
 # pages; measured no slower than whole chunks from the page cache.
 BUFFER_BYTES = 1 << 16
 
 # Smaller column chunks are left to Arrow, which takes many in one call.
 RAW_BYTES = 2**18
 
-# What may lie in memory of a row group that is read from the store as it is decoded, outside a pass.
+# What may lie in memory of a row group that is read from the store as it is decoded, outside an epoch.
 STREAMED_BYTES = 8 * 2**20
 
 # Where a row group's bytes lie as in their own file: in a local one, or in memory, or only in the store. None: in the
@@ -68,7 +68,7 @@ class ColumnChunkSource:
         snapshot: What there is.
         options: How to read.
         columns_of: For each of the snapshot's schemas, the names to ask the Parquet reader for.
-        cache: Where row groups are kept on a local disk, or None.
+        cache: The local cache of row groups, or None.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ColumnChunkSource:
 
     @property
     def remote(self) -> RemoteStore | None:
-        """What fetches row groups; None where files are local."""
+        """What fetches row groups; None if files are local."""
         return self._snapshot.remote
 
     async def fetched(self, row_group: int, fetcher: Fetcher, most_bytes: int) -> SparseFile | str | None:
@@ -127,7 +127,7 @@ class ColumnChunkSource:
         return sparse
 
     def fetched_bytes(self, row_group: int) -> int | None:
-        """Return the memory that a row group takes when it is fetched; None where its footer is not at hand.
+        """Return the memory that a row group takes when it is fetched; None if its footer is not at hand.
 
         Raises as `ranges`.
         """
@@ -157,7 +157,7 @@ class ColumnChunkSource:
             raise DataError(f"{where}, {error}; on_error='skip' leaves such row groups out") from error
 
     def fetch(self, row_group: int, columns: Sequence[str]) -> pa.Buffer | None:
-        """Return these columns of a row group as they lie in the file, waiting for them; None where it is local."""
+        """Return these columns of a row group as they lie in the file, waiting for them; None if it is local."""
         remote = self._snapshot.remote
         if remote is None or not columns:
             return None
@@ -333,7 +333,7 @@ class ColumnChunkSource:
 
     @contextmanager
     def native(self, row_group: int, columns: Sequence[str], copy: Copy) -> Iterator[NativeChunks | None]:
-        """Open those of the columns that need not be decoded by Arrow; None where there are none.
+        """Open those of the columns that need not be decoded by Arrow; None if there are none.
 
         If there are any, whoever asks makes sure that the file is unchanged before taking a value.
         """

@@ -45,6 +45,6 @@ class Cursor:
         self.close()
 
     def close(self) -> None:
-        """Close the file and let go of what is buffered."""
+        """Close the file and release what is buffered."""
         self._stream.close()  # type: ignore[attr-defined]
         self._left = None

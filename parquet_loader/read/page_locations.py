@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def bytes_kept(columns: int, pages: int = 0) -> int:
-    """Return about what is taken by one entry with so many columns and pages."""
+    """Return about what is taken by one entry with that many columns and pages."""
     return _ENTRY_BYTES + _COLUMN_BYTES * columns + _PAGE_BYTES * pages
 
 

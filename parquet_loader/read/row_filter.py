@@ -205,7 +205,7 @@ class RowFilter:
         Args:
             snapshot: Where the file is.
             file: Its number there.
-            positions: Those of the snapshot; None where the filter names none.
+            positions: Those of the snapshot; None if the filter names none.
 
         Returns:
             Their numbers in the file.

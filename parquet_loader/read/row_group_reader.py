@@ -29,12 +29,13 @@ from parquet_loader.read.virtual_columns import Positions, is_constant
 from parquet_loader.schema import heads
 from parquet_loader.source import Snapshot, has_int96
 
-# Rows that are read straight to their places come so many bytes at a time, without a step in Python between: beside a
-# training loop that spins in Python, each step may have to wait 5 ms for its turn.
+# Rows that are read straight to their places come that many bytes at a time, without a step in Python between: next to
+# a training loop that spins in Python, each step may have to wait 5 ms for its turn.
 RAW_AT_ONCE_BYTES = 2**24
 
-# Arrow makes a dictionary anew for every batch, which pays if each of its words stands for so many rows. Measured: with
-# 1,000 words in 4 columns it takes a third of the processor time, with 100,000 in batches of 8,000 rows twice as much.
+# Arrow makes a dictionary anew for every batch, which pays if each of its words stands for that many rows. Measured:
+# with 1,000 words in 4 columns it takes a third of the processor time, with 100,000 in batches of 8,000 rows twice as
+# much.
 ROWS_OF_A_WORD = 8
 
 # No file's column: what its rows are called on their way through the filter.
@@ -49,8 +50,8 @@ class RowGroupReader:
         decoders: One for each of the snapshot's schemas.
         row_filter: Which rows to keep; None: all.
         options: How to read.
-        row_numbers: Name of a column of rows' numbers in the data set to deliver beside the others, or None.
-        cache: Where row groups are kept on a local disk, or None.
+        row_numbers: Name of a column of rows' numbers in the data set to deliver next to the others, or None.
+        cache: The local cache of row groups, or None.
         null_advice: What an error about a null says about the other columns, or None.
 
     Attributes:
@@ -285,7 +286,7 @@ class RowGroupReader:
             done += some
 
     def _dictionaries(self, row_group: int, columns: Sequence[str], rows: int) -> list[str] | None:
-        """Return those of the columns that Arrow reads as dictionaries, so many rows at a time.
+        """Return those of the columns that Arrow reads as dictionaries, that many rows at a time.
 
         Filters compare values, so their columns are not among these.
         """
@@ -366,7 +367,7 @@ class RowGroupReader:
         return passing
 
     def _row_filter(self, row_group: int) -> RowFilter | None:
-        """Return what has to be applied to a row group's rows; None where all of them pass, as far as is known."""
+        """Return what has to be applied to a row group's rows; None if all of them pass, as far as is known."""
         if self.passing is not None:
             return None if self.passing[row_group] else self._filter
         if self._filter is None or self._filter.differs_within(self._own_columns(row_group)):
@@ -519,7 +520,7 @@ def _date_of(seconds: int) -> str:
 
 
 def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what comes behind so many rows."""
+    """Yield what comes behind that many rows."""
     for batch in batches:
         if rows < len(batch):
             yield batch.slice(rows)
@@ -532,5 +533,5 @@ def _without_columns(rows: int) -> pa.Table:
 
 
 def _no_columns(rows: int) -> pa.RecordBatch:
-    # Made without a call that gives up Python's lock: where rows are read as they lie, there is one for every read.
+    # Made without a call that gives up the GIL: where rows are read as they lie, there is one for every read.
     return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.null(), rows, [None])], names=[""])

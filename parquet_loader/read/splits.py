@@ -71,7 +71,7 @@ def split_rows(
         start: From 0.
         stop: To 1 (exclusive).
         seed: From 0 to 2**64 - 1; another seed splits otherwise.
-        unit: Rows that go together: so many neighbours of a file, counted from its beginning; or ``"row_group"`` or
+        unit: Rows that go together: that many neighbours of a file, counted from its beginning; or ``"row_group"`` or
             ``"file"``, of which those left out are not read at all, while shares are only as even as their number
             allows.
 

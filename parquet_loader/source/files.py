@@ -23,9 +23,9 @@ class SourceFile:
     Attributes:
         path: Path within the filesystem.
         size_bytes: Its size.
-        mtime_ns: When it last changed, in nanoseconds since 1970, or None where the filesystem does not say.
+        mtime_ns: When it last changed, in nanoseconds since 1970, or None if the filesystem does not say.
         partitions: Hive keys and values from the names of directories, None for hive's null.
-        etag: What the store calls this very content, or None where it does not say.
+        etag: What the store calls this very content, or None if it does not say.
         prefix: What makes a URL of the path: the scheme that the caller typed, or the store's own.
     """
 
@@ -44,7 +44,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class ListingContext:
-    """What a listing showed beside the files, so that a store need not be asked again.
+    """What a listing showed next to the files, so that a store need not be asked again.
 
     Attributes:
         directories: Directories that were listed with all that is below them.
@@ -55,7 +55,7 @@ class ListingContext:
     hidden: frozenset[str] = frozenset()
 
     def lacks(self, path: str) -> bool:
-        """Whether there is no such file, whose name begins with ``_``; False where that is not known."""
+        """Whether there is no such file, whose name begins with ``_``; False if that is not known."""
         return path not in self.hidden and any(path.startswith(base + "/") for base in self.directories)
 
 
@@ -87,7 +87,7 @@ class Lister(Protocol):
     """What lists a filesystem. Any thread may use it."""
 
     def look(self, path: str) -> ListedFile | bool | None:
-        """Return the file that a path names, True where it names a directory, or None where there is nothing.
+        """Return the file that a path names, True if it names a directory, or None if there is nothing.
 
         Raises:
             SourceError, OSError: it cannot be told.

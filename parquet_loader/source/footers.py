@@ -62,7 +62,7 @@ class StoredFooters:
         self._places = places
 
     def read(self, file: int) -> bytes | None:
-        """Return a footer; None where it is not there, or no longer."""
+        """Return a footer; None if it is not there, or no longer."""
         start, length = self._places[file].tolist()
         try:
             with open(self.path, "rb", opener=no_link) as opened:
@@ -324,7 +324,7 @@ def _footer_range(tail: bytes, file: SourceFile) -> ByteRange:
 
 
 def _fetched_footer(fetcher: RangeFetcher, file: SourceFile) -> bytes:
-    """Return a footer with its length and mark, in one request where it is not longer than what that asks for."""
+    """Return a footer with its length and mark, in one request if it is not longer than what that asks for."""
     tail: bytes = fetcher.fetch(file, [_tail_of(file)])[0].to_pybytes()
     rest = _footer_range(tail, file)
     if rest.size <= len(tail):

@@ -53,7 +53,8 @@ from parquet_loader.source.table_formats import (
 
 Source: TypeAlias = PathLike | Sequence[PathLike]
 
-# Remote files whose names say nothing, among others that are named as Parquet: so many are asked for their first bytes.
+# Remote files whose names say nothing, among others that are named as Parquet: that many are asked for their first
+# bytes.
 _MOST_ASKED = 256
 _WITH_BUCKETS = ("s3://", "s3a://", "s3n://", "gs://", "gcs://", "abfs://", "abfss://")
 # Markers of tables above what was named that a store is asked for.
@@ -84,8 +85,8 @@ class _Found:
         base: The directory below which its files lie.
         is_directory: Whether it is a directory itself, no glob and no file.
         files: Its files.
-        beside: What was listed beside them.
-        tables: Tables whose metadata was listed beside them, by their directory.
+        beside: What was listed next to them.
+        tables: Tables whose metadata was listed next to them, by their directory.
     """
 
     name: str
@@ -102,7 +103,7 @@ def list_files(
     lister_of: Callable[[pafs.FileSystem], Lister] = lambda _: LocalLister(),
     selection: Selection | None = None,
 ) -> tuple[pafs.FileSystem, tuple[SourceFile, ...], ListingContext]:
-    """List the files that `source` names, and what is beside them, through what `lister_of` makes for their filesystem.
+    """List the files that `source` names, and what is next to them, with the lister of their filesystem.
 
     A directory is searched through all its levels. Names that begin with ``.`` or ``_`` are skipped. Files named
     ``.parquet``, ``.parq`` or ``.pq`` are Parquet, files whose names say another format are ignored, and the first and
@@ -290,7 +291,7 @@ def _table_by_marker(lister: Lister, root: str, name: str) -> Table | None:
         if name == "metadata":
             return tables_in((entry.path for entry in lister.below(path)), root).get(root)
     except (SourceError, OSError):
-        return None  # who may read the files need not be one who may look beside them
+        return None  # who may read the files need not be one who may look next to them
     return Table(format_of_marker(name), root)
 
 

@@ -170,7 +170,7 @@ class _Walk:
             if self._end in numbers:
                 self._found.append(_entry(link, found, real, is_linked=True))
         elif stat.S_ISDIR(found.st_mode):
-            if real == "/" or f"{real_folder}/".startswith(f"{real}/"):  # upwards: it would be searched for ever
+            if real == "/" or f"{real_folder}/".startswith(f"{real}/"):  # upwards: it would be searched forever
                 numbers = frozenset(n for n in numbers if n < self._end and self._patterns[n] is not None)
             elif self._searched.get(real, set()) >= numbers:
                 self._check_same_partitions(link, real)

@@ -121,7 +121,7 @@ def _split_of_folder(folder: str) -> str | None:
 
 
 def _classes(name: str) -> str:
-    """Return the split that a name has as a word of its own; several, joined, where it has several."""
+    """Return the split that a name has as a word of its own; several, joined, if it has several."""
     lower = name.lower()
     if not ("train" in lower or "val" in lower or "dev" in lower or "test" in lower):
         return ""

@@ -41,8 +41,8 @@ class Snapshot:
         row_group_bytes: int64 ``[row groups]``, all columns as encoded, before compression.
         partition_schema: Columns that come from directory names: int64 where all values are integers, else string.
         footers: Parsed footers, kept within a limit and read again as needed.
-        remote: What fetches from `filesystem`; None where that is local.
-        beside: What was listed beside the files.
+        remote: What fetches from `filesystem`; None if that is local.
+        beside: What was listed next to the files.
     """
 
     filesystem: pafs.FileSystem

@@ -120,7 +120,7 @@ def tables_in(paths: Iterable[str], base: str) -> dict[str, Table]:
 
 
 def table_named_by(path: str) -> Table | None:
-    """Return the table that a data file belongs to by its own name, or None where the name tells nothing."""
+    """Return the table that a data file belongs to by its own name, or None if the name tells nothing."""
     folder, _, name = path.rpartition("/")
     match = _OF_FILES.match(name)
     if match is None:
@@ -141,7 +141,7 @@ def _table_named_by_folder(folder: str) -> Table | None:
 
 
 def first_table(paths: Iterable[str], table_at: Callable[[str], Table | None]) -> Table | None:
-    """Return the table to which the first of the files belongs that belongs to one; None where none does.
+    """Return the table to which the first of the files belongs that belongs to one; None if none does.
 
     Args:
         paths: Data files.

@@ -63,7 +63,7 @@ class AtomicPublish:
         self._settings = settings
 
     def publish(self, paths: Sequence[str]) -> list[str]:
-        """Publish files in this order, and return their paths; waits for room as long as it takes.
+        """Publish files in this order, and return their paths; waits for space as long as it takes.
 
         Args:
             paths: Whole Parquet files whose footers name this store, in its file system. They are moved.

@@ -47,7 +47,7 @@ class Components:
             settings: What never changes of them is used: identity and tag.
             policy: Returns what goes first, as it stands at the moment.
             limit: Returns the most bytes there may be, or None, likewise.
-            may_hold: Whether files can be held: not where the directory is read-only.
+            may_hold: Whether files can be held: not if the directory is read-only.
         """
         ledger = Ledger(paths, settings.tag)
         files = FileCatalog(paths, settings.identity)

@@ -41,7 +41,7 @@ def read_seen(paths: StorePaths) -> dict[int, tuple[int, int]]:
 
 
 def compact_seen(paths: StorePaths, present: Callable[[], set[int]]) -> None:
-    """Forget files that are gone, once there is much to forget and room to do so; called under the store's lock.
+    """Forget files that are gone, once there is much to forget and space to do so; called under the store's lock.
 
     Args:
         paths: The paths of the store.

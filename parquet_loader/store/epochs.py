@@ -31,7 +31,7 @@ class LeasedFiles:
 
     Attributes:
         files: What their footers say, in order of publication.
-        lease: The hold, None where the directory is read-only; one entry for each file, in the same order.
+        lease: The hold, None if the directory is read-only; one entry for each file, in the same order.
     """
 
     files: tuple[CatalogEntry, ...]
@@ -45,7 +45,7 @@ class StoreView:
         paths: The paths of the store.
         ledger: Its account.
         files: What is known of its files.
-        may_hold: Whether files can be held: not where the directory is read-only.
+        may_hold: Whether files can be held: not if the directory is read-only.
     """
 
     def __init__(self, paths: StorePaths, ledger: Ledger, files: FileCatalog, *, may_hold: bool) -> None:
@@ -57,7 +57,7 @@ class StoreView:
         self._warned: set[str] = set()
 
     def lease_files(self, purpose: str) -> LeasedFiles:
-        """Return the files that are there now; none of them is evicted before the lease lets go of it."""
+        """Return the files that are there now; none of them is evicted before the lease releases it."""
         lease: FileLease | None = None
         if not self._may_hold:
             names = self._listed()
@@ -101,11 +101,11 @@ class StoreView:
         return found, lease
 
     def kept(self, name: str) -> bytes | None:
-        """Return a list that was kept; None where there is none of this name."""
+        """Return a list that was kept; None if there is none of this name."""
         return read_list(self._paths, name)
 
     def keep(self, name: str, data: Callable[[], bytes]) -> None:
-        """Keep a list for the states that name it; nothing where the directory is read-only.
+        """Keep a list for the states that name it; nothing if the directory is read-only.
 
         Where the disk is full, a warning says so: a checkpoint is worth more than its place in the epoch.
         """
@@ -147,7 +147,7 @@ class StoreEpoch:
         reading: Lists the store.
         files: The files.
         growth: What has come and gone since the epoch before.
-        lease: The hold; None where the directory is read-only.
+        lease: The hold; None if the directory is read-only.
     """
 
     def __init__(

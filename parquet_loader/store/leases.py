@@ -73,7 +73,7 @@ class FileLease:
         self._paths = np.asarray(files, np.int64)
 
     def release(self, files: Iterable[int], times: int = 1) -> None:
-        """Let go of files by their position, delivered so many times."""
+        """Release files by their position, delivered that many times."""
         for position in files:
             number = int(self._paths[position])
             if not self._times[number]:
@@ -105,7 +105,7 @@ class LeaseContent:
 
 
 def read_lease(path: str) -> LeaseContent | None:
-    """Return what a lease says; None where it is gone, or was never finished."""
+    """Return what a lease says; None if it is gone, or was never finished."""
     try:
         with open(path, "rb") as file:
             data = file.read()

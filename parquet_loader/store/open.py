@@ -79,7 +79,7 @@ def open_settings(
 
 
 def _known_settings(paths: StorePaths) -> Settings | None:
-    """Return the settings beside the data, or else those in the footer of the newest file that has any."""
+    """Return the settings next to the data, or else those in the footer of the newest file that has any."""
     try:
         with open(paths.settings, "rb") as file:
             return Settings.from_json(file.read(), paths.settings)

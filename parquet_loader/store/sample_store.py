@@ -44,14 +44,14 @@ class SampleStore:
     """A growing directory of samples: any number of processes write, readers train on what is there, the oldest go.
 
     The samples are plain Parquet files, each published whole. A store is opened anew by every process, with nothing but
-    its path; what it was told when it was made is kept in ``.store/`` beside the samples, and in their footers.
+    its path; what it was told when it was made is kept in ``.store/`` next to the samples, and in their footers.
 
     Args:
         path: A local directory, created if there is a `schema`; it may hold other things, which are left alone.
         schema: What the columns mean; needed once, to make the store.
         max_bytes: Most bytes of published files and files under way together, as a number or text (``"200GB"``).
             None leaves it as it is, at first without a limit.
-        evict: Which files go when there is no room: ``"oldest"`` (the default), ``"random"``, ``"seen"`` (delivered in
+        evict: Which files go when there is no space: ``"oldest"`` (the default), ``"random"``, ``"seen"`` (delivered in
             the most epochs), ``"priority"`` (the lowest given to their writers), ``"never"``, or a function of a
             `StoredFile` that returns a number, the least of which goes first. A function is not kept: only processes
             that open the store with it evict.
@@ -140,11 +140,11 @@ class SampleStore:
         """Return a writer, one of any number.
 
         Args:
-            evicts: Whether it removes files, by the store's policy, when there is no room.
-            when_full: What it does when there is no room and nothing may be evicted: ``"wait"``, ``"drop"`` the rows,
+            evicts: Whether it removes files, by the store's policy, when there is no space.
+            when_full: What it does when there is no space and nothing may be evicted: ``"wait"``, ``"drop"`` the rows,
                 or ``"fail"`` (`StoreFullError`).
             wait_s: Longest wait; then it fails. None: as long as it takes.
-            roll_s: A file is published at the latest so many seconds after its first row; None: as in `StoreOptions`.
+            roll_s: A file is published at the latest that many seconds after its first row; None: as in `StoreOptions`.
             priority: For `evict="priority"`; kept in each file.
             metadata: Text by name, kept in each file, for functions that evict or weigh.
 
@@ -166,7 +166,7 @@ class SampleStore:
         return StoreWriter(WriterState(self._paths, parts.ledger, parts.space, lambda: self.settings, options))
 
     def evict(self, to_bytes: int | str | None = None) -> Evicted:
-        """Evict by the store's policy until at most so many bytes are used, or nothing is left that may go.
+        """Evict by the store's policy until at most that many bytes are used, or nothing is left that may go.
 
         Args:
             to_bytes: None: the store's limit.
@@ -271,7 +271,7 @@ class SampleStore:
         return WeightedStore(self, weights, check_int("seed", seed, 0, 2**64 - 1))
 
     def wait(self, *, rows: int = 1, timeout_s: float | None = None) -> int:
-        """Wait until the store holds so many rows, and return how many it holds.
+        """Wait until the store holds that many rows, and return how many it holds.
 
         Raises:
             TimeoutError: it took longer than `timeout_s` seconds.
@@ -297,7 +297,7 @@ class SampleStore:
     def publish(self, paths: Sequence[str]) -> list[str]:
         """Publish finished files in this order, all of them at once or none, and return their paths; called by jobs.
 
-        Room for all of them is made, or waited for, first. Killed at any instant, a process leaves all of them or none
+        Space for all of them is made, or waited for, first. Killed at any instant, a process leaves all of them or none
         to be seen: what had begun to appear is finished by whoever looks at the store next.
 
         Args:

@@ -37,7 +37,7 @@ class SamplerStatus:
         rows, bytes: Published by all that ran under this number.
         rows_per_s: Over the life of the process that runs now.
         dropped_rows: Left out because the store was full.
-        waited_s: Seconds spent waiting for room.
+        waited_s: Seconds spent waiting for space.
         starts: How often it was started.
         last_error: How the last one ended that did not end by itself, or None.
         is_done: Whether its function has come to its end.
@@ -371,14 +371,14 @@ def _run(
             _tell(report, "done", None)
     except BaseException as error:
         if is_stopped.is_set() and isinstance(error, WriteError):
-            return  # it waited for room, and was told to end
+            return  # it waited for space, and was told to end
         where = "" if isinstance(error, ParquetLoaderError) else f"{type(error).__name__}: "
         _tell(report, "error", f"{where}{error}")
         raise
 
 
 def _heed(writer: StoreWriter, stopped: Connection, is_stopped: threading.Event) -> None:
-    """Wait for the word to stop, which the parent's death gives as well, and end a wait for room."""
+    """Wait for the word to stop, which the parent's death gives as well, and end a wait for space."""
     with contextlib.suppress(OSError):
         stopped.poll(None)
     is_stopped.set()

@@ -25,7 +25,7 @@ def group_bound(table: pa.Table, layout: Layout) -> int:
 
 
 def footer_bound(schema: pa.Schema, groups: int, metadata_bytes: int) -> int:
-    """Return the most bytes of a footer of so many row groups.
+    """Return the most bytes of a footer of that many row groups.
 
     Args:
         schema: The file's columns, with metadata.

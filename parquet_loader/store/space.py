@@ -27,7 +27,7 @@ from parquet_loader.store.files.stored_file import StoredFile
 from parquet_loader.store.leases import LeaseTable, read_lease
 from parquet_loader.store.ledger import Ledger, Totals, reservation_text, reserved_bytes
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5  # between two looks of one who waits for room
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5  # between two looks of one who waits for space
 
 Policy: TypeAlias = str | Callable[[StoredFile], float]
 
@@ -65,7 +65,7 @@ class Reservation:
         return self._file.is_here
 
     def set(self, totals: Totals, count: int) -> None:
-        """Reserve so many bytes in all; called in a transaction."""
+        """Reserve that many bytes in all; called in a transaction."""
         self._file.write(reservation_text(count), 0)
         totals.reserved_bytes += count - self.bytes
         self.bytes = count
@@ -82,7 +82,7 @@ class Reservation:
                 self._file.close()
 
     def drop(self) -> None:
-        """Give it back without the store's lock: whoever lacks room next takes it."""
+        """Give it back without the store's lock: whoever lacks space next takes it."""
         self._file.close()
 
 
@@ -122,7 +122,7 @@ class Space:
         return policy == "never" or (policy == "function" and not callable(policy))
 
     def reserve(self, reservation: Reservation, count: int, *, evicts: bool) -> bool:
-        """Let a writer have so many bytes in all; return False where there is no room for them.
+        """Let a writer have that many bytes in all; return False if there is no space for them.
 
         Args:
             reservation: The writer's.
@@ -157,7 +157,7 @@ class Space:
             return False
 
     def evict(self, to_bytes: int) -> Evicted:
-        """Evict until at most so many bytes are used, or nothing is left that may go."""
+        """Evict until at most that many bytes are used, or nothing is left that may go."""
         with self._lock:
             with self._ledger.transaction() as totals:
                 take_back(self._paths, self._ledger, totals)
@@ -212,7 +212,7 @@ class Space:
             if name in needed:
                 kept.append(name)
                 continue
-            for known in self._files.examine([name]):  # nothing where it is gone, or none of ours
+            for known in self._files.examine([name]):  # nothing if it is gone, or none of ours
                 with contextlib.suppress(FileNotFoundError):
                     size = os.stat(known.file.path).st_size
                     chosen.append((known.file, size))
@@ -269,7 +269,7 @@ def take_back(paths: StorePaths, ledger: Ledger, totals: Totals) -> int:
             content = read_lease(path)
             with contextlib.suppress(
                 OSError
-            ):  # on a full disk it is counted and removed later: room must be made first
+            ):  # on a full disk it is counted and removed later: space must be made first
                 add_seen(paths, content.delivered() if content else {})
                 os.unlink(path)
                 removed += 1

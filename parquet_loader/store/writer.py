@@ -82,7 +82,7 @@ class StoreWriter:
         return self.done
 
     def stop_waiting(self) -> None:
-        """End waits for room, now and from now on: they raise `WriteError`. From any thread."""
+        """End waits for space, now and from now on: they raise `WriteError`. From any thread."""
         self._output.stop.set()
 
     def abort(self) -> None:
@@ -148,7 +148,7 @@ def _publish_if_due(output: WriterState) -> float | None:
 def _let_go(output: WriterState, thread: Thread) -> None:
     """End a writer and its thread. A finaliser runs anywhere, inside the store's lock too: there it does not wait."""
     if not output.reservation.is_here:
-        return  # in a forked child, where there is no thread either
+        return  # in a forked child, if there is no thread either
     output.stop.set()
     output.inbox.put(None)
     if thread is not current_thread() and not holds_exclusive():

@@ -45,7 +45,7 @@ class WrittenRows:
     Attributes:
         files, rows, bytes: Published. Rows are published in the order in which they were written.
         dropped_rows: Left out because the store was full.
-        waited_s: Seconds spent waiting for room.
+        waited_s: Seconds spent waiting for space.
     """
 
     files: int = 0
@@ -78,7 +78,7 @@ class WriterState:
     ) -> None:
         self.lock = RLock()
         self.inbox: SimpleQueue[float | None] = SimpleQueue()  # when to publish; None to end
-        self.stop = Event()  # set without the lock, so that it ends a wait for room
+        self.stop = Event()  # set without the lock, so that it ends a wait for space
         self.error: BaseException | None = None
         self.done = WrittenRows()
         self.deadline: float | None = None
@@ -144,10 +144,10 @@ class WriterState:
             self._buffer.pop()
 
     def _write_group(self, table: pa.Table) -> None:
-        """Write one row group, once there is room, or drop it; publishes a file that is full.
+        """Write one row group, once there is space, or drop it; publishes a file that is full.
 
         Raises:
-            StoreFullError: there is no room, and there was none for as long as was to be waited; nothing was written.
+            StoreFullError: there is no space, and there was none for as long as was to be waited; nothing was written.
         """
         if self._layout is None:
             self._layout = choose_layout(table, self._settings().options.compression)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Memory = npt.NDArray[np.uint8]
-# A block may be larger than asked for by a quarter, and a page serves whatever has room in it.
+# A block may be larger than asked for by a quarter, and a page serves whatever has space in it.
 _LARGER_BY = 4
 _PAGE_BYTES = 4096
 T = TypeVar("T")
@@ -178,7 +178,7 @@ class Arenas:
     Invariants: a block is either free or leased, and it is leased for as long as any array or tensor over it lives, so
     a batch that somebody holds is never overwritten. Free blocks take at most `keep_bytes`, and before a new block is
     made as many bytes of them are given up, the oldest first: free ones and leased ones together never take more than
-    leased ones did once, or `keep_bytes` beside those that a caller keeps.
+    leased ones did once, or `keep_bytes` next to those that a caller keeps.
 
     Args:
         keep_bytes: What free blocks may take.

@@ -66,10 +66,10 @@ class ColumnGroups:
         columns: All of them, in the order of delivery.
         wide: Columns whose rows are copied to their place when decoded.
         staged, ragged: Columns whose rows are staged when decoded, and copied to their place when all are there.
-        narrow: Parts of the columns of numbers, where there are kernels for them.
+        narrow: Parts of the columns of numbers, if there are kernels for them.
         gathered: Parts of the other columns, of about equal size; each is gathered by one call.
         names: The names of each of these parts.
-        row_bytes: Bytes of a row of each of them; None where rows differ.
+        row_bytes: Bytes of a row of each of them; None if rows differ.
         ranges: How many ranges of rows the staged columns are divided into, to be copied in parallel.
     """
 
@@ -105,7 +105,7 @@ class ColumnGroups:
 
 
 def _divided(columns: Sequence[Column], parts: int) -> tuple[tuple[Column, ...], ...]:
-    """Divide columns into at most so many parts of about as many bytes; lists of ragged things count as 64 a row."""
+    """Divide columns into at most that many parts of about as many bytes; lists of ragged things count as 64 a row."""
     weights = np.cumsum([c.row_bytes or 64 for c in columns])
     numbers = np.minimum(weights * parts // (weights[-1] + 1), parts - 1) if columns else np.zeros(0, np.int64)
     chosen = [tuple(c for c, n in zip(columns, numbers, strict=True) if n == part) for part in range(parts)]
@@ -141,7 +141,7 @@ class Assembly:
         slice_rows: Rows of each slice.
         carried_rows: Rows that the window before leaves over, by the plan.
         batch_size: Rows of a batch.
-        room: Memory.
+        space: Memory.
         deliver_rest: Whether rows that fill no batch are delivered (the end of the epoch), else carried.
         left_out: How many rows at the end of the order are neither delivered nor carried.
     """
@@ -363,7 +363,7 @@ class Assembly:
 
 
 def _behind(before: int, order: IntArray) -> npt.NDArray[Any]:
-    """Return so many rows in their order, and behind them others, numbered from there on: uint32 where that will do."""
+    """Return the first rows in their order and the others after them, numbered from there: uint32 if that is enough."""
     rows = before + len(order)
     last = before + int(order.max(initial=-1))
     indices = np.empty(rows, np.uint32 if max(rows, last) < 2**32 else np.int64)

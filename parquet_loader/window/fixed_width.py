@@ -53,7 +53,7 @@ class DirectRows:
             self._arenas[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
 
     def memory(self, rows: int) -> list[Memory]:
-        """Return where so many rows will be written as they are decoded."""
+        """Return where that many rows will be written as they are decoded."""
         return [self._rows_of(column)[:rows].reshape(-1) for column in self._columns]
 
     def write_rows(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> None:
@@ -101,7 +101,7 @@ class StagedRows:
     Args:
         columns: The columns.
         capacity: Rows to take memory for.
-        carried_rows: Rows that the window before leaves over, by the plan: room for them comes first.
+        carried_rows: Rows that the window before leaves over, by the plan: space for them comes first.
         staging: Where rows wait.
         allocator: Where delivered rows go.
     """
@@ -125,11 +125,11 @@ class StagedRows:
             self._staged[column.name] = self._staging.allocate(self._capacity * width).array.reshape(-1, width)
 
     def memory(self, rows: int) -> list[Memory]:
-        """Return where so many rows will be written as they are decoded."""
+        """Return where that many rows will be written as they are decoded."""
         return [staged[:rows].reshape(-1) for staged in self._staged.values()]
 
     def blocks(self, rows: int) -> list[Block]:
-        """Return what `set_order` will ask the allocator for, to put so many rows into order."""
+        """Return what `set_order` will ask the allocator for, to put that many rows into order."""
         widths = [column.arrow_type.byte_width for column in self._columns]
         return [Block(self._capacity * width, ((0, rows * width),)) for width in widths]
 
@@ -147,7 +147,7 @@ class StagedRows:
         before = len(next(iter(carried.values()))) if carried else 0
         self._carried_rows += make_room(self._staged.values(), self._carried_rows, before)
         begin = self._carried_rows - before
-        # Where fewer rows were carried than planned, there is room before them.
+        # Where fewer rows were carried than planned, there is space before them.
         self._indices = indices + indices.dtype.type(begin) if begin else indices
         for column in self._columns:
             if before:

@@ -19,8 +19,8 @@ from parquet_loader.read import DeferredColumns
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.window.fixed_width import Delivered, Rows, as_delivered, copy_rows, make_room, padded
 
-# A window of so many bytes has left the caches before most of it is read: it is written past them. Measured on windows
-# of 427,000 and 214,000 rows: a sixth less time to put them into order.
+# A window of that many bytes has left the caches before most of it is read: it is written past them. Measured on
+# windows of 427,000 and 214,000 rows: a sixth less time to put them into order.
 PAST_CACHE_BYTES = 16 * 2**20
 
 
@@ -32,7 +32,7 @@ class ScalarColumns:
     Args:
         parts: The columns, in parts that are put into order each by one call.
         capacity: Rows to take memory for.
-        carried_rows: Rows that the window before leaves over, by the plan: room for them comes first.
+        carried_rows: Rows that the window before leaves over, by the plan: space for them comes first.
         staging: Where rows wait.
         allocator: Where delivered rows go.
     """
@@ -67,11 +67,11 @@ class ScalarColumns:
                 self._addresses[column.name] = mine.__array_interface__["data"][0]
 
     def memory(self, rows: int) -> list[Memory]:
-        """Return where so many rows will be written as they are decoded."""
+        """Return where that many rows will be written as they are decoded."""
         return [staged[:rows].reshape(-1) for staged in self._staged.values()]
 
     def blocks(self, rows: int) -> list[Block]:
-        """Return what `gather` will ask the allocator for, part by part, to put so many rows into order."""
+        """Return what `gather` will ask the allocator for, part by part, to put that many rows into order."""
         found = []
         for part in self._parts:
             ends = list(accumulate(map(self._column_bytes, part), initial=0))
@@ -112,7 +112,7 @@ class ScalarColumns:
         before = len(next(iter(carried.values()))) if carried else 0
         self._carried_rows += make_room(self._staged.values(), self._carried_rows, before)
         begin = self._carried_rows - before
-        # Where fewer rows were carried than planned, there is room before them.
+        # Where fewer rows were carried than planned, there is space before them.
         self._indices = indices + indices.dtype.type(begin) if begin else indices
         for name, rows in carried.items():
             self._staged[name][begin : self._carried_rows] = rows

@@ -123,14 +123,14 @@ class LockedFile:
             return os.fstat(self._descriptor).st_ino
 
     def write(self, data: bytes | memoryview, offset: int) -> None:
-        """Overwrite bytes in place, whatever is called by its name now; nothing where the lock is not held here."""
+        """Overwrite bytes in place, whatever is called by its name now; nothing if the lock is not held here."""
         if self._pid == os.getpid():
             with self._lock:
                 if self._descriptor >= 0:
                     _write_all(self._descriptor, data, offset)
 
     def resize(self, size: int) -> None:
-        """Cut or lengthen the file to so many bytes, by a hole; nothing where the lock is not held here."""
+        """Cut or lengthen the file to that many bytes, by a hole; nothing if the lock is not held here."""
         if self._pid == os.getpid():
             with self._lock:
                 if self._descriptor >= 0:
@@ -145,7 +145,7 @@ class LockedFile:
 
 
 def is_locked(path: str) -> bool:
-    """Whether a live process holds the lock on a file; False where there is no such file."""
+    """Whether a live process holds the lock on a file; False if there is no such file."""
     try:
         descriptor = _open_registered(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -101,7 +101,7 @@ def note(filesystem: pafs.FileSystem) -> None:
 
 
 def refusal(url: str, reason: object) -> SourceError:
-    """Return what to say where no connection could be made."""
+    """Return what to say if no connection could be made."""
     first = str(reason).split("\n")[0].rstrip(".:")
     lacks = "" if os.environ.get("CLASSPATH") else ", which is not set"
     return SourceError(
@@ -141,7 +141,7 @@ def look_up(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
 
 
 def list_directory(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
-    """Return what lies in a directory, without what lies below; nothing where there is none. Raises as `look_up`."""
+    """Return what lies in a directory, without what lies below; nothing if there is none. Raises as `look_up`."""
     try:
         return filesystem.get_file_info(pafs.FileSelector(path))  # type: ignore[no-any-return]
     except FileNotFoundError:

@@ -10,7 +10,7 @@ _USER = re.compile(r"(\w+://)[^/\s'\"<>]*@")
 _PASSWORD = re.compile(
     r"(\w+://)(?:(?<=s3://)|(?<=s3a://)|(?![^/\s:@'\"<>]*:\d{1,5}(?:[/?\s'\"<>]|$)))[^/\s:@'\"<>]*:[^\s'\"<>]*@"
 )
-# A query. Elsewhere than in HTTP a question mark may be a pattern's, and opens a query only where a "=" comes.
+# A query. Elsewhere than in HTTP a question mark may be a pattern's, and opens a query only if a "=" comes.
 _QUERY = re.compile(r"(https?://[^\s?\"<>]*)\?[^\s\"<>]*[^\s\"<>'),]", re.IGNORECASE)
 _OPTIONS = re.compile(r"(\w+://[^\s?\"<>]*)\?[^\s\"<>=]*=(?:[^\s\"<>]*[^\s\"<>'),])?")
 

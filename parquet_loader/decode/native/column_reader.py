@@ -203,7 +203,7 @@ class NativeChunks:
         self.close()
 
     def read(self, rows: int) -> list[pa.Array]:
-        """Return the next rows of each column, each in memory of its own: some are let go of long before others.
+        """Return the next rows of each column, each in memory of its own: some are released long before others.
 
         Raises:
             NotDecodedError: pages are not as expected, or end too early, or there is no memory for what they claim to
@@ -244,7 +244,7 @@ class NativeChunks:
             raise NotDecodedError("the pages are not as the footer says")
 
     def close(self) -> None:
-        """Close the file and let go of what is held; idempotent."""
+        """Close the file and release what is held; idempotent."""
         chunks, self._chunks = getattr(self, "_chunks", None), None
         if chunks:
             KERNELS.chunks_close(chunks)

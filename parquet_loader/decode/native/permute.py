@@ -24,7 +24,7 @@ def take_columns(
         columns: Each ``[m, width]``, contiguous.
         rows: ``[n]``, uint32 for the kernel, other integers for numpy; not checked.
         outs: Each ``[n, width]``, contiguous and writable.
-        is_large: Whether so much is written, here and beside, that it will have left the caches when it is read.
+        is_large: Whether so much is written, here and elsewhere, that it will have left the caches when it is read.
     """
     if rows.dtype != np.uint32:
         for column, out in zip(columns, outs, strict=True):
@@ -75,7 +75,7 @@ def take_ragged(
         offsets: ``[m + 1]``, where in `data` each begins, and the last one ends.
         rows: ``[n]``, contiguous; not checked.
         places: ``[n]``, contiguous: where in `out` each begins.
-        out: Writable, with room for them.
+        out: Writable, with space for them.
     """
     arrays = data, offsets, rows, places, out
     source, begins, numbers, starts, target = (array.__array_interface__["data"][0] for array in arrays)

@@ -161,7 +161,7 @@ class ReadingProcess:
 
 
 class IsolatedEngine:
-    """The caller's side of one pass; what `Engine` is within one process. Used by one thread at a time.
+    """The caller's side of one epoch; what `Engine` is within one process. Used by one thread at a time.
 
     Args:
         reading: The process.
@@ -184,7 +184,7 @@ class IsolatedEngine:
         self._child.channel.send(self._begin)
 
     def close(self) -> None:
-        """End the pass; the process with it, if the pass was not over. Idempotent."""
+        """End the epoch; the process with it, if the epoch was not over. Idempotent."""
         if self._is_over:
             return
         self._reading.stop(self._child)
@@ -192,7 +192,7 @@ class IsolatedEngine:
         self._is_over = True
 
     def account(self) -> EngineFigures:
-        """Return what the pass had taken when the last window or batch was handed over."""
+        """Return what the epoch had taken when the last window or batch was handed over."""
         return self._account
 
     def next_window(self) -> Window | None:
@@ -208,7 +208,7 @@ class IsolatedEngine:
         return batch
 
     def release_previous(self) -> None:
-        """Say that the consumer has let go of all batches before the current window's."""
+        """Say that the consumer has released all batches before the current window's."""
         child = self._child
         if child is not None and not self._is_over:
             try:

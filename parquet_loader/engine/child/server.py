@@ -55,7 +55,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Begin a pass.
+    """Begin an epoch.
 
     Attributes:
         plan: Its order.
@@ -79,7 +79,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The caller has let go of all batches before the current window's. Not answered."""
+    """The caller has released all batches before the current window's. Not answered."""
 
     unseen: list[int]
 
@@ -89,8 +89,8 @@ class Reply:
     """Answer to `Next`.
 
     Attributes:
-        account: What the pass has taken so far.
-        parcel: A window or batch; None at the end of the pass, which is over then.
+        account: What the epoch has taken so far.
+        parcel: A window or batch; None at the end of the epoch, which is over then.
         error: What came in its place, pickled.
     """
 

@@ -191,7 +191,7 @@ class CacheDirectory:
             os.close(descriptor)
 
     def begin(self, wanted: RequestedRowGroup) -> PendingEntry | None:
-        """Reserve room for a row group and return what takes it in; None where another process is fetching it.
+        """Reserve space for a row group and return what takes it in; None if another process is fetching it.
 
         Raises:
             CacheFullError: there is none.
@@ -219,7 +219,7 @@ class CacheDirectory:
         raise CacheFullError
 
     def _counts_again(self) -> bool:
-        """Whether it is time to count what is there; asked before a row group finds no room."""
+        """Whether it is time to count what is there; asked before a row group finds no space."""
         now = time.monotonic()
         with self._lock:
             is_due = now - self._counted_at >= _COUNT_AGAIN_S
@@ -263,7 +263,7 @@ class CacheDirectory:
                 account.taken_bytes -= name.nbytes
 
     def _missing(self, account: CacheLedger, nbytes: int) -> int:
-        """Return how many bytes have to leave before so many come; in a transaction."""
+        """Return how many bytes have to leave before that many come; in a transaction."""
         leases = sum(_in_blocks(size, self._block_bytes) for size in lease_sizes(self._paths))
         return account.taken_bytes + leases + nbytes - self._limit_bytes
 
@@ -327,7 +327,7 @@ def _check_locks(paths: CachePaths) -> None:
 
 
 def _check_sparse(paths: CachePaths) -> None:
-    """Check that holes in a file take no room.
+    """Check that holes in a file take no space.
 
     Raises:
         OSError: they do.

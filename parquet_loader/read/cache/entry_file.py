@@ -51,7 +51,7 @@ class Index:
     checksums: tuple[int, ...]
 
     def covering(self, wanted: Ranges) -> list[int] | None:
-        """Return which ranges hold all the bytes that are wanted, or None where some are not there."""
+        """Return which ranges hold all the bytes that are wanted, or None if some are not there."""
         found: list[int] = []
         for begin, end in wanted:
             for number, (first, last) in enumerate(self.ranges):
@@ -79,12 +79,12 @@ class Checksum:
 
 
 def index_bytes(ranges: int) -> int:
-    """Return how long the index of so many ranges is, with its end."""
+    """Return how long the index of that many ranges is, with its end."""
     return ranges * _RANGE.size + _COUNTS.size + _END.size
 
 
 def occupied_bytes(size: int, ranges: Ranges, block_bytes: int) -> int:
-    """Return what a file with these ranges takes of the disk, in blocks of so many bytes."""
+    """Return what a file with these ranges takes of the disk, in blocks of that many bytes."""
     blocks = 0
     behind = 0  # first block that is not counted yet
     for begin, end in (*sorted(ranges), (size, size + index_bytes(len(ranges)))):
@@ -92,7 +92,7 @@ def occupied_bytes(size: int, ranges: Ranges, block_bytes: int) -> int:
         blocks += max(0, last - first)
         behind = max(behind, last)
     extents = len(ranges) + 1
-    return (blocks + (-(-extents // 256) if extents > 4 else 0)) * block_bytes  # ext4 has room for 4 in the inode
+    return (blocks + (-(-extents // 256) if extents > 4 else 0)) * block_bytes  # ext4 has space for 4 in the inode
 
 
 def packed_index(name: str, index: Index) -> bytes:

@@ -68,7 +68,7 @@ def in_order_of_leaving(
 
 
 def enough(leaving: Iterable[CacheEntry], missing_bytes: int) -> list[CacheEntry]:
-    """Return the first of these that together free so many bytes, or none where all of them would not."""
+    """Return the first of these that together free that many bytes, or none where all of them would not."""
     chosen: list[CacheEntry] = []
     for entry in leaving:
         if missing_bytes <= 0:

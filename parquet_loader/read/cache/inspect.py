@@ -21,7 +21,7 @@ class CacheContents:
         nbytes: What they take of the disk.
         unfinished: Row groups on their way.
         loaders: Loaders that run, by process.
-        oldest_use_s, latest_use_s: When the row groups were used, in seconds since 1970; None where there are none.
+        oldest_use_s, latest_use_s: When the row groups were used, in seconds since 1970; None if there are none.
     """
 
     row_groups: int

@@ -69,14 +69,14 @@ def live_leases(paths: CachePaths) -> frozenset[str]:
 
 
 def _names(paths: CachePaths) -> list[str]:
-    """Return what leases are called; whatever else lies beside them is none of ours."""
+    """Return what leases are called; whatever else lies next to them is none of ours."""
     with contextlib.suppress(FileNotFoundError):
         return [name for name in os.listdir(paths.readers) if _NAME.fullmatch(name)]
     return []
 
 
 def read_lease(paths: CachePaths, name: str) -> ReaderLease | None:
-    """Return what a lease says, or None where it is gone, or no lease."""
+    """Return what a lease says, or None if it is gone, or no lease."""
     try:
         with open(os.path.join(paths.readers, name), "rb") as file:
             content = file.read()

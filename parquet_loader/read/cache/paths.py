@@ -48,7 +48,7 @@ class EntryName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> EntryName | None:
-        """Return what a name says, or None where it is none of ours."""
+        """Return what a name says, or None if it is none of ours."""
         match = _NAME.fullmatch(text)
         if match is None:
             return None
@@ -136,7 +136,7 @@ class CachePaths:
 
 
 def names_in(folder: str) -> list[EntryName]:
-    """Return the names of row groups in a directory; none where it is not there."""
+    """Return the names of row groups in a directory; none if it is not there."""
     try:
         found = os.listdir(folder)
     except FileNotFoundError:

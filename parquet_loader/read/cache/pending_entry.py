@@ -41,7 +41,7 @@ class PendingEntry:
             OSError: the disk is full, or does not work.
         """
         if not self._is_sized:
-            # Some file systems take more room than is written where a file grows.
+            # Some file systems take more space than is written where a file grows.
             self._file.resize(self._size + index_bytes(len(self._ranges)))
             self._is_sized = True
         view = memoryview(data).cast("B")

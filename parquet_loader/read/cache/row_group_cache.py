@@ -144,7 +144,7 @@ class RowGroupCache:
                 parts = ((n, self._fetcher.fetch(file, some)) for n, some in _in_parts(wanted.ranges))
                 path = self._filled(directory, filling, parts)
             finally:
-                filling.abandon()  # does nothing where it was published
+                filling.abandon()  # does nothing if it was published
         self._missed(wanted, path)
         return path
 

@@ -29,7 +29,7 @@ _LAST_WAIT_S = 2.0
 class CallThreads:
     """Threads that make blocking calls for an event loop, started as they are needed.
 
-    They are daemons. A call that a store keeps waiting for ever takes its thread with it: whoever waited gives up by a
+    They are daemons. A call that a store keeps waiting forever takes its thread with it: whoever waited gives up by a
     deadline, and `close` waits for it only so long. (Threads of `concurrent.futures` hold up the interpreter's end.)
 
     Args:
@@ -157,7 +157,7 @@ class BlockingClient:
         return opened.read_at(span.size, span.start)
 
     def _check_same(self, fs: Any, file: SourceFile, listed: str) -> None:
-        """Compare a file of fsspec's with its listing, once a pass."""
+        """Compare a file of fsspec's with its listing, once an epoch."""
         fs.invalidate_cache(fs._parent(file.path))
         info = fs.info(file.path)
         etag = info.get("ETag") or info.get("etag") or listed
@@ -168,7 +168,7 @@ class BlockingClient:
         self._checked.add(file.path)
 
     def close(self) -> None:
-        """End the threads, and let go of open files."""
+        """End the threads, and release open files."""
         self._threads.close()
         self._open.clear()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-# Requests a pass begins with.
+# Requests an epoch begins with.
 FIRST_REQUESTS = 16
 # A round is judged after as many answers as there were requests in flight, and not before this time.
 ROUND_S = 0.25
@@ -16,12 +16,12 @@ PATIENCE = 16
 BUSY_FACTOR = 0.7
 BUSY_PAUSE_S = 1.0
 
-# A request is made a second time after so many times what others took, and at least so long.
+# A request is made a second time after this multiple of what others took, and at least so long.
 HEDGE_FACTOR = 3.0
 HEDGE_LEAST_S = 0.5
 HEDGE_ENOUGH = 8
 HEDGE_SHARE = 0.05
-HEDGE_FREE = 8  # of a pass, before the share says anything
+HEDGE_FREE = 8  # of an epoch, before the share says anything
 
 
 class ConcurrencyLimit:

@@ -162,7 +162,7 @@ class Fetcher:
         return self._pid == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine returns on the event loop, waiting for it; interrupted, let go of it."""
+        """Return what a coroutine returns on the event loop, waiting for it; if interrupted, release it."""
         outcome: Future[Any] = Future()
 
         def done(result: Any, error: BaseException | None) -> None:
@@ -209,7 +209,7 @@ class Fetcher:
         return getattr(_calling, "fetcher", None)
 
     async def once(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what a coroutine returns that is begun only where none of this name is on its way."""
+        """Return what a coroutine returns that is begun only if none of this name is on its way."""
         task = self._shared.get(key)
         if task is None:
             task = asyncio.get_running_loop().create_task(work())

@@ -283,7 +283,7 @@ class FsspecLister(RemoteLister):
 class HdfsLister(RemoteLister):
     """Lists through pyarrow, several directories at a time, and waits no longer than the deadline for each.
 
-    Hadoop's client waits for ever for a namenode that is there and does not answer.
+    Hadoop's client waits forever for a namenode that is there and does not answer.
 
     Args:
         fetcher: See `RemoteLister`.

@@ -30,7 +30,7 @@ from parquet_loader.source.remote.client import (
     words_of,
 )
 
-# Bytes handed over at a time. Each time Python's lock is needed once, which may take 5 ms beside a loop that spins in
+# Bytes handed over at a time. Each time the GIL is needed once, which may take 5 ms next to a loop that spins in
 # Python; but on a slow line they have to come within `stall_s`. So it is what comes in this time.
 _CHUNK_S = 0.05
 _LEAST_CHUNK_BYTES, _MOST_CHUNK_BYTES = 2**16, 2**20
@@ -80,7 +80,7 @@ class ObstoreClient:
         self._make_store = make_store
         self._split = split
         connect = timedelta(seconds=min(options.stall_s, 10.0))
-        # Deadlines are the fetcher's; these are for what it has let go of.
+        # Deadlines are the fetcher's; these are for what it has released.
         patience_s = options.stall_s if lists else options.deadline_s
         client = {"timeout": timedelta(seconds=patience_s), "connect_timeout": connect}
         self._shared = {"client_options": client, "retry_config": _retries(options) if lists else _NO_RETRIES}
@@ -158,7 +158,7 @@ def _retries(options: RemoteOptions) -> dict[str, Any]:
 
 
 def client_for(filesystem: pafs.FileSystem, options: RemoteOptions, *, lists: bool = False) -> ObstoreClient | None:
-    """Return a client for the store that a filesystem speaks to, or None where obstore cannot replace it."""
+    """Return a client for the store that a filesystem speaks to, or None if obstore cannot replace it."""
     if not is_usable():
         return None
     if _is_plain_http(filesystem) and not lists:

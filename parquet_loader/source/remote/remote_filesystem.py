@@ -27,7 +27,7 @@ _SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
 
 
 def store_of(filesystem: pafs.FileSystem, options: RemoteOptions) -> RemoteStore | None:
-    """Return what fetches from a filesystem; None where it is local, and nothing is fetched."""
+    """Return what fetches from a filesystem; None if it is local, and nothing is fetched."""
     return None if is_local(filesystem) else RemoteStore(filesystem, options)
 
 
@@ -71,7 +71,7 @@ class RemoteStore:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Let what is fetched go through one fetcher, for what comes before the first pass."""
+        """Let what is fetched go through one fetcher, for what comes before the first epoch."""
         with self.fetcher() as fetcher:
             self.share(fetcher)
             try:
@@ -92,22 +92,22 @@ class RemoteStore:
             self._shared.close(wait=False)
 
     def share(self, fetcher: Fetcher) -> None:
-        """Let what is fetched besides go through a pass's own fetcher, until `unshare`."""
+        """Let what is fetched besides go through an epoch's own fetcher, until `unshare`."""
         self._shared = fetcher
 
     def unshare(self, fetcher: Fetcher) -> None:
-        """Take back `share`; another pass may have shared its own meanwhile."""
+        """Take back `share`; another epoch may have shared its own meanwhile."""
         if self._shared is fetcher:
             self._shared = None
 
     def fetch(self, file: SourceFile, ranges: Sequence[ByteRange]) -> list[pa.Buffer]:
-        """Return the bytes of each range; see `RangeFetcher`. Outside a pass it starts a thread for it."""
+        """Return the bytes of each range; see `RangeFetcher`. Outside an epoch it starts a thread for it."""
         places = [np.empty(r.size, np.uint8) for r in ranges]
         self.fetch_into(file, ranges, places)
         return [pa.py_buffer(place) for place in places]
 
     def fetch_into(self, file: SourceFile, ranges: Sequence[ByteRange], places: Sequence[Bytes]) -> None:
-        """Fill each place with its range. Raises as `fetch`; `LoaderStateError` where the pass is closed meanwhile."""
+        """Fill each place with its range. Raises as `fetch`; `LoaderStateError` where the epoch is closed meanwhile."""
         shared = Fetcher.current() or self._shared
         if shared is not None and shared.is_of_this_process:
             shared.run(shared.read_all(file, ranges, places))

@@ -16,7 +16,7 @@ from parquet_loader.source.remote.client import Bytes, Client, PermanentError, T
 from parquet_loader.source.remote.concurrency import FIRST_REQUESTS, HEDGE_LEAST_S, ConcurrencyLimit, Hedging
 from parquet_loader.source.remote.task_group import ended
 
-# A request and those that were made beside it because it was slow, which may be slow as well.
+# A request and those that were made next to it because it was slow, which may be slow as well.
 _MOST_AT_ONCE = 3
 # A client that tells only of a whole answer is given as long as that takes on a slow line.
 _LEAST_BYTES_PER_S = 2**18
@@ -77,7 +77,7 @@ class RequestScheduler:
         self._client: Client | None = None
         self._is_plain = False
         self._in_flight = 0
-        self._asking = 0  # with those that are made beside slow ones, for which nothing has to wait
+        self._asking = 0  # with those that are made next to slow ones, for which nothing has to wait
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._limit = ConcurrencyLimit(options.max_requests, 0.0, first_requests)
         self._hedging = Hedging()
@@ -139,7 +139,7 @@ class RequestScheduler:
             await asyncio.sleep(wait_s)
 
     async def _raced(self, file: SourceFile, span: ByteRange, into: Bytes, give_up_s: float) -> None:
-        """Make one attempt, and where it takes long a second one beside it; the first answer counts."""
+        """Make one attempt, and if it takes long a second one next to it; the first answer counts."""
         loop = asyncio.get_running_loop()
         running, beside = {loop.create_task(self._attempt(file, span, into, give_up_s))}, 0
         failure: BaseException | None = None

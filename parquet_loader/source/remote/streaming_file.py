@@ -110,7 +110,7 @@ class StreamedFile:
         return found
 
     def _part(self, chunk: _Chunk, number: int) -> Bytes:
-        """Return a part of a column chunk; where it has to be fetched, then with those that others will need next."""
+        """Return a part of a column chunk; if it has to be fetched, then with those that others will need next."""
         chunk.reading = number
         for before in [n for n in chunk.held if n < number]:
             del chunk.held[before]

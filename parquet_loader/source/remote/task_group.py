@@ -19,9 +19,9 @@ async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[int], most: int) -> dict[int, T]:
-    """Return what `work` gives for each number, at most so many at a time; the first in order that fails is raised.
+    """Return what `work` gives for each number, at most that many at a time; the first in order that fails is raised.
 
-    Where a store does not answer, nothing else is waited for.
+    If a store does not answer, nothing else is waited for.
     """
     left, found, errors = iter(numbers), dict[int, T](), dict[int, Exception]()
 

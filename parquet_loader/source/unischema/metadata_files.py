@@ -25,7 +25,7 @@ _MANY_ROOTS = 64
 def roots_of(files: Sequence[SourceFile]) -> list[str]:
     """Return the directories that may be roots of the files' data sets: theirs, less the partitions.
 
-    Where there are very many, only the one that holds all of them.
+    If there are very many, only the one that holds all of them.
     """
     roots: dict[str, None] = {}
     for file in files:
@@ -39,7 +39,7 @@ def roots_of(files: Sequence[SourceFile]) -> list[str]:
 
 
 def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | None:
-    """Return the keys and values of a data set's ``_common_metadata``, or None where there is no such file.
+    """Return the keys and values of a data set's ``_common_metadata``, or None if there is no such file.
 
     Raises:
         SourceError: the file cannot be read.
@@ -63,9 +63,9 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
 def declared_unischema(
     filesystem: pafs.FileSystem, files: Sequence[SourceFile], beside: ListingContext | None = None
 ) -> UnischemaRecord | None:
-    """Return the Unischema that a source's data sets carry, or None where there is none.
+    """Return the Unischema that a source's data sets carry, or None if there is none.
 
-    What is known to lie beside the files is not asked about again.
+    What is known to lie next to the files is not asked about again.
 
     Raises:
         DataError: the metadata are refused, because they hold what Petastorm does not write.

@@ -60,7 +60,7 @@ class FieldRecord:
     Attributes:
         name: Its column.
         dtype: numpy's name of its type (``"int32"``, ``"str_"``, ``"bytes_"``, ``"datetime64"``), or ``"Decimal"``.
-        shape: Lengths, None where they vary; ``()`` for scalars.
+        shape: Lengths, None if they vary; ``()`` for scalars.
         codec: How it is stored; None: as Spark stores its type.
         nullable: Whether there may be nulls.
     """
@@ -295,7 +295,7 @@ def _values(pairs: list[tuple[Any, Any]], name: str, known: dict[Any, Any]) -> d
     for inner, numbers in pairs:
         key = _key(inner)
         alike = with_hash[hash(key)] = with_hash.get(hash(key), 0) + 1
-        if alike > MAX_SAME_HASH:  # each is compared with all others of its hash, which takes for ever
+        if alike > MAX_SAME_HASH:  # each is compared with all others of its hash, which takes forever
             refuse(f"index {name!r:.80} has more than {MAX_SAME_HASH} values of one hash")
         found[key] = _shared_numbers(numbers, name, known)
     return found

@@ -17,7 +17,7 @@ from parquet_loader.source.unischema.to_schema import partition_type, schema_of
 
 
 def with_unischema(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[Snapshot, Schema | None]:
-    """Return the schema that follows from the Unischema of a Petastorm data set, or None where there is none.
+    """Return the schema that follows from the Unischema of a Petastorm data set, or None if there is none.
 
     The snapshot comes back with the types of partition columns that the Unischema gives them. Files that carry a
     schema of this library go by that.

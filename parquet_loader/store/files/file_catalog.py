@@ -141,7 +141,7 @@ class FileCatalog:
     def _footer(
         self, name: str
     ) -> tuple[StoredFile, SourceFile, tuple[int, ...], tuple[int, ...], pa.Schema, int] | str | None:
-        """Return what the footer says, the reason why the file is none of ours, or None where it is gone."""
+        """Return what the footer says, the reason why the file is none of ours, or None if it is gone."""
         path = self._paths.file(name)
         parsed = FileName.parse(name)
         assert parsed is not None

@@ -108,7 +108,7 @@ class FileList:
 
 
 def keep_list(paths: StorePaths, name: str, data: bytes) -> None:
-    """Keep a list, and let go of the oldest beyond those that are kept; called in a transaction."""
+    """Keep a list, and release the oldest beyond those that are kept; called in a transaction."""
     path = os.path.join(paths.snapshots, name)
     if os.path.exists(path):
         os.utime(path)
@@ -126,7 +126,7 @@ def keep_list(paths: StorePaths, name: str, data: bytes) -> None:
 
 
 def read_list(paths: StorePaths, name: str) -> bytes | None:
-    """Return a list that was kept; None where there is none of this name."""
+    """Return a list that was kept; None if there is none of this name."""
     if not is_list_name(name):
         return None
     try:
