@@ -220,16 +220,16 @@ class Decoder:
             return f"the type {type_} cannot be read as {field!r}{_member_hint(name, type_, field)}"
         return None
 
-    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], place: TableOrigin) -> pa.Table:
+    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], origin: TableOrigin) -> pa.Table:
         """Return the canonical columns of a table of the files' columns, row for row.
 
         Raises:
             DataError: a value cannot be delivered; names file, row group, column, row and value.
         """
-        return self.decode_without((), table, partitions, place)
+        return self.decode_without((), table, partitions, origin)
 
     def decode_without(
-        self, placed: Collection[str], table: pa.Table, partitions: Mapping[str, pa.Scalar], place: TableOrigin
+        self, placed: Collection[str], table: pa.Table, partitions: Mapping[str, pa.Scalar], origin: TableOrigin
     ) -> pa.Table:
         """Return what `decode` does, but for some of `placed_columns`, which the table lacks.
 
@@ -249,7 +249,7 @@ class Decoder:
             arrays, masks = [], []
             for name, part in parts:
                 array = self._source(table, positions, name, part, partitions)
-                arrays.append(self._converted(array, name, part, place))
+                arrays.append(self._converted(array, name, part, origin))
                 if masked:
                     masks.extend([validity(array)] * (len(part.members) if isinstance(part, Group) else 1))
             if isinstance(field, Group) and not isinstance(parts[0][1], Group):
@@ -262,25 +262,25 @@ class Decoder:
             return pa.Table.from_arrays(done, schema=self._arrow_schema)
         return pa.Table.from_arrays(done, schema=pa.schema([f for f in self._arrow_schema if f.name not in placed]))
 
-    def _converted(self, array: pa.ChunkedArray, name: str, field: Field, place: TableOrigin) -> pa.ChunkedArray:
+    def _converted(self, array: pa.ChunkedArray, name: str, field: Field, origin: TableOrigin) -> pa.ChunkedArray:
         if isinstance(field, Group) and array.null_count:
-            row = place.first_row + pc.index(pc.is_null(array), True).as_py()
-            raise DataError(f"{place.name}, column {name!r}, row {row}: is null; packed groups hold no nulls")
+            row = origin.first_row + pc.index(pc.is_null(array), True).as_py()
+            raise DataError(f"{origin.name}, column {name!r}, row {row}: is null; packed groups hold no nulls")
         if isinstance(field, Group) or (array.type == self._as_is.get(name) and not array.null_count):
             return array
         try:
             return convert(self._words(array, name, field), field)
         except NullProblem as problem:
-            row = "" if problem.row is None else f", row {place.first_row + problem.row}"
-            raise NullError(f"{place.name}, column {name!r}{row}: {problem.reason}", name) from None
+            row = "" if problem.row is None else f", row {origin.first_row + problem.row}"
+            raise NullError(f"{origin.name}, column {name!r}{row}: {problem.reason}", name) from None
         except ValueProblem as problem:
-            row = "" if problem.row is None else f", row {place.first_row + problem.row}"
-            raise DataError(f"{place.name}, column {name!r}{row}: {problem.reason}") from None
+            row = "" if problem.row is None else f", row {origin.first_row + problem.row}"
+            raise DataError(f"{origin.name}, column {name!r}{row}: {problem.reason}") from None
         except MemoryError:
             raise  # memory that ran out says nothing about the data
         except (pa.ArrowException, TypeError) as error:
             raise DataError(
-                f"{place.name}, column {name!r}: {array.type} cannot be read as {field!r}: {error}"
+                f"{origin.name}, column {name!r}: {array.type} cannot be read as {field!r}: {error}"
             ) from error
 
     def _words(self, array: pa.ChunkedArray, name: str, field: Field) -> pa.ChunkedArray:

@@ -212,10 +212,10 @@ class HeaderWalk:
                 return
 
     def _check(self, header: PageHeader) -> None:
-        bounds, room = self._bounds, self._end - self.at - header.nbytes
+        bounds, space = self._bounds, self._end - self.at - header.nbytes
         plain_bytes = header.plain_bytes
-        if not 0 <= header.page_bytes <= room + _BEHIND_CHUNK_BYTES:
-            raise self._false(Reason.LONGER_THAN_CHUNK, header.page_bytes, max(room, 0))
+        if not 0 <= header.page_bytes <= space + _BEHIND_CHUNK_BYTES:
+            raise self._false(Reason.LONGER_THAN_CHUNK, header.page_bytes, max(space, 0))
         by_codec = header.page_bytes * bounds.expansion
         if plain_bytes < 0 or (bounds.expansion > 1 and plain_bytes > by_codec):
             raise self._false(Reason.LARGER_THAN_CODEC, plain_bytes, by_codec)

@@ -25,12 +25,12 @@ from parquet_loader.common import IntArray
 from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, page_header
 from parquet_loader.source import ColumnChunk, Leaf
 
-# What the system can do: read to several places at once.
+# What the system can do: read into several buffers at once (scatter read).
 IS_POSSIBLE = hasattr(os, "preadv")
 
 
 def _system_preadv() -> Any:
-    """Return the system's `preadv`, or None. Python's own wants an object for each place, made under its lock."""
+    """Return the system's `preadv`, or None. Python's own wants an object for each buffer, made with the GIL held."""
     library = ctypes.CDLL(None, use_errno=True) if IS_POSSIBLE else None
     function = getattr(library, "preadv64", None) or getattr(library, "preadv", None)
     if function is None or (ctypes.sizeof(ctypes.c_void_p) < 8 and not hasattr(library, "preadv64")):
@@ -42,7 +42,7 @@ def _system_preadv() -> Any:
 
 _PREADV = _system_preadv()
 
-# Rows at least this wide are read each to its place; of narrower ones that many bytes are read at a time, into memory
+# Rows at least this wide are read each to its slot; of narrower ones that many bytes are read at a time, into memory
 # that stays in the cache, and placed from there.
 _PLACED_BYTES = 2048
 _SCRATCH_BYTES = 2**18
@@ -102,7 +102,7 @@ class RawFile:
                 self._read_rest(at, some, got)
             at += wanted
 
-    def scatter(self, at: int, out: npt.NDArray[np.uint8], places: IntArray) -> None:
+    def scatter(self, at: int, out: npt.NDArray[np.uint8], slots: IntArray) -> None:
         """Fill these rows of `out` (contiguous), one after another, with what the file holds from `at` on.
 
         Raises:
@@ -113,14 +113,14 @@ class RawFile:
         rows, width = out.shape
         if not out.flags.carray:
             raise ValueError("rows are read into contiguous, writable memory alone")
-        if len(places) and (int(places.min()) < 0 or int(places.max()) >= rows):
-            raise IndexError(f"rows {places.min()} to {places.max()} of {rows}")
+        if len(slots) and (int(slots.min()) < 0 or int(slots.max()) >= rows):
+            raise IndexError(f"rows {slots.min()} to {slots.max()} of {rows}")
         if _PREADV is None:
-            self.read(at, [out[place] for place in places.tolist()])
+            self.read(at, [out[slot] for slot in slots.tolist()])
             return
         address = out.__array_interface__["data"][0]
-        for first in range(0, len(places), _MOST_BUFFERS):
-            some = places[first : first + _MOST_BUFFERS]
+        for first in range(0, len(slots), _MOST_BUFFERS):
+            some = slots[first : first + _MOST_BUFFERS]
             vectors = np.empty((len(some), 2), np.uintp)
             vectors[:, 0] = some * width + address
             vectors[:, 1] = width
@@ -130,7 +130,7 @@ class RawFile:
                 if got < 0 and ctypes.get_errno() != errno.EINTR:
                     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
             if got < len(some) * width:
-                self._read_rest(at, [out[place] for place in some.tolist()], got)
+                self._read_rest(at, [out[slot] for slot in some.tolist()], got)
             at += len(some) * width
 
     def _read_rest(self, at: int, targets: Sequence[Any], got: int) -> None:
@@ -172,21 +172,21 @@ class RawColumn:
         self._file = file
         self._width, self._starts, self._first_rows = pages
 
-    def read(self, first: int, out: npt.NDArray[np.uint8], places: IntArray | slice) -> None:
+    def read(self, first: int, out: npt.NDArray[np.uint8], slots: IntArray | slice) -> None:
         """Read rows from row `first` on.
 
         Args:
             first: Row of the row group.
             out: uint8 ``[n, width]``, contiguous.
-            places: Rows of `out` that as many rows of the file go to: int64, or a slice with both ends.
+            slots: Rows of `out` that as many rows of the file go to: int64, or a slice with both ends.
 
         Raises:
             ShortFileError: the file ends before.
         """
-        if isinstance(places, slice):
-            out, scattered = out[places], None
+        if isinstance(slots, slice):
+            out, scattered = out[slots], None
         else:
-            scattered = places
+            scattered = slots
         rows, done = len(out) if scattered is None else len(scattered), 0
         page = int(np.searchsorted(self._first_rows, first, side="right")) - 1
         at_once = max(rows, 1)

@@ -136,7 +136,7 @@ class Engine:
         self._warming: Prefault | None = None
         capacity = plan.largest_window_rows + plan.batch_size
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
-        self._room = BufferSizes(capacity, ragged_bytes, staging, allocator)
+        self._buffer_sizes = BufferSizes(capacity, ragged_bytes, staging, allocator)
         self._coming: deque[WindowTask] = deque()
         self._handed: deque[WindowTask] = deque()
         self._spent: deque[WindowTask] = deque()
@@ -318,7 +318,7 @@ class Engine:
             [s.rows for s in slices],
             0 if index == self._first_window else plan.carried_rows(index),
             plan.batch_size,
-            self._room,
+            self._buffer_sizes,
             deliver_rest=index == plan.windows - 1 and not plan.drop_last,
             left_out=self._begun_in(index) + plan.left_out(index),
         )
@@ -338,7 +338,7 @@ class Engine:
         return int(rows * self._sizing.row.gathered) + (self._arena_bytes() if window.phase == "new" else 0)
 
     def _arena_bytes(self) -> int:
-        return self._allocator.taken_bytes(int(self._room.rows * self._sizing.row.wide))
+        return self._allocator.taken_bytes(int(self._buffer_sizes.rows * self._sizing.row.wide))
 
     def _window_job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:

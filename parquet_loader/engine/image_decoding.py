@@ -82,9 +82,9 @@ def _pixels(data: bytes, channels: int, out: npt.NDArray[np.uint8] | None) -> np
     pillow = pillow_image()
     shape = jpeg_shape(data, pillow.MAX_IMAGE_PIXELS)
     if shape is not None and shape[2] == channels:
-        room = np.empty(shape, np.uint8) if out is None else out
-        if room.shape == shape and decode_jpeg(data, room):
-            return room
+        buffer = np.empty(shape, np.uint8) if out is None else out
+        if buffer.shape == shape and decode_jpeg(data, buffer):
+            return buffer
     if (problem := sixteen_bits(data)) is not None:
         raise BlobProblem(problem)
     try:

@@ -113,9 +113,9 @@ class Prefetcher:
     def _first_slices(self, plan: Plan, first_window: int) -> Iterator[tuple[int, RowGroupSlice]]:
         """Yield each row group's first slice, in the plan's order, with its window."""
         for window in range(first_window, plan.windows):
-            for piece in plan.slices(window):
-                if window == first_window or piece.start == piece.first:
-                    yield window, piece
+            for slice_ in plan.slices(window):
+                if window == first_window or slice_.start == slice_.first:
+                    yield window, slice_
 
     def _ratio_of(self, row_group: int) -> float | None:
         """Return which part of a row group's bytes are fetched, by its footer; None if that is not at hand."""
@@ -155,16 +155,16 @@ class Prefetcher:
         """Begin to fetch what there is space for; the next row group of the window needed next always, if need be."""
         most = _MOST_CACHED_RUNS if self._is_cached else _MOST_RUNS
         while self._next is not None and self._fetcher.is_here:
-            window, piece = self._next
-            estimate = self._estimate(piece.row_group)
+            window, slice_ = self._next
+            estimate = self._estimate(slice_.row_group)
             has_room = len(self._runs) < most and self._budget.fetched_bytes + estimate <= self._limit_bytes
             if not has_room and (window > needed_window or self._in_flight):
                 return
             if window > self._first_window and self._first_in_flight and self._in_flight >= self._most_at_first:
                 return
             self._next = next(self._coming, None)
-            if piece.run not in self._runs and piece.row_group not in self._broken:
-                self._begin(window, piece, estimate)
+            if slice_.run not in self._runs and slice_.row_group not in self._broken:
+                self._begin(window, slice_, estimate)
 
     def _estimate(self, row_group: int) -> int:
         """Return what a row group is counted as at first: larger ones do not come to lie in memory."""
@@ -172,10 +172,10 @@ class Prefetcher:
         # The cache fetches them in parts, and keeps them on the disk.
         return min(estimate, max(self._largest_bytes, AT_ONCE_BYTES) if self._is_cached else self._largest_bytes)
 
-    def _begin(self, window: int, piece: RowGroupSlice, estimate: int) -> None:
-        fetch = _Fetch(window, piece.row_group, estimate)
-        self._runs[piece.run] = fetch
-        if self._reader.chunks.is_cached(piece.row_group):
+    def _begin(self, window: int, slice_: RowGroupSlice, estimate: int) -> None:
+        fetch = _Fetch(window, slice_.row_group, estimate)
+        self._runs[slice_.run] = fetch
+        if self._reader.chunks.is_cached(slice_.row_group):
             # Whoever reads it finds it there, sooner than by way of here.
             fetch.held_bytes, fetch.is_cached = 0, True
             return
@@ -184,8 +184,8 @@ class Prefetcher:
         if window == self._first_window:
             self._first_in_flight += 1
             self._most_at_first = max(self._most_at_first, self._first_in_flight)
-        work = self._reader.chunks.fetched(piece.row_group, self._fetcher, self._largest_bytes)
-        self._fetcher.begin(work, partial(self._arrived, piece.run, fetch))
+        work = self._reader.chunks.fetched(slice_.row_group, self._fetcher, self._largest_bytes)
+        self._fetcher.begin(work, partial(self._arrived, slice_.run, fetch))
 
     def _arrived(self, run: Run, fetch: _Fetch, copy: SparseFile | str | None, error: BaseException | None) -> None:
         ratio = None

@@ -100,8 +100,8 @@ class ReadScheduler:
 
     def leave_out_broken(self, window: WindowTask) -> None:
         """Leave out of a new window what could not be read before."""
-        for number, piece in enumerate(window.slices):
-            if piece.row_group in self._broken:
+        for number, slice_ in enumerate(window.slices):
+            if slice_.row_group in self._broken:
                 self._leave_out(window, number)
 
     def job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job[ReadSlice] | None:
@@ -114,57 +114,57 @@ class ReadScheduler:
         """
         sizing = self._sizing
         for number in window.waiting:
-            piece = window.slices[number]
-            cursor = self._cursors.get(piece.run)
+            slice_ = window.slices[number]
+            cursor = self._cursors.get(slice_.run)
             # A cursor is opened by a row group's first slice, and by any in the window with which the epoch begins.
-            opened_at = piece.start if window.index == self._first_window else piece.first
-            if piece.run in self._busy or (cursor.position if cursor else opened_at) != piece.start:
+            opened_at = slice_.start if window.index == self._first_window else slice_.first
+            if slice_.run in self._busy or (cursor.position if cursor else opened_at) != slice_.start:
                 continue  # its cursor has not come so far yet
-            if cursor is None and self._fetching is not None and not self._fetching.is_ready(piece.run):
+            if cursor is None and self._fetching is not None and not self._fetching.is_ready(slice_.run):
                 continue  # its bytes are still on their way
-            whole = piece.rows == self._counts[piece.row_group] and piece.rows <= sizing.whole_rows
-            whole = whole and not (self._fetching is not None and self._fetching.is_streamed(piece.run))
-            flying = sizing.row_group_bytes(piece.rows if whole else min(piece.rows, sizing.stream_rows))
+            whole = slice_.rows == self._counts[slice_.row_group] and slice_.rows <= sizing.whole_rows
+            whole = whole and not (self._fetching is not None and self._fetching.is_streamed(slice_.run))
+            flying = sizing.row_group_bytes(slice_.rows if whole else min(slice_.rows, sizing.stream_rows))
             flying += 0 if whole or cursor else sizing.cursor_bytes
             # If nothing else is being read, the window needed next goes on whatever it takes.
             alone = may_exceed and not self._busy
             if not alone and self._budget.reading_bytes + flying > sizing.reads_bytes:
                 return None
-            if not may_exceed and not self._budget.fits(owed + flying + int(piece.rows * sizing.row.gathered)):
+            if not may_exceed and not self._budget.fits(owed + flying + int(slice_.rows * sizing.row.gathered)):
                 return None
             window.waiting.remove(number)
             return self._slice_job(window, number, flying, whole=whole)
         return None
 
     def _slice_job(self, window: WindowTask, number: int, flying: int, *, whole: bool) -> Job[ReadSlice]:
-        piece = window.slices[number]
-        expected = int(piece.rows * self._sizing.row.gathered)
-        cursor = self._cursors.pop(piece.run, None)
+        slice_ = window.slices[number]
+        expected = int(slice_.rows * self._sizing.row.gathered)
+        cursor = self._cursors.pop(slice_.run, None)
         # What an open cursor holds is counted from its opening to its end.
         was_open = self._sizing.cursor_bytes if cursor else 0
-        self._busy.add(piece.run)
+        self._busy.add(slice_.run)
         self._budget.reading_bytes += flying
         self._budget.reserve(flying + expected)
         window.decoded_bytes += expected
 
         fetching = self._fetching
-        fetched = None if fetching is None or cursor is not None else fetching.taken(piece.run)
+        fetched = None if fetching is None or cursor is not None else fetching.taken(slice_.run)
 
         def run() -> ReadSlice:
             copy = None if fetched is None else fetched()
             if not whole or self._reader.may_be_straight:
-                return self._read_by_cursor(window, number, piece, cursor, copy, whole=whole)
-            table, read_bytes = self._reader.read(piece.row_group, copy)
+                return self._read_by_cursor(window, number, slice_, cursor, copy, whole=whole)
+            table, read_bytes = self._reader.read(slice_.row_group, copy)
             return ReadSlice(window.assembly.write_rows(number, 0, table, len(table)), read_bytes, None)
 
         def landed(kept: int, left_open: Cursor | None) -> None:
-            self._busy.discard(piece.run)
+            self._busy.discard(slice_.run)
             stays = 0
             if left_open is not None:
-                self._cursors[piece.run] = left_open
+                self._cursors[slice_.run] = left_open
                 stays = self._sizing.cursor_bytes
             elif fetching is not None:
-                fetching.release(piece.run)
+                fetching.release(slice_.run)
             self._budget.reading_bytes -= flying
             self._budget.reserve(stays - was_open - flying + kept - expected)
             window.decoded_bytes += kept - expected
@@ -172,13 +172,13 @@ class ReadScheduler:
         def done(read: ReadSlice) -> None:
             landed(read.kept_bytes, read.left_open)
             self._budget.bytes_read += read.read_bytes
-            self._budget.row_groups += piece.stop == piece.last
+            self._budget.row_groups += slice_.stop == slice_.last
             window.unread -= 1
 
         def failed(error: BaseException) -> None:
             landed(0, None)
             if self._skips and is_skippable(error):
-                self._break(piece.row_group, str(error).split("\n")[0])
+                self._break(slice_.row_group, str(error).split("\n")[0])
                 self._leave_out(window, number)
             else:
                 window.spoil(error)
@@ -186,32 +186,32 @@ class ReadScheduler:
         return Job("read", run, done, failed)
 
     def _read_by_cursor(
-        self, window: WindowTask, number: int, piece: RowGroupSlice, cursor: Cursor | None, copy: Copy, *, whole: bool
+        self, window: WindowTask, number: int, slice_: RowGroupSlice, cursor: Cursor | None, copy: Copy, *, whole: bool
     ) -> ReadSlice:
         """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile.
 
         Parquet pages say how many rows they hold only when they are read: rows before the first are decoded, too.
         """
-        read_bytes = self._reader.chunks.encoded_bytes(piece.row_group) if cursor is None else 0
-        rows_at_once = piece.rows if whole else self._sizing.stream_rows
-        cursor = cursor or Cursor(self._reader, piece.row_group, rows_at_once, copy)
+        read_bytes = self._reader.chunks.encoded_bytes(slice_.row_group) if cursor is None else 0
+        rows_at_once = slice_.rows if whole else self._sizing.stream_rows
+        cursor = cursor or Cursor(self._reader, slice_.row_group, rows_at_once, copy)
         kept, at_row = 0, 0
         try:
-            while cursor.position < piece.start and not self._workers.is_closing:
-                cursor.next(piece.start - cursor.position)
-            while at_row < piece.rows and not self._workers.is_closing:
-                some = cursor.next(piece.rows - at_row)
+            while cursor.position < slice_.start and not self._workers.is_closing:
+                cursor.next(slice_.start - cursor.position)
+            while at_row < slice_.rows and not self._workers.is_closing:
+                some = cursor.next(slice_.rows - at_row)
                 try:
                     kept += window.assembly.write_rows(number, at_row, some.table, some.rows, some.raw)
                 except NotDecodedError:  # once: from here on Arrow decodes the row group
                     cursor.close()
-                    cursor = Cursor(self._reader, piece.row_group, rows_at_once, copy, straight=False)
-                    while cursor.position < piece.start + at_row and not self._workers.is_closing:
-                        cursor.next(piece.start + at_row - cursor.position)
+                    cursor = Cursor(self._reader, slice_.row_group, rows_at_once, copy, straight=False)
+                    while cursor.position < slice_.start + at_row and not self._workers.is_closing:
+                        cursor.next(slice_.start + at_row - cursor.position)
                     continue
                 at_row += some.rows
-            if piece.stop == piece.last and not self._workers.is_closing:
-                if piece.stop == self._counts[piece.row_group]:
+            if slice_.stop == slice_.last and not self._workers.is_closing:
+                if slice_.stop == self._counts[slice_.row_group]:
                     cursor.finish()
                 cursor.close()
                 return ReadSlice(kept, read_bytes, None)

@@ -127,7 +127,7 @@ class ShardWindows:
         nearer = np.where(2 * at <= low + high, low, high)
         return np.where(begins[group + 1] - begins[group] <= self.whole_rows, nearer, at) - self.first
 
-    def pieces(self, window: int, begins: IntArray) -> list[tuple[int, int]]:
+    def ranges(self, window: int, begins: IntArray) -> list[tuple[int, int]]:
         """Return where each lane's rows of a window begin and end, counted as `first`."""
         begin, end = self.window_begin(window, begins), self.window_begin(window + 1, begins)
         if len(self.lanes) == 2:
@@ -198,10 +198,10 @@ class Plan:
     def slices(self, window: int) -> list[RowGroupSlice]:
         """Return the slices of one window, in the order in which its rows lie before the permutation."""
         return [
-            piece
+            slice_
             for part in self.parts
-            for begin, end in part.pieces(window, self.begins)
-            for piece in self._slices_of(part, begin, end)
+            for begin, end in part.ranges(window, self.begins)
+            for slice_ in self._slices_of(part, begin, end)
         ]
 
     def _slices_of(self, part: ShardWindows, begin: int, end: int) -> Iterator[RowGroupSlice]:

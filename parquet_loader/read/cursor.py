@@ -9,38 +9,38 @@ from parquet_loader.read.row_group_reader import RowGroupReader
 
 
 class Cursor:
-    """A row group held open, read forward a piece at a time. Used by one thread at a time.
+    """A row group held open, read forward a slice at a time. Used by one thread at a time.
 
     Args:
         reader: Reads it.
         row_group: Which.
         batch_rows: About how many rows are decoded at a time; rows that are not decoded may come more at a time.
         fetched: Its bytes, where they were fetched; see `Copy`.
-        straight: See `RowGroupReader.pieces`.
+        straight: See `RowGroupReader.lazy_batches`.
     """
 
     def __init__(
         self, reader: RowGroupReader, row_group: int, batch_rows: int, fetched: Copy = None, *, straight: bool = True
     ) -> None:
-        self._stream = reader.pieces(row_group, batch_rows, fetched, straight=straight)
+        self._stream = reader.lazy_batches(row_group, batch_rows, fetched, straight=straight)
         self._left: LazyRows | None = None
         self.position = 0
 
     def next(self, most: int) -> LazyRows:
         """Return the next canonical rows, at least one and `most` at most, to be read before more are asked for."""
-        piece, self._left = self._left, None
-        while piece is None or not piece.rows:
-            piece = next(self._stream, None)
-            if piece is None:
+        batch, self._left = self._left, None
+        while batch is None or not batch.rows:
+            batch = next(self._stream, None)
+            if batch is None:
                 raise DataError(f"a row group ended {most} rows early: it changed since its rows were counted")
-        if piece.rows > most:
-            piece, self._left = piece.slice(0, most), piece.slice(most, piece.rows)
-        self.position += piece.rows
-        return piece
+        if batch.rows > most:
+            batch, self._left = batch.slice(0, most), batch.slice(most, batch.rows)
+        self.position += batch.rows
+        return batch
 
     def finish(self) -> None:
         """Read to the end of the row group, which checks that its rows were those the footer promised, and close."""
-        if any(piece.rows for piece in self._stream):
+        if any(batch.rows for batch in self._stream):
             raise DataError("a row group holds more rows than were counted: it changed since")
         self.close()
 

@@ -32,7 +32,7 @@ class DeferredColumns:
     explained: Callable[[Exception], Exception]
     straight: NativeChunks | None = None
 
-    def read_straight(self, rows: int, places: npt.NDArray[np.int64]) -> None:
+    def read_straight(self, rows: int, addresses: npt.NDArray[np.int64]) -> None:
         """Decode rows of the columns of `straight`, each to its address. Raises as `RowGroupReader.read`, too.
 
         Raises:
@@ -40,16 +40,16 @@ class DeferredColumns:
         """
         assert self.straight is not None
         try:
-            self.straight.read_into(self.first_row, rows, places)
+            self.straight.read_into(self.first_row, rows, addresses)
         except NotDecodedError:
             raise
         except READ_ERRORS as error:
             raise self.explained(error) from error
 
-    def read(self, name: str, out: npt.NDArray[np.uint8], places: IntArray | slice) -> None:
-        """Read one row for each address in `places`; see `RawColumn.read`. Raises as `RowGroupReader.read`."""
+    def read(self, name: str, out: npt.NDArray[np.uint8], slots: IntArray | slice) -> None:
+        """Read one row for each slot of `out`; see `RawColumn.read`. Raises as `RowGroupReader.read`."""
         try:
-            self.columns[name].read(self.first_row, out, places)
+            self.columns[name].read(self.first_row, out, slots)
         except READ_ERRORS as error:
             raise self.explained(error) from error
 

@@ -150,9 +150,9 @@ class RowFilter:
         """
         words = {} if schema is None else self._words_of[schema]
         for name, field in words.items():
-            place = table.schema.get_field_index(name)
+            column_index = table.schema.get_field_index(name)
             try:
-                table = table.set_column(place, name, coded_words(table.column(name), field))
+                table = table.set_column(column_index, name, coded_words(table.column(name), field))
             except ValueProblem as problem:
                 raise DataError(f"{where}, column {name!r}: {problem.reason}") from None
         for name, source in ({} if schema is None else self._stand_ins[schema]).items():
@@ -161,8 +161,8 @@ class RowFilter:
         table = _passing(with_hashes(table, self.virtual), self._expression)
         for name in words:
             codes = [chunk.indices for chunk in table.column(name).chunks]
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, name, pa.chunked_array(codes, table.column(name).type.index_type))
+            column_index = table.schema.get_field_index(name)
+            table = table.set_column(column_index, name, pa.chunked_array(codes, table.column(name).type.index_type))
         return table
 
     @property
@@ -277,10 +277,10 @@ def columns_of_codes(file_schema: pa.Schema, declared: Schema | None) -> dict[st
 
 def _with_words(schema: pa.Schema, words: Mapping[str, Category]) -> pa.Schema:
     for name, field in words.items():
-        place = schema.get_field_index(name)
+        column_index = schema.get_field_index(name)
         index = schema.field(name).type
         index = pa.int64() if index in (pa.uint32(), pa.uint64()) else index
-        schema = schema.set(place, pa.field(name, pa.dictionary(index, field.word_type)))
+        schema = schema.set(column_index, pa.field(name, pa.dictionary(index, field.word_type)))
     return schema
 
 

@@ -29,7 +29,7 @@ from parquet_loader.read.virtual_columns import Positions, is_constant
 from parquet_loader.schema import heads
 from parquet_loader.source import Snapshot, has_int96
 
-# Rows that are read straight to their places come that many bytes at a time, without a step in Python between: next to
+# Rows that are read straight to their slots come that many bytes at a time, without a step in Python between: next to
 # a training loop that spins in Python, each step may have to wait 5 ms for its turn.
 RAW_AT_ONCE_BYTES = 2**24
 
@@ -173,15 +173,15 @@ class RowGroupReader:
 
         Each step decodes only the pages it needs. Raises as `read` does.
         """
-        for piece in self._pieces(row_group, batch_rows, (), (), None):
-            yield piece.table
+        for batch in self._lazy_batches(row_group, batch_rows, (), (), None):
+            yield batch.table
 
-    def pieces(
+    def lazy_batches(
         self, row_group: int, batch_rows: int, fetched: Copy = None, *, straight: bool = True
     ) -> Iterator[LazyRows]:
-        """Yield what `stream` does, with columns left in the file that can be read or decoded straight to their places.
+        """Yield what `stream` does, with columns left in the file that can be read or decoded straight to their slots.
 
-        A piece is to be read before the next one but one is asked for, and before the iterator is closed.
+        A batch has to be read before the next one but one is asked for, and before the iterator is closed.
 
         Args:
             row_group: The row group.
@@ -191,14 +191,14 @@ class RowGroupReader:
         """
         decoder = self._decoder(row_group)
         numbers = decoder.straight_columns if straight and self.may_be_straight else ()
-        return self._pieces(row_group, batch_rows, decoder.placed_columns, numbers, fetched)
+        return self._lazy_batches(row_group, batch_rows, decoder.placed_columns, numbers, fetched)
 
     @property
     def may_be_straight(self) -> bool:
-        """Whether numbers may be decoded straight to their places."""
+        """Whether numbers may be decoded straight to their slots."""
         return IS_BUILT and self._filter is None
 
-    def _pieces(
+    def _lazy_batches(
         self, row_group: int, batch_rows: int, placed: Collection[str], numbers: Sequence[str], fetched: Copy
     ) -> Iterator[LazyRows]:
         columns, first_row, row_filter = self.chunks.columns_read(row_group), 0, self._row_filter(row_group)
@@ -242,7 +242,7 @@ class RowGroupReader:
         unchanged()
 
     def _rows_at_once(self, row_group: int, left: Collection[str], batch_rows: int) -> int:
-        """Return how many rows a piece has: more where few of its bytes are decoded first, and so take memory."""
+        """Return how many rows a batch has: more where few of its bytes are decoded first, and so take memory."""
         widths = {column.name: column.row_bytes for column in self._decoder(row_group).columns}
         if not left or None in widths.values():
             return batch_rows
@@ -402,14 +402,16 @@ class RowGroupReader:
             known = self._with_known_columns(row_group, table, first_row)
             table = row_filter.apply(known, self._schema_of(row_group), name)
             name, first_row = f"{name} (rows that pass the filter)", 0
-        decoder, values, place = (
+        decoder, values, origin = (
             self._decoder(row_group),
             self._snapshot.partition_values(file),
             TableOrigin(name, first_row),
         )
         try:
             decoded = (
-                decoder.decode_without(placed, table, values, place) if placed else decoder.decode(table, values, place)
+                decoder.decode_without(placed, table, values, origin)
+                if placed
+                else decoder.decode(table, values, origin)
             )
         except NullError as error:
             if self._null_advice is None:

@@ -101,15 +101,15 @@ class Positions:
         """Return what the rows of each of some row groups have in a column that `is_constant`: uint64 ``[groups]``."""
         match = _POSITION.fullmatch(name)
         assert match is not None
-        places = self._keys[self._snapshot.row_group_file[first:stop]]
+        row_keys = self._keys[self._snapshot.row_group_file[first:stop]]
         if match[1] == "row_group":
-            places = _numbered(places, self._snapshot.row_group_number[first:stop])
-        return _hashed(places, int(match[3]))
+            row_keys = _numbered(row_keys, self._snapshot.row_group_number[first:stop])
+        return _hashed(row_keys, int(match[3]))
 
 
 def _numbered(keys: Words | np.uint64, numbers: npt.NDArray[np.integer]) -> Words:
     return mixed_words(keys + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
 
 
-def _hashed(places: Words, seed: int) -> Words:
-    return mixed_words(places ^ np.uint64(mixed(seed)))
+def _hashed(row_keys: Words, seed: int) -> Words:
+    return mixed_words(row_keys ^ np.uint64(mixed(seed)))

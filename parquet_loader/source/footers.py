@@ -54,16 +54,16 @@ class StoredFooters:
 
     Args:
         path: The local file.
-        places: int64 ``[files, 2]``, where each footer begins there, and its length; 0: it is not there.
+        locations: int64 ``[files, 2]``, where each footer begins there, and its length; 0: it is not there.
     """
 
-    def __init__(self, path: str, places: IntArray) -> None:
+    def __init__(self, path: str, locations: IntArray) -> None:
         self.path = path
-        self._places = places
+        self._locations = locations
 
     def read(self, file: int) -> bytes | None:
         """Return a footer; None if it is not there, or no longer."""
-        start, length = self._places[file].tolist()
+        start, length = self._locations[file].tolist()
         try:
             with open(self.path, "rb", opener=no_link) as opened:
                 opened.seek(start)
@@ -79,8 +79,8 @@ class StoredFooters:
 
     def reindexed(self, numbers: IntArray) -> StoredFooters:
         """Return the same for other files: the number of each among these, or -1."""
-        places = np.where(numbers[:, None] < 0, 0, self._places[numbers])
-        return StoredFooters(self.path, places)
+        locations = np.where(numbers[:, None] < 0, 0, self._locations[numbers])
+        return StoredFooters(self.path, locations)
 
 
 class FooterCache:
@@ -334,6 +334,6 @@ def _fetched_footer(fetcher: RangeFetcher, file: SourceFile) -> bytes:
 
 
 async def _fetched(fetcher: Fetcher, file: SourceFile, span: ByteRange) -> bytes:
-    place = np.empty(span.size, np.uint8)
-    await fetcher.read_all(file, [span], [place])
-    return place.tobytes()
+    buffer = np.empty(span.size, np.uint8)
+    await fetcher.read_all(file, [span], [buffer])
+    return buffer.tobytes()

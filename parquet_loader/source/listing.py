@@ -85,7 +85,7 @@ class _Found:
         base: The directory below which its files lie.
         is_directory: Whether it is a directory itself, no glob and no file.
         files: Its files.
-        beside: What was listed next to them.
+        listing_context: What was listed next to them.
         tables: Tables whose metadata was listed next to them, by their directory.
     """
 
@@ -93,7 +93,7 @@ class _Found:
     base: str
     is_directory: bool
     files: list[ListedFile]
-    beside: ListingContext
+    listing_context: ListingContext
     tables: dict[str, Table]
 
 
@@ -167,8 +167,8 @@ def list_files(
         kept = {id(file) for file in chosen}
         pairs = [pair for pair, file in zip(pairs, files, strict=True) if id(file) in kept]
     files = _each_once(chosen, pairs)
-    directories = tuple(base for entry in found for base in entry.beside.directories)
-    hidden = frozenset[str]().union(*(entry.beside.hidden for entry in found))
+    directories = tuple(base for entry in found for base in entry.listing_context.directories)
+    hidden = frozenset[str]().union(*(entry.listing_context.hidden for entry in found))
     return home, tuple(files), ListingContext(directories, hidden)
 
 

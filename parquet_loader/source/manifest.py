@@ -25,8 +25,8 @@ def dump_snapshot(snapshot: Snapshot) -> bytes:
     files = [[f.path, f.size_bytes, f.mtime_ns, f.partitions, f.etag, f.prefix] for f in snapshot.files]
     schemas = [schema.serialize().to_pybytes() for schema in (*snapshot.schemas, snapshot.partition_schema)]
     arrays: dict[str, Any] = {name: getattr(snapshot, name) for name in _ARRAYS}
-    beside = [snapshot.beside.directories, sorted(snapshot.beside.hidden)]
-    arrays["beside"] = np.frombuffer(json.dumps(beside).encode(), np.uint8)
+    listing_context = [snapshot.listing_context.directories, sorted(snapshot.listing_context.hidden)]
+    arrays["beside"] = np.frombuffer(json.dumps(listing_context).encode(), np.uint8)
     arrays["files"] = np.frombuffer(zlib.compress(json.dumps(files).encode(), 1), np.uint8)
     for number, schema in enumerate(schemas):
         arrays[f"schema_{number}"] = np.frombuffer(schema, np.uint8)
@@ -55,6 +55,6 @@ def load_snapshot(data: bytes, filesystem: pafs.FileSystem, remote: RemoteOption
         partition_schema=schemas[-1],
         footers=FooterCache(filesystem, files, arrays["file_digest"], store),
         remote=store,
-        beside=ListingContext(tuple(directories), frozenset(hidden)),
+        listing_context=ListingContext(tuple(directories), frozenset(hidden)),
         **arrays,
     )

@@ -24,8 +24,8 @@ def footer_numbers(raw: bytes, nbytes: int) -> Numbers:
     while True:
         groups = np.empty((most_groups, GROUP_NUMBERS), np.int64)
         chunks = np.empty((most_chunks, CHUNK_NUMBERS), np.int64)
-        places = (file.ctypes.data, groups.ctypes.data, most_groups, chunks.ctypes.data, most_chunks)
-        code = KERNELS.footer_read(raw, nbytes, *places)
+        buffers = (file.ctypes.data, groups.ctypes.data, most_groups, chunks.ctypes.data, most_chunks)
+        code = KERNELS.footer_read(raw, nbytes, *buffers)
         if code == ENDED:
             raise TruncatedThriftError("the bytes end within a field")
         if code:

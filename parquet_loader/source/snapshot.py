@@ -42,7 +42,7 @@ class Snapshot:
         partition_schema: Columns that come from directory names: int64 where all values are integers, else string.
         footers: Parsed footers, kept within a limit and read again as needed.
         remote: What fetches from `filesystem`; None if that is local.
-        beside: What was listed next to the files.
+        listing_context: What was listed next to the files.
     """
 
     filesystem: pafs.FileSystem
@@ -57,7 +57,7 @@ class Snapshot:
     partition_schema: pa.Schema
     footers: FooterCache
     remote: RemoteStore | None = None
-    beside: ListingContext = field(default_factory=ListingContext)
+    listing_context: ListingContext = field(default_factory=ListingContext)
 
     @property
     def rows(self) -> int:
@@ -151,7 +151,7 @@ def open_snapshot(
             fetcher = stack.enter_context(store.fetcher(threads))
             return lister_for(store, fetcher, [] if known is None else [f.path for f in known.files])
 
-        home, files, beside = list_files(source, filesystem, lister_of, selection)
+        home, files, listing_context = list_files(source, filesystem, lister_of, selection)
         footers, examined = _all_examined(home, files, fetcher, store, num_threads, known, record)
     schemas, file_schema = _distinct([e.schema for e in examined])
     counts = [len(e.rows) for e in examined]
@@ -168,7 +168,7 @@ def open_snapshot(
         partition_schema=_partition_schema(files),
         footers=footers,
         remote=footers.remote,
-        beside=beside,
+        listing_context=listing_context,
     )
 
 

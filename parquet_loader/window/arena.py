@@ -222,8 +222,8 @@ class Arenas:
         for back in self._leases.ended():
             self._free.put(back)
         block = self._free.pop(nbytes, max(nbytes + nbytes // _LARGER_BY, _PAGE_BYTES))
-        room = self.keep_bytes if block is not None else max(0, min(self.keep_bytes, self._free.nbytes - nbytes))
-        while self._free.nbytes > room:
+        limit = self.keep_bytes if block is not None else max(0, min(self.keep_bytes, self._free.nbytes - nbytes))
+        while self._free.nbytes > limit:
             dropped = self._free.drop()
             assert dropped is not None
             given_up.append(dropped)

@@ -21,7 +21,7 @@ from parquet_loader.window.fixed_width import DirectRows, Rows, StagedRows, as_d
 from parquet_loader.window.scalars import ScalarColumns
 from parquet_loader.window.variable_width import RaggedRows, ragged_rows
 
-PIECES_JOINED = 8
+CHUNKS_JOINED = 8
 
 Array: TypeAlias = "npt.NDArray[Any] | Ragged"
 
@@ -152,7 +152,7 @@ class Assembly:
         slice_rows: Sequence[int],
         carried_rows: int,
         batch_size: int,
-        room: BufferSizes,
+        buffer_sizes: BufferSizes,
         *,
         deliver_rest: bool,
         left_out: int = 0,
@@ -161,17 +161,21 @@ class Assembly:
         self._ends = np.concatenate([[0], np.cumsum(np.asarray(slice_rows, np.int64))])
         self._planned_carry = carried_rows
         self._batch_size = batch_size
-        self._room = room
+        self._buffer_sizes = buffer_sizes
         self._deliver_rest = deliver_rest
         self._left_out = left_out
         self._total_rows = 0
         self._order: IntArray | None = None
-        self._placed = DirectRows(parts.wide, room.rows, carried_rows, room.allocator)
-        self._staged = StagedRows(parts.staged, room.rows, carried_rows, room.staging, room.allocator)
-        self._narrow = ScalarColumns(parts.narrow, room.rows, carried_rows, room.staging, room.allocator)
-        self._ragged = RaggedRows(parts.ragged, room.ragged_bytes, room.staging, room.allocator)
+        self._placed = DirectRows(parts.wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator)
+        self._staged = StagedRows(
+            parts.staged, buffer_sizes.rows, carried_rows, buffer_sizes.staging, buffer_sizes.allocator
+        )
+        self._narrow = ScalarColumns(
+            parts.narrow, buffer_sizes.rows, carried_rows, buffer_sizes.staging, buffer_sizes.allocator
+        )
+        self._ragged = RaggedRows(parts.ragged, buffer_sizes.ragged_bytes, buffer_sizes.staging, buffer_sizes.allocator)
         self._arrivals: IntArray = np.zeros(int(self._ends[-1]) if parts.ragged else 0, np.int64)
-        self._pieces: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
+        self._chunks: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
         self._missing: set[int] = set()
         self._carry = Remainder()
         self._indices: npt.NDArray[Any] | None = None
@@ -190,7 +194,7 @@ class Assembly:
         """Return what of the memory that `prepare` took will be written to, and what is yet to be asked for."""
         rows = self._planned_carry + int(self._ends[-1])
         taken = [*self._placed.memory(rows), *self._staged.memory(rows), *self._narrow.memory(rows)]
-        ragged = self._ragged.blocks(rows / max(1, self._room.rows))
+        ragged = self._ragged.blocks(rows / max(1, self._buffer_sizes.rows))
         return taken, [*self._staged.blocks(rows), *self._narrow.blocks(rows), *ragged]
 
     def write_rows(
@@ -219,23 +223,23 @@ class Assembly:
             arrival, taken = self._ragged.write_rows({c.name: table.column(c.name) for c in self._parts.ragged})
             kept += taken
             self._arrivals[first : first + rows] = np.arange(arrival, arrival + rows)
-        pieces = self._pieces[number]
-        if pieces is None:
-            pieces = self._pieces[number] = [[] for _ in self._parts.gathered]
+        chunks = self._chunks[number]
+        if chunks is None:
+            chunks = self._chunks[number] = [[] for _ in self._parts.gathered]
         for part, names in enumerate(self._parts.names):
-            piece = table.select(names)
-            pieces[part].append(piece)
+            chunk = table.select(names)
+            chunks[part].append(chunk)
             row_bytes = self._parts.row_bytes[part]
-            kept += piece.nbytes if row_bytes is None else rows * row_bytes
-            if at_row and len(pieces[part]) % PIECES_JOINED == 0:
-                # Small pieces that live as long as the window would scatter over the allocator's pages and pin them.
-                joined = pa.concat_tables(pieces[part][-PIECES_JOINED:]).combine_chunks()
-                pieces[part][-PIECES_JOINED:] = [joined]
+            kept += chunk.nbytes if row_bytes is None else rows * row_bytes
+            if at_row and len(chunks[part]) % CHUNKS_JOINED == 0:
+                # Small tables that live as long as the window would scatter over the allocator's pages and pin them.
+                joined = pa.concat_tables(chunks[part][-CHUNKS_JOINED:]).combine_chunks()
+                chunks[part][-CHUNKS_JOINED:] = [joined]
         return kept
 
     def leave_out(self, number: int) -> None:
         """Go on without a slice that cannot be read."""
-        self._pieces[number] = None
+        self._chunks[number] = None
         self._missing.add(number)
 
     def begin_gathering(self, carry: Remainder) -> None:
@@ -258,7 +262,7 @@ class Assembly:
             self._left_ragged = self._ragged.set_order(arrivals, self._delivered_rows)
         if self._parts.gathered and (self._order is not None or self._missing):
             if self._missing:
-                lost = np.isin(np.arange(len(self._pieces)), list(self._missing))
+                lost = np.isin(np.arange(len(self._chunks)), list(self._missing))
                 shift = np.concatenate([[0], np.cumsum(np.diff(self._ends) * lost)])
                 order = order - shift[self._slice_of(order)]
             self._indices = _behind(carry.rows, order) if self._missing else indices
@@ -292,10 +296,10 @@ class Assembly:
     def _gather_part(self, part: int) -> None:
         columns = self._parts.gathered[part]
         tables = [self._carry.gathered[part]] if self._carry.rows else []
-        for pieces in self._pieces:
-            if pieces is not None:
-                tables.extend(pieces[part])
-                pieces[part] = []
+        for chunks in self._chunks:
+            if chunks is not None:
+                tables.extend(chunks[part])
+                chunks[part] = []
         if not tables:
             tables = [pa.schema([(c.name, c.arrow_type) for c in columns]).empty_table()]
         together = pa.concat_tables(tables)
@@ -307,18 +311,18 @@ class Assembly:
         else:
             together = pc.take(together, pa.array(indices), boundscheck=False)
         # What Arrow has put into order may be delivered as it is, where memory need not be the allocator's.
-        moves = indices is None or self._room.allocator.is_required
+        moves = indices is None or self._buffer_sizes.allocator.is_required
         rows, total = self._delivered_rows, self._total_rows
         if rows < total:
             self._left[part] = together.slice(rows).take(pa.array(np.arange(total - rows)))
-        space = self._room.allocator.allocate(self._bytes_of(columns)) if moves else None
+        space = self._buffer_sizes.allocator.allocate(self._bytes_of(columns)) if moves else None
         for column in columns:
             array = together.column(column.name)
             if column.row_bytes is None:
                 self._delivered[column.name] = nested_rows(_one_array(array).slice(0, rows), column), None
                 continue
             if space is not None:
-                mine, space = space.cut(padded(self._room.rows * column.row_bytes))
+                mine, space = space.cut(padded(self._buffer_sizes.rows * column.row_bytes))
                 out, owner = mine.array[: total * column.row_bytes].reshape(-1, column.row_bytes), mine.owner
                 copy_rows(column, together, None, out, slice(0, total))
             else:
@@ -326,7 +330,7 @@ class Assembly:
             self._delivered[column.name] = as_delivered(column, out[:rows]), owner
 
     def _bytes_of(self, columns: Sequence[Column]) -> int:
-        return sum(padded(self._room.rows * c.row_bytes) for c in columns if c.row_bytes is not None)
+        return sum(padded(self._buffer_sizes.rows * c.row_bytes) for c in columns if c.row_bytes is not None)
 
     def _check_rows(self, found: int) -> None:
         """Make sure that every index is that of a row: Arrow is told not to check them."""

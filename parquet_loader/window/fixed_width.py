@@ -39,7 +39,7 @@ class DirectRows:
         self._capacity = capacity
         self._carried_rows = carried_rows
         self._allocator = allocator
-        self._places: IntArray | None = None
+        self._slots: IntArray | None = None
         self._arenas: dict[str, Allocation] = {}
 
     def prepare(self, order: IntArray | None) -> None:
@@ -47,8 +47,8 @@ class DirectRows:
         if not self._columns:
             return
         if order is not None:
-            self._places = np.empty(len(order), np.int64)
-            self._places[order] = np.arange(self._carried_rows, self._carried_rows + len(order))
+            self._slots = np.empty(len(order), np.int64)
+            self._slots[order] = np.arange(self._carried_rows, self._carried_rows + len(order))
         for column in self._columns:
             self._arenas[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
 
@@ -57,12 +57,12 @@ class DirectRows:
         return [self._rows_of(column)[:rows].reshape(-1) for column in self._columns]
 
     def write_rows(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> None:
-        """Copy rows to their places; the first of them is row `first` of the window as it is read."""
-        places: IntArray | slice = slice(self._carried_rows + first, self._carried_rows + first + rows)
-        if self._places is not None:
-            places = self._places[first : first + rows]
+        """Copy rows to their slots; the first of them is row `first` of the window as it is read."""
+        slots: IntArray | slice = slice(self._carried_rows + first, self._carried_rows + first + rows)
+        if self._slots is not None:
+            slots = self._slots[first : first + rows]
         for column in self._columns:
-            copy_rows(column, table, raw, self._rows_of(column), places)
+            copy_rows(column, table, raw, self._rows_of(column), slots)
 
     def finish(
         self, carried: Mapping[str, Rows], present: Callable[[], IntArray] | None, total: int, delivered: int
@@ -71,7 +71,7 @@ class DirectRows:
 
         Args:
             carried: Rows that the window before left.
-            present: Returns which places of the order have their rows, where some have not or fewer rows were carried
+            present: Returns which slots of the order have their rows, where some have not or fewer rows were carried
                 than planned; None: all.
             total: Rows delivered or left over.
             delivered: Of these, rows delivered.
@@ -135,9 +135,9 @@ class StagedRows:
 
     def write_rows(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> int:
         """Copy rows in, the first of them row `first` of the window as it is read; return the bytes they take."""
-        places = slice(self._carried_rows + first, self._carried_rows + first + rows)
+        slots = slice(self._carried_rows + first, self._carried_rows + first + rows)
         for column in self._columns:
-            copy_rows(column, table, raw, self._staged[column.name], places)
+            copy_rows(column, table, raw, self._staged[column.name], slots)
         return rows * sum(column.row_bytes or 0 for column in self._columns)
 
     def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
@@ -155,7 +155,7 @@ class StagedRows:
             self._out[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
 
     def gather(self, start: int, stop: int) -> None:
-        """Put the rows of places ``start`` to ``stop`` there; different ranges may run in parallel."""
+        """Put the rows of slots ``start`` to ``stop`` there; different ranges may run in parallel."""
         for column in self._columns:
             out, indices = self._rows_of(column)[start:stop], self._indices[start:stop]
             if IS_BUILT and indices.dtype == np.uint32:
@@ -177,20 +177,18 @@ class StagedRows:
         return self._out[column.name].array.reshape(self._capacity, column.arrow_type.byte_width)
 
 
-def copy_rows(
-    column: Column, table: pa.Table, raw: DeferredColumns | None, out: Rows, places: IntArray | slice
-) -> None:
+def copy_rows(column: Column, table: pa.Table, raw: DeferredColumns | None, out: Rows, slots: IntArray | slice) -> None:
     """Copy rows of a column, from the table or straight from the file, to these rows of `out`."""
     if raw is not None and column.name in raw.columns:
-        raw.read(column.name, out, places)
+        raw.read(column.name, out, slots)
         return
     done = 0
     for chunk in table.column(column.name).chunks:
         end = done + len(chunk)
-        if isinstance(places, slice):
-            out[places.start + done : places.start + end] = fixed_rows(chunk, out.shape[1])
+        if isinstance(slots, slice):
+            out[slots.start + done : slots.start + end] = fixed_rows(chunk, out.shape[1])
         else:
-            out[places[done:end]] = fixed_rows(chunk, out.shape[1])
+            out[slots[done:end]] = fixed_rows(chunk, out.shape[1])
         done = end
 
 

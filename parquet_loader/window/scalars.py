@@ -99,8 +99,8 @@ class ScalarColumns:
         straight: Sequence[str] = ()
         if raw is not None and raw.straight is not None:
             straight = raw.straight.names
-            places = [self._addresses[name] + begin * (self._columns[name].row_bytes or 0) for name in straight]
-            raw.read_straight(rows, np.array(places, np.int64))
+            addresses = [self._addresses[name] + begin * (self._columns[name].row_bytes or 0) for name in straight]
+            raw.read_straight(rows, np.array(addresses, np.int64))
         done = set(straight)
         for column in self._columns.values():
             if column.name not in done:

@@ -62,18 +62,18 @@ class RaggedRows:
 
     def write_rows(self, arrays: Mapping[str, pa.ChunkedArray]) -> tuple[int, int]:
         """Copy rows in; return the arrival number of the first of them, and the bytes they take."""
-        pieces = {name: [_bytes_of(chunk) for chunk in arrays[name].chunks] for name in self._blocks}
-        lengths = {name: np.concatenate([np.diff(o) for o, _ in p] or [_NONE]) for name, p in pieces.items()}
+        chunks = {name: [_bytes_of(chunk) for chunk in arrays[name].chunks] for name in self._blocks}
+        lengths = {name: np.concatenate([np.diff(o) for o, _ in p] or [_NONE]) for name, p in chunks.items()}
         rows = len(next(iter(lengths.values())))
         with self._lock:
             first = self._rows
             self._rows += rows
             self._lengths.append(lengths)
-            spaces = {name: self._reserve(name, int(lengths[name].sum())) for name in pieces}
-        taken = 8 * rows * len(pieces)
+            spaces = {name: self._reserve(name, int(lengths[name].sum())) for name in chunks}
+        taken = 8 * rows * len(chunks)
         for name, space in spaces.items():
             at = 0
-            for _, data in pieces[name]:
+            for _, data in chunks[name]:
                 space[at : at + len(data)] = data
                 at += len(data)
             taken += at
@@ -93,7 +93,7 @@ class RaggedRows:
         left: dict[str, pa.Array] = {}
         for column in self._columns:
             name = column.name
-            lengths = np.concatenate([piece[name] for piece in self._lengths] or [_NONE])
+            lengths = np.concatenate([chunk[name] for chunk in self._lengths] or [_NONE])
             source = self._sources[name] = self._source(name, lengths)
             offsets = self._offsets[name] = np.zeros(delivered_rows + 1, np.int64)
             np.cumsum(lengths[self._indices], out=offsets[1:])

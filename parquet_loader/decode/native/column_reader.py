@@ -220,23 +220,23 @@ class NativeChunks:
             for type_, buffer in zip(self._types, buffers, strict=True)
         ]
 
-    def read_into(self, first: int, rows: int, places: npt.NDArray[np.int64]) -> None:
+    def read_into(self, first: int, rows: int, addresses: npt.NDArray[np.int64]) -> None:
         """Read rows from row `first` of the row group on, which was not passed yet, each column to its own place.
 
         Args:
             first: The first row; those before it that were not read are passed over.
             rows: How many.
-            places: For each column the address of as many values; not checked.
+            addresses: For each column the address of as many values; not checked.
 
         Raises:
             As `read` does.
         """
         if first > self._position:
             self._read(first - self._position, None)
-        self._read(rows, places)
+        self._read(rows, addresses)
 
-    def _read(self, rows: int, places: npt.NDArray[np.int64] | None) -> None:
-        code = KERNELS.chunks_read(self._chunks, rows, None if places is None else places.ctypes.data)
+    def _read(self, rows: int, addresses: npt.NDArray[np.int64] | None) -> None:
+        code = KERNELS.chunks_read(self._chunks, rows, None if addresses is None else addresses.ctypes.data)
         self._position += rows
         if code == SYSTEM:
             raise OSError(errno.EIO, "the system could not read the file")

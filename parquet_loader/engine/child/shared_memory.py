@@ -33,7 +33,7 @@ from parquet_loader.errors import OutOfMemoryError, UnsupportedError
 from parquet_loader.window import Arenas, Leases, Memory
 
 _STRAY_UNIT = 1 << 16
-# Bytes of a block that pieces share; what a block has not given out yet takes no memory.
+# Bytes of a block that segments share; what a block has not given out yet takes no memory.
 _LEAST_BLOCK_BYTES = 16 << 20
 # A block is at least this share of all memory, so that blocks that wait to be sent stay few.
 _MOST_BLOCKS = 64
@@ -45,15 +45,16 @@ class SharedMessage:
 
     Attributes:
         pickled: The rest.
-        places: For each array: the number of its piece, where in it, and how many bytes; None for an empty one.
-        pieces: Each one's block, where it begins and ends there, and its tag: what to send back when no array sees it.
+        locations: For each array: the number of its segment, where in it, and how many bytes; None for an empty one.
+        segments: Each one's block, where it begins and ends there, and its tag: what to send back when no array sees
+            it.
         new: Blocks not mapped yet, number and bytes; their files come with the message, in this order.
         gone: Blocks that are not used again.
     """
 
     pickled: bytes
-    places: tuple[tuple[int, int, int] | None, ...]
-    pieces: tuple[tuple[int, int, int, int], ...]
+    locations: tuple[tuple[int, int, int] | None, ...]
+    segments: tuple[tuple[int, int, int, int], ...]
     new: tuple[tuple[int, int], ...]
     gone: tuple[int, ...]
 
@@ -63,7 +64,7 @@ class SharedMemorySender:
 
     def __init__(self) -> None:
         check_shared_memory()
-        self.arenas = Arenas(0, new_block=self._new_piece, is_required=True)
+        self.arenas = Arenas(0, new_block=self._new_segment, is_required=True)
         self._lock = Lock()
         self._cutting = Lock()  # taken before `_lock`
         self._uncut: tuple[_Block, mmap.mmap] | None = None
@@ -80,8 +81,8 @@ class SharedMemorySender:
         self.arenas.keep_bytes = made_bytes
         self._block_bytes = max(_LEAST_BLOCK_BYTES, made_bytes // _MOST_BLOCKS)
 
-    def _new_piece(self, nbytes: int) -> Memory:
-        """Return new shared memory: a block, or a piece of the one that pieces are being cut from."""
+    def _new_segment(self, nbytes: int) -> Memory:
+        """Return new shared memory: a block, or a segment of the one that segments are being cut from."""
         size = max(nbytes, 1)
         if size > self._block_bytes // 2:
             block, mapped = self._new_block(size)
@@ -94,10 +95,10 @@ class SharedMemorySender:
             block, mapped = self._uncut
             with self._lock:
                 start = block.cut(size)
-        # Views of the piece know it, not the block: it dies with the last of them.
-        piece = np.frombuffer(mapped, np.uint8, size, start)
-        weakref.finalize(piece, _give_back, mapped, start, size, os.getpid()).atexit = False
-        return piece
+        # Views of the segment know it, not the block: it dies with the last of them.
+        segment = np.frombuffer(mapped, np.uint8, size, start)
+        weakref.finalize(segment, _give_back, mapped, start, size, os.getpid()).atexit = False
+        return segment
 
     def _new_block(self, size: int) -> tuple[_Block, mmap.mmap]:
         try:
@@ -130,36 +131,38 @@ class SharedMemorySender:
         with self._lock:
             self._forget_gone()  # first: what is handed over may lie where a block was
             found = [None if array is None else self._find(array) for array in arrays]
-        strays = [array for array, place in zip(arrays, found, strict=True) if array is not None and place is None]
+        strays = [
+            array for array, location in zip(arrays, found, strict=True) if array is not None and location is None
+        ]
         copies = self._copied(strays)
-        pieces: dict[tuple[int, int], int] = {}
+        segments: dict[tuple[int, int], int] = {}
         described: list[tuple[int, int, int, int]] = []
         with self._lock:
-            places: list[tuple[int, int, int] | None] = []
-            for array, place in zip(arrays, found, strict=True):
+            locations: list[tuple[int, int, int] | None] = []
+            for array, location in zip(arrays, found, strict=True):
                 if array is None:
-                    places.append(None)
+                    locations.append(None)
                     continue
-                here = array if place is not None else next(copies)
-                block, offset = place or self._find_known(here)
-                start, stop = block.piece(offset)
-                if (block.number, start) not in pieces:
-                    pieces[block.number, start] = len(described)
+                here = array if location is not None else next(copies)
+                block, offset = location or self._find_known(here)
+                start, stop = block.segment(offset)
+                if (block.number, start) not in segments:
+                    segments[block.number, start] = len(described)
                     described.append((block.number, start, stop, self._next_tag))
                     self._next_tag += 1
-                number = pieces[block.number, start]
-                places.append((number, offset - start, here.nbytes))
+                number = segments[block.number, start]
+                locations.append((number, offset - start, here.nbytes))
                 self._held.setdefault(described[number][3], []).append(here)
-            used = {number for number, _ in pieces}
+            used = {number for number, _ in segments}
             fresh = [b for b in self._blocks.values() if b.file is not None and b.number in used]
             gone, self._gone = tuple(self._gone), []
         new = tuple((b.number, b.nbytes) for b in fresh)
-        parcel = SharedMessage(pickled, tuple(places), tuple(described), new, gone)
-        return parcel, [b.file for b in fresh if b.file is not None]
+        message = SharedMessage(pickled, tuple(locations), tuple(described), new, gone)
+        return message, [b.file for b in fresh if b.file is not None]
 
-    def sent(self, parcel: SharedMessage) -> None:
+    def sent(self, message: SharedMessage) -> None:
         """Close the files of new blocks: the other side has them now."""
-        new = {number for number, _ in parcel.new}
+        new = {number for number, _ in message.new}
         with self._lock:
             for block in self._blocks.values():
                 if block.number in new and block.file is not None:
@@ -167,7 +170,7 @@ class SharedMemorySender:
                     block.file = None
 
     def take_back(self, tags: list[int]) -> None:
-        """Let pieces be used again that no array sees any more."""
+        """Let segments be used again that no array sees any more."""
         for tag in tags:
             self._held.pop(tag, None)
 
@@ -218,9 +221,9 @@ class _Block:
     Attributes:
         number, nbytes: Which, and how large.
         file: Its file until it has been sent.
-        mapped: Its memory while that, or a piece of it, lives.
+        mapped: Its memory while that, or a segment of it, lives.
         used: Bytes that were cut.
-        starts, stops: Where each piece begins and ends.
+        starts, stops: Where each segment begins and ends.
     """
 
     number: int
@@ -232,23 +235,23 @@ class _Block:
     stops: list[int] = field(default_factory=list)
 
     def cut(self, size: int) -> int:
-        """Return where a piece of `size` bytes begins: at a page of its own."""
+        """Return where a segment of `size` bytes begins: at a page of its own."""
         start = self.used
         self.starts.append(start)
         self.stops.append(start + size)
         self.used = start + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         return start
 
-    def piece(self, offset: int) -> tuple[int, int]:
-        """Return where the piece begins and ends in which a byte lies."""
+    def segment(self, offset: int) -> tuple[int, int]:
+        """Return where the segment begins and ends in which a byte lies."""
         number = bisect_right(self.starts, offset) - 1
         return self.starts[number], self.stops[number]
 
 
 def _give_back(mapped: mmap.mmap, start: int, size: int, pid: int) -> None:
-    """Give the pages of a piece that has died back to the system; they are not used again.
+    """Give the pages of a segment that has died back to the system; they are not used again.
 
-    In a process that a `transform` forked, the piece dies too, and the pages are still those that others see.
+    In a process that a `transform` forked, the segment dies too, and the pages are still those that others see.
     """
     if os.getpid() == pid:
         _remove_pages(mapped, start, size)
@@ -272,14 +275,14 @@ class SharedMemoryReceiver:
         mapped = map_shared(file, nbytes)
         self._blocks[number] = mapped, np.frombuffer(mapped, np.uint8)
 
-    def unpack(self, parcel: SharedMessage) -> Any:
+    def unpack(self, message: SharedMessage) -> Any:
         """Return what was packed, after `add_block` for each new block; its arrays can be written to."""
-        for number in parcel.gone:
+        for number in message.gone:
             self._blocks.pop(number, None)
-        self._lent.update((tag, (number, start, stop)) for number, start, stop, tag in parcel.pieces)
-        lent = [self._leases.lend(self._blocks[n][1][start:stop], tag) for n, start, stop, tag in parcel.pieces]
-        arrays = [np.empty(0, np.uint8) if p is None else lent[p[0]][p[1] : p[1] + p[2]] for p in parcel.places]
-        return pickle.loads(parcel.pickled, buffers=arrays)  # noqa: S301 - of our own process, see `channel`
+        self._lent.update((tag, (number, start, stop)) for number, start, stop, tag in message.segments)
+        lent = [self._leases.lend(self._blocks[n][1][start:stop], tag) for n, start, stop, tag in message.segments]
+        arrays = [np.empty(0, np.uint8) if p is None else lent[p[0]][p[1] : p[1] + p[2]] for p in message.locations]
+        return pickle.loads(message.pickled, buffers=arrays)  # noqa: S301 - of our own process, see `channel`
 
     def ended(self) -> list[int]:
         """Return the tags of what no array sees any more, since the last call."""

@@ -102,7 +102,7 @@ class RowGroups:
         # These readers have no split=: a list says that all of its entries are meant.
         selection = Selection(split="all" if isinstance(source, list) else None, has_options=False)
         snapshot = open_snapshot(source, filesystem, selection=selection)
-        record = declared_unischema(snapshot.filesystem, snapshot.files, snapshot.beside)
+        record = declared_unischema(snapshot.filesystem, snapshot.files, snapshot.listing_context)
         self.is_petastorm = record is not None
         self.snapshot: Snapshot = snapshot if record is None else with_partition_types(snapshot, record)
         self.unischema = self._inferred() if record is None else unischema_of(record)

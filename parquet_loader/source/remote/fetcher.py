@@ -181,9 +181,9 @@ class Fetcher:
         Raises:
             SourceError: see `RangeFetcher`.
         """
-        places = [np.empty(r.size, np.uint8) for r in ranges]
-        self.run(self.read_all(file, ranges, places))
-        return [pa.py_buffer(place) for place in places]
+        buffers = [np.empty(r.size, np.uint8) for r in ranges]
+        self.run(self.read_all(file, ranges, buffers))
+        return [pa.py_buffer(buffer) for buffer in buffers]
 
     # ------------------------------------------------------------------ on the event loop
 
@@ -224,11 +224,11 @@ class Fetcher:
         result: T = await asyncio.shield(task)
         return result
 
-    async def read_all(self, file: SourceFile, ranges: Sequence[ByteRange], places: Sequence[Bytes]) -> None:
-        """Fill each place with its range, side by side. Raises as `fetch`; then none is written to any more."""
+    async def read_all(self, file: SourceFile, ranges: Sequence[ByteRange], buffers: Sequence[Bytes]) -> None:
+        """Fill each buffer with its range, concurrently. Raises as `fetch`; then none is written to any more."""
         if len(ranges) == 1:
-            await self._requests.read(file, ranges[0], places[0])
+            await self._requests.read(file, ranges[0], buffers[0])
             return
         async with TaskGroup() as together:
-            for span, place in zip(ranges, places, strict=True):
-                together.add(self._requests.read(file, span, place))
+            for span, buffer in zip(ranges, buffers, strict=True):
+                together.add(self._requests.read(file, span, buffer))

@@ -86,9 +86,9 @@ class RemoteLister:
         if entry.size_bytes < 8:
             return b"", b""
         spans = [ByteRange(0, 4), ByteRange(entry.size_bytes - 4, entry.size_bytes)]
-        places = [np.empty(span.size, np.uint8) for span in spans]
-        self.fetcher.run(self.fetcher.read_all(file, spans, places))
-        return places[0].tobytes(), places[1].tobytes()
+        buffers = [np.empty(span.size, np.uint8) for span in spans]
+        self.fetcher.run(self.fetcher.read_all(file, spans, buffers))
+        return buffers[0].tobytes(), buffers[1].tobytes()
 
     async def _reached(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns, unless a probe finds out meanwhile that it cannot succeed; only the first time.

@@ -102,18 +102,18 @@ class RemoteStore:
 
     def fetch(self, file: SourceFile, ranges: Sequence[ByteRange]) -> list[pa.Buffer]:
         """Return the bytes of each range; see `RangeFetcher`. Outside an epoch it starts a thread for it."""
-        places = [np.empty(r.size, np.uint8) for r in ranges]
-        self.fetch_into(file, ranges, places)
-        return [pa.py_buffer(place) for place in places]
+        buffers = [np.empty(r.size, np.uint8) for r in ranges]
+        self.fetch_into(file, ranges, buffers)
+        return [pa.py_buffer(buffer) for buffer in buffers]
 
-    def fetch_into(self, file: SourceFile, ranges: Sequence[ByteRange], places: Sequence[Bytes]) -> None:
-        """Fill each place with its range. Raises as `fetch`; `LoaderStateError` where the epoch is closed meanwhile."""
+    def fetch_into(self, file: SourceFile, ranges: Sequence[ByteRange], buffers: Sequence[Bytes]) -> None:
+        """Fill each buffer with its range. Raises as `fetch`; `LoaderStateError` if the epoch is closed meanwhile."""
         shared = Fetcher.current() or self._shared
         if shared is not None and shared.is_of_this_process:
-            shared.run(shared.read_all(file, ranges, places))
+            shared.run(shared.read_all(file, ranges, buffers))
             return
         with self.fetcher() as fetcher:
-            fetcher.run(fetcher.read_all(file, ranges, places))
+            fetcher.run(fetcher.read_all(file, ranges, buffers))
 
     def _client(self, plain: bool) -> Client:
         self._is_plain = self._is_plain or plain

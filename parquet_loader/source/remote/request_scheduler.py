@@ -94,7 +94,7 @@ class RequestScheduler:
             self._client.close()
 
     async def read(self, file: SourceFile, span: ByteRange, into: Bytes) -> None:
-        """Fill a place with a range, however many attempts it takes.
+        """Fill a buffer with a range, however many attempts it takes.
 
         Raises:
             SourceError: it cannot be had; a `RemoteError` where the store did not answer. Nothing is written any more.
@@ -141,13 +141,13 @@ class RequestScheduler:
     async def _raced(self, file: SourceFile, span: ByteRange, into: Bytes, give_up_s: float) -> None:
         """Make one attempt, and if it takes long a second one next to it; the first answer counts."""
         loop = asyncio.get_running_loop()
-        running, beside = {loop.create_task(self._attempt(file, span, into, give_up_s))}, 0
+        running, hedges = {loop.create_task(self._attempt(file, span, into, give_up_s))}, 0
         failure: BaseException | None = None
         try:
             while running:
                 if self.options.hedge and len(running) < _MOST_AT_ONCE and await self._is_slow(span, running):
                     if self._hedging.may():
-                        beside += 1
+                        hedges += 1
                         self.figures.hedged += 1
                         running.add(loop.create_task(self._attempt(file, span, into, give_up_s)))
                     else:
@@ -164,8 +164,8 @@ class RequestScheduler:
             assert failure is not None
             raise failure
         finally:
-            self._hedging.ended(beside)
-            await ended(running)  # none of them writes to the place any more
+            self._hedging.ended(hedges)
+            await ended(running)  # none of them writes to the buffer any more
 
     async def _is_slow(self, span: ByteRange, running: set[asyncio.Task[None]]) -> bool:
         """Wait until a request has ended, or takes several times as long as others did; return whether it does."""

@@ -56,12 +56,13 @@ class StreamedFile:
     at a time.
 
     Args:
-        fetch_into: Fills places with ranges of the file; see `RemoteStore.fetch_into`, whose errors `read` raises.
+        fetch_into: Fills buffers with ranges of the file; see `RemoteStore.fetch_into`, whose errors `read` raises.
         file_bytes: The file's length.
         chunks: The column chunks that are read.
         held_bytes: What may lie in memory; each column takes twice 64 KiB at least.
         request_bytes: The largest part.
-        check: Called with the place and the bytes of what is read of a column chunk, before Arrow gets them; may raise.
+        check: Called with the offset and the bytes of what is read of a column chunk, before Arrow gets them; may
+            raise.
     """
 
     def __init__(
@@ -95,10 +96,10 @@ class StreamedFile:
         number = bisect_right(self._starts, start) - 1
         chunk = self._chunks[number] if number >= 0 else None
         if chunk is None or stop > chunk.span.stop:  # nothing that was foreseen
-            place = np.empty(stop - start, np.uint8)
-            self._fetch_into([ByteRange(start, stop)], [place])
-            self._check(start, place)
-            return place
+            buffer = np.empty(stop - start, np.uint8)
+            self._fetch_into([ByteRange(start, stop)], [buffer])
+            self._check(start, buffer)
+            return buffer
         first, pieces = start, list[Bytes]()
         while start < stop:
             number = chunk.number_of(start)
@@ -117,21 +118,21 @@ class StreamedFile:
         if number not in chunk.held:
             others = (c for c in self._chunks if c is not chunk and c.fetched == c.reading < c.parts - 1)
             wanted = [(chunk, number), *((other, other.fetched + 1) for other in others)]
-            places = [np.empty(one.part(n).size, np.uint8) for one, n in wanted]
-            self._fetch_into([one.part(n) for one, n in wanted], places)
-            for (one, n), place in zip(wanted, places, strict=True):
-                one.held[n] = place
+            buffers = [np.empty(one.part(n).size, np.uint8) for one, n in wanted]
+            self._fetch_into([one.part(n) for one, n in wanted], buffers)
+            for (one, n), buffer in zip(wanted, buffers, strict=True):
+                one.held[n] = buffer
                 one.fetched = max(one.fetched, n)
         return chunk.held[number]
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place, and return it."""
+        """Go to an offset, and return it."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file_bytes}[whence]
         self._at = base + offset
         return self._at
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the offset."""
         return self._at
 
     def readable(self) -> bool:
@@ -143,7 +144,7 @@ class StreamedFile:
         return False
 
     def seekable(self) -> bool:
-        """Whether it has places."""
+        """Whether it has offsets."""
         return True
 
     def close(self) -> None:

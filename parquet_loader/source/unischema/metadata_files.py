@@ -61,7 +61,7 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
 
 
 def declared_unischema(
-    filesystem: pafs.FileSystem, files: Sequence[SourceFile], beside: ListingContext | None = None
+    filesystem: pafs.FileSystem, files: Sequence[SourceFile], listing_context: ListingContext | None = None
 ) -> UnischemaRecord | None:
     """Return the Unischema that a source's data sets carry, or None if there is none.
 
@@ -74,7 +74,7 @@ def declared_unischema(
     """
     first: tuple[str, UnischemaRecord] | None = None
     for root in roots_of(files):
-        if beside is not None and beside.lacks(posixpath.join(root, COMMON_METADATA)):
+        if listing_context is not None and listing_context.lacks(posixpath.join(root, COMMON_METADATA)):
             continue
         data = (metadata_of(filesystem, root) or {}).get(UNISCHEMA_KEY)
         if data is None:

@@ -27,7 +27,7 @@ def with_unischema(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[S
     """
     if any(METADATA_KEY in (schema.metadata or {}) for schema in snapshot.schemas):
         return snapshot, None
-    record = declared_unischema(snapshot.filesystem, snapshot.files, snapshot.beside)
+    record = declared_unischema(snapshot.filesystem, snapshot.files, snapshot.listing_context)
     if record is None:
         return snapshot, None
     if columns is not None:
