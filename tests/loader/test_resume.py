@@ -331,7 +331,7 @@ def test_who_counts_batches_need_not_ask_for_one_more(root: str) -> None:
         for epoch in epochs:
             held.append(iter(loader))
             assert [exact(next(held[-1])) for _ in range(len(loader))] == epoch
-            assert loader.sampler.state_dict()["batch"] == 0
+            assert loader.state_dict()["batch"] == 0
         assert [next(iterator, None) for iterator in held] == [None, None, None]
 
 

@@ -32,7 +32,7 @@ def _has_rclone() -> bool:
 )
 @pytest.mark.timeout(300)
 def test_one_rank_lists_and_each_reads_its_part(tmp_path: Path) -> None:
-    folder = tmp_path / "s3" / "bucket" / "data"
+    folder = tmp_path / "s3" / "bucket" / "rows"
     folder.mkdir(parents=True)
     for number in range(FILES):
         table = pa.table({"id": np.arange(ROWS) + number * ROWS, "x": np.zeros(ROWS, np.float32)})
@@ -42,7 +42,7 @@ def test_one_rank_lists_and_each_reads_its_part(tmp_path: Path) -> None:
     home = pafs.S3FileSystem(
         endpoint_override=root, scheme="http", region="other", access_key="{ACCESS_KEY}", secret_key="{SECRET_KEY}"
     )
-    with BatchedDataLoader("bucket/data", 50, shuffle=True, filesystem=home) as loader:
+    with BatchedDataLoader("bucket/rows", 50, shuffle=True, filesystem=home) as loader:
         for _ in range(2):
             ids = [int(i) for batch in loader for i in batch["id"]]
         print(json.dumps([ids, loader.stats().remote.row_groups]))

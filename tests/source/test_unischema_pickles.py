@@ -143,7 +143,7 @@ def test_values_of_one_hash_are_refused() -> None:
 def test_every_call_while_a_pickle_is_read_is_one_of_ours() -> None:
     """A profiler sees each function that runs: Python's of this package, and a few of C that take data apart."""
     mutator = pickles.Mutator(1)
-    ours = ("parquet_loader/unischema/", "/re/", "/enum.py", "<string>", "numpy/_core/_methods.py")
+    ours = ("parquet_loader/source/unischema/", "/re/", "/enum.py", "<string>", "numpy/_core/_methods.py")
     seen: set[str] = set()
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
