@@ -393,10 +393,15 @@ def _index_like(values: Any, index: Any) -> Any:
     while isinstance(values, Ragged):
         values = values.offsets
     if _is_tensor(values):
-        torch = _torch()
         made = _as_tensor(index, values.device)
-        return made if made.dtype == torch.bool else made.to(torch.int64)
-    made = _host(index)
+        is_whole = not (made.is_floating_point() or made.is_complex())
+    else:
+        made = _host(index)
+        is_whole = made.dtype.kind in "iub"
+    if not is_whole and 0 not in made.shape:  # an empty list has numpy's and torch's default dtype
+        raise TypeError(f"Ragged: rows, offsets and lengths are integers or bools, found {made.dtype}; convert them")
+    if _is_tensor(made):
+        return made if made.dtype == _torch().bool else made.to(_torch().int64)
     return made if made.dtype == np.bool_ else made.astype(np.int64, copy=False)
 
 

@@ -380,3 +380,17 @@ def test_a_transform_may_return_scalars_and_images_in_a_list_still_holds(tmp_pat
 def test_what_a_transform_must_not_return_names_the_column(tmp_path: Path, value: Any) -> None:
     with pytest.raises(TransformError, match="transform in batch 0 of epoch 0, column 'out': "):
         returned(tmp_path, value)
+
+
+@pytest.mark.parametrize("index", [[0.5], np.array([1.9, 0.0]), torch.tensor([2.0])], ids=["list", "array", "tensor"])
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_numbers_that_are_not_whole_choose_no_row(kind: str, index: Any) -> None:
+    ragged = Ragged.from_list(ROWS, dtype=torch.int64 if kind == "torch" else np.int64)
+    with pytest.raises(TypeError, match=r"Ragged: rows, offsets and lengths are integers or bools, found .*float"):
+        ragged[index]
+    assert len(ragged[[]]) == 0
+
+
+def test_lengths_that_are_not_whole_are_refused() -> None:
+    with pytest.raises(TypeError, match="found float64; convert them"):
+        Ragged.from_padded(np.zeros((2, 3)), np.array([1.5, 2.0]))
