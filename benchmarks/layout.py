@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader import ReadOptions, Scalar, Schema, rewrite_dataset, write_dataset
-from parquet_loader.dataset.open import open_dataset
+from parquet_loader.dataset import open_dataset, resolve_source
 from parquet_loader.source.snapshot import open_snapshot
 from parquet_loader.write.rewrite.load_benchmark import load_rates
 
@@ -228,9 +228,7 @@ def measure_gain(folder: str, rounds: int) -> dict[str, Any]:
     layouts = sorted(os.listdir(folder))
     opened = [
         open_dataset(
-            open_snapshot(os.path.join(folder, name)),
-            schema=None,
-            columns=None,
+            resolve_source(open_snapshot(os.path.join(folder, name)), None, None, ReadOptions()),
             filters=None,
             batch_size=4096,
             window_rows=200_000,

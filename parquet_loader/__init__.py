@@ -43,11 +43,13 @@ from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 if TYPE_CHECKING:
     import torch
 
+    from parquet_loader.dataset import RowGroup
     from parquet_loader.loader.batched import BatchedDataLoader
     from parquet_loader.loader.epoch_plan import EpochPlan
     from parquet_loader.loader.from_frames import ConvertedLoader, from_dask, from_pandas, from_spark
     from parquet_loader.loader.iterable_dataset import ParquetIterable
     from parquet_loader.loader.mixed import MixedLoader
+    from parquet_loader.loader.parquet_dataset import ParquetDataset
     from parquet_loader.loader.stats import LoaderStats
     from parquet_loader.read.cache.options import LocalCache
     from parquet_loader.read.cache.stats import CacheStats
@@ -72,8 +74,10 @@ _LAZY = {
     "EpochPlan": "parquet_loader.loader.epoch_plan",
     "LoaderStats": "parquet_loader.loader.stats",
     "MixedLoader": "parquet_loader.loader.mixed",
+    "ParquetDataset": "parquet_loader.loader.parquet_dataset",
     "ParquetIterable": "parquet_loader.loader.iterable_dataset",
     "RewriteReport": "parquet_loader.write.rewrite",
+    "RowGroup": "parquet_loader.dataset",
     "from_dask": "parquet_loader.loader.from_frames",
     "from_pandas": "parquet_loader.loader.from_frames",
     "from_spark": "parquet_loader.loader.from_frames",
@@ -105,6 +109,7 @@ __all__ = [
     "OpenFilesError",
     "OutOfMemoryError",
     "OutputOptions",
+    "ParquetDataset",
     "ParquetIterable",
     "ParquetLoaderError",
     "PerformanceWarning",
@@ -115,6 +120,7 @@ __all__ = [
     "RemoteOptions",
     "ResumeError",
     "RewriteReport",
+    "RowGroup",
     "SampleStore",
     "Scalar",
     "Schema",

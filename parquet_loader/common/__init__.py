@@ -12,6 +12,7 @@ from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_desc
 from parquet_loader.common.distributed import Ranks, Shard, current_ranks, is_worker
 from parquet_loader.common.failures import is_out_of_memory, is_shortage, out_of_memory, system_error
 from parquet_loader.common.hints import (
+    DATASET_KEYWORDS,
     LOADER_KEYWORDS,
     WRITER_KEYWORDS,
     NotCopied,
@@ -80,6 +81,7 @@ from parquet_loader.common.validation import (
 )
 
 __all__ = [
+    "DATASET_KEYWORDS",
     "ENDED",
     "GOLDEN",
     "IS_BUILT",

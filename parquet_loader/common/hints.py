@@ -89,6 +89,15 @@ LOADER_KEYWORDS = {
 }  # fmt: skip
 """What does the work of a keyword of other loaders, for those that `BatchedDataLoader` does not have."""
 
+_OF_LOADER = "ParquetDataset(source).batches(batch_size, ...) takes it"
+DATASET_KEYWORDS = (
+    LOADER_KEYWORDS
+    | dict.fromkeys(("batch_size", "shuffle", "seed", "window_rows", "drop_last", "transform", "device"), _OF_LOADER)
+    | dict.fromkeys(("memory_limit", "num_threads", "isolation", "progress"), _OF_LOADER)
+    | dict.fromkeys(("shard_options", "output_options"), _OF_LOADER)
+)
+"""What does the work of a keyword of other data sets, for those that `ParquetDataset` does not have."""
+
 WRITER_KEYWORDS = {
     "compression": "options=WriteOptions(compression=<codec>)",
     "row_group_size": "options=WriteOptions(row_group_bytes=<bytes>)",
@@ -105,13 +114,16 @@ WRITER_KEYWORDS = {
 """What does the work of a keyword of other writers."""
 
 
-def check_keywords(work: Callable[..., Any], given: Mapping[str, Any], known_elsewhere: Mapping[str, str]) -> None:
+def check_keywords(
+    work: Callable[..., Any], given: Mapping[str, Any], known_elsewhere: Mapping[str, str], where: str | None = None
+) -> None:
     """Check that a function has the keywords.
 
     Args:
         work: The function, or a class by its `__init__`.
         given: By keyword.
         known_elsewhere: What to use instead of keywords of other libraries.
+        where: What the message names; default: the function or class.
 
     Raises:
         TypeError: it does not have one of them; the message says what to use.
@@ -119,7 +131,7 @@ def check_keywords(work: Callable[..., Any], given: Mapping[str, Any], known_els
     names = list(inspect.signature(work).parameters)
     for name in given:
         if name not in names:
-            where = work.__qualname__.removesuffix(".__init__")
+            where = where or work.__qualname__.removesuffix(".__init__")
             if name in known_elsewhere:
                 raise TypeError(f"{where}: there is no argument {name!r}; {known_elsewhere[name]}")
             raise TypeError(f"{where}: there is no argument {name!r}. {nearest(name, set(names) - {'self'})}")
@@ -131,7 +143,8 @@ def explains_keywords(known_elsewhere: Mapping[str, str]) -> Callable[[Callable[
     def decorated(work: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(work)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            check_keywords(work, kwargs, known_elsewhere)
+            makes = work.__name__ == "__init__" and bool(args)
+            check_keywords(work, kwargs, known_elsewhere, type(args[0]).__name__ if makes else None)
             return work(*args, **kwargs)
 
         return checked
@@ -180,6 +193,13 @@ _OF_ROWS = "write_dataset(data, path) writes it as Parquet, then BatchedDataLoad
 
 def _reader_of(source: Any) -> str:
     package, name = _package(source), type(source).__name__
+    if (package, name) == ("parquet_loader", "SampleStore"):
+        return (
+            "it changes between epochs, so BatchedDataLoader(store, batch_size) reads it; for a fixed list of its "
+            "files: with store.snapshot() as files: ParquetDataset([file.path for file in files])"
+        )
+    if (package, name) == ("parquet_loader", "ParquetDataset"):
+        return "it is listed already; data.batches(batch_size, ...) makes a loader of it"
     if package in ("dask", "dask_expr", "distributed"):
         return "from_dask(data, batch_size) makes a loader of it, and write_dask(data, path) writes it as Parquet"
     if package == "pyspark":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parquet_loader.dataset.fixed_size_lists import with_constant_lists
+from parquet_loader.dataset.listed_dataset import ListedDataset, RowGroup, check_dataset_arguments, locate
 from parquet_loader.dataset.memory_budget import (
     BATCHES_AT_ONCE,
     LARGEST_DEFAULT_WINDOW_BYTES,
@@ -11,7 +12,9 @@ from parquet_loader.dataset.memory_budget import (
     MemoryBudget,
     RowSizes,
 )
-from parquet_loader.dataset.open import Dataset, default_num_threads, open_dataset, resolved_schema
+from parquet_loader.dataset.open import Dataset, default_num_threads, open_dataset
+from parquet_loader.dataset.rank_agreement import check_agreement, digest, ranks_to_agree_with
+from parquet_loader.dataset.resolved_source import ResolvedSource, resolve_source, resolved_schema
 from parquet_loader.dataset.row_counts import Counted, PriorCounts
 from parquet_loader.dataset.schema_resolution import found_schema, is_carrying, select
 
@@ -22,13 +25,22 @@ __all__ = [
     "SHARE_WINDOWS",
     "Counted",
     "Dataset",
+    "ListedDataset",
     "MemoryBudget",
     "PriorCounts",
+    "ResolvedSource",
+    "RowGroup",
     "RowSizes",
+    "check_agreement",
+    "check_dataset_arguments",
     "default_num_threads",
+    "digest",
     "found_schema",
     "is_carrying",
+    "locate",
     "open_dataset",
+    "ranks_to_agree_with",
+    "resolve_source",
     "resolved_schema",
     "select",
     "with_constant_lists",

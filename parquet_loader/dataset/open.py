@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -10,15 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import IntArray, Ranks, ReadOptions, available_processors
-from parquet_loader.dataset.fixed_size_lists import with_constant_lists
 from parquet_loader.dataset.memory_budget import SHARE_FOOTERS, MemoryBudget, divide, measure_rows
+from parquet_loader.dataset.resolved_source import ResolvedSource
 from parquet_loader.dataset.row_counts import Counted, PriorCounts, count_rows
-from parquet_loader.dataset.schema_resolution import decoders_of, found_schema, select, select_inferred
+from parquet_loader.dataset.schema_resolution import decoders_of
 from parquet_loader.errors import SchemaError
 from parquet_loader.plan import Division, Plan, plan_epoch
 from parquet_loader.read import LocalCache, NullAdvice, RowFilter, RowGroupReader
 from parquet_loader.schema import Scalar, Schema
-from parquet_loader.source import Snapshot, with_unischema
+from parquet_loader.source import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +90,8 @@ class Dataset:
 
 
 def open_dataset(
-    snapshot: Snapshot,
+    source: ResolvedSource,
     *,
-    schema: Schema | None,
-    columns: Sequence[str] | None,
     filters: pc.Expression | None,
     batch_size: int,
     window_rows: int | None,
@@ -110,7 +107,7 @@ def open_dataset(
     row_numbers: str | None = None,
     known: PriorCounts | None = None,
 ) -> Dataset:
-    """Find out what is delivered, how many rows there are, and what fits; arguments as in `BatchedDataLoader`.
+    """Find out how many rows pass the filter, and what fits into memory; arguments as in `BatchedDataLoader`.
 
     `batch_size` is what the fewest ranks will deliver at a time, from `side_by_side` parts of the epoch. Rows are
     counted by all `ranks` together, but for those that are `known`.
@@ -121,13 +118,11 @@ def open_dataset(
     Raises:
         SchemaError, DataError, SourceError, MemoryLimitError, ConfigurationError: see there.
     """
+    snapshot, chosen, schema = source.snapshot, source.schema, source.declared
     snapshot.footers.limit(int(memory_limit_bytes * SHARE_FOOTERS))
-    row_filter = None if filters is None else RowFilter(filters, snapshot, schema)
-    snapshot, chosen = resolved_schema(snapshot, schema, columns, read_options)
+    row_filter = None if filters is None else RowFilter(filters, source.listed, schema)
     if row_filter is not None:
         row_filter.check_words(Schema({**(schema or {}), **chosen}))
-    if not chosen and snapshot.row_group_rows.any():
-        raise SchemaError("there is no column to deliver: the schema names none")
     advice = NullAdvice(snapshot, chosen, schema)
     reader = RowGroupReader(
         snapshot, decoders_of(chosen, snapshot), row_filter, read_options, row_numbers, cache, advice
@@ -159,31 +154,6 @@ def open_dataset(
         num_threads=num_threads,
     )
     return Dataset(snapshot, chosen, reader, counted, sizing)
-
-
-def resolved_schema(
-    snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, read_options: ReadOptions
-) -> tuple[Snapshot, Schema]:
-    """Return what is delivered of a source, and the snapshot to read it from.
-
-    A declared schema says it all, unless it is one with ``extra="infer"``; what it does not name follows from the
-    metadata of Petastorm, the schema that the files carry, or the types of their columns.
-
-    Raises:
-        SchemaError: the files differ, or do not fit.
-    """
-    if schema is not None and schema.extra != "infer":
-        return snapshot, Schema(select(schema, columns))
-    declared = frozenset[str]() if schema is None else schema.column_names()
-    snapshot, known = with_unischema(snapshot, columns)
-    if known is not None:
-        inferred = select_inferred(known, columns, declared)
-    else:
-        inferred = with_constant_lists(found_schema(snapshot, columns, declared), snapshot, read_options)
-    if schema is None:
-        return snapshot, inferred
-    order = [*snapshot.schemas[0].names, *snapshot.partition_schema.names]
-    return snapshot, select(schema.over(inferred, order), columns)
 
 
 def default_num_threads() -> int:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-import numpy as np
+import pyarrow.fs as pafs
 
 from parquet_loader.collate import Batch, epoch_sampler, open_output
 from parquet_loader.common import (
@@ -25,11 +25,9 @@ from parquet_loader.common import (
     ShardOptions,
     check_bool,
     check_choice,
-    check_columns,
     check_int,
     check_kind,
     check_source,
-    check_split,
     check_transform,
     check_window,
     explains_keywords,
@@ -39,7 +37,18 @@ from parquet_loader.common import (
     use_returning_pool,
     warn_if_missing,
 )
-from parquet_loader.dataset import Dataset, PriorCounts, default_num_threads, open_dataset
+from parquet_loader.dataset import (
+    Dataset,
+    ListedDataset,
+    PriorCounts,
+    check_agreement,
+    check_dataset_arguments,
+    default_num_threads,
+    locate,
+    open_dataset,
+    ranks_to_agree_with,
+    resolve_source,
+)
 from parquet_loader.engine import BatchProcessor, EngineOptions, IsolatedEngine, ReadingProcess, Transform, open_engine
 from parquet_loader.errors import (
     ConfigurationError,
@@ -53,15 +62,17 @@ from parquet_loader.loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.live_source import Deliveries, EpochFiles, LiveSource
 from parquet_loader.loader.live_view import Following, files_named
-from parquet_loader.loader.rank_agreement import Opened, check_agreement, open_source
-from parquet_loader.loader.sharing import choose_sharding, looking_together, to_agree_with
+from parquet_loader.loader.sharing import choose_sharding, looking_together
 from parquet_loader.loader.state import OF_FILES, make_state, order_identity, read_state
 from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Division, Plan, split_over_workers
 from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
-from parquet_loader.source import Snapshot, Source, selection_of
+from parquet_loader.source import Snapshot, Source
 from parquet_loader.window import Arenas
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,8 @@ class BatchedDataLoader(NotIndexed):
 
     Args:
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these; or a
-            `SampleStore`, which is examined anew at each epoch's start.
+            `ParquetDataset`, which is listed already and decides about `schema`, `columns`, `split`, `filesystem`,
+            `on_error`, `read_options` and `cache`; or a `SampleStore`, which is examined anew at each epoch's start.
         split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories;
             ``"all"`` reads all of them; see docs/sources.md. Default: everything, but different splits are refused.
         batch_size: Rows of a batch.
@@ -135,7 +147,7 @@ class BatchedDataLoader(NotIndexed):
     @explains_keywords(LOADER_KEYWORDS)
     def __init__(
         self,
-        source: Source | Opened | LiveSource,
+        source: Source | ListedDataset | LiveSource | Dataset,
         batch_size: int,
         *,
         schema: Schema | None = None,
@@ -147,13 +159,13 @@ class BatchedDataLoader(NotIndexed):
         window_rows: int | None = None,
         drop_last: bool = False,
         transform: Transform | None = None,
-        device: Any = None,
+        device: str | torch.device | None = None,
         memory_limit: int | str = "1GiB",
         shard: Shard | None = None,
         num_threads: int | None = None,
         isolation: Literal["thread", "process"] = "thread",
         on_error: Literal["raise", "skip"] = "raise",
-        filesystem: Any = None,
+        filesystem: pafs.FileSystem | None = None,
         progress: bool = False,
         read_options: ReadOptions | None = None,
         cache: LocalCache | None = None,
@@ -162,7 +174,16 @@ class BatchedDataLoader(NotIndexed):
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in ("self", "source", "filesystem", "shard")}
         filters = as_expression(filters)
-        if not isinstance(source, Opened | LiveSource):
+        check_dataset_arguments(schema, columns, split, on_error, read_options, cache, shard)
+        if isinstance(source, ListedDataset):
+            source._check_left_to_dataset(
+                on_error, schema=schema, columns=columns, split=split, filesystem=filesystem,
+                read_options=read_options, cache=cache,
+            )  # fmt: skip
+            filters, on_error, read_options = source._combined(filters), source._on_error, source._read_options
+            shard = source._shard if shard is None else shard
+            self._arguments |= {"filters": filters, "on_error": on_error, "read_options": read_options}
+        elif not isinstance(source, Dataset | LiveSource):
             check_source(source)
         self.batch_size = check_int("batch_size", batch_size, 1, 2**31)
         self.seed = check_int("seed", seed, 0, 2**64 - 1)
@@ -172,15 +193,8 @@ class BatchedDataLoader(NotIndexed):
             default_num_threads() if num_threads is None else check_int("num_threads", num_threads, 1, 256)
         )
         check_window(window_rows, self.batch_size)
-        check_choice("on_error", on_error, ("raise", "skip"))
         check_choice("isolation", isolation, ("thread", "process"))
-        check_columns(columns)
-        check_split(split)
         check_transform(transform)
-        check_kind("schema", schema, Schema)
-        check_kind("shard", shard, Shard)
-        check_kind("read_options", read_options, ReadOptions)
-        check_kind("cache", cache, LocalCache)
         check_kind("shard_options", shard_options, ShardOptions)
         check_kind("output_options", output_options, OutputOptions)
         self._sharding = choose_sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
@@ -189,31 +203,27 @@ class BatchedDataLoader(NotIndexed):
         self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
         use_returning_pool()
-        if not isinstance(source, Opened):
+        if not isinstance(source, Dataset):
             warn_if_missing()
-        ranks = None if shard is not None or isinstance(source, Opened) else to_agree_with(self._sharding.shard)
+        ranks = None if isinstance(source, Dataset) else ranks_to_agree_with(shard)
         self._filters = filters
         self._chooses_window = window_rows is None
         reading = self._read_options = read_options or ReadOptions()
-        needs, skips, threads = self._window_needs(), self._options.skips, self.num_threads
+        needs = {
+            **self._window_needs(),
+            "filters": filters,
+            "window_rows": window_rows,
+            "memory_limit_bytes": limit,
+            "transform": transform is not None,
+            "num_threads": self.num_threads,
+            "row_numbers": None if output_options is None else output_options.row_numbers,
+        }
+        skips = self._options.skips
 
-        def opened(snapshot: Snapshot, ranks: Ranks | None, known: PriorCounts | None = None) -> Dataset:
+        def opened(snapshot: Snapshot, ranks: Ranks | None, known: PriorCounts | None) -> Dataset:
+            resolved = resolve_source(snapshot, schema, columns, reading)
             return open_dataset(
-                snapshot,
-                schema=schema,
-                columns=columns,
-                filters=filters,
-                window_rows=window_rows,
-                memory_limit_bytes=limit,
-                transform=transform is not None,
-                cache=cache,
-                read_options=reading,
-                skips=skips,
-                num_threads=threads,
-                ranks=ranks,
-                row_numbers=None if output_options is None else output_options.row_numbers,
-                known=known,
-                **needs,
+                resolved, read_options=reading, cache=cache, skips=skips, ranks=ranks, known=known, **needs
             )
 
         self._next_epoch = 0
@@ -226,20 +236,18 @@ class BatchedDataLoader(NotIndexed):
             raise ConfigurationError("filesystem= belongs to paths; a store knows where it lies")
         if isinstance(source, LiveSource) and split is not None:
             raise ConfigurationError(f"split={split!r}: a store's files are of no split; use filters=split_rows(...)")
+        if not isinstance(source, LiveSource | Dataset | ListedDataset):
+            source = ListedDataset(
+                source, schema, columns, filters, filesystem, on_error,
+                split=split, read_options=reading, cache=cache, shard=shard,
+            )  # fmt: skip
         try:
             if isinstance(source, LiveSource):
                 together = looking_together(self._sharding.shard)
                 self._following = Following(source, opened, together, filters=filters is not None)
                 self._take(self._following.peek(0))
-            elif isinstance(source, Opened):
-                self._take(source.dataset)
             else:
-                self._take(
-                    opened(
-                        open_source(source, filesystem, ranks, reading.remote, selection_of(split, filters, reading)),
-                        ranks,
-                    )
-                )
+                self._take(source if isinstance(source, Dataset) else source._open(ranks=ranks, **needs))
             if ranks is not None:
                 check_agreement(self._identity, ranks)
         except BaseException as error:
@@ -272,7 +280,7 @@ class BatchedDataLoader(NotIndexed):
         return self._dataset.sizing.window_rows
 
     @property
-    def changes(self) -> bool:
+    def _changes(self) -> bool:
         """Whether the source is looked at anew at each epoch's start, as a `SampleStore` is."""
         return self._following is not None
 
@@ -342,8 +350,7 @@ class BatchedDataLoader(NotIndexed):
         Raises:
             IndexError: there is no such row.
         """
-        numbers = np.asarray(row_numbers.cpu() if hasattr(row_numbers, "cpu") else row_numbers, dtype=np.int64)
-        return self._dataset.snapshot.locate(numbers.reshape(-1))
+        return locate(self._dataset.snapshot, row_numbers)
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin the next epoch, or go on where `seek` or `load_state_dict` placed the loader.
@@ -368,7 +375,7 @@ class BatchedDataLoader(NotIndexed):
                 seen.files.close()
                 raise
 
-    def begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
+    def _begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
         """Begin one worker process's part of an epoch: its batches among those that `workers` deliver in turn.
 
         Raises:
@@ -516,7 +523,7 @@ class BatchedDataLoader(NotIndexed):
         check_choice("if_gone", if_gone, ("raise", "next_epoch"))
         following = self._following
         if following is None:
-            epoch, batch = self.accept_state(state)
+            epoch, batch = self._accept_state(state)
         else:
             epoch, batch = following.with_broadcast(lambda: self._place_of(state))
             if batch:
@@ -540,7 +547,7 @@ class BatchedDataLoader(NotIndexed):
         seen = following.recall(state.get("snapshot"), epoch)
         try:
             self._take(seen.dataset)
-            epoch, batch = following.with_broadcast(lambda: self.accept_state(state))
+            epoch, batch = following.with_broadcast(lambda: self._accept_state(state))
             missing = following.go_on(seen, self._dataset, self._plan(epoch), batch)
             if not missing:
                 return epoch, batch
@@ -563,7 +570,7 @@ class BatchedDataLoader(NotIndexed):
             "store.hold(state), called when a state is taken, keeps its files"
         )
 
-    def accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
+    def _accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
         """Check a state as `load_state_dict` does, and take over its window; return its epoch and batch."""
         self._end_for_state()
         before = self._dataset
@@ -586,7 +593,7 @@ class BatchedDataLoader(NotIndexed):
         self._reading = ReadingProcess(dataset, self._options) if self._isolates else None
 
     @property
-    def delivered(self) -> tuple[int, int] | None:
+    def _delivered(self) -> tuple[int, int] | None:
         """The epoch of the last pass, and the number of the batch behind the last one delivered; None without one."""
         last = self._last_pass()
         return None if last is None else (last.epoch, last.next_batch)
@@ -648,7 +655,7 @@ class BatchedDataLoader(NotIndexed):
         if self._following is not None:
             raise UnsupportedError("a loader over a SampleStore does not travel: make one where it is used")
         arguments = {**self._arguments, "shard": self.shard}
-        return _restored, (Opened(self._dataset), arguments, self._next_epoch, self._next_batch)
+        return _restored, (self._dataset, arguments, self._next_epoch, self._next_batch)
 
     def _take_back_unused(self) -> None:
         """Let the next pass begin where the last one did, if no batch was asked of that."""
@@ -700,7 +707,7 @@ class BatchedDataLoader(NotIndexed):
         )
 
 
-def _restored(opened: Opened, arguments: dict[str, Any], epoch: int, batch: int) -> BatchedDataLoader:
+def _restored(opened: Dataset, arguments: dict[str, Any], epoch: int, batch: int) -> BatchedDataLoader:
     loader = BatchedDataLoader(opened, **arguments)
     loader._place(epoch, batch)
     return loader

@@ -66,7 +66,7 @@ class ParquetIterable(IterableDataset[Batch]):
         epoch = self._epoch_of(worker)
         self._passes[1 + worker] += 1
         first_batch, self._first_batch = self._first_batch, 0
-        return self.loader.begin_part(epoch, first_batch, worker, workers)
+        return self.loader._begin_part(epoch, first_batch, worker, workers)
 
     def _check_not_dispatched(self) -> None:
         accelerate = sys.modules.get("accelerate.state")
@@ -89,7 +89,7 @@ class ParquetIterable(IterableDataset[Batch]):
             return state
         worker, workers = _worker()
         # A worker that has delivered its last batch stays in its epoch: others may not have.
-        epoch, batch = self.loader.delivered or (self._epoch_of(worker), self._first_batch)
+        epoch, batch = self.loader._delivered or (self._epoch_of(worker), self._first_batch)
         return {**state, "epoch": epoch, "batch": batch, "worker": worker, "workers": workers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ class ParquetIterable(IterableDataset[Batch]):
                 f"{workers}; resume with the same num_workers"
             )
         place = {name: value for name, value in state.items() if name not in own}
-        epoch, self._first_batch = self.loader.accept_state(place)
+        epoch, self._first_batch = self.loader._accept_state(place)
         self._passes[1 + worker] = epoch - int(self._passes[0])
 
 

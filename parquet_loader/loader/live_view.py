@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from parquet_loader.common import IntArray, Ranks, Shard
-from parquet_loader.dataset import Counted, Dataset, PriorCounts, RowSizes
+from parquet_loader.dataset import Counted, Dataset, PriorCounts, RowSizes, check_agreement
 from parquet_loader.errors import ResumeError, SourceError
 from parquet_loader.loader.live_source import EpochFiles, Follower, LiveSource, SourceChange
-from parquet_loader.loader.rank_agreement import check_agreement
 from parquet_loader.plan import Plan, batches_until_done
 from parquet_loader.source import Snapshot
 

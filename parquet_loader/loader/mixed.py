@@ -88,7 +88,7 @@ class MixedLoader(NotIndexed):
             )
         if not loaders or any(not isinstance(loader, BatchedDataLoader) for loader in loaders.values()):
             raise ConfigurationError(f"loaders={loaders!r:.80}: expected a BatchedDataLoader for each name")
-        if any(loader.changes for loader in loaders.values()):
+        if any(loader._changes for loader in loaders.values()):
             raise UnsupportedError("a SampleStore changes from epoch to epoch, and so would every place in a mixture")
         if set(weights) != set(loaders):
             raise ConfigurationError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parquet_loader.common import Ranks, Shard, ShardOptions, current_ranks, is_worker
+from parquet_loader.common import Shard, ShardOptions, current_ranks, is_worker
 from parquet_loader.errors import ConfigurationError, UnsupportedError
 from parquet_loader.plan import Sharding
 
@@ -21,11 +21,6 @@ def choose_sharding(shard: Shard | None, options: ShardOptions | None, batch_siz
             "others, which then wait for it; use on_error='raise'"
         )
     return sharding
-
-
-def to_agree_with(shard: Shard) -> Ranks | None:
-    """Return the other ranks to agree with; a DataLoader's worker processes cannot reach them."""
-    return Ranks(shard) if shard.world_size > 1 and not is_worker() else None
 
 
 def looking_together(shard: Shard) -> Shard | None:

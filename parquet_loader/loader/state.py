@@ -6,7 +6,6 @@ data is kept; what the plan follows from is kept as short text and digests, to r
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from parquet_loader.common import PERMUTATION_METHOD, IntArray
-from parquet_loader.dataset import Dataset
+from parquet_loader.dataset import Dataset, digest
 from parquet_loader.errors import ResumeError
 from parquet_loader.plan import WINDOW_METHOD, Sharding
 from parquet_loader.source import Snapshot
@@ -28,15 +27,6 @@ OF_FILES = frozenset({"files", "rows", "window_rows", "open_row_groups"})
 """What of an identity follows from the files; between the epochs of a source that changes it says nothing."""
 
 Identity = Mapping[str, Any]
-
-
-def digest(*parts: bytes) -> str:
-    """Return 16 hexadecimal digits that tell byte strings apart."""
-    whole = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        whole.update(len(part).to_bytes(8, "little"))
-        whole.update(part)
-    return whole.hexdigest()
 
 
 def described(values: Sequence[str] | str) -> str:

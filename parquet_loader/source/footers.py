@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -114,6 +115,7 @@ class FooterCache:
         self._kept: OrderedDict[int, tuple[Metadata, int]] = OrderedDict()
         self._held_bytes = 0
         self._limit_bytes = 64 * 2**20
+        self._origin: weakref.ref[FooterCache] | None = None
         self.largest_bytes = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -126,6 +128,23 @@ class FooterCache:
             self._limit_bytes,
             self.stored,
         )
+
+    def for_one_loader(self) -> FooterCache:
+        """Return a cache of the same footers with a limit of its own.
+
+        While this cache lives, footers that either one reads are known to both.
+        """
+        own = FooterCache(
+            self._filesystem, self._files, self.digests, None if self.remote is None else self.remote.for_one_loader()
+        )
+        own.stored = self.stored
+        self._renew_lock_after_fork()
+        with self._lock:
+            own._kept = self._kept.copy()
+            own._held_bytes, own._limit_bytes = self._held_bytes, self._limit_bytes
+            own.largest_bytes = self.largest_bytes
+        own._origin = weakref.ref(self)
+        return own
 
     @property
     def held_bytes(self) -> int:
@@ -173,6 +192,11 @@ class FooterCache:
     def cached(self, file: int) -> Metadata | None:
         """Return a footer that is kept in memory, or on the local disk as it was read before."""
         kept = self._peek(file)
+        origin = None if self._origin is None else self._origin()
+        if kept is None and origin is not None:
+            kept = origin._peek(file)
+            if kept is not None:
+                self._put(file, kept)
         if kept is not None or self.stored is None or not self.digests[file]:
             return kept
         raw = self.stored.read(file)
@@ -184,8 +208,7 @@ class FooterCache:
         return self._keep(file, _checked(raw, self._files[file]), is_new=False)
 
     def _peek(self, file: int) -> Metadata | None:
-        if self._pid != os.getpid():
-            self._lock, self._pid = Lock(), os.getpid()  # after a fork, a thread that is not here may have held it
+        self._renew_lock_after_fork()
         with self._lock:
             kept = self._kept.get(file)
             if kept is None:
@@ -193,21 +216,31 @@ class FooterCache:
             self._kept.move_to_end(file)
             return kept[0]
 
+    def _renew_lock_after_fork(self) -> None:
+        if self._pid != os.getpid():
+            self._lock, self._pid = Lock(), os.getpid()  # a thread that is not here may have held it
+
     def _keep(self, file: int, read: Footer, *, is_new: bool = True) -> Metadata:
         if self.digests[file] not in (0, read.digest):
             raise SourceError(f"{self._files[file].name}: the file has changed since its footer was read first")
         self.digests[file] = read.digest
         if is_new and self.record is not None:
             self.record(file, read.parsed.raw)
-        footer = read.parsed
+        origin = None if self._origin is None else self._origin()
+        if origin is not None:
+            origin._put(file, read.parsed)
+        self._put(file, read.parsed)
+        return read.parsed
+
+    def _put(self, file: int, footer: Metadata) -> None:
         size = _BYTES_PER_FOOTER + footer.num_row_groups * footer.num_columns * _BYTES_PER_CHUNK
+        self._renew_lock_after_fork()
         with self._lock:
             if file not in self._kept:
                 self._kept[file] = (footer, size)
                 self._held_bytes += size
                 self.largest_bytes = max(self.largest_bytes, size)
                 self._trim()
-        return footer
 
     def _trim(self) -> None:
         while self._held_bytes > self._limit_bytes and len(self._kept) > 1:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,14 @@ class Snapshot:
         files = [self.files[number].path for number in self.row_group_file[groups].tolist()]
         rows = (row_numbers - starts[groups]).tolist()
         return list(zip(files, self.row_group_number[groups].tolist(), rows, strict=True))
+
+    def for_one_loader(self) -> Snapshot:
+        """Return the same files and row groups with a footer cache and requests of its own; nothing is read.
+
+        Loaders that iterate at the same time then do not share a memory limit, or a fetcher that one of them closes.
+        """
+        footers = self.footers.for_one_loader()
+        return replace(self, footers=footers, remote=footers.remote)
 
     def schema_of(self, file: int) -> pa.Schema:
         """Return the Arrow schema of one file's own columns."""

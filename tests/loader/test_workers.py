@@ -37,7 +37,7 @@ def in_turn(root: str, epoch: int, workers: int, **options: Any) -> list[list[in
     parts: list[list[list[int]]] = []
     for worker in range(workers):
         with new_loader(root, **options) as loader:
-            parts.append([batch["id"].tolist() for batch in loader.begin_part(epoch, 0, worker, workers)])
+            parts.append([batch["id"].tolist() for batch in loader._begin_part(epoch, 0, worker, workers)])
     return [batch for turn in zip_longest(*parts) for batch in turn if batch is not None]
 
 

@@ -58,6 +58,12 @@ class RemoteStore:
         """Travel without connections."""
         return RemoteStore, (self.filesystem, self.options)
 
+    def for_one_loader(self) -> RemoteStore:
+        """Return the same store, with the same connections, for a loader that shares no fetcher with others."""
+        own = RemoteStore(self.filesystem, self.options)
+        own._pid, own._obstore, own._is_plain = self._pid, self._obstore, self._is_plain
+        return own
+
     def name_of(self, path: str) -> str:
         """Return the URL of a file, as messages name it."""
         if hdfs.is_hdfs(self.filesystem):

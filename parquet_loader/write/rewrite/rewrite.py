@@ -32,6 +32,7 @@ from parquet_loader.dataset import (
     found_schema,
     is_carrying,
     open_dataset,
+    resolve_source,
     resolved_schema,
     select,
     with_constant_lists,
@@ -235,9 +236,7 @@ def _opened(
     snapshot: Snapshot, schema: Schema, filters: Any, limit: int, threads: int, options: ReadOptions
 ) -> Dataset:
     return open_dataset(
-        snapshot,
-        schema=schema,
-        columns=None,
+        resolve_source(snapshot, schema, None, options),
         filters=filters,
         batch_size=_SIZING_BATCH_ROWS,
         window_rows=None,

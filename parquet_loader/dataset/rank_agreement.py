@@ -1,15 +1,13 @@
-"""A source as one loader or the loaders of all ranks open it: listed once, so that all have the same snapshot."""
+"""The ranks of a job list a source once, and check that they were given the same arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parquet_loader.common import Ranks, RemoteOptions, resolve
-from parquet_loader.dataset import Dataset
+from parquet_loader.common import Ranks, RemoteOptions, Shard, current_ranks, is_worker, resolve
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.loader.state import Identity, digest
 from parquet_loader.source import (
     Selection,
     Snapshot,
@@ -21,15 +19,22 @@ from parquet_loader.source import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A source that was opened before, as a loader takes it along to another process.
+def digest(*parts: bytes) -> str:
+    """Return 16 hexadecimal digits that tell byte strings apart."""
+    whole = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little"))
+        whole.update(part)
+    return whole.hexdigest()
 
-    Attributes:
-        dataset: All that is known of it.
+
+def ranks_to_agree_with(shard: Shard | None) -> Ranks | None:
+    """Return the ranks of `torch.distributed` to agree with; None for one rank, or where the caller chose a shard.
+
+    A DataLoader's worker processes cannot reach the other ranks.
     """
-
-    dataset: Dataset
+    ranks = None if shard is not None or is_worker() else current_ranks()
+    return None if ranks is None or ranks.world_size == 1 else Ranks(ranks)
 
 
 def open_source(
@@ -66,7 +71,7 @@ def _open(source: Source, filesystem: Any, remote: RemoteOptions, selection: Sel
     return open_snapshot(source, filesystem, remote=remote, selection=selection)
 
 
-def check_agreement(identity: Identity, ranks: Ranks) -> None:
+def check_agreement(identity: Mapping[str, Any], ranks: Ranks) -> None:
     """Check that all ranks' loaders deliver parts of the same batches.
 
     Raises:

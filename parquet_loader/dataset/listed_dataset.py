@@ -1,0 +1,215 @@
+"""The part of `ParquetDataset` that needs no loader: lists a source, reads its footers, resolves its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from parquet_loader.common import (
+    DATASET_KEYWORDS,
+    ReadOptions,
+    Shard,
+    check_choice,
+    check_columns,
+    check_kind,
+    check_source,
+    check_split,
+    explains_keywords,
+)
+from parquet_loader.dataset.open import Dataset, open_dataset
+from parquet_loader.dataset.rank_agreement import check_agreement, open_source, ranks_to_agree_with
+from parquet_loader.dataset.resolved_source import resolve_source
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.read import Filters, LocalCache, as_expression
+from parquet_loader.schema import Schema
+from parquet_loader.source import Snapshot, Source, selection_of
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One row group of a `ParquetDataset`.
+
+    Attributes:
+        path: The file, as its file system names it.
+        number: Position of the row group in the file.
+        num_rows: Rows, before any filter.
+        encoded_bytes: Size of all columns as encoded, before compression.
+    """
+
+    path: str
+    number: int
+    num_rows: int
+    encoded_bytes: int
+
+
+class RowGroupList(Sequence[RowGroup]):
+    """The row groups of a snapshot in its order, made when they are asked for: there may be millions."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def __len__(self) -> int:
+        return self._snapshot.row_groups
+
+    @overload
+    def __getitem__(self, index: int) -> RowGroup: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RowGroup]: ...
+    def __getitem__(self, index: int | slice) -> RowGroup | list[RowGroup]:
+        if isinstance(index, slice):
+            return [self._at(number) for number in range(*index.indices(len(self)))]
+        try:
+            return self._at(range(len(self))[index])
+        except IndexError:
+            raise IndexError(f"row_groups[{index}]: there are {len(self)} row groups") from None
+
+    def __iter__(self) -> Iterator[RowGroup]:
+        return map(self._at, range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"RowGroupList({len(self)} row groups in {len(self._snapshot.files)} files)"
+
+    def _at(self, number: int) -> RowGroup:
+        snapshot = self._snapshot
+        return RowGroup(
+            snapshot.files[int(snapshot.row_group_file[number])].path,
+            int(snapshot.row_group_number[number]),
+            int(snapshot.row_group_rows[number]),
+            int(snapshot.row_group_bytes[number]),
+        )
+
+
+class ListedDataset:
+    """A source that was listed once: its files, footers and schema. Immutable; see `ParquetDataset`.
+
+    It holds no thread and no open file. Each loader gets a footer cache and requests of its own, so loaders may
+    iterate at the same time and end in any order.
+    """
+
+    @explains_keywords(DATASET_KEYWORDS)
+    def __init__(
+        self,
+        source: Source,
+        schema: Schema | None = None,
+        columns: Sequence[str] | None = None,
+        filters: Filters | None = None,
+        filesystem: pafs.FileSystem | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+        *,
+        split: str | None = None,
+        read_options: ReadOptions | None = None,
+        cache: LocalCache | None = None,
+        shard: Shard | None = None,
+    ) -> None:
+        check_source(source)
+        check_dataset_arguments(schema, columns, split, on_error, read_options, cache, shard)
+        self._filters = as_expression(filters)
+        self._on_error: Literal["raise", "skip"] = on_error
+        self._read_options = read_options or ReadOptions()
+        self._cache = cache
+        self._shard = shard
+        selection = selection_of(split, self._filters, self._read_options)
+        ranks = ranks_to_agree_with(shard)
+        try:
+            snapshot = open_source(source, filesystem, ranks, self._read_options.remote, selection)
+            self._source = resolve_source(snapshot, schema, columns, self._read_options)
+            if ranks is not None:  # all ranks return from here, or none
+                names = ", ".join(self.schema)
+                check_agreement({"columns": names, "schema": self.schema.to_json()}, ranks)
+        except BaseException as error:
+            if ranks is not None:
+                ranks.broadcast_error(error)
+            raise
+
+    @property
+    def schema(self) -> Schema:
+        """What a batch holds: a field by name."""
+        return self._source.schema
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all row groups as the footers say, before filters; ``len(loader.dataset)`` counts after them."""
+        return self._source.snapshot.rows
+
+    @property
+    def row_groups(self) -> Sequence[RowGroup]:
+        """The row groups, in the order in which unshuffled loaders read them."""
+        return RowGroupList(self._source.snapshot)
+
+    def locate(self, row_numbers: Any) -> list[tuple[str, int, int]]:
+        """Return where rows come from: the path of the file, the row group in it, the row in that.
+
+        Args:
+            row_numbers: Integers ``[rows]``, counted over the whole data set before filters: a batch's column that
+                `OutputOptions(row_numbers=...)` named.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        return locate(self._source.snapshot, row_numbers)
+
+    def __repr__(self) -> str:
+        snapshot = self._source.snapshot
+        return (
+            f"{type(self).__name__}({snapshot.rows} rows in {len(snapshot.files)} files and {snapshot.row_groups} row "
+            f"groups, {len(self.schema)} columns)"
+        )
+
+    def _combined(self, filters: pc.Expression | None) -> pc.Expression | None:
+        """Return the data set's filter and another one as one."""
+        if self._filters is None or filters is None:
+            return filters if self._filters is None else self._filters
+        return self._filters & filters
+
+    def _open(self, **arguments: Any) -> Dataset:
+        """Open it for one loader; arguments as in `open_dataset`."""
+        return open_dataset(
+            self._source.for_one_loader(),
+            read_options=self._read_options,
+            cache=self._cache,
+            skips=self._on_error == "skip",
+            **arguments,
+        )
+
+    def _check_left_to_dataset(self, on_error: str, **given: Any) -> None:
+        """Check that a loader's arguments leave to the data set what it decides.
+
+        Raises:
+            ConfigurationError: one of them is given; names it.
+        """
+        if on_error not in ("raise", self._on_error):
+            given["on_error"] = on_error
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigurationError(
+                    f"{name}={value!r:.80}: the source is a ParquetDataset, which decides this for all its loaders; "
+                    f"pass {name} to ParquetDataset(...)"
+                )
+
+
+def locate(snapshot: Snapshot, row_numbers: Any) -> list[tuple[str, int, int]]:
+    """Return where rows come from; arguments and errors as in `ListedDataset.locate`."""
+    numbers = np.asarray(row_numbers.cpu() if hasattr(row_numbers, "cpu") else row_numbers, dtype=np.int64)
+    return snapshot.locate(numbers.reshape(-1))
+
+
+def check_dataset_arguments(
+    schema: Any, columns: Any, split: Any, on_error: Any, read_options: Any, cache: Any, shard: Any
+) -> None:
+    """Check what a data set is made with, apart from its source and filters.
+
+    Raises:
+        ConfigurationError: an argument has the wrong kind or value.
+    """
+    check_choice("on_error", on_error, ("raise", "skip"))
+    check_columns(columns)
+    check_split(split)
+    check_kind("schema", schema, Schema)
+    check_kind("shard", shard, Shard)
+    check_kind("read_options", read_options, ReadOptions)
+    check_kind("cache", cache, LocalCache)

@@ -1,0 +1,111 @@
+"""`ParquetDataset`: a source that is listed once, and the loaders made from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from parquet_loader.common import LOADER_KEYWORDS, OutputOptions, Shard, ShardOptions, explains_keywords
+from parquet_loader.dataset import ListedDataset
+from parquet_loader.engine import Transform
+from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.read import Filters
+
+if TYPE_CHECKING:
+    import torch
+
+_OF_DATASET = ("schema", "columns", "split", "filesystem", "on_error", "read_options", "cache")
+
+
+class ParquetDataset(ListedDataset):
+    """Parquet files with a schema: lists the files and reads their footers once, for any number of loaders.
+
+    `batches` makes a loader, for example one for training and one for validation. ``BatchedDataLoader(source, ...)``
+    does both steps in one call. A data set is immutable: files that are added later do not belong to it, and a file
+    that is changed later raises `SourceError` when it is read. It holds no thread and no open file, so it needs no
+    ``close()``. It holds up to 64 MiB of parsed footers, which no loader's `memory_limit` counts. It can be pickled.
+
+    If `torch.distributed` is initialised, all ranks construct it together: rank 0 lists the files for all.
+
+    Args:
+        source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these. A `SampleStore`
+            changes between epochs: pass it to `BatchedDataLoader`.
+        schema: What the columns mean; default: the schema the files carry, or the rules in docs/types.md.
+        columns: Names to read, in the order of the batch; the name of a struct stands for all its leaves.
+        filters: Rows to read, in all loaders; `batches` takes further filters. As in `BatchedDataLoader`.
+        filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
+        on_error: ``"skip"``: loaders leave out row groups that cannot be read; only with one rank.
+        split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories;
+            ``"all"`` reads all of them. Default: everything, but different splits are refused.
+        read_options: Checksums, memory mapping and remote requests.
+        cache: A `LocalCache` for row groups of remote files, shared by the loaders.
+        shard: The part of the rows that loaders read, unless they are given another; with it, ranks do not list
+            together. Default: that of this rank.
+
+    Raises:
+        SourceError: There is nothing to read, or a file is not readable Parquet.
+        SchemaError: Schema or columns do not fit the files.
+        ConfigurationError: An argument has the wrong kind or value.
+        TypeError: There is no such keyword; the message names the equivalent.
+    """
+
+    @explains_keywords(
+        LOADER_KEYWORDS | dict.fromkeys(_OF_DATASET, "the data set decides this: pass it to ParquetDataset(...)")
+    )
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        filters: Filters | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        window_rows: int | None = None,
+        drop_last: bool = False,
+        transform: Transform | None = None,
+        device: str | torch.device | None = None,
+        memory_limit: int | str = "1GiB",
+        shard: Shard | None = None,
+        num_threads: int | None = None,
+        isolation: Literal["thread", "process"] = "thread",
+        progress: bool = False,
+        shard_options: ShardOptions | None = None,
+        output_options: OutputOptions | None = None,
+    ) -> BatchedDataLoader:
+        """Return a loader over these files; it lists nothing and reads no footer again.
+
+        The loader is the one that ``BatchedDataLoader(source, batch_size, ...)`` returns for all arguments together:
+        the same order, and states of one resume the other. Loaders of one data set are independent: they may iterate
+        at the same time, and each is closed by itself.
+
+        Args:
+            batch_size: Rows of a batch.
+            filters: Rows to read, in addition to the data set's filters, such as ``split("id", 0, 0.9)`` for training.
+                Each loader counts the rows that pass its own filters.
+            shuffle, seed, window_rows, drop_last, transform: As in `BatchedDataLoader`.
+            device, memory_limit, num_threads, isolation, progress: As in `BatchedDataLoader`.
+            shard: As in `BatchedDataLoader`; default: the data set's.
+            shard_options, output_options: As in `BatchedDataLoader`.
+
+        Raises:
+            SchemaError: The filters do not fit the files.
+            MemoryLimitError: `memory_limit` is too small; the message names one that suffices.
+            ConfigurationError: An argument has the wrong kind or value.
+            TypeError: There is no such keyword; the message names the equivalent.
+        """
+        return BatchedDataLoader(
+            self,
+            batch_size,
+            filters=filters,
+            shuffle=shuffle,
+            seed=seed,
+            window_rows=window_rows,
+            drop_last=drop_last,
+            transform=transform,
+            device=device,
+            memory_limit=memory_limit,
+            shard=shard,
+            num_threads=num_threads,
+            isolation=isolation,
+            progress=progress,
+            shard_options=shard_options,
+            output_options=output_options,
+        )
