@@ -284,7 +284,7 @@ def _source_files(
 
 
 def _table_by_marker(lister: Lister, root: str, name: str) -> Table | None:
-    path = f"{root}/{name}"
+    path = posixpath.join(root, name)
     try:
         if lister.look(path) is not True:
             return None

@@ -54,10 +54,11 @@ class Table:
 
     def refuse_reading(self, *, has_options: bool = True) -> str:
         """Return the message that refuses to read its files."""
-        export = self.format.export.format(root=shown(self.root))
+        root = shown(self.root or ".")  # of a file system that begins at the table
+        export = self.format.export.format(root=root)
         anyway = ", or take every row of every file with ReadOptions(ignore_table_format=True)" if has_options else ""
         return (
-            f"{shown(self.root)}: this is {self.format.name}, whose files also hold rows that are deleted or replaced; "
+            f"{root}: this is {self.format.name}, whose files also hold rows that are deleted or replaced; "
             f"export its rows with its own reader, such as {export}{anyway}"
         )
 
@@ -70,7 +71,7 @@ class Table:
         elif self.root == path:
             what = f"this is {self.format.name}, to which files written here would not belong"
         else:
-            what = f"this lies within {self.format.name} in {shown(self.root)!r}, to which new files would not belong"
+            what = f"this lies within {self.format.name} in {shown(self.root or '.')!r}, to which new files would not belong"
         return f"{shown(path)}: {what}; write to another directory, or use the table's own writer"
 
 
@@ -199,12 +200,12 @@ def remote_markers(path: str) -> list[tuple[str, str]]:
     while "=" in posixpath.basename(root):
         root = posixpath.dirname(root)
         is_inside = True
-    markers = [(root, "_delta_log"), (root, "_spark_metadata")] if root and is_inside else []
+    markers = [(root, "_delta_log"), (root, "_spark_metadata")] if is_inside else []
     if root and len(posixpath.basename(root)) == 2:  # a random prefix, as Delta's
         markers.append((posixpath.dirname(root), "_delta_log"))
     parts = path.split("/")
     markers += [("/".join(parts[:at]), "metadata") for at, part in enumerate(parts) if part == "data" and at]
-    return [(root, name) for root, name in markers if root]
+    return [(root, name) for root, name in markers if root != "/"]
 
 
 def table_to_write_to(filesystem: pafs.FileSystem, path: str, found: Iterable[str]) -> Table | None:
@@ -226,7 +227,7 @@ def table_to_write_to(filesystem: pafs.FileSystem, path: str, found: Iterable[st
         return first_table(both, local_table_at)
     for root, name in dict.fromkeys(remote_markers(f"{path}/x.parquet") + remote_markers(f"{path}.parquet")):
         with contextlib.suppress(OSError):  # a role that may write here need not see what is above
-            if name != "metadata" and look_up(filesystem, f"{root}/{name}").type == pafs.FileType.Directory:
+            if name != "metadata" and look_up(filesystem, posixpath.join(root, name)).type == pafs.FileType.Directory:
                 return Table(format_of_marker(name), root)
     return None
 

@@ -84,6 +84,16 @@ def test_a_table_in_a_store_is_refused_however_it_is_named(table: tuple[Path, st
         load(inner, filesystem=pafs.SubTreeFileSystem(str(top), pafs.LocalFileSystem()))
 
 
+@pytest.mark.parametrize("below", ["", "day=1", "ab"])
+def test_a_file_system_that_begins_at_a_delta_table_is_refused(tmp_path: Path, below: str) -> None:
+    """Failed on 9ddb9f9: a source at the top of a file system has no directory above that was asked for."""
+    put(tmp_path / below / "part-00000-a-c000.snappy.parquet")
+    put(tmp_path / "_delta_log" / "00000000000000000010.checkpoint.parquet")
+    here = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    with pytest.raises(SourceError, match=r"^\.: this is a Delta table.*DeltaTable\('\.'\)"):
+        load(os.path.join(below, "part-00000-a-c000.snappy.parquet"), filesystem=here)
+
+
 def test_a_link_into_a_table_is_refused(table: tuple[Path, str], tmp_path: Path) -> None:
     root, name = table
     (tmp_path / "links").mkdir()
