@@ -123,7 +123,7 @@ def npz_array(data: bytes | memoryview) -> npt.NDArray[Any]:
     except KeyError:
         raise BlobProblem(f"the archive holds no {_MEMBER!r}") from None
     except _ARCHIVE_ERRORS as error:
-        raise BlobProblem(f"the bytes are no archive of np.savez_compressed: {error}") from None
+        raise BlobProblem(f"the bytes are not an archive of np.savez_compressed: {error}") from None
     return npy_array(content)
 
 
@@ -170,7 +170,7 @@ def image_array(data: bytes | memoryview) -> npt.NDArray[Any]:
                 return np.asarray(converted)
             pixels: npt.NDArray[Any] = np.asarray(image)
     except (OSError, ValueError, SyntaxError, IndexError, pillow.DecompressionBombError) as error:
-        raise BlobProblem(f"{len(data)} bytes that are no readable JPEG or PNG: {error}") from error
+        raise BlobProblem(f"{len(data)} bytes that are not a readable JPEG or PNG: {error}") from error
     return pixels.astype(np.uint16) if pixels.dtype not in (np.uint8, np.uint16) else pixels
 
 

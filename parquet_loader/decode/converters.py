@@ -327,7 +327,7 @@ def _refuse_other_than_utf8(array: pa.ChunkedArray) -> None:
                     (value.as_py() or b"").decode("utf-8")
                 except UnicodeDecodeError as error:
                     raise ValueProblem(
-                        start + row, f"is no UTF-8 text: {error}; Bytes() reads it as it is, if the file says binary"
+                        start + row, f"is not UTF-8 text: {error}; Bytes() reads it as it is, if the file says binary"
                     ) from None
             raise
         start += len(chunk)

@@ -165,4 +165,4 @@ def _texts(array: pa.Array, field: Encoded) -> pa.Array:
     try:
         return pa.array(rows, type_)
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
-        raise RowProblem(0, f"holds text that is no UTF-8: {error}") from None
+        raise RowProblem(0, f"holds text that is not UTF-8: {error}") from None

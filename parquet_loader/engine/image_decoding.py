@@ -93,7 +93,7 @@ def _pixels(data: bytes, channels: int, out: npt.NDArray[np.uint8] | None) -> np
             opened.load()
             array = np.array(opened if opened.mode == mode else opened.convert(mode))  # writable, as libjpeg's are
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-        raise BlobProblem(f"{len(data)} bytes that are no readable JPEG or PNG: {error}") from error
+        raise BlobProblem(f"{len(data)} bytes that are not a readable JPEG or PNG: {error}") from error
     return array.reshape(*array.shape[:2], channels)
 
 

@@ -147,7 +147,7 @@ def _held(frame: Any) -> Any:
     except MemoryError:
         raise  # memory that ran out says nothing about the data
     except (pa.ArrowException, ValueError) as error:
-        raise SchemaError(f"from_pandas: {type(frame).__name__} is no table: {str(error).splitlines()[0]}") from None
+        raise SchemaError(f"from_pandas: {type(frame).__name__} is not a table: {str(error).splitlines()[0]}") from None
 
 
 def _converted(

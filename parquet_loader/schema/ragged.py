@@ -454,7 +454,7 @@ def _row_array(row: Any, number: int, dtype: Any, *, as_tensors: bool) -> Any:
     try:
         array = _torch().as_tensor(row, dtype=dtype) if as_tensors else np.asarray(row, dtype)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ConfigurationError(f"Ragged: row {number} is no array of numbers: {error}") from error
+        raise ConfigurationError(f"Ragged: row {number} is not an array of numbers: {error}") from error
     if not array.ndim:
         raise ConfigurationError(f"Ragged: row {number} is the single value {row!r:.60}; give an array or a list")
     if not as_tensors and array.dtype.kind not in "biufc":

@@ -59,7 +59,7 @@ def check_replaceable(found: list[pafs.FileInfo], path: str) -> None:
         if info.type == pafs.FileType.File and not _OURS.fullmatch(info.base_name):
             raise WriteError(
                 f"{path}: mode='overwrite' deletes the directory, but it holds {info.path[len(path) :].lstrip('/')!r}, "
-                "which is no Parquet file; move it away, or write elsewhere"
+                "which is not a Parquet file; move it away, or write elsewhere"
             )
 
 

@@ -162,7 +162,7 @@ def test_a_data_loader_without_batches_yields_items_that_may_be_either(tmp_path:
 
 def test_a_writer_that_gets_one_row_as_a_dict_says_that_rows_belong_in_a_list(tmp_path: Path) -> None:
     with (
-        pytest.raises(ValueError, match="no list of values; rows given as dicts belong in a list"),
+        pytest.raises(ValueError, match="not a list of values; rows given as dicts belong in a list"),
         DatasetWriter(tmp_path / "data", Schema({"ids": RaggedList("int64")})) as writer,
     ):
         writer.write({"ids": [7, 8]})

@@ -133,7 +133,7 @@ def test_a_path_of_a_filesystem_may_be_a_url_of_it(path: str) -> None:
 
 def test_a_url_of_another_filesystem_is_refused() -> None:
     store = pafs.S3FileSystem(region="us-east-1", access_key="a", secret_key="b")
-    with pytest.raises(ConfigurationError, match="filesystem= is one of s3://, and this is no path within it"):
+    with pytest.raises(ConfigurationError, match="filesystem= is one of s3://, and this is not a path within it"):
         resolve("gs://bucket/train", store)
 
 

@@ -232,12 +232,12 @@ def test_archives_that_numpy_does_not_write_are_refused() -> None:
     data = encode_array(np.arange(6), "npz")
     end = data.rindex(b"PK\x05\x06")
     place = data[end + 16 : end + 20]
-    with pytest.raises(BlobProblem, match="no archive"):
+    with pytest.raises(BlobProblem, match="not an archive"):
         npz_array(data[: end + 16] + (int.from_bytes(place, "little") + 9).to_bytes(4, "little") + data[end + 20 :])
     name = data.rindex(b"arr.npy")
     flags = name - 46 + 8  # of the directory's entry: the name is UTF-8
     changed = data[:flags] + b"\x00\x08" + data[flags + 2 : name] + b"\xff" + data[name + 1 :]
-    with pytest.raises(BlobProblem, match="no archive"):
+    with pytest.raises(BlobProblem, match="not an archive"):
         npz_array(changed)
 
 

@@ -343,7 +343,7 @@ def test_overwrite_refuses_to_delete_what_is_no_data_set(tmp_path: Path, name: s
     (path / name).parent.mkdir(exist_ok=True)
     (path / name).touch()
     before = everything_below(tmp_path)
-    with pytest.raises(WriteError, match=f"but it holds '{name}', which is no Parquet file"):
+    with pytest.raises(WriteError, match=f"but it holds '{name}', which is not a Parquet file"):
         DatasetWriter(path, SCHEMA, mode="overwrite")
     assert everything_below(tmp_path) == before
 

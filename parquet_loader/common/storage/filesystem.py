@@ -121,8 +121,8 @@ def _within(filesystem: pafs.FileSystem, text: str) -> str:
         return text
     if scheme.lower() not in schemes:
         raise ConfigurationError(
-            f"{shown(text)}: filesystem= is one of {schemes[0]}://, and this is no path within it; leave filesystem= "
-            "out, or give the path without a scheme"
+            f"{shown(text)}: filesystem= is one of {schemes[0]}://, and this is not a path within it; leave "
+            "filesystem= out, or give the path without a scheme"
         )
     return rest
 

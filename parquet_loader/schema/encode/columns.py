@@ -227,7 +227,7 @@ def _sequence(row: Any, place: int) -> Any:
             return array
     if isinstance(row, pa.Array | pa.ListScalar):
         return row.to_pylist() if isinstance(row, pa.Array) else row.as_py()
-    raise Misfit(f"the value {row!r:.60} is no list of values; rows given as dicts belong in a list", place)
+    raise Misfit(f"the value {row!r:.60} is not a list of values; rows given as dicts belong in a list", place)
 
 
 def split_lists(array: pa.Array) -> tuple[np.ndarray[Any, Any], Any, np.ndarray[Any, Any] | None]:

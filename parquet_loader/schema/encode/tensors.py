@@ -99,7 +99,7 @@ def _row_array(field: Tensor, row: Any, place: int) -> np.ndarray[Any, Any]:
     try:
         array = np.asarray(row)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise Misfit(f"the value is no array of shape {field.shape} ({error})", place) from None
+        raise Misfit(f"the value is not an array of shape {field.shape} ({error})", place) from None
     if not hasattr(row, "dtype") and array.dtype.kind == "f" and (np.abs(array) >= _FIRST_INEXACT).any():
         array = np.array(row, dtype=object)  # numpy makes floats of large and mixed integers
     if array.dtype.kind == "O" and array.shape == field.shape:
