@@ -34,7 +34,7 @@ _HEADER = re.compile(
 )
 _MEMBER = "arr.npy"
 _IMAGE_FORMATS = ("JPEG", "PNG")
-# ValueError: places before the beginning of the file, and names that are no UTF-8.
+# ValueError: offsets before the beginning of the file, and names that are not UTF-8.
 _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError, struct.error)
 
 

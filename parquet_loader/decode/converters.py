@@ -38,7 +38,7 @@ from parquet_loader.schema import (
 )
 
 POLICIES = (
-    "say what a null means with a Schema: fill=<value> puts a value in its place, null='mask' delivers a mask beside "
+    "say what a null means with a Schema: fill=<value> delivers a value instead, null='mask' delivers a mask next to "
     "the column, and the default refuses nulls"
 )
 

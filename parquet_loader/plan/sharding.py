@@ -117,7 +117,7 @@ class Sharding:
         if counts[0] < counts[1]:
             warnings.warn(
                 f"remainder='uneven': some of the {ranks} ranks get {counts[1]} batches, the others {counts[0]}; "
-                "collectives such as DDP's wait for ever in the last batch, unless the training loop joins ranks",
+                "collectives such as DDP's wait forever in the last batch; join the ranks in the training loop",
                 stacklevel=4,
             )
 

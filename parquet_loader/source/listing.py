@@ -244,7 +244,7 @@ def _parquet_of(lister: Lister, name: str, files: list[ListedFile], *, is_remote
         return [entry for entry in unknown if entry.size_bytes]
     if is_remote and len(unknown) > _MOST_ASKED:
         raise SourceError(
-            f"{name}: {len(unknown)} files beside {len(named)} Parquet files may be Parquet by their names, such as "
+            f"{name}: {len(unknown)} files next to {len(named)} Parquet files may be Parquet by their names, such as "
             f"{shown(unknown[0].path)!r}; name those to read by a glob"
         )
     ends = lister.each(lister.ends, unknown) if unknown else []

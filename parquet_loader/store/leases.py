@@ -50,12 +50,12 @@ class FileLease:
             self._file = LockedFile(os.path.join(paths.readers, new_identity()), text + bytes(len(names)))
         except OSError as error:
             raise WriteError(
-                f"{paths.readers}: the hold on what is read cannot be written: {error.strerror}; free some space, or "
-                "read the directory as a path, without a hold"
+                f"{paths.readers}: the lease on the store's files cannot be written: {error.strerror}; free some "
+                "space, or read the directory as a path, without a lease"
             ) from error
         self._offset = len(text)
         self._times = np.zeros(len(names), np.int64)
-        self._paths = np.arange(len(names))
+        self._positions = np.arange(len(names))
 
     @property
     def is_here(self) -> bool:
@@ -70,12 +70,12 @@ class FileLease:
     def keep_only(self, files: Sequence[int]) -> None:
         """Let go of all but these files, undelivered; from now on positions are those within `files`."""
         self.release(sorted(set(range(len(self._times))) - set(files)), times=0)
-        self._paths = np.asarray(files, np.int64)
+        self._positions = np.asarray(files, np.int64)
 
     def release(self, files: Iterable[int], times: int = 1) -> None:
         """Release files by their position, delivered that many times."""
         for position in files:
-            number = int(self._paths[position])
+            number = int(self._positions[position])
             if not self._times[number]:
                 self._times[number] = 1 + min(times, _MOST_TIMES)
                 self._file.write(bytes([int(self._times[number])]), self._offset + number)

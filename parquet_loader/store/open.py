@@ -38,9 +38,11 @@ def open_settings(
     Arguments and errors as of `SampleStore`.
     """
     if HIDDEN in paths.root.split(os.sep):
-        raise ConfigurationError(f"{paths.root}: this lies within a store's own directory {HIDDEN!r}")
+        raise ConfigurationError(
+            f"{paths.root}: this lies within a store's own directory {HIDDEN!r}; pass the directory above it"
+        )
     if os.path.lexists(paths.root) and not os.path.isdir(paths.root):
-        raise WriteError(f"{paths.root}: this is a file; a store is a directory")
+        raise WriteError(f"{paths.root}: this is a file; pass a directory")
     known = _known_settings(paths)
     if schema is not None and schema.extra == "infer":
         raise ConfigurationError(
@@ -48,14 +50,16 @@ def open_settings(
             "extra='infer' is for loaders and writers of data sets"
         )
     if known is None and schema is None:
-        raise SourceError(f"{paths.root}: there is no sample store here; schema= makes one")
+        raise SourceError(f"{paths.root}: there is no sample store here; pass schema= to create one")
 
     def changed(known: Settings) -> Settings:
         return changed_settings(known, paths.root, schema=schema, max_bytes=max_bytes, evict=evict, options=options)
 
     if known is not None and not _may_write(paths):
         if changed(known) != known:
-            raise WriteError(f"{paths.root}: the directory is read-only, so that its settings cannot change")
+            raise WriteError(
+                f"{paths.root}: the directory is read-only, so the settings cannot change; open the store without them"
+            )
         return known, True
     if known is None:
         table = table_to_write_to(pafs.LocalFileSystem(), paths.root, ())
@@ -74,7 +78,7 @@ def open_settings(
             if wanted != known or not os.path.exists(paths.settings):
                 write_atomically(paths.settings, wanted.to_json().encode("utf-8"))
     except OSError as error:
-        raise WriteError(f"{paths.root}: a store cannot be made or opened here: {error.strerror}") from error
+        raise WriteError(f"{paths.root}: the store cannot be created or opened: {error.strerror}") from error
     return wanted, False
 
 

@@ -393,8 +393,8 @@ def _place_of(state: Mapping[str, Any], path: str) -> tuple[str, int, int]:
     name, place = state.get("snapshot"), (state.get("epoch"), state.get("batch"))
     if not is_list_name(name) or not all(isinstance(n, int) and n >= 0 for n in place):
         raise ResumeError(
-            f"{path}: the state names no snapshot of a store; expected what state_dict() of a loader over this store "
-            f"returned once a pass had begun, found {dict(state)!r:.120}"
+            f"{path}: the state names no snapshot of a store; pass what state_dict() of a loader over this store "
+            f"returned after an epoch had begun, found {dict(state)!r:.120}"
         )
     return name, *place  # type: ignore[return-value]
 

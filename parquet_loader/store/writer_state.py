@@ -198,7 +198,7 @@ class WriterState:
                 told = f"{self._full(table, needed)}; the writer has waited {waited:.0f} s and goes on waiting"
                 warnings.warn(told, RuntimeWarning, stacklevel=2)
             if self.stop.wait(delay if self.options.wait_s is None else min(delay, self.options.wait_s - waited)):
-                raise WriteError(f"{self._paths.root}: the writer was aborted while it waited for room")
+                raise WriteError(f"{self._paths.root}: the writer was aborted while it waited for space")
             self._count(waited_s=time.monotonic() - began - waited)
             delay = min(2 * delay, LONGEST_WAIT_S)
 

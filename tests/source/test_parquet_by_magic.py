@@ -71,7 +71,7 @@ def test_a_store_is_asked_about_few_files(tmp_path: Path, monkeypatch: pytest.Mo
     here = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
     assert load("set", filesystem=here) == list(range(50))
     monkeypatch.setattr(listing, "_MOST_ASKED", 3)
-    with pytest.raises(SourceError, match=r"set: 4 files beside 1 Parquet files .*'set/part-.'; name those to read"):
+    with pytest.raises(SourceError, match=r"set: 4 files next to 1 Parquet files .*'set/part-.'; name those to read"):
         load("set", filesystem=here)
 
 

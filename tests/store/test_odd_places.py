@@ -78,7 +78,7 @@ def test_a_full_disk_stops_holds_and_leaves_nothing_and_states_are_still_taken(t
             with pytest.warns(RuntimeWarning, match="list of this epoch's files cannot be kept"):
                 state = loader.state_dict()
             assert delivered_rest(iterator) == list(range(10, 1000))
-            with pytest.raises(WriteError, match=r"hold on what is read cannot be written: No space left"):
+            with pytest.raises(WriteError, match=r"lease on the store's files cannot be written: No space left"):
                 iter(loader)
             filler.unlink()
             loader.load_state_dict(state)

@@ -213,7 +213,7 @@ class NativeChunks:
         try:
             buffers = [pa.allocate_buffer(width * rows) for width in self._widths]
         except (MemoryError, OverflowError) as error:
-            raise NotDecodedError("there is no memory for so many rows") from error
+            raise NotDecodedError("there is no memory for this many rows") from error
         self._read(rows, np.array([buffer.address for buffer in buffers], np.int64))
         return [
             pa.Array.from_buffers(type_, rows, [None, buffer], null_count=0)

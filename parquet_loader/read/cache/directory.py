@@ -126,8 +126,8 @@ class CacheDirectory:
         self._limit_bytes = limit_bytes - directories
         if self._limit_bytes <= 0:  # and nothing that others keep there leaves for it
             raise OSError(
-                f"{root}: max_bytes={format_bytes(limit_bytes)} leaves no room beside the directories of a cache, "
-                f"which take {format_bytes(directories)}"
+                f"{root}: max_bytes={format_bytes(limit_bytes)} leaves no space for row groups: the directories of a "
+                f"cache take {format_bytes(directories)}; raise max_bytes"
             )
         with transaction(self._paths, rebuild=True) as account:
             self._take_back(account)

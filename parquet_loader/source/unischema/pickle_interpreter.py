@@ -102,7 +102,7 @@ class _Machine:
                 stack.append(_MARK)
             case "POP":
                 if not stack:
-                    refuse("it takes a value where there is none", at)
+                    refuse("it takes a value from an empty stack", at)
                 stack.pop()
             case "POP_MARK":
                 self._to_mark(at)
@@ -121,7 +121,7 @@ class _Machine:
             case "STACK_GLOBAL":
                 what, module = self._pop(at), self._pop(at)
                 if not isinstance(module, str) or not isinstance(what, str):
-                    refuse("a name that is no str", at)
+                    refuse("a name that is not a str", at)
                 stack.append(check_name(module, what, at))
             case "REDUCE":
                 arguments, called = self._pop(at), self._pop(at)
@@ -189,7 +189,7 @@ class _Machine:
 
     def _top(self, at: int) -> Any:
         if not self._stack or self._stack[-1] is _MARK:
-            refuse("it takes a value where there is none", at)
+            refuse("it takes a value from an empty stack", at)
         return self._stack[-1]
 
     def _pop(self, at: int) -> Any:

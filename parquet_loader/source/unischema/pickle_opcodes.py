@@ -77,7 +77,7 @@ def _utf8(read: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes, i
         try:
             return raw.decode("utf-8", "surrogatepass"), end
         except UnicodeDecodeError:
-            refuse("text that is no UTF-8", at)
+            refuse("text that is not UTF-8", at)
 
     return text
 

@@ -386,7 +386,7 @@ def _scalar(made: PickledObject) -> Any:
         try:
             data = data.encode("latin-1")
         except UnicodeEncodeError:
-            refuse("a scalar that is no bytes")
+            refuse("a scalar that is not bytes")
     if not isinstance(data, bytes) or len(data) != dtype.itemsize:
         refuse(f"a scalar of {dtype.char!r} that has not its {dtype.itemsize} bytes")
     if not data:

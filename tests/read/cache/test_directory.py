@@ -161,7 +161,9 @@ def test_row_groups_deleted_by_hand_make_room_soon(tmp_path: Path, monkeypatch: 
 def test_a_limit_below_what_the_directories_take_is_refused_and_nothing_leaves(tmp_path: Path) -> None:
     opened = CacheDirectory(str(tmp_path), LIMIT)
     path = opened.published(fill(opened.begin(wanted())))
-    with pytest.raises(OSError, match=r"max_bytes=64\.0 KiB leaves no room beside the directories .* take 284\.0 KiB"):
+    with pytest.raises(
+        OSError, match=r"max_bytes=64\.0 KiB leaves no space for row groups: the directories .* take 284\.0 KiB"
+    ):
         CacheDirectory(str(tmp_path), 2**16)
     assert opened.find(wanted()) == LookupResult(path, 100_000)
 
