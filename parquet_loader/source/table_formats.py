@@ -71,7 +71,8 @@ class Table:
         elif self.root == path:
             what = f"this is {self.format.name}, to which files written here would not belong"
         else:
-            what = f"this lies within {self.format.name} in {shown(self.root or '.')!r}, to which new files would not belong"
+            root = shown(self.root or ".")
+            what = f"this lies within {self.format.name} in {root!r}, to which new files would not belong"
         return f"{shown(path)}: {what}; write to another directory, or use the table's own writer"
 
 
