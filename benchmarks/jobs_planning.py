@@ -93,7 +93,7 @@ def main() -> None:
         chunks = [Chunk(n, 0, f".chunk-{n:06}-{uuid.uuid4().hex}.arrow", 10**6, bucket) for n in range(total // bucket)]
         plan = timed(
             f"shuffle: plan of {total / bucket:,.0f} buckets of {bucket // 2**20} MiB",
-            partial(ShufflePlan.of, chunks, bucket, 0),
+            partial(ShufflePlan.from_chunks, chunks, bucket, 0),
             lambda plan: f"pickled {len(pickle.dumps(plan)) / 1e6:.1f} MB",
         )
         timed("shuffle: slices of the first bucket", partial(plan.slices, 0))

@@ -306,7 +306,7 @@ class BatchedDataLoader(NotIndexed):
     def plan(self) -> EpochPlan:
         """Return what the next epoch will do; nothing is read."""
         self._check_open()
-        return EpochPlan.of(self._plan(self._next_epoch), self._dataset, self.num_threads)
+        return EpochPlan.from_plan(self._plan(self._next_epoch), self._dataset, self.num_threads)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose which epoch the next pass is.

@@ -112,7 +112,7 @@ class Snapshot:
 
 
 @dataclass(slots=True)
-class _Footers:
+class _FileFooters:
     """What one file adds to a snapshot."""
 
     rows: list[int] = field(default_factory=list)
@@ -188,13 +188,13 @@ def _all_examined(
     num_threads: int | None,
     known: Snapshot | None,
     record: Callable[[int, bytes], None] | None,
-) -> tuple[FooterCache, list[_Footers]]:
+) -> tuple[FooterCache, list[_FileFooters]]:
     """Return a cache of the files' footers, and what each file adds to a snapshot; arguments as in `open_snapshot`."""
     footers = FooterCache(home, files, remote=store)
     footers.record = record
     earlier = np.full(len(files), -1, np.int64) if known is None else _take_over(known, files, footers)
 
-    def examine(number: int) -> _Footers:
+    def examine(number: int) -> _FileFooters:
         if known is not None and earlier[number] >= 0:
             return _examined(known, int(earlier[number]))
         return _described(footers.get(number))
@@ -203,7 +203,7 @@ def _all_examined(
         examined = _in_parallel(examine, len(files), num_threads or os.cpu_count() or 1)
     else:
 
-        async def fetched(number: int) -> _Footers:
+        async def fetched(number: int) -> _FileFooters:
             return _described(await footers.fetched(number, fetcher))
 
         most = num_threads or fetcher.options.max_requests
@@ -213,11 +213,11 @@ def _all_examined(
     return footers, examined
 
 
-def _described(footer: Metadata) -> _Footers:
-    return _Footers(footer.row_group_rows.tolist(), footer.row_group_bytes.tolist(), footer.schema.arrow)
+def _described(footer: Metadata) -> _FileFooters:
+    return _FileFooters(footer.row_group_rows.tolist(), footer.row_group_bytes.tolist(), footer.schema.arrow)
 
 
-def _in_parallel(work: Callable[[int], _Footers], count: int, threads: int) -> list[_Footers]:
+def _in_parallel(work: Callable[[int], _FileFooters], count: int, threads: int) -> list[_FileFooters]:
     """Return what `work` gives for each number, several at a time."""
     if count < 2 or threads == 1:
         return [work(number) for number in range(count)]
@@ -242,10 +242,10 @@ def _take_over(known: Snapshot, files: tuple[SourceFile, ...], footers: FooterCa
     return earlier
 
 
-def _examined(known: Snapshot, file: int) -> _Footers:
+def _examined(known: Snapshot, file: int) -> _FileFooters:
     low, high = np.searchsorted(known.row_group_file, [file, file + 1])
     rows, sizes = known.row_group_rows[low:high].tolist(), known.row_group_bytes[low:high].tolist()
-    return _Footers(rows, sizes, known.schema_of(file))
+    return _FileFooters(rows, sizes, known.schema_of(file))
 
 
 def _distinct(schemas: list[pa.Schema]) -> tuple[tuple[pa.Schema, ...], IntArray]:

@@ -68,7 +68,7 @@ def open_remembered(
         check_private(folder, "RemoteOptions(snapshot_cache=...)", "pass snapshot_cache_shared=True")
     path = os.path.join(folder, _name(source, home, selection) + ".snapshot")
     known = _loaded(path, home, remote)
-    with _Footers(folder, os.path.basename(path).removesuffix(".snapshot")) as read:
+    with _FooterWriter(folder, os.path.basename(path).removesuffix(".snapshot")) as read:
         snapshot = open_snapshot(source, filesystem, remote=remote, known=known, record=read.add, selection=selection)
         if any(file.path != shown(file.path) for file in snapshot.files):
             return snapshot
@@ -78,7 +78,7 @@ def open_remembered(
     return snapshot
 
 
-class _Footers:
+class _FooterWriter:
     """Footers as they are read, written down at once: those of a hundred thousand files are gigabytes.
 
     Args:
@@ -156,7 +156,7 @@ def _loaded(path: str, home: pafs.FileSystem, remote: RemoteOptions) -> Snapshot
     return snapshot
 
 
-def _keep(path: str, snapshot: Snapshot, read: _Footers, known: Snapshot | None) -> None:
+def _keep(path: str, snapshot: Snapshot, read: _FooterWriter, known: Snapshot | None) -> None:
     folder = os.path.dirname(path)
     before = None if known is None else known.footers.stored
     numbers = {} if known is None else {file.path: number for number, file in enumerate(known.files)}

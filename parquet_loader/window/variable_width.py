@@ -45,7 +45,7 @@ class RaggedRows:
         self._allocator = allocator
         self._lock = Lock()
         self._rows = 0
-        self._blocks: dict[str, list[_Block]] = {c.name: [] for c in columns}
+        self._blocks: dict[str, list[_FilledBlock]] = {c.name: [] for c in columns}
         self._lengths: list[dict[str, IntArray]] = []
         self._sources: dict[str, _Staged] = {}
         self._indices: IntArray = np.zeros(0, np.int64)
@@ -83,7 +83,9 @@ class RaggedRows:
         blocks = self._blocks[name]
         if not blocks or blocks[-1].used + nbytes > blocks[-1].memory.nbytes:
             expected = max(self._capacities.get(name, 0), SEGMENT_BYTES)
-            blocks.append(_Block(self._staging.allocate(max(nbytes, expected if not blocks else expected // 4)).array))
+            blocks.append(
+                _FilledBlock(self._staging.allocate(max(nbytes, expected if not blocks else expected // 4)).array)
+            )
         return blocks[-1].reserve(nbytes)
 
     def set_order(self, indices: IntArray, delivered_rows: int) -> dict[str, pa.Array]:
@@ -150,7 +152,7 @@ class _Staged(NamedTuple):
         return pa.Array.from_buffers(pa.large_binary(), len(self.offsets) - 1, buffers)
 
 
-class _Block:
+class _FilledBlock:
     """Memory filled from its beginning."""
 
     __slots__ = ("memory", "used")

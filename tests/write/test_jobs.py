@@ -602,7 +602,9 @@ def test_small_files_are_written_again_as_full_row_groups(tmp_path: Path) -> Non
 def test_buckets_take_every_row_of_every_chunk_once_and_equal_shares(
     sizes: list[int], bucket_bytes: int, seed: int
 ) -> None:
-    plan = ShufflePlan.of([Chunk(n, 0, "", size, size * 8) for n, size in enumerate(sizes)], bucket_bytes, seed)
+    plan = ShufflePlan.from_chunks(
+        [Chunk(n, 0, "", size, size * 8) for n, size in enumerate(sizes)], bucket_bytes, seed
+    )
     position = np.zeros(len(sizes), np.int64)
     for bucket in range(plan.buckets):
         firsts, ends = plan.slices(bucket)
@@ -620,7 +622,7 @@ def shuffled(directory: Path, partitions: list[tuple[int, int]], seed: int, buck
         for number, bounds in reversed(list(enumerate(partitions)))
         for chunk in write_chunks(spec, number, rows(*bounds), chunk_bytes=bucket_bytes, seed=seed)
     ]
-    plan = ShufflePlan.of(chunks, bucket_bytes, seed)
+    plan = ShufflePlan.from_chunks(chunks, bucket_bytes, seed)
     files = [f for bucket in range(plan.buckets) for f in write_bucket(spec, plan, bucket)]
     return [i for f in files for i in pq.read_table(f"{spec.directory}/{f.name}")["id"].to_pylist()]
 

@@ -67,10 +67,10 @@ class SharedMemorySender:
         self.arenas = Arenas(0, new_block=self._new_segment, is_required=True)
         self._lock = Lock()
         self._cutting = Lock()  # taken before `_lock`
-        self._uncut: tuple[_Block, mmap.mmap] | None = None
+        self._uncut: tuple[_SharedBlock, mmap.mmap] | None = None
         self._block_bytes = _LEAST_BLOCK_BYTES
         self._starts: list[int] = []
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, _SharedBlock] = {}
         self._next_block = 0
         self._next_tag = 0
         self._gone: list[int] = []
@@ -100,7 +100,7 @@ class SharedMemorySender:
         weakref.finalize(segment, _give_back, mapped, start, size, os.getpid()).atexit = False
         return segment
 
-    def _new_block(self, size: int) -> tuple[_Block, mmap.mmap]:
+    def _new_block(self, size: int) -> tuple[_SharedBlock, mmap.mmap]:
         try:
             file = os.memfd_create("parquet_loader", os.MFD_CLOEXEC)
         except OSError as error:
@@ -118,7 +118,7 @@ class SharedMemorySender:
         with self._lock:
             self._forget_gone()
             number, self._next_block = self._next_block, self._next_block + 1
-            block = _Block(number, size, file, weakref.ref(mapped))
+            block = _SharedBlock(number, size, file, weakref.ref(mapped))
             self._blocks[np.frombuffer(mapped, np.uint8).ctypes.data] = block
             self._starts = sorted(self._blocks)
         return block, mapped
@@ -188,7 +188,7 @@ class SharedMemorySender:
             at += size
         return iter(copies)
 
-    def _find(self, array: Memory) -> tuple[_Block, int] | None:
+    def _find(self, array: Memory) -> tuple[_SharedBlock, int] | None:
         address = array.ctypes.data
         number = bisect_right(self._starts, address) - 1
         if number < 0:
@@ -197,7 +197,7 @@ class SharedMemorySender:
         offset = address - self._starts[number]
         return (block, offset) if offset + array.nbytes <= block.nbytes else None
 
-    def _find_known(self, array: Memory) -> tuple[_Block, int]:
+    def _find_known(self, array: Memory) -> tuple[_SharedBlock, int]:
         found = self._find(array)
         assert found is not None
         return found
@@ -215,7 +215,7 @@ class SharedMemorySender:
 
 
 @dataclass(slots=True)
-class _Block:
+class _SharedBlock:
     """A block on the filling side; belongs to the lock of its `SharedMemorySender`.
 
     Attributes:

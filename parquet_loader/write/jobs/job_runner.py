@@ -101,7 +101,7 @@ def run_job(
         if shuffle:
             with _bar(new_bar, "scatter") as bar:
                 chunks = runner.partitions(spec, ScatterTask(size, seed), bar)
-            step: Step = BucketTasks(ShufflePlan.of(chunks, size, seed))
+            step: Step = BucketTasks(ShufflePlan.from_chunks(chunks, size, seed))
             files: list[WrittenFile] = []
         else:
             with _bar(new_bar, "write") as bar:

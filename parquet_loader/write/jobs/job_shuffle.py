@@ -66,7 +66,7 @@ class ShufflePlan:
     seed: int
 
     @classmethod
-    def of(cls, chunks: Sequence[Chunk], bucket_bytes: int, seed: int) -> ShufflePlan:
+    def from_chunks(cls, chunks: Sequence[Chunk], bucket_bytes: int, seed: int) -> ShufflePlan:
         """Return a plan with buckets of about `bucket_bytes`."""
         ordered = tuple(sorted(chunks, key=lambda chunk: (chunk.partition, chunk.number)))
         total = sum(chunk.bytes for chunk in ordered)

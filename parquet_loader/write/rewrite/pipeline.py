@@ -65,7 +65,7 @@ class RewriteJob:
     def rows(self, target: Target) -> Rows:
         """Return the source's rows as `target` stores them."""
         piece_bytes = min(_MOST_PIECE_BYTES, int(self.memory_limit_bytes * _SHARE_PIECE))
-        return Rows.of(self.dataset, target, self.row_filter, self.read_options, piece_bytes)
+        return Rows.from_dataset(self.dataset, target, self.row_filter, self.read_options, piece_bytes)
 
     def advance(self, rows: int) -> None:
         """Show that so many rows are done."""

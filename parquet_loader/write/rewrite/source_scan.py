@@ -38,7 +38,7 @@ class Rows:
     piece_rows: int
 
     @classmethod
-    def of(
+    def from_dataset(
         cls,
         dataset: Dataset,
         target: Target,
