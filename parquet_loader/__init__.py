@@ -18,10 +18,13 @@ import parquet_loader.common.arrow_memory  # noqa: F401
 from parquet_loader.common.distributed import Shard
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
 from parquet_loader.errors import (
+    ArgumentTypeError,
     ConfigurationError,
     DataError,
     LoaderStateError,
     MemoryLimitError,
+    MissingDeviceError,
+    MissingPackageError,
     OpenFilesError,
     OutOfMemoryError,
     ParquetLoaderError,
@@ -88,6 +91,7 @@ _LAZY = {
 _NEED_TORCH = {"ParquetIterable"}
 
 __all__ = [
+    "ArgumentTypeError",
     "Batch",
     "BatchedDataLoader",
     "Bytes",
@@ -105,6 +109,8 @@ __all__ = [
     "LoaderStats",
     "LocalCache",
     "MemoryLimitError",
+    "MissingDeviceError",
+    "MissingPackageError",
     "MixedLoader",
     "OpenFilesError",
     "OutOfMemoryError",

@@ -9,6 +9,9 @@
     ├── OutOfMemoryError       the process could not get memory                        (also a MemoryError)
     ├── MemoryLimitError       the plan does not fit into `memory_limit`               (also a ValueError)
     ├── ConfigurationError     an argument of the wrong kind or range                  (also a ValueError)
+    │   ├── ArgumentTypeError  ... of the wrong type                               (also a TypeError)
+    │   ├── MissingPackageError ... that needs a package that is not installed     (also an ImportError)
+    │   └── MissingDeviceError ... that names a GPU that is not there              (also a RuntimeError)
     ├── TransformError         the caller's `transform` broke its contract
     ├── WriteError             a data set could not be written                         (also an OSError)
     │   ├── UnfinishedCommitError   files appeared, and the rest of their commit failed
@@ -79,6 +82,18 @@ class MemoryLimitError(ParquetLoaderError, ValueError):
 
 class ConfigurationError(ParquetLoaderError, ValueError):
     """An argument has the wrong type or value."""
+
+
+class ArgumentTypeError(ConfigurationError, TypeError):
+    """An argument has the wrong type."""
+
+
+class MissingPackageError(ConfigurationError, ImportError):
+    """An argument needs a package that is not installed; the message names the extra that installs it."""
+
+
+class MissingDeviceError(ConfigurationError, RuntimeError):
+    """`device` names a GPU that this machine does not have."""
 
 
 class TransformError(ParquetLoaderError):

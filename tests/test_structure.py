@@ -173,6 +173,7 @@ def test_importing_loads_no_heavy_package(module: str) -> None:
 def test_public_names_are_these() -> None:
     names = [name for name in parquet_loader.__all__ if getattr(parquet_loader, name) is not None]
     assert names == [
+        "ArgumentTypeError",
         "Batch",
         "BatchedDataLoader",
         "Bytes",
@@ -190,6 +191,8 @@ def test_public_names_are_these() -> None:
         "LoaderStats",
         "LocalCache",
         "MemoryLimitError",
+        "MissingDeviceError",
+        "MissingPackageError",
         "MixedLoader",
         "OpenFilesError",
         "OutOfMemoryError",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from parquet_loader.collate.output import Batch
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.errors import ConfigurationError, MissingDeviceError
 
 
 def check_device(device: Any) -> torch.device | None:
@@ -28,11 +28,11 @@ def check_device(device: Any) -> torch.device | None:
     if found.type != "cuda":
         raise ConfigurationError(f"device={device!r}: batches are copied to 'cuda' devices, or stay on the 'cpu'")
     if not torch.cuda.is_available():
-        raise ConfigurationError(
+        raise MissingDeviceError(
             f"device={device!r}: this torch sees no CUDA device; leave device out to stay on the CPU"
         )
     if found.index is not None and found.index >= torch.cuda.device_count():
-        raise ConfigurationError(f"device={device!r}: there are {torch.cuda.device_count()} CUDA devices")
+        raise MissingDeviceError(f"device={device!r}: there are {torch.cuda.device_count()} CUDA devices")
     return found if found.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 

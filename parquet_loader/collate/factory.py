@@ -8,14 +8,14 @@ from typing import Any
 from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Output
 from parquet_loader.common import OutputOptions
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.errors import MissingPackageError
 
 
 def open_output(options: OutputOptions, device: Any) -> Output:
     """Return what makes batches of a window's arrays.
 
     Raises:
-        ConfigurationError: tensors are asked for, and there is no torch.
+        MissingPackageError: tensors are asked for, and there is no torch.
     """
     if options.format == "numpy":
         return ArrayOutput(device)
@@ -24,7 +24,7 @@ def open_output(options: OutputOptions, device: Any) -> Output:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ConfigurationError(
+        raise MissingPackageError(
             "batches of tensors need torch: pip install 'torch-parquet-loader[torch]'; "
             "output_options=OutputOptions(format='numpy') asks for arrays instead"
         ) from error

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
-from parquet_loader.errors import ConfigurationError, nearest
+from parquet_loader.errors import ArgumentTypeError, ConfigurationError, nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -166,9 +166,9 @@ def check_source(source: Any) -> None:
             return
         what = f"a list that holds {named(other)}"
         if isinstance(other, Mapping) or _package(other) in _FRAMES:
-            raise ConfigurationError(f"source is {what}; {_OF_ROWS}")
-        raise ConfigurationError(f"source is {what}; expected paths or URLs")
-    raise ConfigurationError(f"source is {named(source)}; {_reader_of(source)}")
+            raise ArgumentTypeError(f"source is {what}; {_OF_ROWS}")
+        raise ArgumentTypeError(f"source is {what}; expected paths or URLs")
+    raise ArgumentTypeError(f"source is {named(source)}; {_reader_of(source)}")
 
 
 def check_frame(frame: Any) -> None:

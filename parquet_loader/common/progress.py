@@ -5,16 +5,16 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.errors import MissingPackageError
 
 
 def progress_bar() -> Any:
     """Return tqdm's class of bars.
 
     Raises:
-        ConfigurationError: there is no tqdm.
+        MissingPackageError: there is no tqdm.
     """
     try:
         return importlib.import_module("tqdm.auto").tqdm
     except ImportError as error:
-        raise ConfigurationError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
+        raise MissingPackageError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error

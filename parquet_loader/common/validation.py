@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.errors import ArgumentTypeError, ConfigurationError
 
 _EXAMPLES = {
     "Schema": "Schema({'x': Scalar('float32')}), or Schema.from_arrow(...) of a pyarrow.Schema",
@@ -23,7 +23,7 @@ _EXAMPLES = {
 def check_bool(name: str, value: Any) -> bool:
     """Return a switch."""
     if not isinstance(value, bool | np.bool_):
-        raise ConfigurationError(f"{name}={value!r}: expected True or False")
+        raise ArgumentTypeError(f"{name}={value!r}: expected True or False")
     return bool(value)
 
 
@@ -39,7 +39,7 @@ def check_kind(name: str, value: Any, kind: type) -> None:
         example = _EXAMPLES.get(kind.__name__, f"{kind.__name__}(...)")
         found = " ".join(repr(value).split())
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
-        raise ConfigurationError(f"{name}={found:.80}: expected {article} {kind.__name__}, such as {example}")
+        raise ArgumentTypeError(f"{name}={found:.80}: expected {article} {kind.__name__}, such as {example}")
 
 
 def check_transform(transform: Any) -> None:
@@ -47,7 +47,7 @@ def check_transform(transform: Any) -> None:
     if transform is None:
         return
     if not callable(transform):
-        raise ConfigurationError(f"transform={transform!r:.80}: expected a function of (columns, rng)")
+        raise ArgumentTypeError(f"transform={transform!r:.80}: expected a function of (columns, rng)")
     try:
         parameters = inspect.signature(transform)
     except (TypeError, ValueError):  # some of those written in C have none
@@ -71,7 +71,7 @@ def check_columns(columns: Any) -> None:
     if columns is None:
         return
     if isinstance(columns, str) or not isinstance(columns, Sequence) or not all(isinstance(c, str) for c in columns):
-        raise ConfigurationError(f"columns={columns!r:.80}: expected a list of names")
+        raise ArgumentTypeError(f"columns={columns!r:.80}: expected a list of names")
     if not columns:
         raise ConfigurationError("columns=[]: expected at least one name; None reads all columns")
 
@@ -88,6 +88,9 @@ def check_int(name: str, value: Any, lowest: int, highest: int) -> int:
     Raises:
         ConfigurationError: it is none, or out of range (both ends included).
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not lowest <= value <= highest:
-        raise ConfigurationError(f"{name}={value!r}: expected an integer from {lowest} to {highest}")
+    message = f"{name}={value!r}: expected an integer from {lowest} to {highest}"
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ArgumentTypeError(message)
+    if not lowest <= value <= highest:
+        raise ConfigurationError(message)
     return int(value)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from parquet_loader.common import PathLike
-from parquet_loader.errors import ConfigurationError, WriteError
+from parquet_loader.errors import ConfigurationError, MissingPackageError, WriteError
 from parquet_loader.schema import Schema, complete_schema, pieces
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_runner import Bar, PartitionTask, Step, check_columns, flatten, run_job
@@ -301,5 +301,5 @@ def _import_dask() -> Any:
         import dask.base  # noqa: PLC0415
         import dask.callbacks  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigurationError("writing from Dask needs it: pip install 'torch-parquet-loader[dask]'") from error
+        raise MissingPackageError("writing from Dask needs it: pip install 'torch-parquet-loader[dask]'") from error
     return dask

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from parquet_loader.common import PathLike, check_int, format_bytes, local_path, parse_bytes
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.errors import ConfigurationError, MissingPackageError
 from parquet_loader.schema import Schema, to_table
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
@@ -194,7 +194,7 @@ def _bars() -> Any:
     try:
         return importlib.import_module("tqdm.auto").tqdm
     except ImportError as error:
-        raise ConfigurationError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
+        raise MissingPackageError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
 
 
 def flatten(reports: Sequence[Sequence[Any]]) -> list[Any]:

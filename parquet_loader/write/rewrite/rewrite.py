@@ -37,7 +37,13 @@ from parquet_loader.dataset import (
     select,
     with_constant_lists,
 )
-from parquet_loader.errors import ConfigurationError, MemoryLimitError, ParquetLoaderError, WriteError
+from parquet_loader.errors import (
+    ConfigurationError,
+    MemoryLimitError,
+    MissingPackageError,
+    ParquetLoaderError,
+    WriteError,
+)
 from parquet_loader.read import Filters, RowFilter, as_expression
 from parquet_loader.schema import Schema
 from parquet_loader.source import Selection, Snapshot, Source, open_snapshot, selection_of, with_unischema
@@ -318,7 +324,7 @@ def _progress_bar() -> Any:
     try:
         return importlib.import_module("tqdm.auto").tqdm
     except ImportError as error:
-        raise ConfigurationError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
+        raise MissingPackageError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
 
 
 __all__ = ["rewrite_dataset"]
