@@ -103,7 +103,8 @@ def from_dask(
     """Return a loader of a Dask collection, computed and written once; see `from_pandas` and `write_dask`.
 
     Two collections are the same if Dask gives them the same token. With workers on other machines `cache_dir` has to
-    be on storage that all of them share.
+    be on storage that all of them share. A collection that is written again gets files of other names: to divide it
+    into the same parts in every run, filter by `split` of a column, since `split_rows` divides by file name.
     """
     key = digest("dask", dask_key(data), schema and schema.to_json(), write_options)
 
@@ -127,7 +128,8 @@ def from_spark(
 
     Two frames are the same if their analysed plans are, and the files they read have not changed. Plans that hold
     data or functions of their session (created from Python rows, user-defined functions) are the same only within it.
-    With executors on other machines `cache_dir` has to be on storage that all of them share.
+    With executors on other machines `cache_dir` has to be on storage that all of them share. As with `from_dask`,
+    `split` of a column gives the same parts in every run, `split_rows` does not.
     """
     key = digest("spark", spark_key(df), schema and schema.to_json(), write_options)
 
