@@ -120,9 +120,12 @@ class Epoch:
         self.figures.begin_wait()
         try:
             batch = next(self._batches, None)
-        except Exception:
+        except Exception as error:
             self._check_whole()
-            raise
+            is_delivered = self.figures.next_batch >= self.figures.plan.batches
+            if not (is_delivered and isinstance(error, LoaderStateError)):
+                raise
+            batch = None  # another thread has begun the next epoch: this one only had its end to learn
         if batch is None:  # the end, or another thread has ended the pass while this one waited
             self._check_whole()
         self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
