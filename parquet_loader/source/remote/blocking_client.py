@@ -42,7 +42,6 @@ class CallThreads:
         self._threads: list[Thread] = []
         self._waiting = 0
         self._lock = Lock()
-        self._last_wait_s = _LAST_WAIT_S
 
     async def call(self, function: Callable[[], T]) -> T:
         """Return what a call gives, or raise what it raises. Cancelled, it is not waited for."""
@@ -84,15 +83,11 @@ class CallThreads:
             with self._lock:
                 self._waiting -= 1
 
-    def abandon(self) -> None:
-        """Let `close` wait for no call: nobody answers them."""
-        self._last_wait_s = 0.0
-
     def close(self) -> None:
         """End all threads; wait a moment for those that are in a call."""
         for _ in self._threads:
             self._calls.put(None)
-        wait_s = self._last_wait_s
+        wait_s = _LAST_WAIT_S
         for thread in self._threads:
             thread.join(wait_s)
             wait_s = wait_s if not thread.is_alive() else 0.0

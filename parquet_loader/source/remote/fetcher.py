@@ -198,11 +198,6 @@ class Fetcher:
             self._threads = CallThreads(_MOST_CALLS)
         return await self._threads.call(call)
 
-    def abandon_calls(self) -> None:
-        """Let `close` wait for no call that is under way; on the event loop."""
-        if self._threads is not None:
-            self._threads.abandon()
-
     @staticmethod
     def current() -> Fetcher | None:
         """Return the fetcher on whose behalf this thread calls, or None."""

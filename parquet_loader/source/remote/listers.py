@@ -31,7 +31,7 @@ from parquet_loader.source.remote.client import words_of
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.obstore_client import ObstoreClient, client_for
 from parquet_loader.source.remote.remote_filesystem import RemoteStore, fsspec_of
-from parquet_loader.source.remote.task_group import ended, side_by_side
+from parquet_loader.source.remote.task_group import side_by_side
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class RemoteLister:
     """
 
     endpoint: tuple[str, int] | None = None
-    """Host and port to probe while the first requests are on their way, or None."""
+    """Host and port to probe before the first requests, or None."""
     is_encrypted = False
     """Whether the endpoint is spoken to in https."""
 
@@ -69,7 +69,7 @@ class RemoteLister:
         async def one(number: int) -> T:
             return await self.fetcher.call(partial(work, things[number]))
 
-        done = self.fetcher.run(self._reached(side_by_side(one, range(len(things)), most)))
+        done = self.fetcher.run(self._reached(partial(side_by_side, one, range(len(things)), most)))
         return [done[number] for number in range(len(things))]
 
     def below(self, base: str) -> list[ListedFile]:
@@ -90,26 +90,17 @@ class RemoteLister:
         self.fetcher.run(self.fetcher.read_all(file, spans, buffers))
         return buffers[0].tobytes(), buffers[1].tobytes()
 
-    async def _reached(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns, unless a probe finds out meanwhile that it cannot succeed; only the first time.
+    async def _reached(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what `work` returns, unless a connection to the endpoint is refused; tried before the first work only.
 
-        Clients retry a refused connection for seconds or minutes, which is right once a store has answered.
+        Clients retry a refused connection for seconds or minutes, and most of their calls cannot be cancelled.
         """
         endpoint, self.endpoint = self.endpoint, None
-        if endpoint is None:
-            return await work
-        asking = asyncio.create_task(work)
-        probing = asyncio.create_task(self.fetcher.call(partial(probe, *endpoint, encrypted=self.is_encrypted)))
-        try:
-            await asyncio.wait({asking, probing}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done() or asking.exception() is not None:
-                why = await probing
-                if why is not None:
-                    self.fetcher.abandon_calls()
-                    raise why
-            return await asking
-        finally:
-            await ended([asking, probing])
+        if endpoint is not None:
+            why = await self.fetcher.call(partial(probe, *endpoint, encrypted=self.is_encrypted))
+            if why is not None:
+                raise why
+        return await work()
 
 
 class PyarrowLister(RemoteLister):
