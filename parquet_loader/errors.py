@@ -25,7 +25,8 @@
 A message is one sentence each for where (file, row group, column), what was expected, what was found
 and what to do about it.
 
-`PerformanceWarning` is the class of warnings about an installation that works slower than it could.
+`PerformanceWarning` is the class of warnings about an installation that works slower than it could,
+`ParquetLoaderDeprecationWarning` of those about names that a later version removes.
 """
 
 from __future__ import annotations
@@ -41,6 +42,14 @@ class ParquetLoaderError(Exception):
 
 class PerformanceWarning(UserWarning):
     """The installation works, but slower than it could; ``warnings.filterwarnings`` silences it by this class."""
+
+
+class ParquetLoaderDeprecationWarning(FutureWarning):
+    """Something will be removed; the message names the version and the replacement.
+
+    A `FutureWarning`, which Python shows by default, because those who train must change their scripts. Python hides a
+    `DeprecationWarning` outside ``__main__``.
+    """
 
 
 class SourceError(ParquetLoaderError):

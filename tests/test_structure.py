@@ -199,6 +199,7 @@ def test_public_names_are_these() -> None:
         "OutputOptions",
         "ParquetDataset",
         "ParquetIterable",
+        "ParquetLoaderDeprecationWarning",
         "ParquetLoaderError",
         "PerformanceWarning",
         "Ragged",

@@ -8,6 +8,7 @@ import parquet_loader.common.arrow_memory  # noqa: F401
 # isort: split
 
 from parquet_loader.common.arrow_memory import use_returning_pool
+from parquet_loader.common.deprecation import renamed_keywords, warn_at_caller, warn_deprecated
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors, raise_limit
 from parquet_loader.common.distributed import Ranks, Shard, current_ranks, is_worker
 from parquet_loader.common.failures import is_out_of_memory, is_shortage, out_of_memory, system_error
@@ -163,12 +164,15 @@ __all__ = [
     "progress_bar",
     "raise_limit",
     "remedy",
+    "renamed_keywords",
     "resolve",
     "shown",
     "system_error",
     "uninterrupted",
     "url_prefix",
     "use_returning_pool",
+    "warn_at_caller",
+    "warn_deprecated",
     "warn_if_missing",
     "without_secrets",
 ]

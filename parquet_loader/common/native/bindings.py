@@ -7,10 +7,10 @@ import os
 import shlex
 import shutil
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
+from parquet_loader.common.deprecation import warn_at_caller
 from parquet_loader.common.native.build import LIBRARY, NO_PLATFORM, compilers, digest
 from parquet_loader.errors import PerformanceWarning
 
@@ -84,17 +84,8 @@ def warn_if_missing() -> None:
     if IS_BUILT or _has_warned or PROBLEM == SWITCHED_OFF:
         return
     _has_warned = True
-    warnings.warn(
+    warn_at_caller(
         f"the compiled kernels of parquet_loader are missing: {PROBLEM}; the batches are the same, but decoding "
         f"numbers takes about twice the processor time; {kernels_remedy()}",
         PerformanceWarning,
-        stacklevel=_level_of_caller(),
     )
-
-
-def _level_of_caller() -> int:
-    """Return the stack level of the code that called the package, as the caller of this gives it to `warnings.warn`."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "parquet_loader":
-        frame, level = frame.f_back, level + 1
-    return level
