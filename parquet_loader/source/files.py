@@ -110,6 +110,10 @@ class Lister(Protocol):
         """Return the first and the last four bytes of a file. Raises as `below`."""
         ...
 
+    def head(self, path: str, most: int) -> bytes:
+        """Return at most so many of a file's first bytes; nothing if there is no such file, or it cannot be read."""
+        ...
+
     def each(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:
         """Return what `work`, which looks and lists, gives for each of the things; several at a time where that pays.
 

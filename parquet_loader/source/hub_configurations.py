@@ -2,39 +2,67 @@
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from parquet_loader.common import shown
 from parquet_loader.errors import SourceError
-from parquet_loader.source.file_types import common_folder, glob_regex
+from parquet_loader.source.file_types import common_folder, glob_regex, is_hive_folder
 from parquet_loader.source.files import SourceFile
 
 _README = "README.md"
-_MOST_BYTES = 2**24
+MOST_BYTES = 2**24
 _MOST_LEVELS = 3
 _NAMES_SHOWN = 5
+_CONVERTED = re.compile(r"([^/]+)/(?:partial-)?(?:train|validation|test)/\d{4}\.parquet")
 _KEY = re.compile(r"([A-Za-z_]+):(?:\s+(.*))?$")
 
 
-def refuse_configurations(directory: str, files: Sequence[SourceFile]) -> None:
-    """Refuse the files below a local directory if several configurations are listed, and none of them has all files.
+def refuse_configurations(
+    directory: str, files: Sequence[SourceFile], has_readme: bool | None, head_of: Callable[[str], bytes]
+) -> None:
+    """Refuse the files below a directory if they are of several configurations.
 
-    The README.md of the directory or of one of the two above it is read.
+    Either README.md lists the configurations, and none of them has all files: that of the directory, or of one of the
+    two above it. A store is asked for those above only if the directory is named ``data``, or the files lie in several
+    directories that are no partitions. Or the files lie as the Hub converts a repository to Parquet:
+    ``CONFIGURATION/SPLIT/0000.parquet``.
+
+    Args:
+        directory: The directory.
+        files: Files that were chosen, below it or elsewhere.
+        has_readme: Whether a store's listing shows README.md in the directory; None for local directories.
+        head_of: Returns the first `MOST_BYTES` of a file, or nothing if there is no such file.
 
     Raises:
         SourceError: they are; names the configurations, and the files of one.
     """
     root = directory.rstrip("/")
     files = [file for file in files if file.path.startswith(f"{root}/")]
-    for _ in range(_MOST_LEVELS):
-        patterns = _configurations(f"{root}/{_README}")
+    below = [file.path[len(root) + 1 :] for file in files]
+    _refuse_converted(files, below)
+    folders = {path.partition("/")[0] for path in below if "/" in path}
+    may_be_above = posixpath.basename(root) == "data" or (len(folders) > 1 and not all(map(is_hive_folder, folders)))
+    for level in range(_MOST_LEVELS):
+        is_asked = has_readme is None or (has_readme if level == 0 else not has_readme and may_be_above)
+        patterns = _configurations(head_of(f"{root}/{_README}")) if is_asked else {}
         if len(patterns) > 1:
             _refuse_mixture(root, patterns, files)
             return
         root = posixpath.dirname(root)
+
+
+def _refuse_converted(files: Sequence[SourceFile], below: Sequence[str]) -> None:
+    found = [_CONVERTED.fullmatch(path) for path in below]
+    first = {match[1]: file for match, file in zip(found, files, strict=True) if match}
+    if all(found) and len(first) > 1:
+        names = ", ".join(map(repr, sorted(first)[:_NAMES_SHOWN])) + (", ..." if len(first) > _NAMES_SHOWN else "")
+        one = posixpath.dirname(posixpath.dirname(first[min(first)].name))
+        raise SourceError(
+            f"the source mixes the configurations {names}, as directories like CONFIGURATION/SPLIT/0000.parquet show; "
+            f"name one of them, such as {one!r}, or several in a list"
+        )
 
 
 def _refuse_mixture(root: str, patterns: dict[str, list[str]], files: Sequence[SourceFile]) -> None:
@@ -60,13 +88,12 @@ def _refuse_mixture(root: str, patterns: dict[str, list[str]], files: Sequence[S
     )
 
 
-def _configurations(path: str) -> dict[str, list[str]]:
+def _configurations(readme: bytes) -> dict[str, list[str]]:
     """Return the globs of each configuration in the metadata that begins a README.md; nothing if there is none."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        if file.readline(8).strip() == b"---":
-            head = file.read(_MOST_BYTES).decode("utf-8", "replace")
-            return _globs_of(re.split(r"^---\s*$", head, maxsplit=1, flags=re.MULTILINE)[0])
-    return {}
+    first, _, rest = readme.partition(b"\n")
+    if first.strip() != b"---":
+        return {}
+    return _globs_of(re.split(r"^---\s*$", rest.decode("utf-8", "replace"), maxsplit=1, flags=re.MULTILINE)[0])
 
 
 def _globs_of(metadata: str) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow.compute as pc
@@ -39,7 +40,7 @@ from parquet_loader.source.file_types import (
     kind_of,
 )
 from parquet_loader.source.files import ListedFile, Lister, ListingContext, SourceFile
-from parquet_loader.source.hub_configurations import refuse_configurations
+from parquet_loader.source.hub_configurations import MOST_BYTES, refuse_configurations
 from parquet_loader.source.local import LocalLister
 from parquet_loader.source.named_splits import ALL, select_split
 from parquet_loader.source.table_formats import (
@@ -87,6 +88,7 @@ class _Found:
         files: Its files.
         listing_context: What was listed next to them.
         tables: Tables whose metadata was listed next to them, by their directory.
+        has_readme: Of a store: whether README.md is in the directory.
     """
 
     name: str
@@ -95,6 +97,7 @@ class _Found:
     files: list[ListedFile]
     listing_context: ListingContext
     tables: dict[str, Table]
+    has_readme: bool | None = None
 
 
 def list_files(
@@ -160,9 +163,10 @@ def list_files(
         if table is not None:
             raise SourceError(table.refuse_reading(has_options=selection.has_options))
     chosen = select_split(files, selection.split, has_options=selection.has_options)
-    if is_local(home) and selection.split != ALL:
-        for directory in (one.base for one in found if one.is_directory):
-            refuse_configurations(directory, chosen)
+    if selection.split != ALL:
+        head_of = partial(lister.head, most=MOST_BYTES)
+        for one in (one for one in found if one.is_directory):
+            refuse_configurations(one.base, chosen, one.has_readme, head_of)
     if len(chosen) < len(files):
         kept = {id(file) for file in chosen}
         pairs = [pair for pair, file in zip(pairs, files, strict=True) if id(file) in kept]
@@ -219,7 +223,9 @@ def _expand(lister: Lister, path: str, name: str, *, prefix: str, is_remote: boo
         return _Found(name, base, bool(seen), parquet, ListingContext(), {})
     hidden = frozenset(entry.path for entry in below if posixpath.basename(entry.path).startswith("_"))
     tables = tables_in((entry.path for entry in below), base)
-    return _Found(name, base, bool(seen), parquet, ListingContext((base.rstrip("/"),), hidden), tables)
+    has_readme = any(entry.path == f"{base.rstrip('/')}/README.md" for entry in below)
+    context = ListingContext((base.rstrip("/"),), hidden)
+    return _Found(name, base, bool(seen), parquet, context, tables, has_readme)
 
 
 def _check_bucket(lister: Lister, path: str) -> None:

@@ -71,6 +71,14 @@ class LocalLister:
             file.seek(max(0, entry.size_bytes - 4))
             return first, file.read(4)
 
+    def head(self, path: str, most: int) -> bytes:
+        """Return at most so many of a file's first bytes; see `Lister`."""
+        try:
+            with open(path, "rb") as file:
+                return file.read(most)
+        except OSError:
+            return b""
+
     def each(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:
         """Return what `work` gives for each of the things."""
         return [work(thing) for thing in things]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
@@ -84,6 +85,43 @@ def test_petastorms_readers_do_not_mix_configurations(tmp_path: Path) -> None:
     repo = lay_out(tmp_path, "en/a.parquet", "fr/b.parquet", readme=readme)
     with pytest.raises(SourceError, match="mixes the configurations"):
         make_batch_reader(f"file://{repo}")
+
+
+@pytest.mark.parametrize("below", ["", "/data"])
+def test_a_store_is_asked_for_the_readme_of_a_repository(tmp_path: Path, below: str) -> None:
+    readme = README.replace("en/", "data/en/").replace("fr/", "data/fr/").replace("data_dir: de", "data_dir: data/de")
+    lay_out(tmp_path / "repo", *(f"data/{name}" for name in FILES), readme=readme)
+    store = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    with pytest.raises(SourceError, match=r"mixes the configurations 'en', 'fr', 'de', which repo/README.md lists"):
+        names_in(f"repo{below}", split="train", filesystem=store)
+    assert len(names_in(f"repo{below}", split="all", filesystem=store)) == 6
+    assert len(names_in("repo/data/en", split="train", filesystem=store)) == 1
+
+
+def test_a_store_that_hides_the_readme_is_read(tmp_path: Path) -> None:
+    lay_out(tmp_path / "repo", "en/a.parquet", "fr/b.parquet", readme="").joinpath("README.md").unlink()
+    store = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    assert len(names_in("repo", filesystem=store)) == 2
+    (tmp_path / "repo" / "README.md").mkdir()
+    assert len(names_in("repo", filesystem=store)) == 2
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_configurations_that_the_hub_converted_are_told_apart_without_a_readme(tmp_path: Path, is_remote: bool) -> None:
+    repo = lay_out(tmp_path / "repo", "en/train/0000.parquet", "en/test/0000.parquet", "fr/partial-train/0000.parquet")
+    (repo / "README.md").unlink()
+    options: dict[str, Any] = {"split": "train"}
+    if is_remote:
+        options["filesystem"] = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    root = "repo" if is_remote else str(repo)
+    with pytest.raises(SourceError, match=rf"configurations 'en', 'fr', as directories .* name one .* '{root}/en', or"):
+        names_in(root, **options)
+    assert names_in(f"{root}/en", **options) == ["en/train/0000.parquet"]
+    assert names_in([f"{root}/en", f"{root}/fr"], **options) == [
+        "en/train/0000.parquet",
+        "fr/partial-train/0000.parquet",
+    ]
+    assert len(names_in(root, **{**options, "split": "all"})) == 3
 
 
 def test_a_split_of_one_configuration_next_to_files_of_none_is_refused(tmp_path: Path) -> None:

@@ -72,6 +72,10 @@ class RemoteLister:
         done = self.fetcher.run(self._reached(partial(side_by_side, one, range(len(things)), most)))
         return [done[number] for number in range(len(things))]
 
+    def look(self, path: str) -> ListedFile | bool | None:
+        """Return a file, True for a directory, or None; see `source.Lister`."""
+        raise NotImplementedError
+
     def below(self, base: str) -> list[ListedFile]:
         """Return all files below a directory; see `source.Lister`."""
         raise NotImplementedError
@@ -89,6 +93,19 @@ class RemoteLister:
         buffers = [np.empty(span.size, np.uint8) for span in spans]
         self.fetcher.run(self.fetcher.read_all(file, spans, buffers))
         return buffers[0].tobytes(), buffers[1].tobytes()
+
+    def head(self, path: str, most: int) -> bytes:
+        """Return at most so many of a file's first bytes; see `source.Lister`."""
+        try:
+            entry = self.look(path)
+            if not isinstance(entry, ListedFile) or entry.size_bytes == 0:
+                return b""
+            file = SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, (), entry.etag)
+            buffer = np.empty(min(entry.size_bytes, most), np.uint8)
+            self.fetcher.run(self.fetcher.read_all(file, [ByteRange(0, buffer.size)], [buffer]))
+        except (SourceError, OSError):  # who may read the files need not be one who may look next to them
+            return b""
+        return buffer.tobytes()
 
     async def _reached(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return what `work` returns, unless a connection to the endpoint is refused; tried before the first work only.
