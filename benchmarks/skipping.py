@@ -64,7 +64,7 @@ def decode(path: str) -> None:
 def pass_over(loader: BatchedDataLoader) -> None:
     """Let a cursor of the loader's pass over all rows but one."""
     dataset = loader._dataset
-    cursor = Cursor(dataset.reader, 0, dataset.sizing.stream_rows)
+    cursor = Cursor(dataset.reader, dataset.snapshot.row_group(0), dataset.sizing.stream_rows)
     while cursor.position < ROWS - 1:
         cursor.next(ROWS - 1 - cursor.position)
     cursor.close()

@@ -113,7 +113,7 @@ def _of_one_width(
     left, reader = dict(candidates), reader_of(candidates)
     for group in groups[::stride].tolist():
         rows, looking = 0, dict(left)
-        stream = reader.stream(group, SAMPLE_ROWS)
+        stream = reader.stream(snapshot.row_group(group), SAMPLE_ROWS)
         try:
             for table in stream:
                 rows += len(table)
@@ -147,18 +147,17 @@ def _candidates(snapshot: Snapshot, items: Mapping[str, Scalar]) -> dict[str, _C
     """Return those of these list columns whose footers admit that all rows have as many values."""
     found = dict[str, tuple[int, int] | None].fromkeys(items)  # length, and bytes of the largest chunk
     file_before, leaves = -1, dict[str, int | None]()
-    for group in np.flatnonzero(snapshot.row_group_rows).tolist():
+    for index in np.flatnonzero(snapshot.row_group_rows).tolist():
         if not found:
             break
-        file = int(snapshot.row_group_file[group])
-        footer = snapshot.footers.get(file)
-        if file != file_before:
-            columns = {name: read_name(snapshot.schema_of(file), name) for name in found}
-            file_before, leaves = file, _only_leaves(footer, columns)
-        number, rows = int(snapshot.row_group_number[group]), int(snapshot.row_group_rows[group])
+        group = snapshot.row_group(index)
+        footer = snapshot.footers.get(group.file_number)
+        if group.file_number != file_before:
+            columns = {name: read_name(group.schema, name) for name in found}
+            file_before, leaves = group.file_number, _only_leaves(footer, columns)
         for name, before in list(found.items()):
             leaf = leaves[name]
-            now = None if leaf is None else _described(footer, number, leaf, rows, items[name])
+            now = None if leaf is None else _described(footer, group.number, leaf, group.rows, items[name])
             if now is None or (before is not None and before[0] != now[0]):
                 del found[name]
             else:

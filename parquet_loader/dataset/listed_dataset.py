@@ -75,13 +75,8 @@ class RowGroupList(Sequence[RowGroup]):
         return f"RowGroupList({len(self)} row groups in {len(self._snapshot.files)} files)"
 
     def _at(self, number: int) -> RowGroup:
-        snapshot = self._snapshot
-        return RowGroup(
-            snapshot.files[int(snapshot.row_group_file[number])].path,
-            int(snapshot.row_group_number[number]),
-            int(snapshot.row_group_rows[number]),
-            int(snapshot.row_group_bytes[number]),
-        )
+        found = self._snapshot.row_group(number)
+        return RowGroup(found.file.path, found.number, found.rows, found.encoded_bytes)
 
 
 class ListedDataset:

@@ -24,7 +24,7 @@ from parquet_loader.common import IntArray, format_bytes
 from parquet_loader.decode import Column
 from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_skippable
 from parquet_loader.read import BUFFER_BYTES, RowGroupReader
-from parquet_loader.source import Snapshot
+from parquet_loader.source import RowGroupRef, Snapshot
 
 SHARE_WINDOWS = 0.40
 SHARE_READS = 0.16
@@ -161,17 +161,17 @@ def measure_rows(
     image_bytes = float(sum(np.prod([n or 1 for n in shape]) * dtype.itemsize for shape, dtype in arrays))
     rows, ragged = 0, tuple[tuple[str, float], ...]()
     if varying and len(counts) and counts.max():
-        group, sample = _sample_of_largest(snapshot, reader, counts, skips=skips)
+        largest, sample = _sample_of_largest(snapshot, reader, counts, skips=skips)
         rows = len(sample)
         density = snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)
-        scale = float(np.average(density, weights=counts)) / max(1.0, float(density[group]))
+        scale = float(np.average(density, weights=counts)) / max(1.0, float(density[largest.index]))
         scale = min(1.0, max(0.25, scale)) / max(rows, 1)
         ragged = tuple((c.name, sample.column(c.name).nbytes * scale) for c in varying)
         gathered += sum(nbytes for _, nbytes in ragged)
     processed = gathered + wide + image_bytes if processes else 0.0
     staged, cursor = 0, 0
     if len(counts) and counts.max():
-        largest = int(np.argmax(counts))
+        largest = snapshot.row_group(int(np.argmax(counts)))
         as_stored = reader.placed_columns(largest)
         # Matrices that are made of several columns are made of whole row groups: measured, an epoch of 39 numbers in
         # two groups takes a sixth less time than by pieces of 2 MiB.
@@ -182,18 +182,19 @@ def measure_rows(
 
 def _sample_of_largest(
     snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, skips: bool
-) -> tuple[int, pa.Table]:
+) -> tuple[RowGroupRef, pa.Table]:
     by_size = np.argsort(np.where(counts > 0, -snapshot.row_group_bytes, 1), kind="stable")
-    for group in by_size[: int(np.count_nonzero(counts))].tolist():
+    for index in by_size[: int(np.count_nonzero(counts))].tolist():
+        row_group = snapshot.row_group(index)
         try:
-            return group, _sample(reader, group)
+            return row_group, _sample(reader, row_group)
         except (DataError, SourceError) as error:
             if not skips or not is_skippable(error):
                 raise
-    return int(by_size[0]), reader.empty_table()
+    return snapshot.row_group(int(by_size[0])), reader.empty_table()
 
 
-def _sample(reader: RowGroupReader, row_group: int) -> pa.Table:
+def _sample(reader: RowGroupReader, row_group: RowGroupRef) -> pa.Table:
     stream = reader.stream(row_group, 256)
     tables: list[pa.Table] = []
     try:
@@ -266,7 +267,7 @@ def divide(
         return max(windows / SHARE_WINDOWS, min(whole / SHARE_READS, streaming / (1.5 * SHARE_READS)))
 
     if needed_bytes(smallest) > limit_bytes:
-        name = snapshot.describe(largest) if len(counts) else "the source"
+        name = snapshot.row_group(largest).name if len(counts) else "the source"
         raise MemoryLimitError(
             f"memory_limit={format_bytes(limit_bytes)} cannot hold two windows of {smallest} rows of "
             f"{row_bytes:.0f} bytes and the reads for them (batch_size {batch_size}; the largest row group is {name} "
@@ -316,13 +317,13 @@ def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _cursor_bytes(snapshot: Snapshot, row_group: int) -> int:
+def _cursor_bytes(snapshot: Snapshot, row_group: RowGroupRef) -> int:
     """Estimate what an open cursor holds: for each column a read buffer, a page, and the dictionary, decompressed."""
-    footer = snapshot.footers.get(int(snapshot.row_group_file[row_group]))
-    total, rows = 0, max(int(snapshot.row_group_rows[row_group]), 1)
+    footer = snapshot.footers.get(row_group.file_number)
+    total, rows = 0, max(row_group.rows, 1)
     for number in range(footer.num_columns):
-        chunk = footer.chunk(int(snapshot.row_group_number[row_group]), number)
-        encoded = min(max(0, chunk.encoded_bytes), int(snapshot.row_group_bytes[row_group]))
+        chunk = footer.chunk(row_group.number, number)
+        encoded = min(max(0, chunk.encoded_bytes), row_group.encoded_bytes)
         # Writers end pages at 20,000 rows or 1 MiB, whichever comes first; Arrow looks every 1,024 rows only.
         page = min(encoded, max(min(2**20, encoded * 20_000 // rows), encoded * 1024 // rows))
         dictionary = chunk.data_at - chunk.start

@@ -108,7 +108,7 @@ def _count_some(
 
     def count(group: int) -> int:
         try:
-            return reader.count(group)
+            return reader.count(snapshot.row_group(group))
         except (DataError, SourceError) as error:
             if not skips or not is_skippable(error):
                 raise
@@ -139,6 +139,6 @@ def _threads_for(snapshot: Snapshot, reader: RowGroupReader, wanted: IntArray, n
     """Return how many row groups are counted at a time: where they are fetched first, as many as fit into memory."""
     if snapshot.remote is None:
         return num_threads
-    largest = int(wanted[np.argmax(snapshot.row_group_bytes[wanted])])
+    largest = snapshot.row_group(int(wanted[np.argmax(snapshot.row_group_bytes[wanted])]))
     fitting = _FETCHED_BYTES // max(1, reader.counted_bytes(largest))
     return max(num_threads, min(snapshot.remote.options.max_requests, fitting))

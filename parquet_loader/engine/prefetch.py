@@ -22,7 +22,7 @@ from parquet_loader.engine.worker_pool import WorkerPool
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, RowGroupSlice
 from parquet_loader.read import AT_ONCE_BYTES, Copy, RowGroupReader
-from parquet_loader.source import Fetcher, FromStore, RemoteFigures, SparseFile
+from parquet_loader.source import Fetcher, FromStore, RemoteFigures, RowGroupRef, SparseFile
 
 Run = tuple[int, int]
 
@@ -51,7 +51,7 @@ class _Fetch:
     """
 
     window: int
-    row_group: int
+    row_group: RowGroupRef
     held_bytes: int
     copy: SparseFile | str | FromStore | None = None
     error: BaseException | None = None
@@ -94,7 +94,6 @@ class Prefetcher:
         # Where windows take slices of several row groups, that many lie there at a time, and the next ones.
         self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
         self._streamed = FromStore(min(sizing.fetch_bytes // (sizing.open_row_groups + 1), _MOST_STREAMED_BYTES))
-        self._estimates = reader.chunks.uncompressed_bytes
         self._broken = broken
         self._is_cached = reader.chunks.cache is not None
         self._store = reader.chunks.remote
@@ -107,7 +106,7 @@ class Prefetcher:
         self._coming = self._first_slices(plan, first_window)
         self._next: tuple[int, RowGroupSlice] | None = next(self._coming, None)
         # Which part of a row group's bytes are fetched, as far as is known.
-        self._ratio = None if self._next is None else self._ratio_of(self._next[1].row_group)
+        self._ratio = None if self._next is None else self._ratio_of(reader.snapshot.row_group(self._next[1].row_group))
         self._in_flight = 0
 
     def _first_slices(self, plan: Plan, first_window: int) -> Iterator[tuple[int, RowGroupSlice]]:
@@ -117,13 +116,13 @@ class Prefetcher:
                 if window == first_window or slice_.start == slice_.first:
                     yield window, slice_
 
-    def _ratio_of(self, row_group: int) -> float | None:
+    def _ratio_of(self, row_group: RowGroupRef) -> float | None:
         """Return which part of a row group's bytes are fetched, by its footer; None if that is not at hand."""
         try:
             nbytes = self._reader.chunks.fetched_bytes(row_group)
         except ParquetLoaderError:  # reading it will say so again
             return None
-        return None if nbytes is None else nbytes / max(1, int(self._estimates[row_group]))
+        return None if nbytes is None else nbytes / max(1, row_group.encoded_bytes)
 
     @property
     def thread(self) -> Thread:
@@ -156,7 +155,8 @@ class Prefetcher:
         most = _MOST_CACHED_RUNS if self._is_cached else _MOST_RUNS
         while self._next is not None and self._fetcher.is_here:
             window, slice_ = self._next
-            estimate = self._estimate(slice_.row_group)
+            row_group = self._reader.snapshot.row_group(slice_.row_group)
+            estimate = self._estimate(row_group)
             has_room = len(self._runs) < most and self._budget.fetched_bytes + estimate <= self._limit_bytes
             if not has_room and (window > needed_window or self._in_flight):
                 return
@@ -164,18 +164,17 @@ class Prefetcher:
                 return
             self._next = next(self._coming, None)
             if slice_.run not in self._runs and slice_.row_group not in self._broken:
-                self._begin(window, slice_, estimate)
+                self._begin(window, slice_.run, row_group, estimate)
 
-    def _estimate(self, row_group: int) -> int:
+    def _estimate(self, row_group: RowGroupRef) -> int:
         """Return what a row group is counted as at first: larger ones do not come to lie in memory."""
-        estimate = int(_MARGIN * (1.0 if self._ratio is None else self._ratio) * int(self._estimates[row_group]))
+        estimate = int(_MARGIN * (1.0 if self._ratio is None else self._ratio) * row_group.encoded_bytes)
         # The cache fetches them in parts, and keeps them on the disk.
         return min(estimate, max(self._largest_bytes, AT_ONCE_BYTES) if self._is_cached else self._largest_bytes)
 
-    def _begin(self, window: int, slice_: RowGroupSlice, estimate: int) -> None:
-        fetch = _Fetch(window, slice_.row_group, estimate)
-        self._runs[slice_.run] = fetch
-        if self._reader.chunks.is_cached(slice_.row_group):
+    def _begin(self, window: int, run: Run, row_group: RowGroupRef, estimate: int) -> None:
+        fetch = self._runs[run] = _Fetch(window, row_group, estimate)
+        if self._reader.chunks.is_cached(row_group):
             # Whoever reads it finds it there, sooner than by way of here.
             fetch.held_bytes, fetch.is_cached = 0, True
             return
@@ -184,13 +183,13 @@ class Prefetcher:
         if window == self._first_window:
             self._first_in_flight += 1
             self._most_at_first = max(self._most_at_first, self._first_in_flight)
-        work = self._reader.chunks.fetched(slice_.row_group, self._fetcher, self._largest_bytes)
-        self._fetcher.begin(work, partial(self._arrived, slice_.run, fetch))
+        work = self._reader.chunks.fetched(row_group, self._fetcher, self._largest_bytes)
+        self._fetcher.begin(work, partial(self._arrived, run, fetch))
 
     def _arrived(self, run: Run, fetch: _Fetch, copy: SparseFile | str | None, error: BaseException | None) -> None:
         ratio = None
         if isinstance(copy, SparseFile):
-            ratio = copy.held_bytes / max(1, int(self._estimates[fetch.row_group]))
+            ratio = copy.held_bytes / max(1, fetch.row_group.encoded_bytes)
         elif error is None and self._ratio is None:
             ratio = self._ratio_of(fetch.row_group)
         with self._workers.lock:

@@ -18,7 +18,7 @@ from parquet_loader.loader.advice import findings_of
 from parquet_loader.loader.mixing import MOST_COLUMNS, Mixing, Sorting, overlap_share
 from parquet_loader.loader.stats import CodecFigures, LoaderStats, ShuffleFigures, SlowColumns, StorageFigures
 from parquet_loader.plan import Plan
-from parquet_loader.source import MetadataError, bounds_of, selected
+from parquet_loader.source import Metadata, MetadataError, RowGroupRef, Snapshot, bounds_of, selected
 
 # What stands for all of a data set: so many row groups, and windows.
 SAMPLED_ROW_GROUPS = 8
@@ -99,9 +99,8 @@ def sorting_of(dataset: Dataset) -> Sorting | None:
     chosen = with_rows[np.unique(np.linspace(0, len(with_rows) - 1, COMPARED_ROW_GROUPS).astype(int))].tolist()
     bounds = defaultdict[str, list[tuple[Any, Any]]](list)
     numbers_rows = defaultdict[str, int](int)
-    for row_group in chosen:
-        file, number = int(snapshot.row_group_file[row_group]), int(snapshot.row_group_number[row_group])
-        footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.cached(file)
+    for row_group in map(snapshot.row_group, chosen):
+        footer = _footer_at_hand(snapshot, row_group)
         if footer is None:
             return None
         stored = footer.schema.stored
@@ -110,7 +109,7 @@ def sorting_of(dataset: Dataset) -> Sorting | None:
             if stored.get_field_index(path) < 0:
                 continue  # within a list or a struct, or one of several of this name
             with suppress(MetadataError):
-                chunk, type_ = footer.check(number, leaf), stored.field(path).type
+                chunk, type_ = footer.check(row_group.number, leaf), stored.field(path).type
                 found = bounds_of(footer, chunk, footer.schema.leaves[leaf], type_)
                 if found is not None:
                     bounds[path].append(found)
@@ -137,19 +136,18 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
     columns, largest = defaultdict[str, set[str]](set), dict[str, tuple[int, str, int, int]]()
     slow, slow_bytes = defaultdict[str, dict[str, None]](dict), defaultdict[str, int](int)
     number_bytes, leaves_read = 0, 0
-    for row_group in chosen:
-        file, number = int(snapshot.row_group_file[row_group]), int(snapshot.row_group_number[row_group])
-        footer = snapshot.footers.get(file) if snapshot.remote is None else snapshot.footers.cached(file)
+    for row_group in map(snapshot.row_group, chosen):
+        footer = _footer_at_hand(snapshot, row_group)
         if footer is None:
             continue
-        paths, schema, names = footer.paths, snapshot.schema_of(file), chunks.columns_read(row_group)
-        types = {field.name: field.type for field in schema}
-        known = set(decodable_chunks(footer, number, names, schema).names)
+        paths, names = footer.paths, chunks.columns_read(row_group)
+        types = {field.name: field.type for field in row_group.schema}
+        known = set(decodable_chunks(footer, row_group.number, names, row_group.schema).names)
         leaves = selected(paths, names)
         leaves_read = max(leaves_read, len(leaves))
         for leaf in leaves:
             try:
-                chunk, path = footer.check(number, leaf), paths[leaf]
+                chunk, path = footer.check(row_group.number, leaf), paths[leaf]
             except MetadataError:  # reading it says so
                 continue
             codec, size = chunk.codec_name.lower(), chunk.encoded_bytes
@@ -157,7 +155,7 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
             encoded[codec] += size
             columns[codec].add(path)
             if size > largest.get(codec, (0,))[0]:
-                largest[codec] = (size, snapshot.files[file].path, chunk.data_at, chunk.data_at + chunk.stored_bytes)
+                largest[codec] = (size, row_group.file.path, chunk.data_at, chunk.data_at + chunk.stored_bytes)
             if path not in types or not is_known_type(types[path]):
                 continue
             number_bytes += size
@@ -165,7 +163,7 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
             if options.verify_checksums or options.memory_map:
                 reason = "options"
             elif path not in known and codec in ("uncompressed", "snappy", "lz4"):
-                nulls = footer.null_count(number, leaf)
+                nulls = footer.null_count(row_group.number, leaf)
                 is_nullable = footer.schema.leaves[leaf].max_definition_level > 0
                 reason = ("no null counts" if nulls is None else "nulls") if is_nullable and nulls != 0 else "encoding"
             if reason:
@@ -192,6 +190,12 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
         ),
         number_share=number_bytes / total,
     )
+
+
+def _footer_at_hand(snapshot: Snapshot, row_group: RowGroupRef) -> Metadata | None:
+    """Return the footer of a row group's file; None if it would have to be fetched."""
+    get = snapshot.footers.get if snapshot.remote is None else snapshot.footers.cached
+    return get(row_group.file_number)
 
 
 def _decompression_rate(codec: str, path: str, start: int, stop: int) -> float | None:

@@ -295,12 +295,8 @@ class EpochFigures:
         busy_s = sum(account.cpu_s.values()) + sum(account.blocked_s.values())
         footers_bytes = account.footers_bytes + snapshot.footers.held_bytes
         left_out = (*self._skipped, *account.skipped)
-        skipped = (
-            SkippedRowGroup(
-                snapshot.files[int(snapshot.row_group_file[group])].name, int(snapshot.row_group_number[group]), reason
-            )
-            for group, reason in left_out
-        )
+        row_groups = ((snapshot.row_group(index), reason) for index, reason in left_out)
+        skipped = (SkippedRowGroup(group.file.name, group.number, reason) for group, reason in row_groups)
         return LoaderStats(
             epoch=self.epoch,
             rows=self._rows,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -36,6 +36,7 @@ from parquet_loader.source import (
     Metadata,
     MetadataError,
     RemoteStore,
+    RowGroupRef,
     Snapshot,
     SparseFile,
     StreamedFile,
@@ -84,26 +85,21 @@ class ColumnChunkSource:
         self.cache: RowGroupCache | None = None
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
-            columns = [self.columns_read(row_group) for row_group in firsts.tolist()]
+            columns = [self.columns_read(snapshot.row_group(index)) for index in firsts.tolist()]
             if not cache.shared:
                 check_private(str(cache.path), "LocalCache(path=...)", "pass shared=True")
             self.cache = RowGroupCache(cache, snapshot, columns)
 
-    def columns_read(self, row_group: int) -> list[str]:
+    def columns_read(self, row_group: RowGroupRef) -> list[str]:
         """Return the names to ask the Parquet reader for."""
-        return self._columns_of[int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])]
-
-    @property
-    def uncompressed_bytes(self) -> IntArray:
-        """int64 ``[row groups]``: all columns of each as encoded, before compression."""
-        return self._snapshot.row_group_bytes
+        return self._columns_of[row_group.schema_number]
 
     @property
     def remote(self) -> RemoteStore | None:
         """What fetches row groups; None if files are local."""
         return self._snapshot.remote
 
-    async def fetched(self, row_group: int, fetcher: Fetcher, most_bytes: int) -> SparseFile | str | None:
+    async def fetched(self, row_group: RowGroupRef, fetcher: Fetcher, most_bytes: int) -> SparseFile | str | None:
         """Return a row group's columns as they lie in the file, on the event loop of a fetcher: in memory, or cached.
 
         None: they take more than `most_bytes` of memory, and the cache does not take them.
@@ -111,9 +107,8 @@ class ColumnChunkSource:
         Raises:
             SourceError: see `RangeFetcher`. DataError: the footer names bytes that the file does not have.
         """
-        number = int(self._snapshot.row_group_file[row_group])
-        footer = await self._snapshot.footers.fetched(number, fetcher)
-        file, ranges = self._snapshot.files[number], self.ranges(row_group, footer, fetcher.options)
+        footer = await self._snapshot.footers.fetched(row_group.file_number, fetcher)
+        file, ranges = row_group.file, self.ranges(row_group, footer, fetcher.options)
         if self.cache is not None and ranges:
             path = await fetcher.call(partial(self.cache.local_path, row_group, self.columns_read(row_group)))
             if path is not None:
@@ -126,17 +121,17 @@ class ColumnChunkSource:
         fetcher.figures.row_group_requests += len(ranges)
         return sparse
 
-    def fetched_bytes(self, row_group: int) -> int | None:
+    def fetched_bytes(self, row_group: RowGroupRef) -> int | None:
         """Return the memory that a row group takes when it is fetched; None if its footer is not at hand.
 
         Raises as `ranges`.
         """
         assert self.remote is not None
-        footer = self._snapshot.footers.cached(int(self._snapshot.row_group_file[row_group]))
+        footer = self._snapshot.footers.cached(row_group.file_number)
         return None if footer is None else held_bytes(self.ranges(row_group, footer, self.remote.options))
 
     def ranges(
-        self, row_group: int, footer: Metadata, options: RemoteOptions, columns: Sequence[str] | None = None
+        self, row_group: RowGroupRef, footer: Metadata, options: RemoteOptions, columns: Sequence[str] | None = None
     ) -> tuple[ByteRange, ...]:
         """Return the bytes of a row group that are to be fetched: of what is read of it, or of these columns.
 
@@ -147,34 +142,32 @@ class ColumnChunkSource:
         try:
             return row_group_ranges(
                 footer,
-                int(self._snapshot.row_group_number[row_group]),
+                row_group.number,
                 wanted,
                 gap_bytes=int(options.gap_bytes),
                 request_bytes=int(options.request_bytes),
             )
         except MetadataError as error:
-            where = self._snapshot.describe(row_group)
-            raise DataError(f"{where}, {error}; on_error='skip' leaves such row groups out") from error
+            raise DataError(f"{row_group.name}, {error}; on_error='skip' leaves such row groups out") from error
 
-    def fetch(self, row_group: int, columns: Sequence[str]) -> pa.Buffer | None:
+    def fetch(self, row_group: RowGroupRef, columns: Sequence[str]) -> pa.Buffer | None:
         """Return these columns of a row group as they lie in the file, waiting for them; None if it is local."""
         remote = self._snapshot.remote
         if remote is None or not columns:
             return None
-        number = int(self._snapshot.row_group_file[row_group])
-        file = self._snapshot.files[number]
-        ranges = self.ranges(row_group, self._snapshot.footers.get(number), remote.options, columns)
+        file, footer = row_group.file, self._snapshot.footers.get(row_group.file_number)
+        ranges = self.ranges(row_group, footer, remote.options, columns)
         sparse = SparseFile(file.size_bytes, ranges)
         remote.fetch_into(file, ranges, [sparse.view(span) for span in ranges])
         buffer: pa.Buffer = sparse.buffer
         return buffer
 
-    def copy(self, row_group: int, columns: Sequence[str]) -> Copy:
+    def copy(self, row_group: RowGroupRef, columns: Sequence[str]) -> Copy:
         """Return where a row group's columns lie as they do in their own file: in a local one, or fetched now."""
         cached = self.cache.local_path(row_group, columns) if self.cache is not None and columns else None
         return self.fetch(row_group, columns) if cached is None else cached
 
-    def forward(self, row_group: int, columns: Sequence[str], *, asks_cache: bool = True) -> Copy:
+    def forward(self, row_group: RowGroupRef, columns: Sequence[str], *, asks_cache: bool = True) -> Copy:
         """Return from where a row group's columns are to be read forward, by a reader that need not come to their end.
 
         What is not in the cache, and is more than one request, is not fetched before.
@@ -185,7 +178,7 @@ class ColumnChunkSource:
         remote = self._snapshot.remote
         if cached is not None or remote is None or not columns:
             return cached
-        footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
+        footer = self._snapshot.footers.get(row_group.file_number)
         if len(self.ranges(row_group, footer, remote.options, columns)) == 1:
             return self.fetch(row_group, columns)
         return FromStore(STREAMED_BYTES)
@@ -200,7 +193,7 @@ class ColumnChunkSource:
         if self.cache is not None:
             self.cache.close()
 
-    def is_cached(self, row_group: int) -> bool:
+    def is_cached(self, row_group: RowGroupRef) -> bool:
         """Whether a row group was in the local cache when it was last read; nothing is looked at, or waited for."""
         return self.cache is not None and self.cache.is_known(row_group)
 
@@ -210,7 +203,9 @@ class ColumnChunkSource:
             return None
         return self.cache.figures if before is None else self.cache.figures.since(before)
 
-    def open(self, row_group: int, columns: Sequence[str], copy: Copy = None, **as_arrow: Any) -> pq.ParquetFile:
+    def open(
+        self, row_group: RowGroupRef, columns: Sequence[str], copy: Copy = None, **as_arrow: Any
+    ) -> pq.ParquetFile:
         """Return a row group's file, or the copy of it, opened to read these columns; whoever asks closes it.
 
         Args:
@@ -223,10 +218,9 @@ class ColumnChunkSource:
             MetadataError: the footer is wrong about one of them.
             FalseClaimError: a page header claims more than its column chunk can hold; Arrow would allocate that much.
         """
-        file, number = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_number[row_group])
-        footer, described = self._snapshot.footers.get(file), self._snapshot.files[file]
+        footer = self._snapshot.footers.get(row_group.file_number)
         for leaf in selected(footer.paths, columns):
-            footer.check(number, leaf)
+            footer.check(row_group.number, leaf)
         is_fetched = isinstance(copy, pa.Buffer)
         opened = pa.BufferReader(copy) if is_fetched else copy
         if self._snapshot.remote is not None and (copy is None or isinstance(copy, FromStore)):
@@ -235,7 +229,7 @@ class ColumnChunkSource:
             self._check_pages(row_group, columns, copy)
         maps = self._options.memory_map and (isinstance(copy, str) or self._snapshot.remote is None)
         return pq.ParquetFile(
-            opened or described.path,
+            opened or row_group.file.path,
             filesystem=self._snapshot.filesystem if opened is None else None,
             metadata=footer.arrow,
             pre_buffer=False,
@@ -245,18 +239,18 @@ class ColumnChunkSource:
             **as_arrow,
         )
 
-    def _streamed(self, row_group: int, columns: Sequence[str], most_bytes: int) -> pa.PythonFile:
-        remote, number = self._snapshot.remote, int(self._snapshot.row_group_file[row_group])
+    def _streamed(self, row_group: RowGroupRef, columns: Sequence[str], most_bytes: int) -> pa.PythonFile:
+        remote, file = self._snapshot.remote, row_group.file
         assert remote is not None
-        file, footer = self._snapshot.files[number], self._snapshot.footers.get(number)
+        footer = self._snapshot.footers.get(row_group.file_number)
         self.ranges(row_group, footer, remote.options, columns)  # says what is wrong with them
-        chunks = chunk_ranges(footer, int(self._snapshot.row_group_number[row_group]), columns)
+        chunks = chunk_ranges(footer, row_group.number, columns)
         fetch_into, request_bytes = partial(remote.fetch_into, file), int(remote.options.request_bytes)
         check = FeedCheck(self._chunk_bounds(row_group, columns), file.size_bytes)
         streamed = StreamedFile(fetch_into, file.size_bytes, chunks, most_bytes, request_bytes, check)
         return pa.PythonFile(streamed, mode="r")
 
-    def _check_pages(self, row_group: int, columns: Sequence[str], copy: str | pa.Buffer | None) -> None:
+    def _check_pages(self, row_group: RowGroupRef, columns: Sequence[str], copy: str | pa.Buffer | None) -> None:
         """Check the page headers of columns before Arrow reads them; of a file that has not changed since, once.
 
         Raises:
@@ -266,22 +260,22 @@ class ColumnChunkSource:
         if copy is not None:  # may be damaged, and is fetched again then
             check_pages(copy, self._chunk_bounds(row_group, columns))
             return
-        path = self._snapshot.files[int(self._snapshot.row_group_file[row_group])].path
+        path = row_group.file.path
 
         def check() -> None:
             check_pages(path, self._chunk_bounds(row_group, columns))
 
         self.check_unchanged(row_group)
-        self._checked.get((row_group, tuple(columns)), check, lambda _: bytes_kept(len(columns)))
+        self._checked.get((row_group.index, tuple(columns)), check, lambda _: bytes_kept(len(columns)))
 
-    def _chunk_bounds(self, row_group: int, columns: Sequence[str]) -> IntArray:
-        footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
+    def _chunk_bounds(self, row_group: RowGroupRef, columns: Sequence[str]) -> IntArray:
+        footer = self._snapshot.footers.get(row_group.file_number)
         leaves = selected(footer.paths, columns)
-        return chunk_bounds(footer, int(self._snapshot.row_group_number[row_group]), leaves)
+        return chunk_bounds(footer, row_group.number, leaves)
 
     @contextmanager
     def raw(
-        self, row_group: int, decoder: Decoder, columns: Collection[str], copy: Copy
+        self, row_group: RowGroupRef, decoder: Decoder, columns: Collection[str], copy: Copy
     ) -> Iterator[dict[str, RawColumn]]:
         """Open those of the columns whose values can be taken from the file as they are.
 
@@ -291,8 +285,7 @@ class ColumnChunkSource:
             SourceError: the file has vanished or changed since its footer was read.
         """
         types, widths = decoder.raw_columns, decoder.raw_widths
-        rows = int(self._snapshot.row_group_rows[row_group])
-        wanted = [name for name in columns if name in widths and widths[name] * rows >= RAW_BYTES]
+        wanted = [name for name in columns if name in widths and widths[name] * row_group.rows >= RAW_BYTES]
         options, own = self._options, self._own_path(row_group)
         path = copy if isinstance(copy, str) else own
         if not wanted or not IS_POSSIBLE or path is None or options.memory_map or options.verify_checksums:
@@ -302,24 +295,28 @@ class ColumnChunkSource:
             pages = self._raw_pages(row_group, file, wanted, types, may_keep=path is own)
             yield {name: RawColumn(file, where) for name, where in pages.items()}
 
-    def _own_path(self, row_group: int) -> str | None:
+    def _own_path(self, row_group: RowGroupRef) -> str | None:
         """Return where a row group's own file lies on a local disk; None: it does not."""
         if not is_local(self._snapshot.filesystem):
             return None
-        return self._snapshot.files[int(self._snapshot.row_group_file[row_group])].path
+        return row_group.file.path
 
     def _raw_pages(
-        self, row_group: int, file: RawFile, names: Sequence[str], types: Mapping[str, pa.DataType], *, may_keep: bool
+        self,
+        row_group: RowGroupRef,
+        file: RawFile,
+        names: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        *,
+        may_keep: bool,
     ) -> dict[str, RawPages]:
         def find() -> dict[str, RawPages]:
-            footer = self._snapshot.footers.get(int(self._snapshot.row_group_file[row_group]))
-            number = int(self._snapshot.row_group_number[row_group])
-            rows = int(self._snapshot.row_group_rows[row_group])
+            footer = self._snapshot.footers.get(row_group.file_number)
             leaves = {path: leaf for leaf, path in enumerate(footer.paths)}
             found = dict[str, RawPages]()
             for name in names:
-                chunk = footer.check(number, leaves[name])
-                pages = raw_pages(file, chunk, footer.schema.leaves[leaves[name]], rows, types[name])
+                chunk = footer.check(row_group.number, leaves[name])
+                pages = raw_pages(file, chunk, footer.schema.leaves[leaves[name]], row_group.rows, types[name])
                 found |= {} if pages is None else {name: pages}
             self.check_unchanged(row_group)  # before anything of it is kept
             return found
@@ -329,10 +326,10 @@ class ColumnChunkSource:
             return bytes_kept(len(names) + 4 * len(found), pages)
 
         # Copies may be damaged, and are fetched again then: what is found there is not kept.
-        return self._pages.get((row_group, tuple(names)), find, bytes_of) if may_keep else find()
+        return self._pages.get((row_group.index, tuple(names)), find, bytes_of) if may_keep else find()
 
     @contextmanager
-    def native(self, row_group: int, columns: Sequence[str], copy: Copy) -> Iterator[NativeChunks | None]:
+    def native(self, row_group: RowGroupRef, columns: Sequence[str], copy: Copy) -> Iterator[NativeChunks | None]:
         """Open those of the columns that need not be decoded by Arrow; None if there are none.
 
         If there are any, whoever asks makes sure that the file is unchanged before taking a value.
@@ -347,24 +344,25 @@ class ColumnChunkSource:
         with NativeChunks(source, known) as chunks:
             yield chunks
 
-    def _known_chunks(self, row_group: int, columns: Sequence[str]) -> DecodableChunks:
+    def _known_chunks(self, row_group: RowGroupRef, columns: Sequence[str]) -> DecodableChunks:
         def find() -> DecodableChunks:
-            file = int(self._snapshot.row_group_file[row_group])
-            footer, number = self._snapshot.footers.get(file), int(self._snapshot.row_group_number[row_group])
-            return decodable_chunks(footer, number, columns, self._snapshot.schema_of(file))
+            footer = self._snapshot.footers.get(row_group.file_number)
+            return decodable_chunks(footer, row_group.number, columns, row_group.schema)
 
-        return self._known.get((row_group, tuple(columns)), find, lambda _: bytes_kept(len(columns)))
+        return self._known.get((row_group.index, tuple(columns)), find, lambda _: bytes_kept(len(columns)))
 
-    def encoded_bytes(self, row_group: int, columns: Sequence[str] | None = None) -> int:
+    def encoded_bytes(self, row_group: RowGroupRef, columns: Sequence[str] | None = None) -> int:
         """Return the bytes in the file of the columns that are read of a row group, or of these."""
-        file = int(self._snapshot.row_group_file[row_group])
-        footer = self._snapshot.footers.get(file)
-        leaves = self._leaves(file) if columns is None else selected(footer.paths, columns)
-        return footer.stored_bytes(int(self._snapshot.row_group_number[row_group]), leaves)
+        footer = self._snapshot.footers.get(row_group.file_number)
+        leaves = self._leaves(row_group.file_number) if columns is None else selected(footer.paths, columns)
+        return footer.stored_bytes(row_group.number, leaves)
 
-    def column_chunks(self, row_groups: Iterable[int]) -> int:
-        """Return how many column chunks reading these row groups touches."""
-        return sum(len(self._leaves(int(self._snapshot.row_group_file[row_group]))) for row_group in row_groups)
+    def column_chunks(self, row_groups: IntArray) -> int:
+        """Return how many column chunks reading these row groups (indices in the snapshot) touches."""
+        files = self._snapshot.row_group_file[row_groups]
+        _, firsts, counts = np.unique(self._snapshot.file_schema[files], return_index=True, return_counts=True)
+        of_each = zip(files[firsts].tolist(), counts.tolist(), strict=True)
+        return sum(len(self._leaves(file)) * count for file, count in of_each)
 
     def _leaves(self, file: int) -> Sequence[int]:
         """Return the numbers of the leaf columns that are read of a file; the same for all files of a schema."""
@@ -374,13 +372,12 @@ class ColumnChunkSource:
             self._leaves_of[schema] = selected(footer.paths, self._columns_of[schema])
         return self._leaves_of[schema]
 
-    def check_unchanged(self, row_group: int) -> None:
+    def check_unchanged(self, row_group: RowGroupRef) -> None:
         """Make sure that a row group's file is the one whose footer was read.
 
         Raises:
             SourceError: it has vanished or changed since.
         """
-        file = self._snapshot.files[int(self._snapshot.row_group_file[row_group])]
-        changed = changed_since(self._snapshot.filesystem, file)
+        changed = changed_since(self._snapshot.filesystem, row_group.file)
         if changed:
-            raise SourceError(f"{self._snapshot.describe(row_group)}: the file {changed}; make a new loader to read it")
+            raise SourceError(f"{row_group.name}: the file {changed}; make a new loader to read it")

@@ -6,6 +6,7 @@ from parquet_loader.errors import DataError
 from parquet_loader.read.column_chunks import Copy
 from parquet_loader.read.lazy_rows import LazyRows
 from parquet_loader.read.row_group_reader import RowGroupReader
+from parquet_loader.source import RowGroupRef
 
 
 class Cursor:
@@ -20,7 +21,13 @@ class Cursor:
     """
 
     def __init__(
-        self, reader: RowGroupReader, row_group: int, batch_rows: int, fetched: Copy = None, *, straight: bool = True
+        self,
+        reader: RowGroupReader,
+        row_group: RowGroupRef,
+        batch_rows: int,
+        fetched: Copy = None,
+        *,
+        straight: bool = True,
     ) -> None:
         self._stream = reader.lazy_batches(row_group, batch_rows, fetched, straight=straight)
         self._left: LazyRows | None = None

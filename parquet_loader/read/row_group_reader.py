@@ -27,7 +27,7 @@ from parquet_loader.read.null_counts import NullAdvice
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.read.virtual_columns import Positions, is_constant
 from parquet_loader.schema import heads
-from parquet_loader.source import Snapshot, has_int96
+from parquet_loader.source import RowGroupRef, Snapshot, has_int96
 
 # Rows that are read straight to their slots come that many bytes at a time, without a step in Python between: next to
 # a training loop that spins in Python, each step may have to wait 5 ms for its turn.
@@ -55,6 +55,7 @@ class RowGroupReader:
         null_advice: What an error about a null says about the other columns, or None.
 
     Attributes:
+        snapshot: As given.
         columns: Canonical columns, in the order of delivery.
         chunks: Where the row groups' column chunks are.
         positions: What the filter may name of rows' places, or None.
@@ -71,7 +72,7 @@ class RowGroupReader:
         cache: LocalCache | None = None,
         null_advice: NullAdvice | None = None,
     ) -> None:
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self._null_advice = null_advice
         self._advised: dict[str, str] = {}  # by column
         self._decoders = decoders
@@ -96,7 +97,7 @@ class RowGroupReader:
         if row_numbers is not None:
             self.columns += (Column(row_numbers, "fixed", pa.int64(), np.dtype(np.int64)),)
 
-    def read(self, row_group: int, fetched: Copy = None) -> tuple[pa.Table, int]:
+    def read(self, row_group: RowGroupRef, fetched: Copy = None) -> tuple[pa.Table, int]:
         """Return one row group's canonical rows that pass the filter, and the bytes read from the file.
 
         What was fetched of a file that is not local is read from there; else it is fetched now.
@@ -120,11 +121,11 @@ class RowGroupReader:
         row_filter = self._row_filter(row_group)
         return self._canonical(row_group, table, 0, row_filter), self.chunks.encoded_bytes(row_group)
 
-    def placed_columns(self, row_group: int) -> tuple[str, ...]:
+    def placed_columns(self, row_group: RowGroupRef) -> tuple[str, ...]:
         """Return the columns whose rows are delivered as a row group's file holds them."""
         return self._decoder(row_group).placed_columns
 
-    def _table(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
+    def _table(self, row_group: RowGroupRef, columns: Sequence[str], copy: Copy) -> pa.Table:
         decoder = self._decoder(row_group)
         types = decoder.raw_columns
         with self.chunks.raw(row_group, decoder, columns, copy) as raw:
@@ -135,7 +136,7 @@ class RowGroupReader:
                 table = table.append_column(name, column.array(types[name]))
         return table
 
-    def _table_without(self, copy: str, row_group: int, columns: Sequence[str]) -> pa.Table:
+    def _table_without(self, copy: str, row_group: RowGroupRef, columns: Sequence[str]) -> pa.Table:
         """Read from the file itself what could not be read from its copy."""
         try:
             table = self._table(row_group, columns, self.chunks.fetch(row_group, columns))
@@ -144,8 +145,8 @@ class RowGroupReader:
         self.chunks.invalidate(copy)
         return table
 
-    def _read_others(self, row_group: int, columns: Sequence[str], copy: Copy) -> pa.Table:
-        rows = int(self._snapshot.row_group_rows[row_group])
+    def _read_others(self, row_group: RowGroupRef, columns: Sequence[str], copy: Copy) -> pa.Table:
+        rows = row_group.rows
         if not columns:
             return _without_columns(rows)
         found: dict[str, pa.Array] = {}
@@ -158,8 +159,7 @@ class RowGroupReader:
             return pa.Table.from_arrays(list(found.values()), names=list(found))
         dictionaries = self._dictionaries(row_group, others, rows)
         with self.chunks.open(row_group, others, copy, read_dictionary=dictionaries) as file:
-            number = int(self._snapshot.row_group_number[row_group])
-            table = file.read_row_group(number, columns=others, use_threads=False)
+            table = file.read_row_group(row_group.number, columns=others, use_threads=False)
         for name, array in found.items():
             table = table.append_column(name, array)
         return table
@@ -168,7 +168,7 @@ class RowGroupReader:
         """Return a canonical table without rows."""
         return pa.schema([(c.name, c.arrow_type) for c in self.columns]).empty_table()
 
-    def stream(self, row_group: int, batch_rows: int) -> Iterator[pa.Table]:
+    def stream(self, row_group: RowGroupRef, batch_rows: int) -> Iterator[pa.Table]:
         """Yield one row group's canonical rows that pass the filter, about `batch_rows` file rows at a time.
 
         Each step decodes only the pages it needs. Raises as `read` does.
@@ -177,7 +177,7 @@ class RowGroupReader:
             yield batch.table
 
     def lazy_batches(
-        self, row_group: int, batch_rows: int, fetched: Copy = None, *, straight: bool = True
+        self, row_group: RowGroupRef, batch_rows: int, fetched: Copy = None, *, straight: bool = True
     ) -> Iterator[LazyRows]:
         """Yield what `stream` does, with columns left in the file that can be read or decoded straight to their slots.
 
@@ -199,7 +199,7 @@ class RowGroupReader:
         return IS_BUILT and self._filter is None
 
     def _lazy_batches(
-        self, row_group: int, batch_rows: int, placed: Collection[str], numbers: Sequence[str], fetched: Copy
+        self, row_group: RowGroupRef, batch_rows: int, placed: Collection[str], numbers: Sequence[str], fetched: Copy
     ) -> Iterator[LazyRows]:
         columns, first_row, row_filter = self.chunks.columns_read(row_group), 0, self._row_filter(row_group)
         memory: Copy = None if isinstance(fetched, str) else fetched
@@ -241,7 +241,7 @@ class RowGroupReader:
         self._check_rows(row_group, first_row)
         unchanged()
 
-    def _rows_at_once(self, row_group: int, left: Collection[str], batch_rows: int) -> int:
+    def _rows_at_once(self, row_group: RowGroupRef, left: Collection[str], batch_rows: int) -> int:
         """Return how many rows a batch has: more where few of its bytes are decoded first, and so take memory."""
         widths = {column.name: column.row_bytes for column in self._decoder(row_group).columns}
         if not left or None in widths.values():
@@ -251,11 +251,12 @@ class RowGroupReader:
         as_decoded = batch_rows * row_bytes // max(1, row_bytes - left_bytes)
         return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // left_bytes))
 
-    def _batches(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], copy: Copy
+    ) -> Iterator[pa.RecordBatch]:
         if not columns:
-            rows = int(self._snapshot.row_group_rows[row_group])
-            for first in range(0, rows, batch_rows):
-                yield _no_columns(min(batch_rows, rows - first))
+            for first in range(0, row_group.rows, batch_rows):
+                yield _no_columns(min(batch_rows, row_group.rows - first))
             return
         done = 0
         with self.chunks.native(row_group, columns, copy) as native, suppress(NotDecodedError):
@@ -268,10 +269,10 @@ class RowGroupReader:
         yield from _behind(done, self._decoded_batches(row_group, batch_rows, columns, copy))
 
     def _native_batches(
-        self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy, native: NativeChunks
+        self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], copy: Copy, native: NativeChunks
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches some of whose columns Arrow decodes, or none."""
-        rows, done = int(self._snapshot.row_group_rows[row_group]), 0
+        rows, done = row_group.rows, 0
         others = [name for name in columns if name not in native.names]
         decoded = self._decoded_batches(row_group, batch_rows, others, copy) if others else iter(())
         while done < rows:
@@ -285,7 +286,7 @@ class RowGroupReader:
             yield pa.RecordBatch.from_arrays(arrays, names=names)
             done += some
 
-    def _dictionaries(self, row_group: int, columns: Sequence[str], rows: int) -> list[str] | None:
+    def _dictionaries(self, row_group: RowGroupRef, columns: Sequence[str], rows: int) -> list[str] | None:
         """Return those of the columns that Arrow reads as dictionaries, that many rows at a time.
 
         Filters compare values, so their columns are not among these.
@@ -296,23 +297,20 @@ class RowGroupReader:
         return some or None
 
     def _decoded_batches(
-        self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy
+        self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], copy: Copy
     ) -> Iterator[pa.RecordBatch]:
         """Yield what Arrow decodes."""
         dictionaries = self._dictionaries(row_group, columns, batch_rows)
         with self.chunks.open(row_group, columns, copy, read_dictionary=dictionaries) as file:
-            number = int(self._snapshot.row_group_number[row_group])
-            yield from file.iter_batches(batch_rows, row_groups=[number], columns=columns, use_threads=False)
+            yield from file.iter_batches(batch_rows, row_groups=[row_group.number], columns=columns, use_threads=False)
 
-    def count(self, row_group: int, batch_rows: int = 65536) -> int:
+    def count(self, row_group: RowGroupRef, batch_rows: int = 65536) -> int:
         """Return how many rows of a row group pass the filter, reading only the filter's columns. Raises as `read`."""
-        rows = int(self._snapshot.row_group_rows[row_group])
         if self._filter is None:
-            return rows
-        if not self._filter.differs_within(self._own_columns(row_group)):
-            return rows if self._row_filter(row_group) is None else 0
-        schema = int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])
-        columns = self._filter_columns_of[schema]
+            return row_group.rows
+        if not self._filter.differs_within(row_group.schema.names):
+            return row_group.rows if self._row_filter(row_group) is None else 0
+        columns = self._filter_columns_of[row_group.schema_number]
         copy: Copy = None
         try:
             copy = self.chunks.copy(row_group, columns)
@@ -329,26 +327,24 @@ class RowGroupReader:
         self.chunks.invalidate(copy)
         return passing
 
-    def counted_bytes(self, row_group: int) -> int:
+    def counted_bytes(self, row_group: RowGroupRef) -> int:
         """Return the bytes in the file of what `count` reads of a row group. Raises as its footer does."""
-        schema = int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])
-        return self.chunks.encoded_bytes(row_group, self._filter_columns_of[schema])
+        return self.chunks.encoded_bytes(row_group, self._filter_columns_of[row_group.schema_number])
 
-    def _count(self, row_group: int, batch_rows: int, columns: Sequence[str], copy: Copy) -> int:
+    def _count(self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], copy: Copy) -> int:
         assert self._filter is not None
         self._check_int96(row_group, copy, columns)
         passing, read = 0, 0
         for batch in self._batches(row_group, batch_rows, columns, copy):
             table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
-            where = self._snapshot.describe(row_group)
-            passing += len(self._filter.apply(table, self._schema_of(row_group), where))
+            passing += len(self._filter.apply(table, row_group.schema_number, row_group.name))
             read += len(batch)
         self._check_rows(row_group, read)
         return passing
 
     def _passing_whole(self) -> BoolArray | None:
         """Return which row groups pass whole, where directories and positions alone decide about all of them."""
-        snapshot = self._snapshot
+        snapshot = self.snapshot
         if self._filter is None or self._filter.has_stand_ins:
             return None
         if any(self._filter.differs_within(schema.names) for schema in snapshot.schemas):
@@ -366,47 +362,36 @@ class RowGroupReader:
         passing[self._filter.apply(table).column(_ROW_NUMBER).to_numpy()] = True
         return passing
 
-    def _row_filter(self, row_group: int) -> RowFilter | None:
+    def _row_filter(self, row_group: RowGroupRef) -> RowFilter | None:
         """Return what has to be applied to a row group's rows; None if all of them pass, as far as is known."""
         if self.passing is not None:
-            return None if self.passing[row_group] else self._filter
-        if self._filter is None or self._filter.differs_within(self._own_columns(row_group)):
+            return None if self.passing[row_group.index] else self._filter
+        if self._filter is None or self._filter.differs_within(row_group.schema.names):
             return self._filter
         one = self._with_known_columns(row_group, _without_columns(1), 0)
-        return None if len(self._filter.apply(one, self._schema_of(row_group))) else self._filter
+        return None if len(self._filter.apply(one, row_group.schema_number)) else self._filter
 
-    def _own_columns(self, row_group: int) -> list[str]:
-        names: list[str] = self._snapshot.schema_of(int(self._snapshot.row_group_file[row_group])).names
-        return names
-
-    def _schema_of(self, row_group: int) -> int:
-        return int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])
-
-    def _decoder(self, row_group: int) -> Decoder:
-        return self._decoders[self._schema_of(row_group)]
+    def _decoder(self, row_group: RowGroupRef) -> Decoder:
+        return self._decoders[row_group.schema_number]
 
     def _canonical(
         self,
-        row_group: int,
+        row_group: RowGroupRef,
         table: pa.Table,
         first_row: int,
         row_filter: RowFilter | None,
         placed: Collection[str] = (),
     ) -> pa.Table:
-        name = self._snapshot.describe(row_group)
-        file = int(self._snapshot.row_group_file[row_group])
+        name = row_group.name
         if self._first_rows is not None:
-            first_number = int(self._first_rows[row_group]) + first_row
+            first_number = int(self._first_rows[row_group.index]) + first_row
             table = table.append_column(_ROW_NUMBER, pa.array(np.arange(first_number, first_number + len(table))))
         if row_filter is not None:
             known = self._with_known_columns(row_group, table, first_row)
-            table = row_filter.apply(known, self._schema_of(row_group), name)
+            table = row_filter.apply(known, row_group.schema_number, name)
             name, first_row = f"{name} (rows that pass the filter)", 0
-        decoder, values, origin = (
-            self._decoder(row_group),
-            self._snapshot.partition_values(file),
-            TableOrigin(name, first_row),
-        )
+        decoder, origin = self._decoder(row_group), TableOrigin(name, first_row)
+        values = self.snapshot.partition_values(row_group.file_number)
         try:
             decoded = (
                 decoder.decode_without(placed, table, values, origin)
@@ -425,19 +410,18 @@ class RowGroupReader:
         columns = [*decoded.columns, table.column(_ROW_NUMBER)]
         return pa.Table.from_arrays(columns, names=[*decoded.column_names, self._row_numbers])
 
-    def _with_known_columns(self, row_group: int, table: pa.Table, first_row: int) -> pa.Table:
+    def _with_known_columns(self, row_group: RowGroupRef, table: pa.Table, first_row: int) -> pa.Table:
         """Append what the filter may name and the file does not hold: partition columns and positions."""
-        file = int(self._snapshot.row_group_file[row_group])
         if self._filter is not None and self.positions is not None:
             for name in self._filter.virtual:
                 position = self.positions.column(name, row_group, first_row, len(table))
                 table = table if position is None else table.append_column(name, position)
-        for name, value in self._snapshot.partition_values(file).items():
+        for name, value in self.snapshot.partition_values(row_group.file_number).items():
             if name not in table.column_names:
                 table = table.append_column(name, pa.repeat(value, len(table)))
         return table
 
-    def _check_int96(self, row_group: int, copy: Copy, columns: Collection[str] | None = None) -> None:
+    def _check_int96(self, row_group: RowGroupRef, copy: Copy, columns: Collection[str] | None = None) -> None:
         """Look once for INT96 timestamps beyond the range of nanoseconds, which Arrow would wrap.
 
         Args:
@@ -448,40 +432,39 @@ class RowGroupReader:
         Raises:
             DataError: there is one; names the column, the row and the value.
         """
-        found = self._int96_of[int(self._snapshot.file_schema[self._snapshot.row_group_file[row_group]])]
+        found = self._int96_of[row_group.schema_number]
         names = found if columns is None else [name for name in found if name.partition(".")[0] in columns]
-        if not names or self._int96_checked[row_group]:
+        if not names or self._int96_checked[row_group.index]:
             return
         with self.chunks.open(row_group, names, copy, coerce_int96_timestamp_unit="s") as file:
-            number = int(self._snapshot.row_group_number[row_group])
             first_row = 0
-            for batch in file.iter_batches(65536, row_groups=[number], columns=names, use_threads=False):
+            for batch in file.iter_batches(65536, row_groups=[row_group.number], columns=names, use_threads=False):
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
                     seconds = first_beyond_nanoseconds(column)
                     if seconds is not None:
                         raise DataError(
-                            f"{self._snapshot.describe(row_group)}, column {name!r}, rows {first_row} to "
+                            f"{row_group.name}, column {name!r}, rows {first_row} to "
                             f"{first_row + len(batch) - 1}: the INT96 timestamp {_date_of(seconds)} does not fit "
                             "timestamp[ns]; leave the column out with columns=[...], or write it as TIMESTAMP(us) "
                             "(Spark: spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS)"
                         )
                 first_row += len(batch)
         if columns is None:
-            self._int96_checked[row_group] = True
+            self._int96_checked[row_group.index] = True
 
-    def _check_rows(self, row_group: int, found: int) -> None:
-        expected = int(self._snapshot.row_group_rows[row_group])
-        if found != expected:
+    def _check_rows(self, row_group: RowGroupRef, found: int) -> None:
+        if found != row_group.rows:
             raise DataError(
-                f"{self._snapshot.describe(row_group)}: the footer says {expected} rows, the pages hold {found}; "
-                "the file is damaged"
+                f"{row_group.name}: the footer says {row_group.rows} rows, the pages hold {found}; the file is damaged"
             )
 
-    def _explained(self, row_group: int, columns: Sequence[str], error: Exception, copy: Copy = None) -> Exception:
+    def _explained(
+        self, row_group: RowGroupRef, columns: Sequence[str], error: Exception, copy: Copy = None
+    ) -> Exception:
         """Say which column a failed read is about, or that the file is not the one whose footer was read."""
         if isinstance(error, ParquetLoaderError):
             return error
-        where = self._snapshot.describe(row_group)
+        where = row_group.name
         failure = system_error(where, error)
         if failure is not None and is_shortage(error):
             return failure
@@ -491,12 +474,11 @@ class RowGroupReader:
             return changed
         if failure is not None:
             return failure
-        number = int(self._snapshot.row_group_number[row_group])
         culprit = ""
         for column in columns if len(columns) > 1 else ():
             try:
                 with self.chunks.open(row_group, [column], copy) as file:
-                    file.read_row_group(number, columns=[column], use_threads=False)
+                    file.read_row_group(row_group.number, columns=[column], use_threads=False)
             except READ_ERRORS as narrower:
                 failure = system_error(f"{where}, column {column!r}", narrower)
                 if failure is not None:
@@ -506,7 +488,7 @@ class RowGroupReader:
         if len(columns) == 1:
             culprit = columns[0]
         reason = "".join(c if c.isprintable() else "?" for c in str(error).split("\n")[0])
-        where = self._snapshot.describe(row_group) + (f", column {culprit!r}" if culprit else "")
+        where += f", column {culprit!r}" if culprit else ""
         return DataError(f"{where}: the data cannot be decoded: {reason}; on_error='skip' leaves such row groups out")
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import GOLDEN, Words, hashed_bytes, mixed, mixed_words
-from parquet_loader.source import Snapshot
+from parquet_loader.source import RowGroupRef, Snapshot
 
 _POSITION = re.compile(r"parquet_loader\.positions-1:(?:(row_group|file)|rows/(\d+)):(\d+)")
 _TEXT = re.compile(r"parquet_loader\.splitmix-bytes-1:(\d+):(.*)", re.DOTALL)
@@ -86,15 +86,17 @@ class Positions:
         self._first_rows = first_rows - first_rows[first_groups]
         self._snapshot = snapshot
 
-    def column(self, name: str, row_group: int, first_row: int, rows: int) -> Any:
+    def column(self, name: str, row_group: RowGroupRef, first_row: int, rows: int) -> Any:
         """Return a virtual column for rows of a row group, uint64 ``[rows]``; None for one that is no position."""
         match = _POSITION.fullmatch(name)
         if match is None:
             return None
         if match[1] is not None:
-            return pa.repeat(pa.scalar(self.constants(name, row_group, row_group + 1)[0], pa.uint64()), rows)
-        first = int(self._first_rows[row_group]) + first_row
-        key = self._keys[int(self._snapshot.row_group_file[row_group])]
+            return pa.repeat(
+                pa.scalar(self.constants(name, row_group.index, row_group.index + 1)[0], pa.uint64()), rows
+            )
+        first = int(self._first_rows[row_group.index]) + first_row
+        key = self._keys[row_group.file_number]
         return pa.array(_hashed(_numbered(key, np.arange(first, first + rows) // int(match[2])), int(match[3])))
 
     def constants(self, name: str, first: int, stop: int) -> Words:

@@ -16,7 +16,7 @@ from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 from parquet_loader.source.remote.sparse_buffer import SparseFile, held_bytes
 from parquet_loader.source.remote.streaming_file import FromStore, StreamedFile
-from parquet_loader.source.snapshot import Snapshot, open_snapshot
+from parquet_loader.source.snapshot import RowGroupRef, Snapshot, open_snapshot
 from parquet_loader.source.snapshot_cache import open_remembered
 from parquet_loader.source.statistics import bounds_of, guarantees
 from parquet_loader.source.table_formats import table_to_write_to
@@ -53,6 +53,7 @@ __all__ = [
     "RangeFetcher",
     "RemoteFigures",
     "RemoteStore",
+    "RowGroupRef",
     "Selection",
     "Snapshot",
     "Source",

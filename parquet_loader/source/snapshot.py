@@ -25,6 +25,36 @@ from parquet_loader.source.remote.remote_filesystem import RemoteStore, store_of
 from parquet_loader.source.remote.task_group import side_by_side
 
 
+@dataclass(frozen=True, slots=True)
+class RowGroupRef:
+    """One row group of a snapshot, made when it is asked for.
+
+    Attributes:
+        index: Its position in the snapshot, which the plan and arrays by row group use.
+        file: Its file.
+        file_number: Index of the file in the snapshot, which the footer cache uses.
+        number: Its position in the file.
+        rows: Rows before any filter.
+        encoded_bytes: All columns as encoded, before compression.
+        schema: The Arrow schema of the file's own columns.
+        schema_number: Index of the schema in the snapshot.
+    """
+
+    index: int
+    file: SourceFile
+    file_number: int
+    number: int
+    rows: int
+    encoded_bytes: int
+    schema: pa.Schema
+    schema_number: int
+
+    @property
+    def name(self) -> str:
+        """How messages name it: its file, without secrets, and its number there."""
+        return f"{self.file.name}, row group {self.number}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """The files and row groups of a source, frozen when it was made.
@@ -101,9 +131,20 @@ class Snapshot:
         """Return the Arrow schema of one file's own columns."""
         return self.schemas[int(self.file_schema[file])]
 
-    def describe(self, row_group: int) -> str:
-        """Name a row group for a message: its file and its number there."""
-        return f"{self.files[int(self.row_group_file[row_group])].name}, row group {self.row_group_number[row_group]}"
+    def row_group(self, index: int) -> RowGroupRef:
+        """Return one row group as a value."""
+        file = int(self.row_group_file[index])
+        schema = int(self.file_schema[file])
+        return RowGroupRef(
+            index=index,
+            file=self.files[file],
+            file_number=file,
+            number=int(self.row_group_number[index]),
+            rows=int(self.row_group_rows[index]),
+            encoded_bytes=int(self.row_group_bytes[index]),
+            schema=self.schemas[schema],
+            schema_number=schema,
+        )
 
     def partition_values(self, file: int) -> dict[str, pa.Scalar]:
         """Return one file's values of the partition columns."""

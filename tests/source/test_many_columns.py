@@ -20,6 +20,7 @@ from parquet_loader import BatchedDataLoader, OutputOptions, Ragged, RaggedList,
 from parquet_loader.dataset.schema_resolution import _wanting
 from parquet_loader.decode.decoder import _steps
 from parquet_loader.read.row_group_reader import RowGroupReader
+from parquet_loader.source import RowGroupRef
 
 NUMPY = OutputOptions(format="numpy")
 
@@ -95,7 +96,7 @@ def test_lists_are_looked_at_together(
     streams: list[tuple[str, ...]] = []
     stream = RowGroupReader.stream
 
-    def counted(self: RowGroupReader, row_group: int, batch_rows: int) -> Any:
+    def counted(self: RowGroupReader, row_group: RowGroupRef, batch_rows: int) -> Any:
         streams.append(tuple(column.name for column in self.columns))
         return stream(self, row_group, batch_rows)
 
@@ -205,7 +206,7 @@ def test_lists_that_are_large_in_the_file_are_looked_at_alone(tmp_path: Path, mo
     looks: list[int] = []
     stream = RowGroupReader.stream
 
-    def counted(self: RowGroupReader, row_group: int, batch_rows: int) -> Any:
+    def counted(self: RowGroupReader, row_group: RowGroupRef, batch_rows: int) -> Any:
         looks.append(len(self.columns))
         return stream(self, row_group, batch_rows)
 

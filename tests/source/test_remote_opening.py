@@ -448,7 +448,7 @@ def test_a_signature_is_in_no_message_and_no_file(bucket: tuple[Path, str], tmp_
             assert len(ids(loader)) == 50
             snapshot = loader._dataset.snapshot
             assert "SECRET" in snapshot.files[0].path
-            assert "SECRET" not in snapshot.describe(0)
+            assert "SECRET" not in snapshot.row_group(0).name
         with pytest.raises(SourceError, match="names this file twice") as caught:
             BatchedDataLoader([url, url], 64)
         assert "SECRET" not in str(caught.value)

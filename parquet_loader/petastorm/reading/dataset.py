@@ -138,7 +138,7 @@ class RowGroups:
 
     def describe(self, row_group: int) -> str:
         """Name a row group: its file, and its number there."""
-        return self.snapshot.describe(row_group)
+        return self.snapshot.row_group(row_group).name
 
     def cache_key(self, row_group: int, columns: Collection[str]) -> str:
         """Return a key under which a row group can be kept; another one once the file has changed."""

@@ -23,7 +23,7 @@ from parquet_loader.errors import SourceError
 from parquet_loader.read.cache.options import LocalCache
 from parquet_loader.read.cache.paths import EntryName, columns_id, file_id, row_group_ids
 from parquet_loader.read.cache.stats import CacheStats
-from parquet_loader.source import ByteRange, RangeFetcher, Snapshot, SourceFile, chunk_ranges, merge
+from parquet_loader.source import ByteRange, RangeFetcher, RowGroupRef, Snapshot, SourceFile, chunk_ranges, merge
 
 if TYPE_CHECKING:
     from parquet_loader.read.cache.directory import CacheDirectory, RequestedRowGroup
@@ -98,7 +98,7 @@ class RowGroupCache:
                 except OSError as error:
                     self._pause(error)
 
-    def local_path(self, row_group: int, columns: Sequence[str]) -> str | None:
+    def local_path(self, row_group: RowGroupRef, columns: Sequence[str]) -> str | None:
         """Return a local file in which a row group's column chunks lie at their places; it is fetched if need be.
 
         None: there is none in the cache, and the row group is to be read from where it is.
@@ -108,26 +108,26 @@ class RowGroupCache:
         """
         self._check_process()
         wanted = self._wanted(row_group, columns)
-        if self._known[row_group] and wanted.columns in self._read_columns:
-            known = EntryName(wanted.file, wanted.row_group, wanted.columns, int(self._known[row_group]))
+        if self._known[row_group.index] and wanted.columns in self._read_columns:
+            known = EntryName(wanted.file, wanted.row_group, wanted.columns, int(self._known[row_group.index]))
             path = known.path_in(str(self._settings.path))
             with contextlib.suppress(OSError):
                 os.utime(path)  # it is there, and used
-                self._count(hits=1, bytes_from_cache=int(self._known_bytes[row_group]))
+                self._count(hits=1, bytes_from_cache=int(self._known_bytes[row_group.index]))
                 return path
         found = self._local_path(row_group, wanted)
         if wanted.columns in self._read_columns:
             name = None if found is None else EntryName.parse(os.path.basename(found))
             is_same = name is not None and name.columns == wanted.columns
-            self._known[row_group] = name.nbytes if name is not None and is_same else 0
-            self._known_bytes[row_group] = wanted.nbytes if is_same else 0
+            self._known[row_group.index] = name.nbytes if name is not None and is_same else 0
+            self._known_bytes[row_group.index] = wanted.nbytes if is_same else 0
         return found
 
-    def is_known(self, row_group: int) -> bool:
+    def is_known(self, row_group: RowGroupRef) -> bool:
         """Whether the columns that are read of a row group were there the last time; takes no lock."""
-        return bool(self._known[row_group])
+        return bool(self._known[row_group.index])
 
-    def _local_path(self, row_group: int, wanted: RequestedRowGroup) -> str | None:
+    def _local_path(self, row_group: RowGroupRef, wanted: RequestedRowGroup) -> str | None:
         directory = self._opened()
         path = self._found(directory, wanted)
         if path is not None:
@@ -140,8 +140,7 @@ class RowGroupCache:
                 return path
         if directory is not None and filling is not None:
             try:
-                file = self._snapshot.files[int(self._snapshot.row_group_file[row_group])]
-                parts = ((n, self._fetcher.fetch(file, some)) for n, some in _in_parts(wanted.ranges))
+                parts = ((n, self._fetcher.fetch(row_group.file, some)) for n, some in _in_parts(wanted.ranges))
                 path = self._filled(directory, filling, parts)
             finally:
                 filling.abandon()  # does nothing if it was published
@@ -203,17 +202,15 @@ class RowGroupCache:
             self._directory.drop(path)
             self._count(damaged=1)
 
-    def _wanted(self, row_group: int, columns: Sequence[str]) -> RequestedRowGroup:
+    def _wanted(self, row_group: RowGroupRef, columns: Sequence[str]) -> RequestedRowGroup:
         from parquet_loader.read.cache.directory import RequestedRowGroup  # noqa: PLC0415
 
-        file, number = int(self._snapshot.row_group_file[row_group]), int(self._snapshot.row_group_number[row_group])
-        size = self._snapshot.files[file].size_bytes
-
         def spans() -> tuple[Ranges, Ranges]:
-            chunks = chunk_ranges(self._snapshot.footers.get(file), number, columns)
+            chunks = chunk_ranges(self._snapshot.footers.get(row_group.file_number), row_group.number, columns)
             return sorted(chunks), merge(chunks, gap_bytes=self._gap_bytes, request_bytes=self._request_bytes)
 
-        return RequestedRowGroup(self._file_id(file), number, columns_id(columns), size, spans)
+        file, columns_digest = self._file_id(row_group.file_number), columns_id(columns)
+        return RequestedRowGroup(file, row_group.number, columns_digest, row_group.file.size_bytes, spans)
 
     def _opened(self) -> CacheDirectory | None:
         """Return the directory, or None while it cannot be used."""

@@ -67,7 +67,7 @@ class Rows:
 
     def pieces(self, row_group: int) -> Iterator[pa.Table]:
         """Yield one row group's rows a piece at a time."""
-        yield from self.reader.stream(row_group, self.piece_rows)
+        yield from self.reader.stream(self.dataset.snapshot.row_group(row_group), self.piece_rows)
 
     def empty(self) -> pa.Table:
         """Return a table of stored columns without rows."""
@@ -82,7 +82,7 @@ class Rows:
         tables: list[pa.Table] = []
         for group in chosen:
             taken = 0
-            stream = self.reader.stream(group, min(rows, self.piece_rows))
+            stream = self.reader.stream(self.dataset.snapshot.row_group(group), min(rows, self.piece_rows))
             try:
                 for table in stream:
                     tables.append(table.slice(0, rows - taken))
