@@ -11,6 +11,7 @@ from threading import Condition, Lock, RLock, Thread, current_thread, get_native
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from parquet_loader.common import is_out_of_memory, out_of_memory, uninterrupted
+from parquet_loader.errors import SystemReadError
 
 Stage: TypeAlias = Literal["read", "permute", "gather", "process"]
 STAGES: tuple[Stage, ...] = ("read", "permute", "gather", "process")
@@ -120,7 +121,11 @@ class WorkerPool:
         return sum(known) if known else None
 
     def start(self) -> None:
-        """Start the threads; Ctrl-C waits so long, since a thread half started could not be joined."""
+        """Start the threads; Ctrl-C waits so long, since a thread half started could not be joined.
+
+        Raises:
+            SystemReadError: the system allows no more threads.
+        """
         uninterrupted(self._start)
 
     def _start(self) -> None:
@@ -129,10 +134,15 @@ class WorkerPool:
                 self._running += 1
             try:
                 thread.start()
-            except BaseException:  # no more threads to be had
+            except BaseException as error:
                 with self.lock:
                     self._running -= 1
-                raise
+                if not isinstance(error, RuntimeError):
+                    raise
+                raise SystemReadError(
+                    f"num_threads={len(self._threads)}: {error}; lower num_threads, or allow the process more threads "
+                    "(ulimit -u) or memory (ulimit -v)"
+                ) from None
 
     def close(self) -> bool:
         """End the threads; return whether they have ended.
