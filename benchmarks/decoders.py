@@ -27,7 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
-from parquet_loader.decode import native
+from parquet_loader.common import IS_BUILT
+from parquet_loader.decode import NativeChunks, decodable_chunks
 from parquet_loader.source import SourceFile
 from parquet_loader.source.footers import read_footer
 
@@ -55,14 +56,14 @@ def measure(folder: Path, rounds: int, threads: int) -> dict[str, Any]:
     sources = {path: SourceFile(str(path), path.stat().st_size, None) for path in paths}
     parsed = {path: read_footer(LocalFileSystem(), source).parsed for path, source in sources.items()}
     known = {
-        group[:2]: native.decodable_chunks(footer, group[1], footer.schema.arrow.names, footer.schema.arrow)
+        group[:2]: decodable_chunks(footer, group[1], footer.schema.arrow.names, footer.schema.arrow)
         for group in groups
         for footer in [parsed[group[0]]]
     }
 
     def kernels(group: tuple[Path, int, int, int]) -> int:
         chunks = known[group[:2]]
-        with native.NativeChunks(str(group[0]), chunks) as opened:
+        with NativeChunks(str(group[0]), chunks) as opened:
             return len(pa.Table.from_arrays(opened.read(group[3]), names=opened.names))
 
     def polars(group: tuple[Path, int, int, int]) -> int:
@@ -78,7 +79,7 @@ def measure(folder: Path, rounds: int, threads: int) -> dict[str, Any]:
         "Polars, row groups": (polars, groups, threads),
         "Polars, whole files": (polars_file, paths, 1),
     }
-    if not native.IS_BUILT or any(len(chunks.names) < footers[path].num_columns for (path, _), chunks in known.items()):
+    if not IS_BUILT or any(len(chunks.names) < footers[path].num_columns for (path, _), chunks in known.items()):
         del ways["kernels, row groups"]
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(rounds + 1):

@@ -34,6 +34,7 @@ from parquet_loader.common.native.bindings import (
     kernels_remedy,
     warn_if_missing,
 )
+from parquet_loader.common.native.permute import join_columns, take_columns, take_ragged, take_rows
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
 from parquet_loader.common.permutations import PERMUTATION_METHOD, Stream, bit_generator, permutation
 from parquet_loader.common.processors import available_processors
@@ -147,6 +148,7 @@ __all__ = [
     "is_unanswered",
     "is_within",
     "is_worker",
+    "join_columns",
     "kernels_remedy",
     "list_below",
     "local_path",
@@ -168,6 +170,9 @@ __all__ = [
     "resolve",
     "shown",
     "system_error",
+    "take_columns",
+    "take_ragged",
+    "take_rows",
     "uninterrupted",
     "url_prefix",
     "use_returning_pool",

@@ -15,8 +15,8 @@ from parquet_loader.decode.native.column_reader import (
     decodable_chunks,
     is_known_type,
 )
-from parquet_loader.decode.native.permute import take_columns, take_ragged, take_rows
-from parquet_loader.decode.page_headers import FeedCheck, check_pages, chunk_bounds, page_header
+from parquet_loader.decode.native.page_check import check_pages
+from parquet_loader.decode.page_headers import FeedCheck, chunk_bounds, page_header
 from parquet_loader.decode.plain_pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
 
 __all__ = [
@@ -57,9 +57,6 @@ __all__ = [
     "raw_pages",
     "read_array",
     "read_name",
-    "take_columns",
-    "take_ragged",
-    "take_rows",
     "type_at",
     "unpack",
 ]

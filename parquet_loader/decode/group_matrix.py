@@ -8,13 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IS_BUILT
-from parquet_loader.decode.native import join_columns
-
-# Rows are written by blocks of that many bytes, which stay in the cache: a whole column of a large matrix takes each of
-# its cache lines anew. Measured on 50,000 rows: 26 columns at once 3.8 ns a value, by blocks 1.4; 13 columns 1.7, 1.2.
-# Smaller blocks are no faster, and numpy releases the GIL for each of their columns.
-_BLOCK_BYTES = 2**20
+from parquet_loader.common import join_columns
 
 
 def matrix(arrays: list[pa.ChunkedArray], dtype: np.dtype[Any]) -> pa.ChunkedArray:
@@ -23,21 +17,8 @@ def matrix(arrays: list[pa.ChunkedArray], dtype: np.dtype[Any]) -> pa.ChunkedArr
     # Arrow's memory is used again while warm.
     buffer = pa.allocate_buffer(rows * len(arrays) * kept.itemsize)
     out = np.frombuffer(buffer, kept).reshape(rows, len(arrays))
-    columns = [_values(array, out.dtype) for array in arrays]
-    if IS_BUILT:
-        join_columns(columns, out)
-        return _as_rows(buffer, out)
-    at_once = max(1, _BLOCK_BYTES // out.strides[0])
-    for start in range(0, rows, at_once):
-        block = out[start : start + at_once]
-        for number, column in enumerate(columns):
-            block[:, number] = column[start : start + at_once]
-    return _as_rows(buffer, out)
-
-
-def _as_rows(buffer: pa.Buffer, out: npt.NDArray[Any]) -> pa.ChunkedArray:
-    rows, width = out.shape
-    raw = pa.binary(out.itemsize * width)
+    join_columns([_values(array, out.dtype) for array in arrays], out)
+    raw = pa.binary(out.itemsize * len(arrays))
     return pa.chunked_array([pa.Array.from_buffers(raw, rows, [None, buffer])], raw)
 
 

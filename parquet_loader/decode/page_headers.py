@@ -2,12 +2,11 @@
 
 A page header says how many bytes its page takes in the file, how many decompressed, and how many values it holds. Arrow
 allocates these sizes before it finds that the chunk is shorter. So the headers of a chunk that Arrow is to decode are
-read first, by the kernels if they were compiled, and a false claim is an error.
+read first (`native/page_check.py`), and a false claim is an error.
 """
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
@@ -15,16 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode import native
-from parquet_loader.decode.native import FalseClaim
 from parquet_loader.source import Metadata
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
-_FIRST_LOOK_BYTES = 128
+FIRST_LOOK_BYTES = 128
 _LONGEST_HEADER_BYTES = 2**24  # Arrow's own limit
 _DEEPEST = 16
 
@@ -64,6 +60,24 @@ _MESSAGES = {
     ),
     Reason.TOO_MANY_VALUES: "the page header at byte {at} claims {claimed} values, its column chunk has {most}",
 }
+
+
+class FalseClaim(NamedTuple):
+    """What a page header claims and its column chunk cannot keep.
+
+    Attributes:
+        line: Number of the column chunk among those that were checked.
+        reason: See `wrong_claim` in `kernels.c`.
+        offset: Where the header begins in the file.
+        claimed: What it claims.
+        most: What there can be.
+    """
+
+    line: int
+    reason: int
+    offset: int
+    claimed: int
+    most: int
 
 
 class FalseClaimError(ValueError):
@@ -113,40 +127,6 @@ def chunk_bounds(footer: Metadata, row_group: int, leaves: Iterable[int]) -> Int
     return np.array(lines, np.int64).reshape(-1, 6)
 
 
-def check_pages(source: str | pa.Buffer, bounds: IntArray) -> None:
-    """Read the page headers of column chunks, and check what they claim.
-
-    Args:
-        source: A path, or the file's bytes in memory.
-        bounds: See `chunk_bounds`.
-
-    Raises:
-        FalseClaimError: a page header claims more than its chunk can hold.
-        OSError: the file cannot be read.
-    """
-    if native.IS_BUILT:
-        claim = native.check_pages(source, np.ascontiguousarray(bounds))
-        if claim is not None:
-            raise FalseClaimError(claim)
-        return
-    if not isinstance(source, str):
-        memory = memoryview(source)
-        for walk in walks(bounds, len(memory)):
-            while not walk.is_done:
-                walk.take_header(memory[walk.at : walk.behind])
-        return
-    file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
-        for walk in walks(bounds, os.fstat(file).st_size):
-            nbytes = _FIRST_LOOK_BYTES
-            while not walk.is_done:
-                data = os.pread(file, min(nbytes, walk.behind - walk.at), walk.at)
-                is_taken = walk.take_header(data)
-                nbytes = _FIRST_LOOK_BYTES if is_taken else nbytes * 8
-    finally:
-        os.close(file)
-
-
 class HeaderWalk:
     """Goes from page header to page header of a column chunk, as far as Arrow would, and checks what they claim.
 
@@ -179,7 +159,7 @@ class HeaderWalk:
             FalseClaimError: there is no header, or a false one.
         """
         header = None
-        for nbytes in (_FIRST_LOOK_BYTES, _LONGEST_HEADER_BYTES):
+        for nbytes in (FIRST_LOOK_BYTES, _LONGEST_HEADER_BYTES):
             try:
                 header = page_header(bytes(data[:nbytes]))
                 break

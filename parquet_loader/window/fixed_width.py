@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IS_BUILT, IntArray
-from parquet_loader.decode import Column, take_rows
+from parquet_loader.common import IntArray, take_rows
+from parquet_loader.decode import Column
 from parquet_loader.read import DeferredColumns
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
 
@@ -157,11 +157,7 @@ class StagedRows:
     def gather(self, start: int, stop: int) -> None:
         """Put the rows of slots ``start`` to ``stop`` there; different ranges may run in parallel."""
         for column in self._columns:
-            out, indices = self._rows_of(column)[start:stop], self._indices[start:stop]
-            if IS_BUILT and indices.dtype == np.uint32:
-                take_rows(self._staged[column.name], indices, out)
-            else:
-                np.take(self._staged[column.name], indices, axis=0, out=out, mode="clip")
+            take_rows(self._staged[column.name], self._indices[start:stop], self._rows_of(column)[start:stop])
 
     def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
         """Return what is delivered, and the rows beyond, copied."""

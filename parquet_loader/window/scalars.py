@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.decode import Column, take_columns
+from parquet_loader.common import take_columns
+from parquet_loader.decode import Column
 from parquet_loader.read import DeferredColumns
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.window.fixed_width import Delivered, Rows, as_delivered, copy_rows, make_room, padded

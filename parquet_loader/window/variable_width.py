@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IS_BUILT, IntArray
-from parquet_loader.decode import Column, take_ragged
+from parquet_loader.common import IntArray, take_ragged
+from parquet_loader.decode import Column
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
 
@@ -116,19 +116,9 @@ class RaggedRows:
     def gather(self, start: int, stop: int) -> None:
         """Copy delivered rows ``start`` to ``stop`` to their place; different ranges may run in parallel."""
         for column in self._columns:
-            source, offsets = self._sources[column.name], self._offsets[column.name]
+            source, places = self._sources[column.name], self._offsets[column.name][start:stop]
             out = self._out[column.name].array
-            if IS_BUILT:
-                take_ragged(source.data, source.offsets, self._indices[start:stop], offsets[start:stop], out)
-                continue
-            rows, row = source.array(), start
-            while row < stop:
-                end = int(np.searchsorted(offsets, offsets[row] + SEGMENT_BYTES, side="right")) - 1
-                end = min(max(end, row + 1), stop)
-                taken = rows.take(pa.array(self._indices[row:end].view(np.uint64)))
-                _, data = _bytes_of(taken)
-                out[offsets[row] : offsets[end]] = data
-                row = end
+            take_ragged(source.data, source.offsets, self._indices[start:stop], places, out)
 
     def finish(self) -> dict[str, tuple[Ragged, Any]]:
         """Return the delivered columns, each with the owner of its memory."""

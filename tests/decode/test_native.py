@@ -18,24 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions
-from parquet_loader.common.native.bindings import KERNELS, NO_MEMORY, _load
+from parquet_loader.common.native import permute
+from parquet_loader.common.native.bindings import IS_BUILT, KERNELS, NO_MEMORY, _load
 from parquet_loader.common.native.build import build
-from parquet_loader.decode import native
-from parquet_loader.decode.native import (
-    DecodableChunks,
-    NativeChunks,
-    NotDecodedError,
-    decodable_chunks,
-    take_columns,
-    take_ragged,
-    take_rows,
-)
+from parquet_loader.decode import DecodableChunks, NativeChunks, NotDecodedError, decodable_chunks
 from parquet_loader.read import column_chunks as reading
 from parquet_loader.window import assembly as window
-from parquet_loader.window import variable_width as ragged
 from tests.support.footers import metadata_of
 
-pytestmark = pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
+pytestmark = pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
 
 TYPES = [
     pa.int8(),
@@ -263,53 +254,6 @@ def test_rows_are_read_to_any_place_and_passed_over(
             assert [out.tobytes() for out in outs] == [raw(array.slice(first, at - first)) for array in arrays]
 
 
-@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
-def test_columns_are_put_into_any_order(dtype: type[np.integer[Any]]) -> None:
-    rng = np.random.default_rng(0)
-    columns = [rng.integers(0, 256, (300, width)).astype(np.uint8) for width in (1, 2, 4, 8, 3)]
-    rows = rng.integers(0, 300, 500).astype(dtype)
-    outs = [np.zeros((500, column.shape[1]), np.uint8) for column in columns]
-    take_columns(columns, rows, outs)
-    assert all(np.array_equal(out, column[rows]) for out, column in zip(outs, columns, strict=True))
-
-
-@given(width=st.sampled_from([1, 2, 4, 8, 3]), count=st.integers(0, 200), before=st.integers(0, 70))
-def test_a_large_window_is_written_past_the_caches_wherever_it_begins(width: int, count: int, before: int) -> None:
-    rng = np.random.default_rng(count)
-    column = rng.integers(0, 256, (50, width)).astype(np.uint8)
-    rows = rng.integers(0, 50, count).astype(np.uint32)
-    memory = np.zeros(before + count * width + 64, np.uint8)
-    take_columns([column], rows, [memory[before : before + count * width].reshape(count, width)], is_large=True)
-    assert np.array_equal(memory[before : before + count * width].reshape(count, width), column[rows])
-    assert not memory[:before].any()
-    assert not memory[before + count * width :].any()
-
-
-@pytest.mark.parametrize("width", [1, 3, 15, 16, 17, 52, 64, 104, 255])
-def test_rows_of_bytes_are_put_into_any_order(width: int) -> None:
-    rng = np.random.default_rng(width)
-    rows_in, rows = rng.integers(0, 256, (100, width)).astype(np.uint8), rng.integers(0, 100, 70).astype(np.uint32)
-    out = np.zeros((72, width), np.uint8)
-    take_rows(rows_in, rows, out[1:71])
-    assert np.array_equal(out[1:71], rows_in[rows])
-    assert not out[0].any()
-    assert not out[71].any()
-
-
-@given(lengths=st.lists(st.sampled_from([0, 1, 7, 64, 300]), min_size=1, max_size=40), count=st.integers(0, 100))
-def test_rows_that_differ_in_length_are_put_into_any_order(lengths: list[int], count: int) -> None:
-    rng = np.random.default_rng(count)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    data = rng.integers(0, 256, offsets[-1] + 1).astype(np.uint8)
-    rows = rng.integers(0, len(lengths), count)
-    expected = b"".join(data[offsets[row] : offsets[row + 1]].tobytes() for row in rows)
-    places = np.concatenate([[0], np.cumsum(np.diff(offsets)[rows])]).astype(np.int64)
-    out = np.full(len(expected) + 9, 7, np.uint8)
-    take_ragged(data, offsets, rows, places[:-1], out)
-    assert out[: len(expected)].tobytes() == expected
-    assert (out[len(expected) :] == 7).all()
-
-
 def batches(root: Path, **arguments: Any) -> list[dict[str, Any]]:
     with BatchedDataLoader(str(root), 64, output_options=OutputOptions(format="numpy"), **arguments) as loader:
         return [dict(batch) for batch in loader]
@@ -322,7 +266,7 @@ def test_text_and_lists_come_the_same_without_kernels(tmp_path: Path, monkeypatc
     options: dict[str, Any] = {"shuffle": True, "window_rows": 700}
     found = []
     for is_built in (True, False):
-        monkeypatch.setattr(ragged, "IS_BUILT", is_built)
+        monkeypatch.setattr(permute, "KERNELS", KERNELS if is_built else None)
         rows = [
             (b["text"].to_list(), [row.tolist() for row in b["list"].to_list()]) for b in batches(tmp_path, **options)
         ]

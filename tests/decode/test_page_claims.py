@@ -18,8 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, RemoteOptions, SourceError
-from parquet_loader.decode import native
-from parquet_loader.decode.page_headers import FalseClaimError, FeedCheck, check_pages, chunk_bounds, page_header
+from parquet_loader.common import KERNELS
+from parquet_loader.decode import FeedCheck, check_pages, chunk_bounds, page_header
+from parquet_loader.decode.native import page_check
+from parquet_loader.decode.page_headers import FalseClaimError
 from parquet_loader.petastorm import make_batch_reader
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.metadata import MetadataError
@@ -125,7 +127,7 @@ def test_a_false_claim_is_an_error_that_takes_no_memory(
     if place == "fetched":
         arguments["filesystem"], source = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem()), "a.parquet"
     if place == "without kernels":
-        monkeypatch.setattr(native, "IS_BUILT", False)
+        monkeypatch.setattr(page_check, "KERNELS", None)
     with pytest.raises(DataError, match=r"a\.parquet, row group 0, column 'a': .*" + said):
         batches(source, **arguments)
     assert peak() < 16 * 2**20
@@ -147,7 +149,7 @@ def test_pages_that_shrink_as_far_as_their_codec_can_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, place: str
 ) -> None:
     if place == "without kernels":
-        monkeypatch.setattr(native, "IS_BUILT", False)
+        monkeypatch.setattr(page_check, "KERNELS", None)
     values = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(4 * 2**20)), 2**19)
     options: dict[str, Any] = {"use_dictionary": False, "data_page_size": 2**25}
     pq.write_table(pa.table({"a": values}), tmp_path / "a.parquet", compression=codec, **options)
@@ -193,7 +195,7 @@ def claims_of(path: Path, steps: np.random.Generator) -> list[str]:
     return said
 
 
-@pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
+@pytest.mark.skipif(KERNELS is None, reason="the kernels were not compiled: no C compiler at hand")
 def test_kernels_python_and_bytes_in_parts_find_the_same_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,9 +206,9 @@ def test_kernels_python_and_bytes_in_parts_find_the_same_claims(
         except MetadataError:
             continue  # no page is looked at behind a footer that contradicts itself
         by_kernels = claims_of(path, rng)
-        monkeypatch.setattr(native, "IS_BUILT", False)
+        monkeypatch.setattr(page_check, "KERNELS", None)
         in_python = claims_of(path, rng)
-        monkeypatch.setattr(native, "IS_BUILT", True)
+        monkeypatch.setattr(page_check, "KERNELS", KERNELS)
         assert by_kernels[0] == by_kernels[1] == in_python[0] == in_python[1], what
         # A header that is cut off by the chunk's end is not missed in parts, and Arrow says what is wrong with it.
         assert in_python[2] in (in_python[0], "" if "no page header" in in_python[0] else in_python[0]), what
@@ -240,7 +242,7 @@ def test_a_file_read_from_a_store_in_parts_is_checked_as_it_comes(tmp_path: Path
 def test_unknown_fields_of_every_type_are_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_built: bool
 ) -> None:
-    monkeypatch.setattr(native, "IS_BUILT", is_built and native.IS_BUILT)
+    monkeypatch.setattr(page_check, "KERNELS", KERNELS if is_built else None)
     file = written(tmp_path / "a.parquet", TEXTS, "zstd", "1.0")
     nested: Any = {1: (9, (12, [{1: (8, b"x" * 300)}, {}])), 2: (9, (1, [True] * 20)), 3: (7, bytes(8)), 40: (3, 7)}
     for page in file.chunks[-1].pages:
@@ -254,7 +256,7 @@ def test_unknown_fields_of_every_type_are_passed_over(
 def test_chunks_that_lie_outside_the_file_are_left_to_arrow(
     monkeypatch: pytest.MonkeyPatch, is_built: bool, first: int
 ) -> None:
-    monkeypatch.setattr(native, "IS_BUILT", is_built and native.IS_BUILT)
+    monkeypatch.setattr(page_check, "KERNELS", KERNELS if is_built else None)
     check_pages(pa.py_buffer(b"PAR1" * 9), np.array([[first, 2**62, 10, 1, 0, 2**24]], np.int64))
 
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import ParquetLoaderError
-from parquet_loader.decode import native
-from parquet_loader.decode.native import NativeChunks, NotDecodedError, decodable_chunks
+from parquet_loader.common import IS_BUILT
+from parquet_loader.decode import NativeChunks, NotDecodedError, decodable_chunks
 from tests.support.footers import metadata_of
 from tests.support.mutated_pages import arrows_values, is_same, loaders_values
 from tests.support.page_rewriter import (
@@ -328,7 +328,7 @@ BLOCKS = {
 }
 
 
-@pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
+@pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
 @pytest.mark.parametrize(("codec", "block", "is_sound"), BLOCKS.values(), ids=BLOCKS.keys())
 def test_compressed_blocks_end_as_their_format_says(tmp_path: Path, codec: str, block: bytes, is_sound: bool) -> None:
     path = tmp_path / "a.parquet"

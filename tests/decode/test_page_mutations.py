@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from parquet_loader.common import IS_BUILT
 from parquet_loader.common.native.build import build
-from parquet_loader.decode import native
 from tests.support.mutated_pages import faults
 
 ROOT = Path(__file__).parent.parent.parent
@@ -56,7 +56,7 @@ def library_of(compiler: str, name: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.skipif(not native.IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
+@pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
 def test_changed_pages_make_the_kernels_touch_no_byte_that_is_not_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

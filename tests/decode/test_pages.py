@@ -30,9 +30,8 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.common.native.bindings import IS_BUILT
+from parquet_loader.decode import NativeChunks, page_header
 from parquet_loader.decode import plain_pages as pages
-from parquet_loader.decode.native import NativeChunks
-from parquet_loader.decode.page_headers import page_header
 from parquet_loader.decode.plain_pages import (
     IS_POSSIBLE,
     RawColumn,

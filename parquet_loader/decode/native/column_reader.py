@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import KERNELS, NO_MEMORY, SYSTEM
+from parquet_loader.common import KERNELS, SYSTEM
 from parquet_loader.source import ColumnChunk, Leaf, Metadata, MetadataError
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2}
@@ -117,52 +117,6 @@ def _line(
     plain, coded = "PLAIN" in encodings, not _CODED.isdisjoint(encodings)
     end = chunk.start + chunk.stored_bytes
     return (chunk.start, end, rows, width, delivered, codec, int(nullable), int(plain), int(coded))
-
-
-class FalseClaim(NamedTuple):
-    """What a page header claims and its column chunk cannot keep.
-
-    Attributes:
-        line: Number of the column chunk among those that were checked.
-        reason: See `wrong_claim` in `kernels.c`.
-        offset: Where the header begins in the file.
-        claimed: What it claims.
-        most: What there can be.
-    """
-
-    line: int
-    reason: int
-    offset: int
-    claimed: int
-    most: int
-
-
-def check_pages(source: str | pa.Buffer, lines: npt.NDArray[np.int64]) -> FalseClaim | None:
-    """Walk over the page headers of column chunks, and return the first false claim, or None.
-
-    Args:
-        source: A path, or the file's bytes in memory.
-        lines: int64 ``[column chunks, 6]``, see `pages_check` in `kernels.c`.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    report = np.zeros(5, np.int64)
-    if isinstance(source, str):
-        file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        try:
-            size = os.fstat(file).st_size
-            code = KERNELS.pages_check(file, None, size, lines.ctypes.data, len(lines), report.ctypes.data)
-        finally:
-            os.close(file)
-    else:
-        at, size = source.address, source.size
-        code = KERNELS.pages_check(-1, at, size, lines.ctypes.data, len(lines), report.ctypes.data)
-    if code == SYSTEM:
-        raise OSError(errno.EIO, "the system could not read the file")
-    if code == NO_MEMORY:
-        raise MemoryError
-    return FalseClaim(*report.tolist()) if code else None
 
 
 class NativeChunks:

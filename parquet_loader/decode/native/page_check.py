@@ -1,0 +1,64 @@
+"""Checks all page headers of column chunks: by a kernel, or in Python without kernels."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.common import KERNELS, NO_MEMORY, SYSTEM, IntArray
+from parquet_loader.decode.page_headers import FIRST_LOOK_BYTES, FalseClaim, FalseClaimError, walks
+
+
+def check_pages(source: str | pa.Buffer, bounds: IntArray) -> None:
+    """Read the page headers of column chunks, and check what they claim.
+
+    Args:
+        source: A path, or the file's bytes in memory.
+        bounds: See `chunk_bounds`.
+
+    Raises:
+        FalseClaimError: a page header claims more than its chunk can hold.
+        OSError: the file cannot be read.
+    """
+    if not isinstance(source, str):
+        if KERNELS is None:
+            _walk_in_memory(memoryview(source), bounds)
+        else:
+            _check_by_kernel(-1, source.address, source.size, bounds)
+        return
+    file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        if KERNELS is None:
+            _walk_in_file(file, bounds)
+        else:
+            _check_by_kernel(file, None, os.fstat(file).st_size, bounds)
+    finally:
+        os.close(file)
+
+
+def _check_by_kernel(file: int, address: int | None, nbytes: int, bounds: IntArray) -> None:
+    lines, report = np.ascontiguousarray(bounds), np.zeros(5, np.int64)
+    code = KERNELS.pages_check(file, address, nbytes, lines.ctypes.data, len(lines), report.ctypes.data)
+    if code == SYSTEM:
+        raise OSError(errno.EIO, "the system could not read the file")
+    if code == NO_MEMORY:
+        raise MemoryError
+    if code:
+        raise FalseClaimError(FalseClaim(*report.tolist()))
+
+
+def _walk_in_memory(memory: memoryview, bounds: IntArray) -> None:
+    for walk in walks(bounds, len(memory)):
+        while not walk.is_done:
+            walk.take_header(memory[walk.at : walk.behind])
+
+
+def _walk_in_file(file: int, bounds: IntArray) -> None:
+    for walk in walks(bounds, os.fstat(file).st_size):
+        nbytes = FIRST_LOOK_BYTES
+        while not walk.is_done:
+            is_taken = walk.take_header(os.pread(file, min(nbytes, walk.behind - walk.at), walk.at))
+            nbytes = FIRST_LOOK_BYTES if is_taken else nbytes * 8

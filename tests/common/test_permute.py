@@ -1,0 +1,91 @@
+"""Rows and columns put into order by the kernels and without them: equal to numpy's indexing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parquet_loader.common import KERNELS, join_columns, take_columns, take_ragged, take_rows
+from parquet_loader.common.native import permute
+
+
+@pytest.fixture(autouse=True, scope="module", params=["kernels", "without kernels"])
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.param == "kernels" and KERNELS is None:
+        pytest.skip("the kernels were not compiled: no C compiler at hand")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(permute, "KERNELS", KERNELS if request.param == "kernels" else None)
+        yield
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
+def test_columns_are_put_into_any_order(dtype: type[np.integer[Any]]) -> None:
+    rng = np.random.default_rng(0)
+    columns = [rng.integers(0, 256, (300, width)).astype(np.uint8) for width in (1, 2, 4, 8, 3)]
+    rows = rng.integers(0, 300, 500).astype(dtype)
+    outs = [np.zeros((500, column.shape[1]), np.uint8) for column in columns]
+    take_columns(columns, rows, outs)
+    assert all(np.array_equal(out, column[rows]) for out, column in zip(outs, columns, strict=True))
+
+
+@given(width=st.sampled_from([1, 2, 4, 8, 3]), count=st.integers(0, 200), before=st.integers(0, 70))
+def test_a_large_window_is_written_past_the_caches_wherever_it_begins(width: int, count: int, before: int) -> None:
+    rng = np.random.default_rng(count)
+    column = rng.integers(0, 256, (50, width)).astype(np.uint8)
+    rows = rng.integers(0, 50, count).astype(np.uint32)
+    memory = np.zeros(before + count * width + 64, np.uint8)
+    take_columns([column], rows, [memory[before : before + count * width].reshape(count, width)], is_large=True)
+    assert np.array_equal(memory[before : before + count * width].reshape(count, width), column[rows])
+    assert not memory[:before].any()
+    assert not memory[before + count * width :].any()
+
+
+@pytest.mark.parametrize("width", [1, 3, 15, 16, 17, 52, 64, 104, 255])
+def test_rows_of_bytes_are_put_into_any_order(width: int) -> None:
+    rng = np.random.default_rng(width)
+    rows_in, rows = rng.integers(0, 256, (100, width)).astype(np.uint8), rng.integers(0, 100, 70).astype(np.uint32)
+    out = np.zeros((72, width), np.uint8)
+    take_rows(rows_in, rows, out[1:71])
+    assert np.array_equal(out[1:71], rows_in[rows])
+    assert not out[0].any()
+    assert not out[71].any()
+
+
+@given(lengths=st.lists(st.sampled_from([0, 1, 7, 64, 300]), min_size=1, max_size=40), count=st.integers(0, 100))
+def test_rows_that_differ_in_length_are_put_into_any_order(lengths: list[int], count: int) -> None:
+    rng = np.random.default_rng(count)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    data = rng.integers(0, 256, offsets[-1] + 1).astype(np.uint8)
+    rows = rng.integers(0, len(lengths), count)
+    expected = b"".join(data[offsets[row] : offsets[row + 1]].tobytes() for row in rows)
+    places = np.concatenate([[0], np.cumsum(np.diff(offsets)[rows])]).astype(np.int64)
+    out = np.full(len(expected) + 9, 7, np.uint8)
+    take_ragged(data, offsets, rows, places[:-1], out)
+    assert out[: len(expected)].tobytes() == expected
+    assert (out[len(expected) :] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.int64])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (70_000, 5)])
+def test_columns_are_put_side_by_side(dtype: type[np.generic], shape: tuple[int, int]) -> None:
+    expected = np.random.default_rng(0).integers(0, 256, (*shape, np.dtype(dtype).itemsize)).astype(np.uint8)
+    matrix = expected.reshape(-1).view(dtype).reshape(shape)
+    out = np.zeros(shape, dtype)
+    join_columns([np.ascontiguousarray(matrix[:, number]) for number in range(shape[1])], out)
+    assert out.tobytes() == matrix.tobytes()
+
+
+def test_rows_of_more_bytes_than_are_taken_at_once_come_whole() -> None:
+    lengths = np.array([0, 3 * 2**20, 5, 2**20, 0, 700_000, 400_000])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    data = np.random.default_rng(0).integers(0, 256, offsets[-1]).astype(np.uint8)
+    rows = np.array([6, 5, 1, 4, 3, 2, 0, 0])
+    places = np.concatenate([[0], np.cumsum(lengths[rows])])
+    out = np.zeros(places[-1], np.uint8)
+    take_ragged(data, offsets, rows, places[:-1], out)
+    assert out.tobytes() == b"".join(data[offsets[row] : offsets[row + 1]].tobytes() for row in rows)
