@@ -12,10 +12,11 @@ from parquet_loader.errors import ConfigurationError, MissingDeviceError
 
 
 def check_device(device: Any) -> torch.device | None:
-    """Return the device named, or None.
+    """Return the named device, or None.
 
     Raises:
-        ConfigurationError: it is no device, or one that this machine does not have.
+        ConfigurationError: it is not the name of a CPU or CUDA device.
+        MissingDeviceError: this machine has no such GPU.
     """
     if device is None:
         return None
@@ -37,27 +38,27 @@ def check_device(device: Any) -> torch.device | None:
 
 
 def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yield the batches on a CUDA device, the copy of the next one under way while the caller uses this one.
+    """Yield the batches on a CUDA device; the next one is copied while the caller uses this one.
 
-    Runs in the caller's thread. A batch is handed over when the caller's current stream waits for its copy; it is
-    recorded on that stream, so that its memory is not given out again under kernels still queued there. Pinned sources
+    Runs in the caller's thread. Before a batch is yielded, the caller's current stream waits for its copy, and the
+    batch is recorded on that stream: its memory is then not reused while kernels queued there read it. Pinned sources
     may be released as soon as their copy is queued: torch's host allocator waits for it.
     """
     side = torch.cuda.Stream(device)
-    coming: tuple[Batch, torch.cuda.Event] | None = None
+    copying: tuple[Batch, torch.cuda.Event] | None = None
     failure: Exception | None = None
     while True:
         try:
             batch = next(batches, None)
-        except Exception as error:  # takes the place of the batch it spoiled, behind the one whose copy is under way
+        except Exception as error:  # raised after the batch that is being copied
             batch, failure = None, error
-        following = None if batch is None else _begun(batch, device, side)
-        del batch  # or its window would live on while the next one is awaited
-        if coming is not None:
-            yield _handed_over(*coming, device)
+        following = None if batch is None else _start_copy(batch, device, side)
+        del batch  # frees its window while the next one is awaited
+        if copying is not None:
+            yield _on_current_stream(*copying, device)
         if following is None:
             break
-        coming = following
+        copying = following
     if failure is not None:
         try:
             raise failure
@@ -65,7 +66,7 @@ def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Bat
             failure = None
 
 
-def _begun(batch: Batch, device: torch.device, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
+def _start_copy(batch: Batch, device: torch.device, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
     with torch.cuda.stream(side):
         moved = {name: _moved(value, device) for name, value in batch.items()}
         event = torch.cuda.Event()
@@ -79,7 +80,7 @@ def _moved(value: Any, device: torch.device) -> Any:
     return value.to(device, non_blocking=True)
 
 
-def _handed_over(batch: Batch, event: torch.cuda.Event, device: torch.device) -> Batch:
+def _on_current_stream(batch: Batch, event: torch.cuda.Event, device: torch.device) -> Batch:
     stream = torch.cuda.current_stream(device)
     stream.wait_event(event)
     for value in batch.values():

@@ -12,10 +12,12 @@ from parquet_loader.errors import MissingPackageError
 
 
 def open_output(options: OutputOptions, device: Any) -> Output:
-    """Return what makes batches of a window's arrays.
+    """Return the output that the options name: tensors or numpy arrays.
 
     Raises:
-        MissingPackageError: tensors are asked for, and there is no torch.
+        ConfigurationError: the device is not one that the output can use.
+        MissingDeviceError: this machine has no such GPU.
+        MissingPackageError: tensors are asked for, and torch is not installed.
     """
     if options.format == "numpy":
         return ArrayOutput(device)
@@ -32,9 +34,9 @@ def open_output(options: OutputOptions, device: Any) -> Output:
 
 
 def epoch_sampler(loader: Any) -> Any:
-    """Return what trainers may set epochs on: torch's kind of sampler if torch is loaded, else the loader itself."""
+    """Return the object on which trainers call `set_epoch`: a torch sampler if torch is loaded, else the loader."""
     if "torch" not in sys.modules:
         return loader
-    from parquet_loader.collate.samplers import EpochSampler  # noqa: PLC0415  (who asks has imported torch)
+    from parquet_loader.collate.samplers import EpochSampler  # noqa: PLC0415  (torch is loaded)
 
     return EpochSampler(loader)

@@ -19,7 +19,7 @@ class ArrayOutput:
         device: None or ``"cpu"``.
 
     Raises:
-        ConfigurationError: another device.
+        ConfigurationError: it is another device.
     """
 
     def __init__(self, device: Any) -> None:
@@ -33,7 +33,7 @@ class ArrayOutput:
         return Arenas(keep_bytes)
 
     def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
-        """Yield views of a window, which keep it alive."""
+        """Yield views of a window, ``[batch_size, ...]`` by name, which keep its memory alive."""
         assert copied_to is None
         rows, arrays = window.rows, window.arrays
         del window

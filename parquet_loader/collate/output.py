@@ -13,16 +13,22 @@ Batch: TypeAlias = "dict[str, Any]"
 
 
 class Output(Protocol):
-    """Makes batches of what the engine hands over. Used by the caller's thread."""
+    """Makes batches of the engine's windows and processed batches. Used by the caller's thread."""
 
     def allocator(self, keep_bytes: int) -> Allocator:
-        """Return the memory in which windows are to lie, of which so much may be kept warm between uses."""
+        """Return the allocator of windows, which may keep up to `keep_bytes` for reuse."""
 
     def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
-        """Yield a window's batches in order: views of it, or copies where memory for them is given."""
+        """Yield a window's batches in order: views of it, or copies if `copied_to` is given.
+
+        Args:
+            window: The window; it stays alive as long as a view of it.
+            batch_size: Rows of each batch but the last.
+            copied_to: Provides the memory of copies; None: no copy.
+        """
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
-        """Return a batch that was processed by itself."""
+        """Return a processed batch, as it is or copied; see `from_window`."""
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches where they are wanted."""
+        """Yield the batches on the device that the caller chose."""

@@ -12,7 +12,7 @@ from parquet_loader.window import Allocation, Allocator
 
 
 def moved(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
-    """Return a batch copied into the allocator's memory, all of it into one block; images of any size stay."""
+    """Return a batch copied into one block of the allocator's memory; lists of images are not copied."""
     sizes = {name: _padded(array) for name, array in batch.arrays.items() if not isinstance(array, list)}
     space = allocator.allocate(max(sum(sizes.values()), 1))
     arrays: dict[str, Any] = dict(batch.arrays)
@@ -33,7 +33,7 @@ def moved(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
 
 
 def _padded(array: Any) -> int:
-    """Return the bytes an array takes in a block that it shares: whole cache lines."""
+    """Return the bytes of an array in a shared block: whole cache lines."""
     values = array.values if isinstance(array, Ragged) else array
     return 0 if isinstance(values, Ragged) else -(-int(values.nbytes) // 64) * 64
 
@@ -46,15 +46,15 @@ def _tensor(array: Any, owner: Any) -> Any:
     tensor = torch.from_numpy(array)
     if owner is None:
         return tensor
-    # The same bytes, but through the tensor that owns them, so that torch's guard of pinned memory sees the copies.
+    # A view of the tensor that owns the memory: torch then tracks copies that read it.
     return owner[: array.nbytes].view(tensor.dtype).view(tensor.shape)
 
 
 class PinnedMemory:
     """Page-locked memory from torch's caching host allocator, for copies to a GPU that overlap with compute.
 
-    The allocator keeps freed blocks for later, and does not give out a block again before the copies that read it are
-    done; that is why tensors are made from the tensor that owns the memory, never from the numpy view.
+    The allocator reuses freed blocks, but not before the copies that read them are done. It tracks copies by the tensor
+    that owns the memory, so tensors are made from that one, never from the numpy view.
     """
 
     is_required = True
@@ -64,6 +64,6 @@ class PinnedMemory:
         return 1 << max(nbytes - 1, 0).bit_length()
 
     def allocate(self, nbytes: int) -> Allocation:
-        """Return `nbytes` of pinned memory."""
+        """Return `nbytes` of pinned memory, with the tensor that owns it."""
         owner = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         return Allocation(owner.numpy(), owner)

@@ -18,10 +18,12 @@ class HasEpochs(Protocol):
 
 
 class EpochSampler(SequentialSampler):
-    """Chooses no rows. Lightning replaces any sampler but a sequential one, and can do so in a `DataLoader` only.
+    """Passes `set_epoch` to the loader, and samples nothing.
+
+    Sequential, because Lightning replaces any other sampler, which it can do in a `DataLoader` only.
 
     Args:
-        loader: Hears of epochs.
+        loader: The loader whose epoch is set.
     """
 
     def __init__(self, loader: HasEpochs) -> None:

@@ -13,13 +13,13 @@ from parquet_loader.engine import ProcessedBatch
 from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocator, Window
 
-# Batches of fewer rows are cut several at once by torch, which takes half the time a tensor. Larger ones are cut by
-# numpy, which holds the GIL throughout: torch releases it at every call, and waits for the workers to have it
-# back, at once for all columns where a window begins (measured, longest waits of 2 instead of 7 ms).
+# Torch slices smaller batches, several at a time, in half the time for each tensor. Numpy slices larger ones and holds
+# the GIL throughout: torch releases it in every call and then waits for the workers, for all columns when a window
+# begins (measured: longest waits of 2 instead of 7 ms).
 SPLIT_BELOW_ROWS = 1024
 
 
-# That many batches are cut at once: more would only keep more tensors waiting, which Python's collector has to look at.
+# Batches sliced at a time; each tensor that waits costs time in Python's garbage collector.
 SPLIT_BATCHES = 16
 
 
@@ -29,7 +29,7 @@ def window_batches(window: Window, batch_size: int, pinned: Allocator | None = N
     Args:
         window: The window.
         batch_size: Rows of a batch.
-        pinned: Where each batch is copied to; None: it stays where it is.
+        pinned: Provides the memory that each batch is copied to; None: no copy.
     """
     rows, arrays, owners = window.rows, window.arrays, window.owners
     del window
@@ -44,21 +44,21 @@ def window_batches(window: Window, batch_size: int, pinned: Allocator | None = N
         }
         batch = ProcessedBatch(stop - start, cut, {}, 0)
         yield batch_tensors(batch if pinned is None else moved(batch, pinned))
-        del batch, cut  # or they would live on while the next one is awaited
+        del batch, cut  # frees their window while the next one is awaited
 
 
 def _split_batches(columns: dict[str, Any], rows: int, batch_size: int) -> Iterator[Batch]:
     at_once = batch_size * SPLIT_BATCHES
     for first in range(0, rows if columns else 0, at_once):
         last = min(first + at_once, rows)
-        pieces = [_split(column, first, last, batch_size) for column in columns.values()]
-        for batch in zip(*pieces, strict=True):
+        slices = [_split(column, first, last, batch_size) for column in columns.values()]
+        for batch in zip(*slices, strict=True):
             yield dict(zip(columns, batch, strict=True))
-        del pieces
+        del slices
 
 
 def _split(column: Any, first: int, last: int, batch_size: int) -> Sequence[Any]:
-    """Return rows ``first`` to ``last`` in pieces of `batch_size` rows: views that count as tensors of their own."""
+    """Return rows ``first`` to ``last`` in slices of `batch_size` rows: views that count as tensors of their own."""
     if isinstance(column, Ragged):
         return [column.slice(start, min(start + batch_size, last)) for start in range(first, last, batch_size)]
     return torch.unsafe_split(column[first:last], batch_size)

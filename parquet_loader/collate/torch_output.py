@@ -26,14 +26,15 @@ class TensorOutput:
         device: Where batches go; None: they stay on the CPU, pinned if there is a GPU.
 
     Raises:
-        ConfigurationError: it is no device, or one that this machine does not have.
+        ConfigurationError: it is not the name of a CPU or CUDA device.
+        MissingDeviceError: this machine has no such GPU.
     """
 
     def __init__(self, device: Any) -> None:
         self._device = check_device(device)
 
     def allocator(self, keep_bytes: int) -> Allocator:
-        """Return pinned memory if there is a GPU that batches may go to, ordinary memory elsewhere."""
+        """Return pinned memory if batches may go to a GPU, else ordinary memory."""
         on_gpu = self._device is not None and self._device.type == "cuda"
         wanted = on_gpu if self._device is not None else torch.cuda.is_available() and not is_worker()
         return PinnedMemory() if wanted else Arenas(keep_bytes)
@@ -47,7 +48,7 @@ class TensorOutput:
         return batch_tensors(batch if copied_to is None else moved(batch, copied_to))
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Copy each batch to the GPU while the caller uses the one before, if it goes there."""
+        """Copy each batch to the GPU while the caller uses the one before, if the device is a GPU."""
         if self._device is None or self._device.type != "cuda":
             return batches
         return copied_ahead(batches, self._device)

@@ -27,7 +27,7 @@ class ProcessedBatch:
     Attributes:
         rows: Its rows.
         arrays: ``[rows, ...]`` by name; a list where images differ in size.
-        owners: For arrays whose memory is not numpy's: what tensors are to be made from.
+        owners: The objects that own the memory of arrays that is not numpy's; tensors are made from them.
         nbytes: Bytes of all arrays.
     """
 
@@ -38,12 +38,12 @@ class ProcessedBatch:
 
 
 class BatchProcessor:
-    """Makes a batch of a window's rows. Immutable; any thread may call it, as often as it likes, with equal results.
+    """Makes a batch of a window's rows. Immutable; any thread may call it, and equal calls give equal results.
 
     Args:
         columns: The canonical columns.
         transform: The caller's function, or None.
-        seed, epoch, part: What the generator given to `transform` is drawn from, with the number of the batch.
+        seed, epoch, part: Seed the generator passed to `transform`, with the number of the batch.
 
     Raises:
         ConfigurationError: there are images, and Pillow is not installed.
@@ -54,7 +54,7 @@ class BatchProcessor:
     ) -> None:
         self._images = [c for c in columns if c.image is not None]
         if any(isinstance(c.image, Image) or (c.image and c.image.is_image) for c in self._images):
-            pillow_image()  # imported here, so that a thread that has to does not do so between two batches
+            pillow_image()  # imported here, so that no worker imports it between two batches
         self._transform = transform
         self._seed = seed
         self._epoch = epoch
@@ -62,7 +62,7 @@ class BatchProcessor:
 
     @staticmethod
     def is_needed(columns: Sequence[Column], transform: Transform | None) -> bool:
-        """Whether batches need anything done to them."""
+        """Whether batches are processed at all: images are decoded or a `transform` is called."""
         return transform is not None or any(c.image is not None for c in columns)
 
     def __call__(self, window: Window, start: int, stop: int, batch: int, allocator: Allocator) -> ProcessedBatch:
@@ -70,10 +70,10 @@ class BatchProcessor:
 
         Raises:
             DataError: an image cannot be decoded, or has another size than its field says.
-            TransformError: `transform` returned what cannot be a batch. What `transform` itself raises passes through.
+            TransformError: `transform` did not return a batch. An error of `transform` itself is raised as it is.
         """
         images = ImageMemory(None if self._transform is not None and allocator.is_required else allocator)
-        arrays = self._made(window.arrays, start, stop, batch, images)
+        arrays = self._processed(window.arrays, start, stop, batch, images)
         owners: dict[str, Any] = images.owners
         if allocator.is_required:
             for name, array in arrays.items():
@@ -81,7 +81,9 @@ class BatchProcessor:
                     arrays[name], owners[name] = copied(array, allocator)
         return ProcessedBatch(stop - start, arrays, owners, sum(map(_nbytes, arrays.values())))
 
-    def _made(self, arrays: Mapping[str, Array], start: int, stop: int, batch: int, memory: ImageMemory) -> BatchArrays:
+    def _processed(
+        self, arrays: Mapping[str, Array], start: int, stop: int, batch: int, memory: ImageMemory
+    ) -> BatchArrays:
         done: BatchArrays = {}
         for name, array in arrays.items():
             done[name] = array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
@@ -198,7 +200,7 @@ def _checked_ragged(value: Ragged, where: str) -> Ragged:
 
 
 def _from_rows(rows: list[Any], where: str) -> Array | Images:
-    """Return rows given one by one. What they become follows from what a row is, never from their lengths.
+    """Return rows that `transform` returned one by one, as the type of a row says, whatever their lengths.
 
     One value a row: an array. str, bytes, lists and arrays of one axis: a `Ragged`. Arrays of more axes are images:
     an array if they have one shape, else a list.

@@ -1,4 +1,4 @@
-"""Schedules batches that are made one by one, because images are decoded or a `transform` is called."""
+"""Schedules batches that are processed one by one, because images are decoded or a `transform` is called."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from parquet_loader.window import Allocator
 
 
 class BatchScheduler:
-    """Batches begun, made and not yet taken; belongs to the engine's lock.
+    """Batches in progress, and batches ready but not delivered. Guarded by the engine's lock.
 
-    Batches are made in any order and taken in theirs; an error takes the place of the batch it spoiled.
+    Batches finish in any order and are delivered in order. An error takes the place of the batch that failed.
 
     Args:
-        processor: Makes a batch.
+        processor: Processes a batch.
         batch_size: Rows of a batch.
-        first_batch: Where in the epoch to begin.
-        sizing: The budget's division.
-        budget: What batches are counted in.
-        allocator: Where delivered memory comes from.
+        first_batch: The batch with which the epoch begins.
+        sizing: The division of the memory limit.
+        budget: The account in which batches are counted.
+        allocator: Provides the memory of delivered rows.
     """
 
     def __init__(
@@ -37,62 +37,62 @@ class BatchScheduler:
     ) -> None:
         self._processor = processor
         self._batch_size = batch_size
-        self._begun = first_batch
-        self._taken = first_batch
+        self._next_begun = first_batch
+        self._next_delivered = first_batch
         self._sizing = sizing
         self._budget = budget
         self._allocator = allocator
-        self._made: dict[int, ProcessedBatch | BaseException] = {}
+        self._ready: dict[int, ProcessedBatch | BaseException] = {}
         self._batch_bytes = int(sizing.row.processed * batch_size)
 
     @property
     def is_idle(self) -> bool:
-        """Whether every batch begun was taken."""
-        return self._begun == self._taken
+        """Whether every batch that was begun is delivered."""
+        return self._next_begun == self._next_delivered
 
     def pop(self) -> ProcessedBatch | None:
-        """Return the next batch if it is made, or raise what spoiled it."""
-        if self._taken not in self._made:
+        """Return the next batch, or raise its error; None if it is not ready."""
+        if self._next_delivered not in self._ready:
             return None
-        batch = self._made.pop(self._taken)
-        self._taken += 1
+        batch = self._ready.pop(self._next_delivered)
+        self._next_delivered += 1
         if isinstance(batch, BaseException):
             raise batch
         self._budget.reserve(-batch.nbytes)
         return batch
 
     def clear(self) -> None:
-        """Let go of what was not taken."""
-        self._made.clear()
+        """Release batches that were not delivered."""
+        self._ready.clear()
 
-    def job(self, building: WindowTask, release: Callable[[], object]) -> Job[ProcessedBatch] | None:
-        """Return the making of the next batch of a finished window, or None if enough were made ahead.
+    def job(self, task: WindowTask, release: Callable[[], object]) -> Job[ProcessedBatch] | None:
+        """Return the job of the next batch of a finished window; None if enough batches are ahead.
 
         Args:
-            building: The window.
-            release: Called when its last batch is begun; the last of its batches to be done releases its memory.
+            task: The window.
+            release: Called when its last batch is begun. The last of its batches to finish releases its memory.
         """
-        window = building.window
+        window = task.window
         assert window is not None
         ahead = max(1, min(BATCHES_AT_ONCE, self._sizing.batches_bytes // max(self._batch_bytes, 1)))
-        if self._begun - self._taken >= ahead:
+        if self._next_begun - self._next_delivered >= ahead:
             return None
-        number, expected = self._begun, self._batch_bytes
-        start = building.begun_rows
+        number, expected = self._next_begun, self._batch_bytes
+        start = task.begun_rows
         stop = min(start + self._batch_size, window.rows)
-        building.begun_rows = stop
-        self._begun += 1
+        task.begun_rows = stop
+        self._next_begun += 1
         if stop == window.rows:
             release()
         self._budget.reserve(expected)
 
         def settle(batch: ProcessedBatch | BaseException, nbytes: int) -> None:
-            self._made[number] = batch
+            self._ready[number] = batch
             self._budget.reserve(nbytes - expected)
-            building.unprocessed -= 1
-            if not building.unprocessed:
-                self._budget.reserve(-building.held_bytes)
-                building.window = None
+            task.unprocessed -= 1
+            if not task.unprocessed:
+                self._budget.reserve(-task.held_bytes)
+                task.window = None
 
         def done(batch: ProcessedBatch) -> None:
             self._batch_bytes = max(self._batch_bytes, batch.nbytes)

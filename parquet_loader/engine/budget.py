@@ -12,16 +12,16 @@ from parquet_loader.source import RemoteFigures
 
 @dataclass(slots=True)
 class Budget:
-    """Bytes held and work done; belongs to the engine's lock.
+    """Bytes held and work done. Guarded by the engine's lock.
 
     Attributes:
-        limit_bytes: What windows and reads may hold together.
-        held_bytes, peak_bytes: What the loader holds now, and held at most.
-        reading_bytes: Of these, what row groups being decoded take.
-        fetched_bytes: Of these, what was fetched of files that are not local, or is on its way, and not decoded yet.
+        limit_bytes: Limit of windows and reads together.
+        held_bytes, peak_bytes: Bytes that the loader holds now, and held at most.
+        reading_bytes: Of these, bytes of row groups being decoded.
+        fetched_bytes: Of these, bytes of remote files that are prefetched or requested, and not decoded yet.
         bytes_read: Bytes of column chunks read, as they are in the files.
         row_groups: Row groups read to their end.
-        skipped: Row groups left out because of an error, each with its reason.
+        skipped: Row groups skipped because of an error: index in the snapshot, and the reason.
     """
 
     limit_bytes: int
@@ -34,27 +34,27 @@ class Budget:
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
     def reserve(self, change: int) -> None:
-        """Count memory taken, or with a negative number release."""
+        """Reserve bytes; a negative number releases them."""
         self.held_bytes += change
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
     def fits(self, needed: int) -> bool:
-        """Whether that many bytes more have space; what is fetched ahead has a share of its own."""
+        """Whether that many more bytes fit; prefetched bytes have a share of their own."""
         return self.held_bytes - self.fetched_bytes + needed <= self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """What an epoch has taken so far; plain values, which travel between processes.
+    """Figures of an epoch so far; plain values, which travel between processes.
 
     Attributes:
         cpu_s, blocked_s: Processor seconds, and seconds without a processor, of the workers by stage.
-        disk_bytes: Bytes that they had to fetch from a local disk.
+        disk_bytes: Bytes that the workers read from a local disk, not from the page cache.
         bytes_read, row_groups, skipped, held_bytes, peak_bytes: As in `Budget`.
-        footers_bytes: Parsed footers held by the process that reads, where that is not the caller's.
-        cache: What the local cache did, if there is one.
-        remote: What fetching took; None if files are local.
-        queued_s: Of `blocked_s`, seconds that the workers waited for a processor; None if the system does not tell.
+        footers_bytes: Bytes of parsed footers in the child process; 0 without one.
+        cache: Figures of the local cache, if there is one.
+        remote: Figures of remote reads; None if files are local.
+        queued_s: Of `blocked_s`, seconds that the workers waited for a processor; None: not reported.
     """
 
     cpu_s: Mapping[str, float]
@@ -72,5 +72,5 @@ class EngineFigures:
 
     @classmethod
     def nothing(cls) -> EngineFigures:
-        """Return the account of an epoch that has not begun."""
+        """Return the figures of an epoch that has not begun."""
         return cls(dict.fromkeys(STAGES, 0.0), dict.fromkeys(STAGES, 0.0), 0, 0, 0, (), 0, 0)

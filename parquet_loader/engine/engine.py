@@ -33,21 +33,21 @@ from parquet_loader.plan import Plan
 from parquet_loader.read import RowGroupReader
 from parquet_loader.window import Allocator, Arenas, Assembly, BufferSizes, ColumnGroups, Remainder, Window
 
-# Windows being made or ready, beyond the one the consumer is in. Rows that are placed as they are decoded need their
-# window's memory from the first read on, so that a second window ahead would cost much and gain little.
+# Windows in progress or ready, beyond the consumer's. Wide rows are written to their delivered position as they are
+# decoded, so a window of them takes its memory at the first read: a second one ahead would cost much and gain little.
 WINDOWS_AHEAD = 2
 WIDE_WINDOWS_AHEAD = 1
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How a loader's passes are read; plain values, which travel between processes.
+    """How a loader's epochs are read; plain values, which travel between processes.
 
     Attributes:
         transform: The caller's function, or None.
-        seed: What the generator given to it is drawn from.
-        num_threads: Number of workers.
-        skips: Whether a row group that cannot be read is left out, instead of raising.
+        seed: Seed of the generator passed to `transform`.
+        num_threads: Number of worker threads.
+        skips: Whether a row group that cannot be read is skipped, instead of raising.
     """
 
     transform: Transform | None
@@ -66,7 +66,7 @@ def open_engine(
     staging: Arenas,
     is_first: bool,
 ) -> Engine:
-    """Return the engine of one pass over a data set, in whichever process; arguments as in `Engine`."""
+    """Return the engine of one epoch of a data set, in this or in a child process; arguments as in `Engine`."""
     columns, processor = dataset.reader.columns, None
     if BatchProcessor.is_needed(columns, options.transform):
         processor = BatchProcessor(
@@ -94,15 +94,16 @@ class Engine:
         plan: The epoch.
         counts: int64 ``[row groups]``, rows of each that pass the filter.
         reader: Reads row groups.
-        sizing: The budget.
-        processor: Makes batches one by one; None: windows are handed over whole.
-        allocator: Where delivered memory comes from.
-        staging: Where ragged rows wait.
-        num_threads: Number of workers.
-        is_first: Whether memory is touched for the first time: then windows take several times as long to make, and
-            the first batch of local files waits until the second window is there too, so that no later batch has to.
-        skips: Whether a row group that cannot be read is left out, instead of raising.
-        first_batch: Where in the epoch to begin.
+        sizing: The division of the memory limit.
+        processor: Processes batches one by one; None: windows are delivered whole.
+        allocator: Provides the memory of delivered rows.
+        staging: Provides the memory in which rows wait to be put into order.
+        num_threads: Number of worker threads.
+        is_first: Whether this is the loader's first epoch, whose memory is not faulted in yet. Page faults make its
+            windows several times slower, so the first batch of local files waits for the second window, too. No later
+            batch then waits.
+        skips: Whether a row group that cannot be read is skipped, instead of raising.
+        first_batch: The batch with which the epoch begins.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Engine:
         self._allocator = allocator
         self._parts = ColumnGroups.from_columns(reader.columns, 2 * num_threads)
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
-        # If files are not local, a line is slower than memory, however fresh.
+        # Remote reads are slower than page faults, so there is no need to wait for a second window.
         self._fills_first = is_first and processor is None and reader.chunks.remote is None
         # There the first bytes take a while: time to warm what the first window will be written to.
         self._warms_first = is_first and reader.chunks.remote is not None
@@ -137,9 +138,9 @@ class Engine:
         capacity = plan.largest_window_rows + plan.batch_size
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
         self._buffer_sizes = BufferSizes(capacity, ragged_bytes, staging, allocator)
-        self._coming: deque[WindowTask] = deque()
-        self._handed: deque[WindowTask] = deque()
-        self._spent: deque[WindowTask] = deque()
+        self._windows: deque[WindowTask] = deque()
+        self._delivered: deque[WindowTask] = deque()
+        self._released: deque[WindowTask] = deque()
         self._is_awaited = False
         # The first window gives only rows of this batch and later ones, so that nothing has to be carried to it.
         self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (0, 0)
@@ -151,20 +152,20 @@ class Engine:
             sizing,
             self.budget,
             self.workers,
-            self._coming,
+            self._windows,
             first_window=self._first_window,
             skips=skips,
         )
-        self._carry: Remainder | None = Remainder()
+        self._remainder: Remainder | None = Remainder()
         self._next_to_order = self._first_window
-        self._making: BatchScheduler | None = None
+        self._batches: BatchScheduler | None = None
         if processor is not None:
-            self._making = BatchScheduler(processor, plan.batch_size, first_batch, sizing, self.budget, allocator)
+            self._batches = BatchScheduler(processor, plan.batch_size, first_batch, sizing, self.budget, allocator)
 
     @property
     def processes(self) -> bool:
         """Whether batches are handed over one by one, by `next_batch`, instead of windows."""
-        return self._making is not None
+        return self._batches is not None
 
     def start(self) -> None:
         """Start the workers."""
@@ -178,15 +179,15 @@ class Engine:
         self._reads.close(workers_have_ended=has_ended)
         if not has_ended:
             return
-        self._coming.clear()
-        self._handed.clear()
-        self._spent.clear()
+        self._windows.clear()
+        self._delivered.clear()
+        self._released.clear()
         self._warming = None
-        if self._making is not None:
-            self._making.clear()
+        if self._batches is not None:
+            self._batches.clear()
 
     def account(self, footers_bytes: int = 0) -> EngineFigures:
-        """Return what the epoch has taken so far; numbers of a running epoch may be a job apart from each other."""
+        """Return the figures of the epoch so far; those of a running epoch may be a job apart from each other."""
         budget, times, remote = self.budget, self.workers.times, self._reads.remote_figures
         return EngineFigures(
             cpu_s={str(stage): seconds for stage, seconds in times.cpu_s.items()},
@@ -209,21 +210,22 @@ class Engine:
         """Return the next window that has rows, waiting for it; None at the end of the epoch.
 
         Raises:
-            LoaderStateError: the engine was closed meanwhile. Else whatever spoiled the window.
+            LoaderStateError: the engine was closed meanwhile.
+            BaseException: the error of the window, as its job raised it.
         """
         while True:
             with self.workers.lock:
-                self._let_go(keep=1)
+                self._release_all_but(keep=1)
                 self._check_open()
                 if self._is_settled():
                     self._is_awaited = self._fills_first = False
-                    if not self._coming:
+                    if not self._windows:
                         return None
-                    if self._coming[0].error is not None:
-                        raise self._coming[0].error
-                    window = self._coming[0].window
+                    if self._windows[0].error is not None:
+                        raise self._windows[0].error
+                    window = self._windows[0].window
                     assert window is not None
-                    self._handed.append(self._coming.popleft())
+                    self._delivered.append(self._windows.popleft())
                     self.workers.notify()
                     if window.rows:
                         return window
@@ -237,22 +239,22 @@ class Engine:
     def release_previous(self) -> None:
         """Say that the consumer has released all batches before the current window's."""
         with self.workers.lock:
-            self._let_go(keep=1)
+            self._release_all_but(keep=1)
 
     def next_batch(self) -> ProcessedBatch | None:
         """Return the next processed batch, waiting for it; None at the end. Raises as `next_window` does."""
-        assert self._making is not None
+        assert self._batches is not None
         while True:
             with self.workers.lock:
                 self._check_open()
-                if (batch := self._making.pop()) is not None:
+                if (batch := self._batches.pop()) is not None:
                     self.workers.notify()
                     return batch
-                if self._making.is_idle:
-                    if not self._coming and self._admitted == self._plan.windows:
+                if self._batches.is_idle:
+                    if not self._windows and self._admitted == self._plan.windows:
                         return None
-                    if self._coming and self._coming[0].error is not None:
-                        raise self._coming[0].error
+                    if self._windows and self._windows[0].error is not None:
+                        raise self._windows[0].error
                 waker = self.workers.waker()
             waker.acquire()
 
@@ -263,42 +265,42 @@ class Engine:
             raise LoaderStateError("the loader was closed while a batch was awaited")
 
     def _is_settled(self) -> bool:
-        if not self._coming:
+        if not self._windows:
             return self._admitted == self._plan.windows
-        if self._coming[0].error is not None or self._coming[0].phase != "ready":
-            return self._coming[0].error is not None
-        if not self._fills_first or (len(self._coming) == 1 and self._admitted == self._plan.windows):
+        if self._windows[0].error is not None or self._windows[0].phase != "ready":
+            return self._windows[0].error is not None
+        if not self._fills_first or (len(self._windows) == 1 and self._admitted == self._plan.windows):
             return True
-        return len(self._coming) > 1 and (self._coming[1].phase == "ready" or self._coming[1].error is not None)
+        return len(self._windows) > 1 and (self._windows[1].phase == "ready" or self._windows[1].error is not None)
 
-    def _let_go(self, keep: int) -> None:
-        """Let go of windows handed over, but for the last; in a worker, since giving memory back takes a while.
+    def _release_all_but(self, keep: int) -> None:
+        """Release delivered windows but for the last `keep`, in a worker, because freeing many arrays takes a while.
 
-        Not of wide ones: they give back whole blocks, at once, and the next window waits for them.
+        Wide windows are released here: they free whole blocks, at once, and the next window waits for these.
         """
-        while len(self._handed) > keep:
-            spent = self._handed.popleft()
+        while len(self._delivered) > keep:
+            window = self._delivered.popleft()
             if self._parts.wide:
-                self.budget.reserve(-spent.held_bytes)
+                self.budget.reserve(-window.held_bytes)
             else:
-                self._spent.append(spent)
+                self._released.append(window)
             self.workers.notify()
 
     # ------------------------------------------------------------------ choosing what to do
 
     def _choose(self) -> Job | None:  # type: ignore[type-arg]
         """Return the most urgent job that may start: batches first, then windows in their order."""
-        if self._spent:
-            return self._let_go_job(self._spent.popleft())
-        if self._making is not None:
-            job = self._process_job(self._making)
+        if self._released:
+            return self._release_job(self._released.popleft())
+        if self._batches is not None:
+            job = self._process_job(self._batches)
             if job is not None:
                 return job
-        if self._admitted < self._plan.windows and len(self._coming) < max(self._ahead, 1 + self._fills_first):
-            self._coming.append(self._admit())
-        self._reads.step(self._coming[0].index + self._fills_first if self._coming else self._admitted)
+        if self._admitted < self._plan.windows and len(self._windows) < max(self._ahead, 1 + self._fills_first):
+            self._windows.append(self._admit())
+        self._reads.step(self._windows[0].index + self._fills_first if self._windows else self._admitted)
         owed, needs_next = 0, True
-        for window in self._coming:
+        for window in self._windows:
             if window.error is not None:
                 return None
             job = self._window_job(window, owed, may_exceed=needs_next)
@@ -306,7 +308,7 @@ class Engine:
                 return job
             if window.phase != "ready":
                 owed += self._owed_bytes(window)
-            needs_next = self._fills_first and window is self._coming[0]
+            needs_next = self._fills_first and window is self._windows[0]
         return None if self._warming is None else self._warming.job(owed)
 
     def _admit(self) -> WindowTask:
@@ -330,7 +332,7 @@ class Engine:
         return self._begun_rows if index == self._first_window else 0
 
     def _owed_bytes(self, window: WindowTask) -> int:
-        """Return what the window will yet take: rows not decoded, and rows in their new order."""
+        """Return the bytes that the window has yet to reserve: rows not decoded, and rows in their new order."""
         if window.phase in ("gather", "finish", "busy"):
             return 0
         unread = sum(window.slices[number].rows for number in window.waiting)
@@ -342,17 +344,17 @@ class Engine:
 
     def _window_job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:
-            case "new" if self._parts.wide and len(self._handed) > 1 and not self._is_awaited:
-                return None  # in a moment the window before last is released, and its warm memory is free
+            case "new" if self._parts.wide and len(self._delivered) > 1 and not self._is_awaited:
+                return None  # until the window before last is released, whose memory is faulted in
             case "new" if may_exceed or self.budget.fits(owed + self._arena_bytes()):
                 return self._prepare_job(window)
             case "read" if window.waiting:
                 return self._reads.job(window, owed, may_exceed=may_exceed)
-            case "read" if not window.unread and self._carry is not None and window.index == self._next_to_order:
+            case "read" if not window.unread and self._remainder is not None and window.index == self._next_to_order:
                 if not self._has_warmed():
                     return None  # in a moment
                 if may_exceed or self.budget.fits(owed + window.decoded_bytes):
-                    return self._order_job(window, self._carry)
+                    return self._order_job(window, self._remainder)
             case "gather" if window.jobs:
                 return self._gather_job(window, window.jobs.pop(0))
             case "finish":
@@ -384,10 +386,10 @@ class Engine:
         def run() -> None:
             window.assembly.prepare(self._plan.order(window.index, self._begun_in(window.index)))
 
-        return Job("permute", run, done, window.spoil)
+        return Job("permute", run, done, window.fail)
 
-    def _order_job(self, window: WindowTask, carry: Remainder) -> Job[None]:
-        self._carry = None
+    def _order_job(self, window: WindowTask, remainder: Remainder) -> Job[None]:
+        self._remainder = None
         self._next_to_order += 1
         window.phase = "busy"
         window.gathered_bytes = self._allocator.taken_bytes(window.decoded_bytes)
@@ -398,41 +400,41 @@ class Engine:
             window.ungathered = len(window.jobs)
             window.phase = "gather" if window.jobs else "finish"
 
-        return Job("gather", lambda: window.assembly.begin_gathering(carry), done, window.spoil)
+        return Job("gather", lambda: window.assembly.begin_gathering(remainder), done, window.fail)
 
-    def _gather_job(self, window: WindowTask, part: int) -> Job[None]:
+    def _gather_job(self, window: WindowTask, step: int) -> Job[None]:
         def done(_: None) -> None:
             window.ungathered -= 1
             if not window.ungathered:
                 window.phase = "finish"
 
-        return Job("gather", lambda: window.assembly.gather(part), done, window.spoil)
+        return Job("gather", lambda: window.assembly.gather(step), done, window.fail)
 
     def _finish_job(self, window: WindowTask) -> Job[tuple[Window, Remainder]]:
         window.phase = "busy"
 
         def done(outcome: tuple[Window, Remainder]) -> None:
-            window.window, self._carry = outcome
+            window.window, self._remainder = outcome
             window.phase = "ready"
             self.budget.reserve(-window.decoded_bytes)
             window.decoded_bytes = 0
             window.unprocessed = -(-window.window.rows // self._plan.batch_size)
 
-        return Job("gather", window.assembly.finish, done, window.spoil)
+        return Job("gather", window.assembly.finish, done, window.fail)
 
-    def _let_go_job(self, spent: WindowTask) -> Job[None]:
+    def _release_job(self, window: WindowTask) -> Job[None]:
         def run() -> None:
-            spent.window = None
+            window.window = None
 
         def done(_: None) -> None:
-            self.budget.reserve(-spent.held_bytes)
+            self.budget.reserve(-window.held_bytes)
 
-        return Job("gather", run, done, spent.spoil)
+        return Job("gather", run, done, window.fail)
 
-    def _process_job(self, making: BatchScheduler) -> Job[ProcessedBatch] | None:
-        while self._coming and self._coming[0].window is not None and not self._coming[0].window.rows:
-            self.budget.reserve(-self._coming.popleft().held_bytes)
+    def _process_job(self, batches: BatchScheduler) -> Job[ProcessedBatch] | None:
+        while self._windows and self._windows[0].window is not None and not self._windows[0].window.rows:
+            self.budget.reserve(-self._windows.popleft().held_bytes)
             self.workers.notify()
-        if not self._coming or self._coming[0].window is None:
+        if not self._windows or self._windows[0].window is None:
             return None
-        return making.job(self._coming[0], self._coming.popleft)
+        return batches.job(self._windows[0], self._windows.popleft)

@@ -18,10 +18,13 @@ Images: TypeAlias = "list[npt.NDArray[np.uint8]]"
 
 
 class ImageMemory:
-    """Where the images of one batch are decoded to: warm memory, or that in which they have to lie.
+    """Memory for the decoded images of one batch: reused, or of the kind that the output requires.
 
     Attributes:
         owners: As in `ProcessedBatch`.
+
+    Args:
+        allocator: Provides the memory; None: ordinary new memory.
     """
 
     def __init__(self, allocator: Allocator | None) -> None:
@@ -29,7 +32,7 @@ class ImageMemory:
         self.owners: dict[str, Any] = {}
 
     def allocate(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-        """Return memory for a column's images."""
+        """Return memory for a column's images: uint8, of this shape."""
         nbytes = math.prod(shape)
         if self._allocator is None or not nbytes:
             return np.empty(shape, np.uint8)
@@ -40,7 +43,9 @@ class ImageMemory:
 def decoded_images(
     name: str, field: Image, encoded: Any, valid: Any, batch: int, memory: ImageMemory
 ) -> npt.NDArray[np.uint8] | Images:
-    """Return the images of one column's rows: ``[rows, height, width, channels]``, or a list where sizes are free.
+    """Return the images of one column's rows.
+
+    They are uint8 ``[rows, height, width, channels]``, or a list of images if the field leaves their sizes open.
 
     Args:
         name: The column.
@@ -48,7 +53,7 @@ def decoded_images(
         encoded: The bytes of each row, a `Ragged`.
         valid: Which rows have an image, or None: all.
         batch: The batch's number, for messages.
-        memory: Where images of one size are put.
+        memory: Memory for images of one size.
 
     Raises:
         DataError: a row cannot be decoded, or has another size than the field says.
@@ -78,7 +83,7 @@ def decoded_images(
 
 
 def _pixels(data: bytes, channels: int, out: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8]:
-    """Return one image, ``[height, width, channels]``: in `out` where that fits and spares a copy."""
+    """Return one image, uint8 ``[height, width, channels]``: in `out` if it fits there and that saves a copy."""
     pillow = pillow_image()
     shape = jpeg_shape(data, pillow.MAX_IMAGE_PIXELS)
     if shape is not None and shape[2] == channels:
@@ -98,7 +103,7 @@ def _pixels(data: bytes, channels: int, out: npt.NDArray[np.uint8] | None) -> np
 
 
 def decoded_arrays(name: str, field: Encoded, encoded: Any, valid: Any, batch: int) -> npt.NDArray[Any] | Images:
-    """Return the arrays of one column's rows: stacked where all have one shape, else a list.
+    """Return the arrays of one column's rows: stacked if the field has a fixed shape, else a list.
 
     Raises:
         DataError: a row holds no array, or one of another shape or dtype than the field's.

@@ -182,7 +182,7 @@ class ReadScheduler:
                 self._break(slice_.row_group, str(error).split("\n")[0])
                 self._leave_out(window, number)
             else:
-                window.spoil(error)
+                window.fail(error)
 
         return Job("read", run, done, failed)
 

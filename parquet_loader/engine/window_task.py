@@ -1,4 +1,4 @@
-"""The state of one window while it is made: its slices, its buffers, and the bytes it holds."""
+"""The state of one window while it is assembled: its slices, its buffers, and the bytes it holds."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from parquet_loader.window import Assembly, Window
 
 @dataclass(slots=True, eq=False)
 class WindowTask:
-    """A window from its admission until it is released; belongs to the engine's lock.
+    """A window from its admission until it is released. Guarded by the engine's lock.
 
     Attributes:
         index: Its number in the plan.
-        slices: What it reads.
-        assembly: Its rows.
-        phase: What may be done next; ``"busy"`` while a step is under way that allows no other.
-        waiting: Slices not begun.
-        unread: Slices not done.
-        jobs: Gathering steps not begun.
-        ungathered: Gathering steps not done.
-        arena_bytes, decoded_bytes, gathered_bytes: What it holds.
-        window: The result.
-        error: What spoiled it.
-        begun_rows: Rows of batches begun, where batches are processed.
-        unprocessed: Batches not done.
+        slices: The slices of row groups that it reads.
+        assembly: Puts its rows together.
+        phase: The next step; ``"busy"`` during a step that excludes all others.
+        waiting: Numbers of the slices that no job reads yet.
+        unread: Number of slices not read to their end.
+        jobs: Numbers of the gathering steps that no job does yet.
+        ungathered: Number of gathering steps not done.
+        arena_bytes, decoded_bytes, gathered_bytes: Bytes reserved for wide rows, decoded rows, and ordered rows.
+        window: The finished window.
+        error: The first error of its jobs.
+        begun_rows: Rows of the batches that are processed or in progress, if batches are processed one by one.
+        unprocessed: Number of batches not processed.
     """
 
     index: int
@@ -47,21 +47,27 @@ class WindowTask:
     begun_rows: int = 0
     unprocessed: int = 0
 
-    def spoil(self, error: BaseException) -> None:
-        """Note what went wrong first; everything before the window is still delivered."""
+    def fail(self, error: BaseException) -> None:
+        """Keep the first error; everything before the window is still delivered."""
         if is_out_of_memory(error):
             error = out_of_memory("a window of rows", error)
         self.error = self.error or error
 
     @property
     def held_bytes(self) -> int:
-        """All it holds."""
+        """All bytes reserved for it."""
         return self.arena_bytes + self.decoded_bytes + self.gathered_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSlice:
-    """What reading a slice gave: bytes that stay with the window, bytes read, and the cursor if it goes on."""
+    """Result of reading a slice.
+
+    Attributes:
+        kept_bytes: Bytes that stay with the window.
+        read_bytes: Bytes of column chunks read, as they are in the file.
+        left_open: The cursor, if more of the row group is read later.
+    """
 
     kept_bytes: int
     read_bytes: int

@@ -1,4 +1,4 @@
-"""A pool of threads that ask for the most urgent job; one lock guards all state."""
+"""A pool of threads that ask for the most urgent job. One lock guards all state."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ except ImportError:  # not on Windows
 
 @dataclass(slots=True)
 class Job(Generic[T]):
-    """One piece of work.
+    """One unit of work.
 
     Attributes:
-        stage: What it counts as.
-        run: The work; called without the lock.
-        done: Takes the result, under the lock.
-        failed: Takes what `run` raised, under the lock.
+        stage: The stage that its time is counted for.
+        run: Does the work; called without the lock.
+        done: Called with the result, with the lock held.
+        failed: Called with the error that `run` raised, with the lock held.
     """
 
     stage: Stage
@@ -45,12 +45,12 @@ class Job(Generic[T]):
 
 @dataclass(slots=True)
 class StageTimes:
-    """What the workers spent; belongs to their lock.
+    """Time that the workers spent. Guarded by their lock.
 
     Attributes:
         cpu_s: Processor seconds by stage.
         blocked_s: Seconds by stage in a job without a processor.
-        disk_bytes: Bytes that the jobs had to fetch from a local disk, where the system tells.
+        disk_bytes: Bytes that the jobs read from a local disk, if the system reports them.
     """
 
     cpu_s: dict[Stage, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
@@ -59,12 +59,12 @@ class StageTimes:
 
 
 def disk_bytes() -> int:
-    """Return the bytes this thread has fetched from disks so far (Linux); 0 if the system does not tell."""
+    """Return the bytes that this thread has read from disks so far (Linux); 0 if the system does not report them."""
     return 512 * resource.getrusage(resource.RUSAGE_THREAD).ru_inblock if resource is not None else 0
 
 
 def queued_s(thread: str) -> float | None:
-    """Return how long a thread of this process has waited for a processor (Linux); None: the system does not tell."""
+    """Return the seconds that a thread of this process has waited for a processor (Linux); None: not reported."""
     try:
         with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9
@@ -80,12 +80,12 @@ class WorkerPool:
     """A fixed number of threads that ask `choose` for jobs.
 
     Invariants: `choose`, `done` and `failed` are called with `changed` held and do no work of their own; `run` is
-    called without it. After every job all waiters are woken, since any outcome may make any other job possible.
+    called without it. After every job all waiters are woken, since any result may make any other job possible.
 
-    Life: `start` begins the threads, `close` ends them after the job each is in. They are daemons, so that an
-    interpreter that exits without `close` is not held up; a finaliser calls `close` before that.
+    Life: `start` begins the threads, `close` ends each after its current job. They are daemons, so that an
+    interpreter that exits without `close` does not wait for them; a finaliser calls `close` before that.
 
-    Ctrl-C reaches the main thread between any two steps, inside `Condition` too, which then keeps its lock or releases
+    SIGINT reaches the main thread between any two steps, inside `Condition` too, which then keeps its lock or releases
     it twice. So the caller's thread takes `lock` itself and waits for a `waker`, never for `changed`.
 
     Args:
@@ -112,16 +112,16 @@ class WorkerPool:
 
     @property
     def queued_s(self) -> float | None:
-        """How long the threads have waited for a processor; None: the system does not tell."""
-        told = []
+        """Seconds that the threads have waited for a processor; None: the system does not report them."""
+        waited = []
         for number, thread in enumerate(self._threads):
             now = queued_s(str(thread.native_id))
-            told.append(self._queued_s.get(number, now))
-        known = [seconds for seconds in told if seconds is not None]
+            waited.append(self._queued_s.get(number, now))
+        known = [seconds for seconds in waited if seconds is not None]
         return sum(known) if known else None
 
     def start(self) -> None:
-        """Start the threads; Ctrl-C waits so long, since a thread half started could not be joined.
+        """Start the threads; SIGINT is deferred, since a thread that is half started cannot be joined.
 
         Raises:
             SystemReadError: the system allows no more threads.
@@ -147,8 +147,8 @@ class WorkerPool:
     def close(self) -> bool:
         """End the threads; return whether they have ended.
 
-        They have not if the caller is one of them, or the `helper` that takes the same lock (a finaliser that the
-        collector happened to run there): then they end by themselves. In a forked child there are none.
+        They have not if the caller is one of them, or the `helper` that takes the same lock (the garbage collector
+        runs a finaliser on any thread): then they end by themselves. A forked child has none.
         """
         if self._pid != os.getpid():
             return False
@@ -159,9 +159,9 @@ class WorkerPool:
             return False
         while (waker := self._waker_while_running()) is not None:
             waker.acquire()
-        # Interrupted, `join` may take a running thread for an ended one; what is left to wait for takes no time.
+        # SIGINT can make `join` return early. The threads have left their loop, so this wait is short.
         uninterrupted(self._join)
-        self._choose = _nothing  # or the engine, which knows its workers, would wait for the garbage collector
+        self._choose = _nothing  # breaks the reference cycle with the engine, which is freed at once
         return True
 
     def _waker_while_running(self) -> Any:
@@ -181,7 +181,7 @@ class WorkerPool:
         return waker
 
     def notify(self) -> None:
-        """Say that something has changed; called with `lock` held."""
+        """Wake all waiters; called with `lock` held."""
         self.changed.notify_all()
         wakers, self._wakers = self._wakers, []
         for waker in wakers:
@@ -190,7 +190,7 @@ class WorkerPool:
     def _work(self, number: int) -> None:
         try:
             self._work_until_closed()
-        except BaseException as error:  # in the engine's own steps (memory that ran out, say): the caller must know
+        except BaseException as error:  # in `choose`, `done` or `failed`, such as MemoryError: raised to the caller
             with self.lock:
                 if is_out_of_memory(error):
                     error = out_of_memory("a step of the engine", error)
@@ -224,7 +224,7 @@ class WorkerPool:
         error: BaseException | None = None
         try:
             outcome = job.run()
-        except BaseException as raised:  # handed to whoever waits for the job
+        except BaseException as raised:  # passed to `failed`
             error = raised
         cpu_s = time.thread_time() - started_cpu
         wall_s = time.perf_counter() - started

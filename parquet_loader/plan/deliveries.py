@@ -11,10 +11,10 @@ from parquet_loader.plan.epoch import Plan
 
 
 def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntArray:
-    """Return for each file how many batches are delivered before nothing of it has to be read again, int64 ``[files]``.
+    """Return for each file after how many batches no resume reads it again, int64 ``[files]``.
 
-    Those are all batches that have a row of its last window: an epoch that goes on with one of them reads that window
-    again.
+    Those are the batches up to the last one with a row of the file's last window: an epoch that resumes at one of them
+    reads that window again.
 
     Args:
         plan: The epoch.
@@ -29,7 +29,7 @@ def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntA
     for part, end in zip(plan.parts, ends, strict=True):
         if not part.rows:
             continue
-        exact = end.astype(object) if part.rows >= 2**31 else end  # products of two numbers of rows
+        exact = end.astype(object) if part.rows >= 2**31 else end  # products of two row numbers exceed int64
         for low, high in pairwise(part.lanes):
             first, stop = part.first + low, part.first + high
             groups = slice(np.searchsorted(plan.begins, first, "right") - 1, np.searchsorted(plan.begins, stop, "left"))
@@ -41,9 +41,9 @@ def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntA
 
 
 def counted_here(plan: Plan, row_group_file: IntArray, files: int) -> BoolArray:
-    """Return whose deliveries this rank counts, so that all ranks count each file once: bool ``[files]``.
+    """Return the files whose deliveries this rank counts, so that all ranks count each file once: bool ``[files]``.
 
-    Those are the files whose first row in the order of the epoch is this rank's.
+    Those are the files whose first row in the order of the epoch belongs to this rank.
 
     Args:
         plan: This rank's plan of the epoch.

@@ -1,12 +1,12 @@
 """The order of an epoch as a pure function: no I/O, no threads, no clock, no global random state.
 
-`plan_epoch` turns the rows of every row group into windows, each a list of slices of row groups. Where windows begin is
-a formula (`ShardWindows.window_begin`), so a plan holds two numbers a row group, whatever the number of windows, and
-any window can be asked for by its number.
+`plan_epoch` turns the rows of every row group into windows, each a list of slices of row groups. A formula says where
+windows begin (`ShardWindows.window_begin`), so a plan holds two numbers for each row group, whatever the number of
+windows, and gives any window by its number.
 
-`permutation` is the only source of randomness, with a method that is written down and versioned
-(`PERMUTATION_METHOD`), because numpy promises the raw stream of a bit generator but not what its `Generator` methods
-make of it (NEP 19).
+`permutation` is the only source of randomness, with a documented and versioned method
+(`PERMUTATION_METHOD`), because numpy promises the raw stream of a bit generator but not the results of its `Generator`
+methods (NEP 19).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WINDOW_METHOD = "lanes-1"
 
 # Row groups of up to this share of a window are not cut where windows end.
 WHOLE_SHARE = 4
-# How often, and by how much, the number of windows is raised to find one with which they end between row groups.
+# How many numbers of windows are tried to find one with which windows end between row groups.
 TRIALS = 16
 
 
@@ -35,8 +35,8 @@ class RowGroupSlice:
     Attributes:
         row_group: Index in the snapshot.
         start, stop: The rows.
-        first, last: The rows of this row group that the plan reads at all, in slices one after another: all of them
-            but where two ranks share it.
+        first, last: The rows of this row group that the plan reads, in slices one after another. All of them, unless
+            two ranks share the row group.
     """
 
     row_group: int
@@ -52,7 +52,7 @@ class RowGroupSlice:
 
     @property
     def run(self) -> tuple[int, int]:
-        """What its slices have in common, and no others: the row group, and the first of its rows."""
+        """Identifies the slices that one cursor reads one after another: the row group, and the first of its rows."""
         return self.row_group, self.first
 
 
@@ -61,14 +61,14 @@ class ShardWindows:
     """One shard's rows of the epoch, divided into windows of about equal size.
 
     Attributes:
-        number: Names the part in random streams; 0 if there is one.
+        number: Number of the shard in random streams; 0 if there is one.
         first, stop: The rows, counted in the order in which row groups are read.
-        lanes: Rows of the part before each lane, and at last all. A lane is a run of whole row groups; each gives the
+        lanes: Rows of the shard before each lane, and at last all. A lane is a run of whole row groups; each gives the
             same share of its rows to every window.
         windows: Number of windows.
-        step_rows: Rows of each window but the last; 0: all have the same, but for one row.
-        whole_rows: Row groups of at most that many rows are not cut where a window ends: it ends before or behind them,
-            whichever is nearer. Only with one lane.
+        step_rows: Rows of each window but the last; 0: sizes differ by one row at most.
+        whole_rows: Row groups of at most this many rows are not cut at the end of a window: the window ends before or
+            after them, whichever is nearer. Only with one lane.
     """
 
     number: int
@@ -85,10 +85,10 @@ class ShardWindows:
         return self.stop - self.first
 
     def window_begin(self, window: int, begins: IntArray) -> int:
-        """Return the rows of the part before a window.
+        """Return the number of rows of the shard before a window.
 
         Args:
-            window: From 0 to `windows`, where it is all rows.
+            window: From 0 to `windows`, for which it is all rows.
             begins: int64 ``[row groups + 1]``, as in `Plan`.
         """
         if window in (0, self.windows):
@@ -99,7 +99,7 @@ class ShardWindows:
         return int(self._snapped(np.array([begin]), begins)[0]) if self.whole_rows else begin
 
     def window_ends(self, begins: IntArray) -> IntArray:
-        """Return the rows of the part before every window, and at last all: int64 ``[windows + 1]``."""
+        """Return the number of rows of the shard before every window, and at last all: int64 ``[windows + 1]``."""
         numbers = np.arange(self.windows + 1)
         if self.step_rows:
             return np.minimum(numbers * self.step_rows, self.rows)
@@ -110,7 +110,7 @@ class ShardWindows:
         return ends
 
     def largest_window_rows(self, begins: IntArray) -> int:
-        """Return the most rows of a window."""
+        """Return the number of rows of the largest window."""
         if not self.windows:
             return 0
         if self.whole_rows:
@@ -120,7 +120,7 @@ class ShardWindows:
         return -(-self.rows // self.windows)
 
     def _snapped(self, rows: IntArray, begins: IntArray) -> IntArray:
-        """Move places within small row groups to the nearer of their ends."""
+        """Move ends of windows within small row groups to the nearer end of the row group."""
         at = rows + self.first
         group = np.minimum(np.searchsorted(begins, at, side="right"), len(begins) - 1) - 1
         low, high = np.maximum(begins[group], self.first), np.minimum(begins[group + 1], self.stop)
@@ -128,7 +128,7 @@ class ShardWindows:
         return np.where(begins[group + 1] - begins[group] <= self.whole_rows, nearer, at) - self.first
 
     def ranges(self, window: int, begins: IntArray) -> list[tuple[int, int]]:
-        """Return where each lane's rows of a window begin and end, counted as `first`."""
+        """Return the first row, and the row after the last, of each lane's rows of a window; counted as `first`."""
         begin, end = self.window_begin(window, begins), self.window_begin(window + 1, begins)
         if len(self.lanes) == 2:
             return [(self.first + begin, self.first + end)]
@@ -140,7 +140,7 @@ class ShardWindows:
         return found
 
     def window_of(self, row: int, begins: IntArray) -> int:
-        """Return the window that holds a row of the part."""
+        """Return the number of the window that holds a row of the shard."""
         window = min(row // self.step_rows if self.step_rows else row * self.windows // self.rows, self.windows - 1)
         while self.window_begin(window, begins) > row:
             window -= 1
@@ -154,14 +154,14 @@ class Plan:
     """One epoch of one rank: 16 bytes a row group.
 
     Attributes:
-        row_group: int64 ``[row groups]``: those that hold rows, in the order in which they are read.
+        row_group: int64 ``[row groups]``: indices in the snapshot of those that hold rows, in the order of reading.
         begins: int64 ``[row groups + 1]``: rows of the whole epoch before each, and at last all of them.
-        parts: The shards that this rank reads. Several stand side by side: each batch holds as many rows of each.
+        parts: The shards that this rank reads. Each batch holds the same number of rows of each.
         batch_size: Rows of a batch.
         batches: Number of batches delivered.
         delivered_rows: Rows delivered.
         drop_last: Whether rows that do not fill a last batch are left out.
-        shuffle, seed, epoch: What the permutations are drawn from.
+        shuffle, seed, epoch: Seed the permutations.
     """
 
     row_group: IntArray
@@ -182,12 +182,12 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Rows that the windows hold together."""
+        """Rows of all windows."""
         return sum(part.rows for part in self.parts)
 
     @property
     def row_groups_read(self) -> IntArray:
-        """The row groups read, int64, each once."""
+        """Indices of the row groups read, int64 ``[n]``, sorted, each once."""
         runs = [
             self.row_group[np.searchsorted(self.begins, p.first, side="right") - 1 : _end_of(self.begins, p.stop)]
             for p in self.parts
@@ -196,7 +196,7 @@ class Plan:
         return np.unique(np.concatenate([*runs, np.zeros(0, np.int64)]))
 
     def slices(self, window: int) -> list[RowGroupSlice]:
-        """Return the slices of one window, in the order in which its rows lie before the permutation."""
+        """Return the slices of one window; their rows, one slice after another, are the input of the permutation."""
         return [
             slice_
             for part in self.parts
@@ -220,7 +220,7 @@ class Plan:
             )
 
     def window_begin(self, window: int) -> int:
-        """Return the rows of all windows before this one."""
+        """Return the number of rows of all windows before this one."""
         return sum(part.window_begin(window, self.begins) for part in self.parts)
 
     def window_rows(self, window: int) -> int:
@@ -229,19 +229,22 @@ class Plan:
 
     @property
     def largest_window_rows(self) -> int:
-        """Most rows that a window reads."""
+        """Rows that the largest window reads."""
         return sum(part.largest_window_rows(self.begins) for part in self.parts)
 
     def carried_rows(self, window: int) -> int:
-        """Return how many rows the windows before left over, which go to the front of this one."""
+        """Return how many rows the windows before leave over, which go to the front of this one."""
         return self.window_begin(window) % self.batch_size
 
     def order(self, window: int, begun_rows: int = 0) -> IntArray | None:
-        """Return where each row of the window, in the order of delivery, lies among its rows read; None: as they lie.
+        """Return the permutation of a window: int64 ``[rows]``, for each delivered row its number among the rows read.
+
+        None stands for the identity.
 
         Args:
-            window: Which one.
-            begun_rows: That many rows at the beginning, delivered before, move to the end, behind those `left_out`.
+            window: Number of the window.
+            begun_rows: The first rows of the order, which were delivered before: they move to the end, after those
+                `left_out`.
         """
         if len(self.parts) > 1:
             order = self._side_by_side(window)
@@ -258,28 +261,28 @@ class Plan:
         return permutation(rows, self.seed, Stream.ROWS, self.epoch, part.number << 40 | window)
 
     def _side_by_side(self, window: int) -> IntArray:
-        """Take the rows of a batch from every part in turn; what a part has beyond its share comes last."""
+        """Take the rows of a batch from every shard in turn; rows beyond a shard's share come last."""
         share = self.batch_size // len(self.parts)
         delivered = self.delivered_rows // len(self.parts)
-        lists, lying = [], 0
+        lists, before = [], 0
         for part in self.parts:
             own = self._permutation(part, window)
-            lists.append(own + lying)
-            lying += len(own)
+            lists.append(own + before)
+            before += len(own)
         rows = min(delivered - self.parts[0].window_begin(window, self.begins), *map(len, lists))
         full = rows - rows % share
         turns = np.stack([own[:full] for own in lists]).reshape(len(lists), -1, share).transpose(1, 0, 2)
         return np.concatenate([turns.reshape(-1), *(own[full:rows] for own in lists), *(own[rows:] for own in lists)])
 
     def left_out(self, window: int) -> int:
-        """Return how many rows at the end of the window's order are not delivered, so that all ranks get as many."""
+        """Return how many rows at the end of the window's order are not delivered, so that ranks get equal numbers."""
         end = self.window_begin(window + 1)
         return min(max(0, end - self.delivered_rows), end - self.window_begin(window))
 
     def beginning_of(self, batch: int) -> tuple[int, int]:
         """Return the window in which a batch begins, and how many rows of its order come before it.
 
-        Behind the last batch it is the window behind the last one, whatever is left out there.
+        For a batch after the last one it is the window after the last one, whatever is left out there.
         """
         if batch >= self.batches:
             return self.windows, 0
@@ -292,7 +295,7 @@ class Plan:
 
 
 def _end_of(begins: IntArray, row: int) -> int:
-    """Return the index behind the row group that holds the row before `row`."""
+    """Return the index after the row group that holds the row before `row`."""
     return int(np.searchsorted(begins, row, side="left"))
 
 
@@ -310,17 +313,17 @@ def plan_epoch(
 ) -> Plan:
     """Divide an epoch into windows.
 
-    Row groups come in seeded order (as they lie without `shuffle`). Windows hold about the same number of rows, and are
-    at least half full, so with ``window_rows >= 2 * batch_size`` a batch touches two windows at most. With one row
-    group open at a time, windows take whole row groups where these have at most a quarter of a window's rows. With
-    several open, the row groups are divided into that many lanes of about the same length, and each lane gives an equal
-    share of every window, so that sorted data mixes. A row group's slices are always taken in order, by one streaming
-    cursor.
+    Row groups come in seeded order, or without `shuffle` in the order of the snapshot. Windows hold about the same
+    number of rows, and are at least half full, so with ``window_rows >= 2 * batch_size`` a batch touches two windows at
+    most. With one row group open at a time, windows take whole row groups if these have at most a quarter of a window's
+    rows. With several open, the row groups are divided into that many lanes of about the same length, and each lane
+    gives an equal share of every window, so that sorted data mixes. A row group's slices are always read in order, by
+    one cursor.
 
     Args:
         rows: int64 ``[row groups]``, rows of each that pass the filter.
-        window_rows: Most rows a window reads, at least 1.
-        open_row_groups: Most row groups that windows share at a time.
+        window_rows: The most rows that a window reads, at least 1.
+        open_row_groups: The most row groups that may be open at a time because windows share them.
         batch_size, drop_last: As in the loader.
         shuffle, seed, epoch: As in the loader.
         division: Which rows to read, and how many of them to deliver; default: all.
@@ -336,13 +339,13 @@ def plan_epoch(
     window_rows = max(1, window_rows // division.side_by_side)
     if len(division.parts) > 1 or division.side_by_side > 1:
         share = batch_size // len(division.parts)
-        made = [_in_steps(r, begins, window_rows, lanes, share, division) for r in division.parts]
+        parts = [_in_steps(r, begins, window_rows, lanes, share, division) for r in division.parts]
     else:
-        made = [_in_windows(r, begins, window_rows, lanes) for r in division.parts]
+        parts = [_in_windows(r, begins, window_rows, lanes) for r in division.parts]
     return Plan(
         row_group=order,
         begins=begins,
-        parts=tuple(made),
+        parts=tuple(parts),
         batch_size=batch_size,
         batches=division.batches,
         delivered_rows=division.delivered_rows,
@@ -366,7 +369,7 @@ def _in_windows(part: PartRows, begins: IntArray, window_rows: int, lanes: int) 
 def _in_steps(
     part: PartRows, begins: IntArray, window_rows: int, lanes: int, share: int, division: Division
 ) -> ShardWindows:
-    """Let every window but the last hold the same number of shares of a batch, and so all parts the same number."""
+    """Let every window but the last hold the same number of shares of a batch, so all shards have as many windows."""
     batches = division.batches
     windows = -(-batches // max(1, window_rows // share - 1))
     if not windows:
@@ -378,7 +381,7 @@ def _in_steps(
 
 
 def _lanes(part: PartRows, begins: IntArray, lanes: int, windows: int) -> tuple[int, ...]:
-    """Cut a part between row groups into lanes of about equal length, each with a few rows for every window."""
+    """Divide a shard between row groups into lanes of about equal length, each with a few rows for every window."""
     targets = part.first + np.arange(1, lanes) * part.rows // lanes
     after = np.searchsorted(begins, targets)
     nearer = np.where(2 * targets <= begins[after - 1] + begins[after], begins[after - 1], begins[after])

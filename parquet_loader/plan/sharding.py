@@ -15,7 +15,7 @@ class PartRows:
     """Rows ``first`` to ``stop`` (exclusive) of an epoch, in the order in which its row groups are read.
 
     Attributes:
-        number: Names the part in random streams.
+        number: Number of the shard in random streams.
         first, stop: The rows.
     """
 
@@ -31,13 +31,13 @@ class PartRows:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What one rank does of an epoch.
+    """One rank's share of an epoch.
 
     Attributes:
-        parts: The rows it reads; of several, every batch holds as many rows of each.
+        parts: The rows it reads; every batch holds the same number of rows of each part.
         batches: Batches it delivers.
-        delivered_rows: Rows it delivers; fewer than it reads where all ranks must get as many.
-        side_by_side: Most parts that any number of ranks lets one rank read: memory is shared among that many.
+        delivered_rows: Rows it delivers; fewer than it reads if all ranks must get equal numbers.
+        side_by_side: The most parts that one rank reads with the fewest ranks; they share its memory.
     """
 
     parts: tuple[PartRows, ...]
@@ -52,7 +52,7 @@ def batch_count(rows: int, batch_size: int, *, drop_last: bool) -> int:
 
 
 def everything(rows: int, batch_size: int, *, drop_last: bool) -> Division:
-    """Return the division of one rank alone."""
+    """Return the division if there is one rank: all rows."""
     return Division((PartRows(0, 0, rows),), batch_count(rows, batch_size, drop_last=drop_last), rows)
 
 
@@ -61,18 +61,18 @@ class Sharding:
     """How one rank's loader divides rows.
 
     Attributes:
-        shard: Which rank of how many.
-        options: What becomes of the remainder; logical shards.
+        shard: The rank, and the number of ranks.
+        options: The treatment of the remainder; logical shards.
     """
 
     shard: Shard
     options: ShardOptions
 
     def check(self, batch_size: int) -> None:
-        """Check that logical shards come out even.
+        """Check that the ranks and the batch divide the logical shards evenly.
 
         Raises:
-            ConfigurationError: they do not; says which numbers would.
+            ConfigurationError: they do not; names numbers that do.
         """
         shards, ranks = self.options.logical_shards, self.shard.world_size
         if shards is None:
@@ -105,11 +105,11 @@ class Sharding:
         return -(-batch_size * self.shard.world_size // self.options.fewest_ranks)
 
     def divide(self, rows: int, batch_size: int, *, drop_last: bool) -> Division:
-        """Return what this rank does of an epoch of that many rows."""
+        """Return this rank's share of an epoch of `rows` rows."""
         return divide_rows(rows, batch_size, self.shard, self.options, drop_last=drop_last)
 
     def warn_if_uneven(self, rows: int, batch_size: int, *, drop_last: bool) -> None:
-        """Warn where ranks get different numbers of batches."""
+        """Warn if ranks get different numbers of batches."""
         ranks = self.shard.world_size
         if self.options.remainder != "uneven" or ranks == 1:
             return
@@ -122,7 +122,7 @@ class Sharding:
             )
 
     def identity(self, batch_size: int, *, drop_last: bool) -> dict[str, str | int]:
-        """Return what of this the batches follow from, by name."""
+        """Return the settings that decide which rows a batch holds, by name in the state."""
         ranks, shards = self.shard.world_size, self.options.logical_shards
         if shards is not None:
             return {
@@ -136,16 +136,16 @@ class Sharding:
 
 
 def divide_rows(rows: int, batch_size: int, shard: Shard, options: ShardOptions, *, drop_last: bool) -> Division:
-    """Return what one rank does of an epoch.
+    """Return one rank's share of an epoch.
 
-    Rank ``k`` of ``n`` begins at row ``rows * k // n``. With ``"drop"`` all ranks get the batches that the smallest of
-    them can fill; with ``"pad"`` all get as many rows as the largest, the first row of the next rank being repeated.
+    Rank ``k`` of ``n`` begins at row ``rows * k // n``. With ``"drop"`` all ranks get the batches that the smallest can
+    fill. With ``"pad"`` all get as many rows as the largest: the smaller ones repeat the first row of the next rank.
 
     Args:
         rows: Rows of the epoch, those that pass the filter.
         batch_size: Rows of a batch of one rank.
-        shard: Which rank of how many.
-        options: What becomes of the remainder; logical shards.
+        shard: The rank, and the number of ranks.
+        options: The treatment of the remainder; logical shards.
         drop_last: Whether a last batch that is not full is left out.
     """
     if options.logical_shards is not None:
@@ -168,7 +168,7 @@ def divide_rows(rows: int, batch_size: int, shard: Shard, options: ShardOptions,
 
 
 def remainder_of(options: ShardOptions, *, drop_last: bool) -> str:
-    """Return the caller's choice, or what follows from `drop_last`."""
+    """Return the caller's choice, or the default for this `drop_last`."""
     return options.remainder or ("drop" if drop_last else "pad")
 
 
@@ -193,8 +193,8 @@ def _logical(rows: int, batch_size: int, shard: Shard, options: ShardOptions, *,
 def split_over_workers(division: Division, batch_size: int, worker: int, workers: int) -> Division:
     """Divide a rank's batches over worker processes that take turns, the first one first.
 
-    Together they deliver exactly what the rank would without them: each reads a run of the rank's rows, full batches
-    all of them but for the rank's last one, which is the last in turn.
+    Together they deliver the rank's batches: each reads a run of the rank's rows, in full batches. Only the rank's last
+    batch may be smaller, and it comes last.
     """
     (part,) = division.parts
     counts = [division.batches // workers + (n < division.batches % workers) for n in range(workers)]
