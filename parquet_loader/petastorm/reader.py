@@ -241,15 +241,18 @@ class Reader:
         self._pieces = [Piece(group, part, parts) for group in row_groups for part in range(parts)]
         self._seed = secrets.randbits(63) if seed is None else int(seed) % 2**64
         self._shuffles = shuffle_row_groups
+        columns = dict.fromkeys(stored.fields)
+        columns |= {} if predicate is None else dict.fromkeys(sorted(predicate.get_fields()))
+        columns |= {} if self.ngram is None else {self.ngram.timestamp_name: None}
         work = BatchWork if is_batched_reader else RowWork
         self._work: Work = work(
             dataset=self.dataset,
+            read=self.dataset.cached_reads(list(columns), self.cache),
             stored=stored,
             delivered=self.schema,
             predicate=predicate,
             transform=transform_spec,
             ngram=self.ngram,
-            cache=self.cache,
             seed=self._seed,
             shuffle_rows=shuffle_rows,
         )

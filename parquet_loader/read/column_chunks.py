@@ -148,7 +148,9 @@ class ColumnChunkSource:
                 request_bytes=int(options.request_bytes),
             )
         except MetadataError as error:
-            raise DataError(f"{row_group.name}, {error}; on_error='skip' leaves such row groups out") from error
+            raise DataError(
+                f"{row_group.name}, {error}; a loader with on_error='skip' leaves such row groups out"
+            ) from error
 
     def fetch(self, row_group: RowGroupRef, columns: Sequence[str]) -> pa.Buffer | None:
         """Return these columns of a row group as they lie in the file, waiting for them; None if it is local."""

@@ -489,7 +489,9 @@ class RowGroupReader:
             culprit = columns[0]
         reason = "".join(c if c.isprintable() else "?" for c in str(error).split("\n")[0])
         where += f", column {culprit!r}" if culprit else ""
-        return DataError(f"{where}: the data cannot be decoded: {reason}; on_error='skip' leaves such row groups out")
+        return DataError(
+            f"{where}: the data cannot be decoded: {reason}; a loader with on_error='skip' leaves such row groups out"
+        )
 
 
 def _with_int96(schema: pa.Schema, names: Sequence[str]) -> list[str]:

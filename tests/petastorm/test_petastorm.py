@@ -226,15 +226,15 @@ def test_filters_apply_to_partitions_and_to_rows_exactly() -> None:
             assert batch_ids(reader) == [16, 17, 18, 19]
 
 
-def test_these_readers_split_by_the_hash_of_a_column_and_not_by_position() -> None:
+@pytest.mark.parametrize("part", [lambda *ends: split("id", *ends), split_rows], ids=["hash", "position"])
+def test_these_readers_split_rows_as_the_loader_does(part: Callable[[float, float], Any]) -> None:
     sides = []
     for ends in ((0, 0.5), (0.5, 1)):
-        with make_batch_reader(PLAIN, schema_fields=["id"], filters=split("id", *ends), **IN_ORDER) as reader:
-            sides.append(set(batch_ids(reader)))
-    assert not sides[0] & sides[1]
-    assert sides[0] | sides[1] == set(range(20))
-    with pytest.raises(ConfigurationError, match="do not tell rows apart by position"):
-        make_batch_reader(PLAIN, filters=split_rows(0, 0.5), **IN_ORDER)
+        with make_batch_reader(PLAIN, schema_fields=["id"], filters=part(*ends), **IN_ORDER) as reader:
+            sides.append(batch_ids(reader))
+        with OurLoader(oracle.PLAIN, 20, columns=["id"], filters=part(*ends)) as loader:
+            assert [n for batch in loader for n in batch["id"].tolist()] == sides[-1]
+    assert sorted(sides[0] + sides[1]) == list(range(20))
 
 
 def test_predicates_of_the_batch_reader_take_series_and_the_ready_ones_work_there_too() -> None:
@@ -964,7 +964,7 @@ def test_a_copy_that_fails_names_the_place_and_leaves_nothing(tmp_path: Path) ->
     content = bytearray(path.read_bytes())
     content[4:200] = bytes(196)
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"part-00001.*row group 0: the data cannot be read"):
+    with pytest.raises(DataError, match=r"part-00001.*row group 0, column 'ts': the data cannot be decoded"):
         copy_dataset(folder, tmp_path / "copy")
 
 

@@ -16,9 +16,9 @@ from parquet_loader.common import resolve
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.petastorm.errors import PetastormMetadataError, PetastormMetadataGenerationError
 from parquet_loader.petastorm.etl.pickled import dump_unischema
-from parquet_loader.petastorm.reading.dataset import RowGroups, source_of
+from parquet_loader.petastorm.reading.dataset import RowGroups, find_metadata, source_of
 from parquet_loader.petastorm.unischema import Unischema
-from parquet_loader.source import ROW_GROUPS_KEY, UNISCHEMA_KEY, Selection, metadata_of, open_snapshot, roots_of
+from parquet_loader.source import ROW_GROUPS_KEY, UNISCHEMA_KEY, Selection, open_snapshot
 
 _HADOOP_OPTIONS = (
     "parquet.summary.metadata.level",
@@ -152,9 +152,8 @@ def row_groups_per_file(dataset_url: str) -> dict[str, int]:
     """Return how many row groups each file has, as the metadata say."""
     source, home = source_of(dataset_url)
     snapshot = open_snapshot(source, home, selection=Selection(split="all", has_options=False))
-    for root in roots_of(snapshot.files):
-        data = (metadata_of(snapshot.filesystem, root) or {}).get(ROW_GROUPS_KEY)
-        if data is not None:
-            found: dict[str, int] = json.loads(data)
-            return found
-    raise PetastormMetadataError(f"{dataset_url}: the metadata do not say how many row groups each file has")
+    found = find_metadata(snapshot, ROW_GROUPS_KEY)
+    if found is None:
+        raise PetastormMetadataError(f"{dataset_url}: the metadata do not say how many row groups each file has")
+    counts: dict[str, int] = json.loads(found[1])
+    return counts

@@ -11,9 +11,9 @@ from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.dataset_metadata import add_to_metadata
 from parquet_loader.petastorm.etl.pickled import dump_indexes
 from parquet_loader.petastorm.etl.rowgroup_indexers import RowGroupIndexerBase
-from parquet_loader.petastorm.reading.dataset import RowGroups, source_of
+from parquet_loader.petastorm.reading.dataset import RowGroups, find_metadata, source_of
 from parquet_loader.petastorm.reading.decoding import decode_columns
-from parquet_loader.source import INDEX_KEY, UNISCHEMA_KEY, metadata_of, roots_of
+from parquet_loader.source import INDEX_KEY, UNISCHEMA_KEY
 
 
 def build_rowgroup_index(
@@ -37,21 +37,24 @@ def build_rowgroup_index(
     if unknown:
         raise ValueError(f"{dataset_url}: there is no field {', '.join(sorted(unknown))} to index")
 
+    reader = dataset.reader(columns)
+
     def index(row_group: int) -> list[Any]:
-        decoded = decode_columns(dataset.read(row_group, columns), dataset.unischema, dataset.describe(row_group))
+        wanted = dataset.snapshot.row_group(row_group)
+        decoded = decode_columns(reader.read(wanted)[0], dataset.unischema, wanted.name)
         rows = [dict(zip(decoded, values, strict=True)) for values in zip(*decoded.values(), strict=True)]
-        found = deepcopy(list(indexers))
-        for indexer in found:
+        built = deepcopy(list(indexers))
+        for indexer in built:
             indexer.build_index(rows, row_group)
-        return found
+        return built
 
     total = list(indexers)
-    with ThreadPoolExecutor(4, thread_name_prefix="parquet_loader-petastorm") as pool:
-        for found in pool.map(index, range(dataset.snapshot.row_groups)):
-            total = [one + other for one, other in zip(total, found, strict=True)]
-    filesystem = dataset.snapshot.filesystem
-    root = next(r for r in roots_of(dataset.snapshot.files) if UNISCHEMA_KEY in (metadata_of(filesystem, r) or {}))
-    add_to_metadata(filesystem, root, {INDEX_KEY: dump_indexes({i.index_name: i for i in total})})
+    with dataset.opened(), ThreadPoolExecutor(4, thread_name_prefix="parquet_loader-petastorm") as pool:
+        for built in pool.map(index, range(dataset.snapshot.row_groups)):
+            total = [one + other for one, other in zip(total, built, strict=True)]
+    found = find_metadata(dataset.snapshot, UNISCHEMA_KEY)
+    assert found is not None
+    add_to_metadata(dataset.snapshot.filesystem, found[0], {INDEX_KEY: dump_indexes({i.index_name: i for i in total})})
 
 
 def get_row_group_indexes(dataset_url: str) -> Mapping[str, RowGroupIndexerBase]:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TextIO
 
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import PathLike
-from parquet_loader.decode import RowProblem, number_type, unpack
-from parquet_loader.errors import ConfigurationError, DataError, SchemaError
+from parquet_loader.common import PathLike, ReadOptions, progress_bar
+from parquet_loader.decode import RowProblem, TableOrigin, number_type, unpack
+from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.petastorm.errors import PetastormMetadataError
-from parquet_loader.petastorm.reading.dataset import RowGroups
+from parquet_loader.petastorm.reading.dataset import RowGroups, StoredColumns
+from parquet_loader.read import RowGroupReader
 from parquet_loader.schema import Encoded, Field, Image, Schema, Tensor, unpacked_field
-from parquet_loader.source import declared_unischema
+from parquet_loader.source import Snapshot, declared_unischema
 from parquet_loader.source import schema_of as _schema_of
 from parquet_loader.write import DatasetWriter, WriteOptions
 
@@ -90,10 +90,11 @@ def copy_dataset(
     with (
         _reported(progress) as report,
         DatasetWriter(path, target, options=options) as opened,
-        contextlib.closing(_ahead(_pieces(dataset, schema, target))) as pieces,
+        dataset.opened(),
+        contextlib.closing(_ahead(_pieces(snapshot, schema, target))) as pieces,
     ):
-        for place, piece in pieces:
-            opened.write(_converted(piece, schema, place))
+        for piece in pieces:
+            opened.write(piece)
             done += len(piece)
             report(done, snapshot.rows)
     return target
@@ -101,59 +102,66 @@ def copy_dataset(
 
 @contextlib.contextmanager
 def _reported(progress: bool | Callable[[int, int], None]) -> Iterator[Callable[[int, int], None]]:
-    if callable(progress):
-        yield progress
-    elif not progress:
-        yield lambda _done, _total: None
-    else:
-        try:
-            new_bar = importlib.import_module("tqdm.auto").tqdm
-        except ImportError as error:
-            raise ConfigurationError(
-                "progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'"
-            ) from error
-        with new_bar(desc="copy", unit="row", unit_scale=True) as bar:
+    if not progress or callable(progress):
+        yield progress or (lambda _done, _total: None)
+        return
+    with progress_bar()(desc="copy", unit="row", unit_scale=True) as bar:
 
-            def show(done: int, total: int) -> None:
-                bar.total = total
-                bar.update(done - bar.n)
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
 
-            yield show
+        yield show
 
 
-def _pieces(dataset: RowGroups, schema: Schema, target: Schema) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the rows in their order, a piece at a time, and where each lies."""
-    snapshot = dataset.snapshot
+class _Unpacked(StoredColumns):
+    """Columns as the copy stores them: encoded arrays of a known layout unpacked, the others as they are. Immutable."""
+
+    def __init__(self, schema: Schema, file_schema: pa.Schema, partition_schema: pa.Schema) -> None:
+        super().__init__(list(schema), file_schema, partition_schema)
+        self._unpacked = {
+            name: (field, unpacked)
+            for name, field in schema.items()
+            if isinstance(field, Encoded) and (unpacked := unpacked_field(field)) is not None
+        }
+
+    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], origin: TableOrigin) -> pa.Table:
+        """Return the columns, row for row.
+
+        Raises:
+            DataError: a value cannot be decoded; names file, row group, column and row.
+        """
+        stored = super().decode(table, partitions, origin)
+        for name, (field, unpacked) in self._unpacked.items():
+            column = stored.column(name)
+            whole = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+            try:
+                array = _as_written(unpack(whole, field), unpacked)
+            except RowProblem as problem:
+                row = origin.first_row + problem.row
+                raise DataError(f"{origin.name}, column {name!r}, row {row}: {problem}") from None
+            stored = stored.set_column(stored.column_names.index(name), name, array)
+        return stored
+
+
+def _pieces(snapshot: Snapshot, schema: Schema, target: Schema) -> Iterator[pa.Table]:
+    """Yield the rows of the copy in their order, a slice of a row group at a time."""
+    decoders = [_Unpacked(schema, file_schema, snapshot.partition_schema) for file_schema in snapshot.schemas]
+    reader = RowGroupReader(snapshot, decoders, None, ReadOptions())
     decoded_bytes = sum(field.width_bytes for field in target.values() if isinstance(field, Tensor))
-    for group in range(snapshot.row_groups):
-        stored_bytes = int(snapshot.row_group_bytes[group]) // max(1, int(snapshot.row_group_rows[group]))
-        rows = max(1, min(COPY_ROWS, COPY_BYTES // max(1, stored_bytes, decoded_bytes)))
-        for piece in dataset.slices(group, list(schema), rows):
-            yield dataset.describe(group), piece
+    for index in range(snapshot.row_groups):
+        row_group = snapshot.row_group(index)
+        stored_bytes = row_group.encoded_bytes // max(1, row_group.rows)
+        yield from reader.stream(row_group, max(1, min(COPY_ROWS, COPY_BYTES // max(1, stored_bytes, decoded_bytes))))
 
 
-def _ahead(pieces: Iterator[tuple[str, pa.Table]]) -> Generator[tuple[str, pa.Table]]:
-    """Yield what an iterator yields; a thread takes the next one from it in the meantime."""
+def _ahead(pieces: Iterator[pa.Table]) -> Generator[pa.Table]:
+    """Yield what an iterator yields, while a thread makes the next item."""
     with ThreadPoolExecutor(1, thread_name_prefix="parquet_loader-petastorm") as thread:
         coming = thread.submit(next, pieces, None)
         while (piece := coming.result()) is not None:
             coming = thread.submit(next, pieces, None)
             yield piece
-
-
-def _converted(table: pa.Table, schema: Schema, place: str) -> pa.Table:
-    """Return a table in which encoded arrays of a known layout are taken apart."""
-    arrays: dict[str, Any] = {}
-    for name, field in schema.items():
-        column = table.column(name)
-        arrays[name] = column
-        if isinstance(field, Encoded) and unpacked_field(field) is not None:
-            whole = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-            try:
-                arrays[name] = _as_written(unpack(whole, field), unpacked_field(field))
-            except RowProblem as problem:
-                raise DataError(f"{place}, column {name!r}, row {problem.row}: {problem}") from None
-    return pa.table(arrays)
 
 
 def _as_written(array: pa.Array, field: Any) -> pa.Array:

@@ -1,11 +1,11 @@
-"""What a thread of a reader does with one row group: read, choose rows, decode, transform."""
+"""What a thread of a reader does with one row group: read it, select rows, decode, transform."""
 
 from __future__ import annotations
 
 import abc
 import importlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from parquet_loader.common import Stream, permutation
 from parquet_loader.errors import ConfigurationError, TransformError
-from parquet_loader.petastorm.cache import CacheBase
 from parquet_loader.petastorm.ngram import NGram
 from parquet_loader.petastorm.predicates import PredicateBase
 from parquet_loader.petastorm.reading.dataset import RowGroups
@@ -25,7 +24,7 @@ from parquet_loader.petastorm.unischema import Unischema
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a row group, read at once.
+    """A part of a row group, delivered at once.
 
     Attributes:
         row_group: Its number.
@@ -37,7 +36,7 @@ class Piece:
     parts: int
 
     def rows(self, count: int, overlap: int = 0) -> slice:
-        """Return the rows of this part, and so many of the next one."""
+        """Return the rows of this part out of `count`, and `overlap` rows of the next one."""
         parts = min(count, self.parts)
         if not parts or self.part >= parts:
             return slice(0, 0)
@@ -47,47 +46,37 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Work(abc.ABC):
-    """Reads row groups. Immutable; any thread may call it.
+    """Makes rows or batches of row groups. Immutable; any thread may call it.
 
     Attributes:
         dataset: The row groups.
+        read: Returns a row group's columns as they are stored, by its number.
         stored: Fields that are read.
-        delivered: Fields of what is returned.
-        predicate: Which rows are returned, or None.
-        transform: What is done to them, or None.
-        ngram: How rows are put together, or None.
-        cache: Where row groups are kept as they were read.
+        delivered: Fields of the rows or batches returned.
+        predicate: Selects rows; None: all.
+        transform: Changes rows or batches, or None.
+        ngram: Makes n-grams of rows, or None.
         seed: Of the order of rows, together with epoch and row group.
         shuffle_rows: Whether the rows of a row group are permuted.
     """
 
     dataset: RowGroups
+    read: Callable[[int], pa.Table]
     stored: Unischema
     delivered: Unischema
     predicate: PredicateBase | None
     transform: TransformSpec | None
     ngram: NGram | None
-    cache: CacheBase
     seed: int
     shuffle_rows: bool
 
     @abc.abstractmethod
     def __call__(self, piece: Piece, epoch: int) -> deque[Any]:
-        """Return what a piece gives, in order."""
-
-    def _columns(self) -> list[str]:
-        names = dict.fromkeys(self.stored.fields)
-        if self.predicate is not None:
-            names |= dict.fromkeys(sorted(self.predicate.get_fields()))
-        if self.ngram is not None:
-            names[self.ngram.timestamp_name] = None
-        return list(names)
+        """Return the rows, n-grams or batches of a piece, in order."""
 
     def _table(self, piece: Piece, epoch: int) -> pa.Table:
         """Return the rows of a piece in the order of the epoch: one permutation for all columns."""
-        columns = self._columns()
-        key = self.dataset.cache_key(piece.row_group, columns)
-        table = self.cache.get(key, lambda: self.dataset.read(piece.row_group, columns))
+        table = self.read(piece.row_group)
         rows = piece.rows(len(table), self.ngram.length - 1 if self.ngram is not None else 0)
         if self.shuffle_rows:
             order = permutation(len(table), self.seed, Stream.ROWS, epoch, piece.row_group)
