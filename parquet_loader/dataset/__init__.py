@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parquet_loader.dataset.fixed_size_lists import with_constant_lists
+from parquet_loader.dataset.fixed_size_lists import with_fixed_size_lists
 from parquet_loader.dataset.listed_dataset import ListedDataset, RowGroup, check_dataset_arguments, locate
 from parquet_loader.dataset.memory_budget import (
     BATCHES_AT_ONCE,
@@ -43,5 +43,5 @@ __all__ = [
     "resolve_source",
     "resolved_schema",
     "select",
-    "with_constant_lists",
+    "with_fixed_size_lists",
 ]

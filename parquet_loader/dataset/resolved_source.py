@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from parquet_loader.common import ReadOptions
-from parquet_loader.dataset.fixed_size_lists import with_constant_lists
+from parquet_loader.dataset.fixed_size_lists import with_fixed_size_lists
 from parquet_loader.dataset.schema_resolution import found_schema, select, select_inferred
 from parquet_loader.errors import SchemaError
 from parquet_loader.schema import Schema
@@ -69,7 +69,7 @@ def resolved_schema(
     if known is not None:
         inferred = select_inferred(known, columns, declared)
     else:
-        inferred = with_constant_lists(found_schema(snapshot, columns, declared), snapshot, read_options)
+        inferred = with_fixed_size_lists(found_schema(snapshot, columns, declared), snapshot, read_options)
     if schema is None:
         return snapshot, inferred
     order = [*snapshot.schemas[0].names, *snapshot.partition_schema.names]

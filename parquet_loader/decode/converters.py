@@ -250,12 +250,20 @@ def _even_values(array: pa.Array, field: Tensor) -> pa.Array:
         if (lengths != width).any():
             odd = int(np.argmax(lengths != width))
             parent = odd * size * rows // len(lengths)
-            raise ValueProblem(parent, f"has {lengths[odd]} elements where others have {width}; RaggedList takes any")
+            raise ValueProblem(
+                parent,
+                f"has {lengths[odd]} elements, and others have {width}; "
+                "if rows differ in length, declare RaggedList(...) for the column in schema=",
+            )
         dims.append(width)
         array = _bytes_values(array) if is_bytes(array.type) else array.flatten()
     whole = [field.width_bytes] if from_bytes else [size]
     if rows and dims not in (whole, list(field.shape)):
-        raise ValueProblem(0, f"has the shape {tuple(dims)}, not the {field.shape} of the schema")
+        raise ValueProblem(
+            0,
+            f"has the shape {tuple(dims)}, not the {field.shape} of the schema; "
+            "if rows differ in length, declare RaggedList(...) for the column in schema=",
+        )
     return array
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import io
-import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +33,6 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.collate import cuda as device_module
-from parquet_loader.dataset import fixed_size_lists as constant_lists
 from parquet_loader.engine.engine import Engine
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.source.snapshot import open_snapshot
@@ -141,26 +139,6 @@ def test_a_ragged_list_in_a_carried_schema_stays_ragged_whatever_the_lengths(tmp
     batch = first_batch(tmp_path / "even")
     assert isinstance(batch["r"], Ragged)
     assert batch["r"].offsets.tolist() == [0, 2, 4]
-
-
-def test_whether_a_list_has_one_length_is_asked_of_its_own_column(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lists = {f"c{i}": pa.array([[1.0, 2.0]] * 6) for i in range(5)}
-    pq.write_table(pa.table(lists), tmp_path / "a.parquet", row_group_size=2)
-    snapshot, asked = open_snapshot(tmp_path), list[int]()
-    footer = snapshot.footers.get(0)
-
-    chunk = footer.chunk
-
-    def asking(row_group: int, column: int) -> Any:
-        asked.append(column)
-        return chunk(row_group, column)
-
-    monkeypatch.setattr(footer, "chunk", asking)
-    found = constant_lists._candidates(snapshot, {"c3": Scalar("float64", fill=math.nan)})
-    assert found["c3"].length == 2
-    assert asked == [3, 3, 3]
 
 
 def test_the_empty_word_of_a_vocabulary_fills_nulls_among_codes(tmp_path: Path) -> None:

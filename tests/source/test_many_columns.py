@@ -9,7 +9,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -167,19 +166,6 @@ def test_gaps_in_lists_of_floats_are_no_other_length(tmp_path: Path, statistics:
         assert kind_of(tmp_path, name) == kind_of(tmp_path, name, [name])
 
 
-def test_a_list_is_looked_at_as_far_as_if_it_were_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parquet_loader.dataset.fixed_size_lists.CONSTANT_LISTS_BYTES", 64 * 100)
-    rows = 160  # of 64 bytes each: all of it but one row group in two is looked at, of twice the width one in three
-    narrow = [[1] * 8 for _ in range(rows)]
-    narrow[20 + 1], narrow[20 + 2] = [1] * 7, [1] * 9
-    table = pa.table({"a": narrow, "b": [[1] * 16] * rows, "c": [[1] * 12] * rows})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
-    found = {name: kind_of(tmp_path, name) for name in "abc"}
-    assert found == {name: kind_of(tmp_path, name, [name]) for name in "abc"}
-    assert isinstance(found["a"], RaggedList)
-    assert isinstance(found["b"], Tensor)
-
-
 def test_a_list_that_was_ruled_out_does_no_harm_to_others(tmp_path: Path) -> None:
     uneven = [[1, 2]] * 8 + [[1], [1, 2, 3]] + [[1, 2]] * 9 + [[None, 1]]
     table = pa.table({"a": [[1, 2]] * 20, "b": uneven})
@@ -196,20 +182,3 @@ def test_lists_of_one_length_of_what_no_tensor_holds_stay_lists(tmp_path: Path) 
     assert batch["days"].values.tolist() == [20454, 20455] * 3
     assert batch["sums"].values.tolist() == [1.5, 2.5] * 3
     assert batch["n"].tolist() == [[1, 2]] * 3
-
-
-def test_lists_that_are_large_in_the_file_are_looked_at_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    table = {f"c{n}": list(rng.integers(0, 2**60, (1000, 4))) for n in range(6)}
-    pq.write_table(pa.table(table), tmp_path / "a.parquet")
-    monkeypatch.setattr("parquet_loader.dataset.fixed_size_lists.STREAMED_BYTES", 100_000)  # each takes 32,000 and some
-    looks: list[int] = []
-    stream = RowGroupReader.stream
-
-    def counted(self: RowGroupReader, row_group: RowGroupRef, batch_rows: int) -> Any:
-        looks.append(len(self.columns))
-        return stream(self, row_group, batch_rows)
-
-    monkeypatch.setattr(RowGroupReader, "stream", counted)
-    assert isinstance(kind_of(tmp_path, "c0"), Tensor)
-    assert looks == [2, 2, 2]

@@ -35,7 +35,7 @@ from parquet_loader.dataset import (
     resolve_source,
     resolved_schema,
     select,
-    with_constant_lists,
+    with_fixed_size_lists,
 )
 from parquet_loader.errors import (
     ConfigurationError,
@@ -235,7 +235,7 @@ def _fields_of(
         s for number, s in enumerate(snapshot.schemas) if is_carrying(s) and (number in with_rows or not with_rows)
     ]
     declared = frozenset(name for schema_ in carried for name in Schema.from_arrow(schema_))
-    return snapshot, Fields(found, with_constant_lists(found, snapshot, options), declared, is_given=False)
+    return snapshot, Fields(found, with_fixed_size_lists(found, snapshot, options), declared, is_given=False)
 
 
 def _opened(
