@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -287,6 +288,16 @@ def test_errors_of_rows_come_back_from_a_cluster_as_they_are(client: Any, tmp_pa
     with pytest.raises(DataError, match="partition 3: field 'id', row 0"):
         write_dask([*parts(3), bad], tmp_path / "set", SCHEMA)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_archive_of_the_package_can_be_imported(tmp_path: Path) -> None:
+    archive = package_archive(tmp_path / "parquet_loader.zip")
+    code = f"import sys; sys.path[:0] = [{archive!r}]; import parquet_loader.write.dask as w; print(w.__file__)"
+    elsewhere = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=elsewhere, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(archive)
 
 
 @pytest.mark.slow

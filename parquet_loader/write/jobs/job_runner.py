@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -149,7 +150,7 @@ def package_archive(path: PathLike) -> str:
     pyarrow of their own.
     """
     target = local_path(path)
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    root = os.path.abspath(sys.modules[__name__.partition(".")[0]].__path__[0])
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for folder, _, names in sorted(os.walk(root)):
             for name in sorted(names):
