@@ -8,8 +8,11 @@ from typing import Any, Protocol, TypeAlias
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.window import Allocator, Window
 
-Batch: TypeAlias = "dict[str, Any]"
-"""One training batch: tensor or array ``[rows, ...]`` or `Ragged` by name; a list of them for images of any size."""
+Batch: TypeAlias = dict[str, Any]
+"""A batch: by column name a `torch.Tensor` or `Ragged`, with ``OutputOptions(format="numpy")`` a numpy array.
+
+Images of different sizes are a list of tensors. To type checkers the values are `Any`; docs/design/typing.md says why.
+"""
 
 
 class Output(Protocol):
