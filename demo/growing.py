@@ -22,9 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from demo.archive import RECORD_BYTES, SCHEMA, Archive, Server, draw, make_archive
-from parquet_loader import BatchedDataLoader, SampleStore
+from parquet_loader import BatchedDataLoader, Samplers, SampleStore
 from parquet_loader.common.units import parse_bytes
-from parquet_loader.store import Samplers
 
 BATCH_SIZE = 256
 DRAWN = 1.5  # how often the store's limit is drawn in all

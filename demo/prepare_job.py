@@ -17,9 +17,7 @@ import pyarrow as pa
 
 from demo.fetch import TRAIN, VALIDATION, fetch
 from demo.prepare import VALIDATION_EVERY_DAYS, join
-from parquet_loader.write.dask import write_dask
-from parquet_loader.write.jobs.job import JobSummary
-from parquet_loader.write.spark import write_spark
+from parquet_loader import JobSummary, write_dask, write_spark
 from schemas.flights import FLIGHTS
 
 PARTS = {"train": False, "validation": True}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 # Before anything else imports pyarrow; which, first imported by a thread other than the main one, can hang at exit.
 import parquet_loader.common.arrow_memory  # noqa: F401
@@ -30,6 +30,7 @@ from parquet_loader.errors import (
     ParquetLoaderDeprecationWarning,
     ParquetLoaderError,
     PerformanceWarning,
+    ReadingProcessError,
     RemoteError,
     ResumeError,
     SchemaError,
@@ -37,75 +38,138 @@ from parquet_loader.errors import (
     StoreFullError,
     SystemReadError,
     TransformError,
+    UnfinishedCommitError,
     UnsupportedError,
     WriteError,
 )
 from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
 from parquet_loader.schema.ragged import Ragged
-from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
+from parquet_loader.write import DatasetWriter, WriteOptions, WriteSummary, write_dataset
 
 if TYPE_CHECKING:
-    import torch
-
+    from parquet_loader.collate import Batch
     from parquet_loader.dataset import RowGroup
-    from parquet_loader.loader.batched import BatchedDataLoader
+    from parquet_loader.loader.batched import BatchedDataLoader, LoadedRows
     from parquet_loader.loader.epoch_plan import EpochPlan
     from parquet_loader.loader.from_frames import ConvertedLoader, from_dask, from_pandas, from_spark
     from parquet_loader.loader.iterable_dataset import ParquetIterable
+    from parquet_loader.loader.live_source import SourceChange
     from parquet_loader.loader.mixed import MixedLoader
+    from parquet_loader.loader.mixing import MixingFigures, SortingFigures
     from parquet_loader.loader.parquet_dataset import ParquetDataset
-    from parquet_loader.loader.stats import LoaderStats
+    from parquet_loader.loader.stats import (
+        CodecFigures,
+        Finding,
+        LoaderStats,
+        ShuffleFigures,
+        SkippedRowGroup,
+        SlowColumns,
+        StorageFigures,
+    )
     from parquet_loader.read.cache.options import LocalCache
     from parquet_loader.read.cache.stats import CacheStats
     from parquet_loader.read.splits import split, split_rows
-    from parquet_loader.store import SampleStore, StoreOptions
-    from parquet_loader.write.rewrite import RewriteReport, rewrite_dataset
-
-    Batch: TypeAlias = dict[str, torch.Tensor | Ragged]
-    """One batch, for annotations: a tensor or a `Ragged` by the column's name."""
-else:
-    Batch = dict[str, Any]
+    from parquet_loader.source import RemoteFigures
+    from parquet_loader.store import (
+        Arrival,
+        AtMost,
+        Evicted,
+        HeldState,
+        RecentFirst,
+        Samplers,
+        SamplerStatus,
+        SampleStore,
+        StoredFile,
+        StoreOptions,
+        StoreSettings,
+        StoreStatus,
+        StoreWriter,
+        WeightedStore,
+        WrittenRows,
+    )
+    from parquet_loader.write.dask import write_dask
+    from parquet_loader.write.jobs.job import JobSummary
+    from parquet_loader.write.jobs.job_runner import package_archive
+    from parquet_loader.write.rewrite import ColumnReport, LoadRate, RewriteReport, rewrite_dataset
+    from parquet_loader.write.spark import write_spark
 
 __version__ = "0.1.0"
 
-_LAZY = {
-    "CacheStats": "parquet_loader.read.cache.stats",
-    "LocalCache": "parquet_loader.read.cache.options",
-    "split": "parquet_loader.read.splits",
-    "split_rows": "parquet_loader.read.splits",
-    "BatchedDataLoader": "parquet_loader.loader.batched",
-    "ConvertedLoader": "parquet_loader.loader.from_frames",
-    "EpochPlan": "parquet_loader.loader.epoch_plan",
-    "LoaderStats": "parquet_loader.loader.stats",
-    "MixedLoader": "parquet_loader.loader.mixed",
-    "ParquetDataset": "parquet_loader.loader.parquet_dataset",
-    "ParquetIterable": "parquet_loader.loader.iterable_dataset",
-    "RewriteReport": "parquet_loader.write.rewrite",
-    "RowGroup": "parquet_loader.dataset",
-    "from_dask": "parquet_loader.loader.from_frames",
-    "from_pandas": "parquet_loader.loader.from_frames",
-    "from_spark": "parquet_loader.loader.from_frames",
-    "rewrite_dataset": "parquet_loader.write.rewrite",
-    "SampleStore": "parquet_loader.store",
-    "StoreOptions": "parquet_loader.store",
+_MODULES = {
+    "parquet_loader.collate": ("Batch",),
+    "parquet_loader.dataset": ("RowGroup",),
+    "parquet_loader.loader.batched": ("BatchedDataLoader", "LoadedRows"),
+    "parquet_loader.loader.epoch_plan": ("EpochPlan",),
+    "parquet_loader.loader.from_frames": ("ConvertedLoader", "from_dask", "from_pandas", "from_spark"),
+    "parquet_loader.loader.iterable_dataset": ("ParquetIterable",),
+    "parquet_loader.loader.live_source": ("SourceChange",),
+    "parquet_loader.loader.mixed": ("MixedLoader",),
+    "parquet_loader.loader.mixing": ("MixingFigures", "SortingFigures"),
+    "parquet_loader.loader.parquet_dataset": ("ParquetDataset",),
+    "parquet_loader.loader.stats": (
+        "CodecFigures",
+        "Finding",
+        "LoaderStats",
+        "ShuffleFigures",
+        "SkippedRowGroup",
+        "SlowColumns",
+        "StorageFigures",
+    ),
+    "parquet_loader.read.cache.options": ("LocalCache",),
+    "parquet_loader.read.cache.stats": ("CacheStats",),
+    "parquet_loader.read.splits": ("split", "split_rows"),
+    "parquet_loader.source": ("RemoteFigures",),
+    "parquet_loader.store": (
+        "Arrival",
+        "AtMost",
+        "Evicted",
+        "HeldState",
+        "RecentFirst",
+        "SampleStore",
+        "Samplers",
+        "SamplerStatus",
+        "StoreOptions",
+        "StoreSettings",
+        "StoreStatus",
+        "StoreWriter",
+        "StoredFile",
+        "WeightedStore",
+        "WrittenRows",
+    ),
+    "parquet_loader.write.dask": ("write_dask",),
+    "parquet_loader.write.jobs.job": ("JobSummary",),
+    "parquet_loader.write.jobs.job_runner": ("package_archive",),
+    "parquet_loader.write.rewrite": ("ColumnReport", "LoadRate", "RewriteReport", "rewrite_dataset"),
+    "parquet_loader.write.spark": ("write_spark",),
 }
+_LAZY = {name: module for module, names in _MODULES.items() for name in names}
 _NEED_TORCH = {"ParquetIterable"}
 
 __all__ = [
     "ArgumentTypeError",
+    "Arrival",
+    "AtMost",
     "Batch",
     "BatchedDataLoader",
     "Bytes",
     "CacheStats",
     "Category",
+    "CodecFigures",
+    "ColumnReport",
     "ConfigurationError",
     "ConvertedLoader",
     "DataError",
     "DatasetWriter",
     "Encoded",
     "EpochPlan",
+    "Evicted",
+    "Finding",
     "Group",
+    "HeldState",
     "Image",
+    "JobSummary",
+    "LoadRate",
+    "LoadedRows",
     "LoaderStateError",
     "LoaderStats",
     "LocalCache",
@@ -113,6 +177,7 @@ __all__ = [
     "MissingDeviceError",
     "MissingPackageError",
     "MixedLoader",
+    "MixingFigures",
     "OpenFilesError",
     "OutOfMemoryError",
     "OutputOptions",
@@ -124,34 +189,56 @@ __all__ = [
     "Ragged",
     "RaggedList",
     "ReadOptions",
+    "ReadingProcessError",
+    "RecentFirst",
     "RemoteError",
+    "RemoteFigures",
     "RemoteOptions",
     "ResumeError",
     "RewriteReport",
     "RowGroup",
     "SampleStore",
+    "SamplerStatus",
+    "Samplers",
     "Scalar",
     "Schema",
     "SchemaError",
     "Shard",
     "ShardOptions",
+    "ShuffleFigures",
+    "SkippedRowGroup",
+    "SlowColumns",
+    "SortingFigures",
+    "SourceChange",
     "SourceError",
+    "StorageFigures",
     "StoreFullError",
     "StoreOptions",
+    "StoreSettings",
+    "StoreStatus",
+    "StoreWriter",
+    "StoredFile",
     "SystemReadError",
     "Tensor",
     "Text",
     "TransformError",
+    "UnfinishedCommitError",
     "UnsupportedError",
+    "WeightedStore",
     "WriteError",
     "WriteOptions",
+    "WriteSummary",
+    "WrittenRows",
     "from_dask",
     "from_pandas",
     "from_spark",
+    "package_archive",
     "rewrite_dataset",
     "split",
     "split_rows",
+    "write_dask",
     "write_dataset",
+    "write_spark",
 ]
 
 

@@ -147,7 +147,7 @@ class BatchedDataLoader(NotIndexed):
     @explains_keywords(LOADER_KEYWORDS)
     def __init__(
         self,
-        source: Source | ListedDataset | LiveSource | Dataset,
+        source: Source | ListedDataset | LiveSource,
         batch_size: int,
         *,
         schema: Schema | None = None,
@@ -306,7 +306,7 @@ class BatchedDataLoader(NotIndexed):
     def plan(self) -> EpochPlan:
         """Return what the next epoch will do; nothing is read."""
         self._check_open()
-        return EpochPlan.from_plan(self._plan(self._next_epoch), self._dataset, self.num_threads)
+        return EpochPlan._from_plan(self._plan(self._next_epoch), self._dataset, self.num_threads)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose which epoch the next pass is.
@@ -328,7 +328,7 @@ class BatchedDataLoader(NotIndexed):
         return
 
     @property
-    def timeout(self) -> NotCopied:
+    def timeout(self) -> object:
         """A value that a `DataLoader` cannot take: `accelerate.skip_first_batches` copies loaders by such options."""
         return NotCopied()
 
@@ -707,7 +707,7 @@ class BatchedDataLoader(NotIndexed):
         )
 
 
-def _restored(opened: Dataset, arguments: dict[str, Any], epoch: int, batch: int) -> BatchedDataLoader:
+def _restored(opened: Any, arguments: dict[str, Any], epoch: int, batch: int) -> BatchedDataLoader:
     loader = BatchedDataLoader(opened, **arguments)
     loader._place(epoch, batch)
     return loader

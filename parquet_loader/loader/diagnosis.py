@@ -15,7 +15,7 @@ from parquet_loader.common import PROBLEM, ReadOptions, available_processors, is
 from parquet_loader.dataset import LARGEST_DEFAULT_WINDOW_BYTES, Dataset
 from parquet_loader.decode import decodable_chunks, is_known_type, page_header
 from parquet_loader.loader.advice import findings_of
-from parquet_loader.loader.mixing import MOST_COLUMNS, Mixing, Sorting, overlap_share
+from parquet_loader.loader.mixing import MOST_COLUMNS, MixingFigures, SortingFigures, overlap_share
 from parquet_loader.loader.stats import CodecFigures, LoaderStats, ShuffleFigures, SlowColumns, StorageFigures
 from parquet_loader.plan import Plan
 from parquet_loader.source import Metadata, MetadataError, RowGroupRef, Snapshot, bounds_of, selected
@@ -34,9 +34,9 @@ def diagnosed(
     stats: LoaderStats,
     dataset: Dataset,
     plan: Plan,
-    mixing: Mixing | None,
+    mixing: MixingFigures | None,
     storage: StorageFigures | None,
-    sorting: Sorting | None,
+    sorting: SortingFigures | None,
     *,
     isolation: str,
     transforms: bool,
@@ -68,7 +68,7 @@ def diagnosed(
 
 
 def shuffle_figures(
-    dataset: Dataset, plan: Plan, mixing: Mixing | None, sorting: Sorting | None, *, chooses_window: bool
+    dataset: Dataset, plan: Plan, mixing: MixingFigures | None, sorting: SortingFigures | None, *, chooses_window: bool
 ) -> ShuffleFigures:
     """Return what an epoch's windows mix; nothing is read."""
     counts = dataset.counts[dataset.counts > 0]
@@ -90,7 +90,7 @@ def shuffle_figures(
     )
 
 
-def sorting_of(dataset: Dataset) -> Sorting | None:
+def sorting_of(dataset: Dataset) -> SortingFigures | None:
     """Return the column by which the data is sorted most, by its row groups' bounds; None: by none, or not known."""
     snapshot = dataset.snapshot
     with_rows = np.flatnonzero(dataset.counts > 0)
@@ -122,7 +122,7 @@ def sorting_of(dataset: Dataset) -> Sorting | None:
             least[:], greatest[:] = zip(*pairs, strict=True)
             shares[path] = overlap_share(least, greatest)
     column = min(shares, key=lambda path: shares[path], default=None)
-    return None if column is None or shares[column] > SORTED_SHARE else Sorting(column, shares[column])
+    return None if column is None or shares[column] > SORTED_SHARE else SortingFigures(column, shares[column])
 
 
 def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:

@@ -14,7 +14,7 @@ from parquet_loader.common import is_local
 from parquet_loader.engine import EngineFigures, ProcessedBatch
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.loader.live_source import Deliveries
-from parquet_loader.loader.mixing import MixingMeter, Sorting
+from parquet_loader.loader.mixing import MixingMeter, SortingFigures
 from parquet_loader.loader.stats import LoaderStats, SkippedRowGroup, StorageFigures
 from parquet_loader.plan import Plan
 from parquet_loader.source import Snapshot
@@ -222,7 +222,7 @@ class EpochFigures:
         self.mixing = MixingMeter()
         # Found out when they are asked for, once.
         self.storage: StorageFigures | None = None
-        self.sorting: Sorting | None = None
+        self.sorting: SortingFigures | None = None
         self.knows_sorting = False
         self.first_batch = first_batch
         self.was_asked = False

@@ -37,7 +37,7 @@ class EpochPlan:
     predicted_peak_bytes: int
 
     @classmethod
-    def from_plan(cls, plan: Plan, dataset: Dataset, num_threads: int) -> EpochPlan:
+    def _from_plan(cls, plan: Plan, dataset: Dataset, num_threads: int) -> EpochPlan:
         """Return what a plan comes to, read by so many threads."""
         sizing, snapshot = dataset.sizing, dataset.snapshot
         groups = plan.row_groups_read

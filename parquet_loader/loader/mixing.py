@@ -24,7 +24,7 @@ WELL_MIXED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Mixing:
+class MixingFigures:
     """The column that is mixed worst.
 
     Attributes:
@@ -45,7 +45,7 @@ class Mixing:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorting:
+class SortingFigures:
     """A column by which the data is sorted, as the footers' statistics tell.
 
     Attributes:
@@ -115,7 +115,7 @@ class MixingMeter:
                 if len(column.values) > SAMPLE_ROWS:
                     column.values = None
 
-    def worst(self) -> Mixing | None:
+    def worst(self) -> MixingFigures | None:
         """Return the column that is mixed worst; None after too few windows."""
         if self._windows < FEWEST_WINDOWS or not self._columns:
             return None
@@ -130,7 +130,7 @@ class MixingMeter:
         if column.values is not None:
             in_window = float(np.mean(column.counts))
         values = None if column.values is None else len(column.values)
-        return Mixing(name, self._windows, shares[name], in_window, values, column.is_distinct)
+        return MixingFigures(name, self._windows, shares[name], in_window, values, column.is_distinct)
 
 
 def _between_share(column: _Column) -> float:

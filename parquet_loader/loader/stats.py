@@ -8,7 +8,7 @@ from typing import Any
 
 from parquet_loader.common import format_bytes
 from parquet_loader.loader.live_source import SourceChange
-from parquet_loader.loader.mixing import Mixing, Sorting
+from parquet_loader.loader.mixing import MixingFigures, SortingFigures
 from parquet_loader.read import CacheStats
 from parquet_loader.source import RemoteFigures
 
@@ -128,8 +128,8 @@ class ShuffleFigures:
     largest_row_group_rows: int
     row_groups_per_window: float
     is_cut_by_memory: bool = False
-    measured: Mixing | None = None
-    sorting: Sorting | None = None
+    measured: MixingFigures | None = None
+    sorting: SortingFigures | None = None
 
     @property
     def window_share(self) -> float:

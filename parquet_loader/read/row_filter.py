@@ -39,7 +39,7 @@ def _lazily(name: str) -> Any:
     return importlib.import_module(f"pyarrow.{name}")
 
 
-Filters: TypeAlias = "pc.Expression | Sequence[Any]"
+Filters: TypeAlias = pc.Expression | Sequence[tuple[str, str, Any]] | Sequence[Sequence[tuple[str, str, Any]]]
 """A boolean expression, or pyarrow's list form of one: tuples that all hold, or lists of which one holds."""
 
 

@@ -10,7 +10,8 @@ from parquet_loader.store.files.stored_file import StoredFile
 from parquet_loader.store.sample_store import SampleStore, WeightedStore
 from parquet_loader.store.sampling_processes import Samplers, SamplerStatus
 from parquet_loader.store.sampling_weights import Arrival, AtMost, RecentFirst
-from parquet_loader.store.settings import StoreOptions
+from parquet_loader.store.settings import StoreOptions, StoreSettings
+from parquet_loader.store.space import Evicted
 from parquet_loader.store.status import StoreStatus
 from parquet_loader.store.writer import StoreWriter
 from parquet_loader.store.writer_state import WrittenRows
@@ -18,12 +19,14 @@ from parquet_loader.store.writer_state import WrittenRows
 __all__ = [
     "Arrival",
     "AtMost",
+    "Evicted",
     "HeldState",
     "RecentFirst",
     "SampleStore",
     "SamplerStatus",
     "Samplers",
     "StoreOptions",
+    "StoreSettings",
     "StoreStatus",
     "StoreWriter",
     "StoredFile",

@@ -33,7 +33,7 @@ from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.ledger import Ledger, Totals
-from parquet_loader.store.settings import Settings
+from parquet_loader.store.settings import StoreSettings
 from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Space, take_back
 
 
@@ -56,7 +56,7 @@ class AtomicPublish:
         settings: Returns what all processes agree on.
     """
 
-    def __init__(self, paths: StorePaths, ledger: Ledger, space: Space, settings: Callable[[], Settings]) -> None:
+    def __init__(self, paths: StorePaths, ledger: Ledger, space: Space, settings: Callable[[], StoreSettings]) -> None:
         self._paths = paths
         self._ledger = ledger
         self._space = space

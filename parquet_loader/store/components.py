@@ -10,7 +10,7 @@ from parquet_loader.store.epochs import StoreView
 from parquet_loader.store.files.file_catalog import FileCatalog
 from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.ledger import Ledger
-from parquet_loader.store.settings import Settings
+from parquet_loader.store.settings import StoreSettings
 from parquet_loader.store.space import Policy, Space
 
 
@@ -34,7 +34,7 @@ class Components:
     def create(
         cls,
         paths: StorePaths,
-        settings: Settings,
+        settings: StoreSettings,
         *,
         policy: Callable[[], Policy],
         limit: Callable[[], int | None],

@@ -18,8 +18,8 @@ from parquet_loader.store.files.paths import HIDDEN, StorePaths
 from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.settings import (
     Eviction,
-    Settings,
     StoreOptions,
+    StoreSettings,
     changed_settings,
     new_settings,
     settings_of_footer,
@@ -32,7 +32,7 @@ def open_settings(
     max_bytes: int | str | None,
     evict: Eviction | None,
     options: StoreOptions | None,
-) -> tuple[Settings, bool]:
+) -> tuple[StoreSettings, bool]:
     """Return the settings of the store there, made or changed as the arguments say, and whether it is only to be read.
 
     Arguments and errors as of `SampleStore`.
@@ -52,7 +52,7 @@ def open_settings(
     if known is None and schema is None:
         raise SourceError(f"{paths.root}: there is no sample store here; pass schema= to create one")
 
-    def changed(known: Settings) -> Settings:
+    def changed(known: StoreSettings) -> StoreSettings:
         return changed_settings(known, paths.root, schema=schema, max_bytes=max_bytes, evict=evict, options=options)
 
     if known is not None and not _may_write(paths):
@@ -82,11 +82,11 @@ def open_settings(
     return wanted, False
 
 
-def _known_settings(paths: StorePaths) -> Settings | None:
+def _known_settings(paths: StorePaths) -> StoreSettings | None:
     """Return the settings next to the data, or else those in the footer of the newest file that has any."""
     try:
         with open(paths.settings, "rb") as file:
-            return Settings.from_json(file.read(), paths.settings)
+            return StoreSettings.from_json(file.read(), paths.settings)
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -94,7 +94,7 @@ def _known_settings(paths: StorePaths) -> Settings | None:
     return _settings_of_files(paths.root)
 
 
-def _settings_of_files(root: str) -> Settings | None:
+def _settings_of_files(root: str) -> StoreSettings | None:
     """Return the settings in the footer of the newest published file, for a directory that lost its hidden one."""
     try:
         names = sorted((name for name in os.listdir(root) if FileName.parse(name)), reverse=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from parquet_loader.common import PathLike, check_int, parse_bytes, resolve
 from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
+from parquet_loader.loader.live_source import Follower
 from parquet_loader.schema import Schema
 from parquet_loader.store.atomic_publish import AtomicPublish
 from parquet_loader.store.components import Components
@@ -32,7 +33,7 @@ from parquet_loader.store.files.stored_file import StoredFile
 from parquet_loader.store.open import open_settings
 from parquet_loader.store.sampling_processes import Samplers
 from parquet_loader.store.sampling_weights import Weight
-from parquet_loader.store.settings import Eviction, Settings, StoreOptions, check_seconds, eviction_word
+from parquet_loader.store.settings import Eviction, StoreOptions, StoreSettings, check_seconds, eviction_word
 from parquet_loader.store.space import Evicted, take_back
 from parquet_loader.store.status import StoreStatus, status_of
 from parquet_loader.store.writer import StoreWriter
@@ -112,13 +113,13 @@ class SampleStore:
         return self._settings.schema
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> StoreSettings:
         """What all processes agree on, as it stands now."""
         with contextlib.suppress(OSError):
             changed = os.stat(self._paths.settings).st_mtime_ns
             if changed != self._settings_changed:
                 with open(self._paths.settings, "rb") as file:
-                    self._settings = Settings.from_json(file.read(), self._paths.settings)
+                    self._settings = StoreSettings.from_json(file.read(), self._paths.settings)
                 self._settings_changed = changed
         return self._settings
 
@@ -254,7 +255,7 @@ class SampleStore:
         """Return the states whose files are held on purpose, the oldest hold first."""
         return read_holds(self._paths)
 
-    def follow(self, weights: Weight | None = None, seed: int = 0) -> StoreFollower:
+    def follow(self, weights: Weight | None = None, seed: int = 0) -> Follower:
         """Return one loader's view; called by `BatchedDataLoader` itself."""
         return StoreFollower(lambda: self._parts().reading, self.path, weights, seed)
 
@@ -348,7 +349,7 @@ class SampleStore:
             forget_leaving(self._paths)  # a writer that still waits names them again
             return take_back(self._paths, self._parts().ledger, totals) + remove_half_replaced(self._paths)
 
-    def _policy_name(self, settings: Settings) -> str:
+    def _policy_name(self, settings: StoreSettings) -> str:
         return "function" if self._function is not None else settings.evict
 
     def _parts(self) -> Components:
@@ -378,7 +379,7 @@ class WeightedStore:
     weights: Weight
     seed: int
 
-    def follow(self) -> StoreFollower:
+    def follow(self) -> Follower:
         """Return one loader's view."""
         return self.store.follow(self.weights, self.seed)
 

@@ -56,7 +56,7 @@ class StoreOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class StoreSettings:
     """What all processes agree on.
 
     Attributes:
@@ -129,30 +129,30 @@ class Settings:
             raise SourceError(f"{where}: no settings of a sample store: {error}") from error
 
 
-def settings_of_footer(text: bytes, where: str) -> Settings:
-    """Return the settings that a published file carries; raises as `Settings.from_json`."""
+def settings_of_footer(text: bytes, where: str) -> StoreSettings:
+    """Return the settings that a published file carries; raises as `StoreSettings.from_json`."""
     body = json.loads(text)
-    return Settings.from_json(body["settings"], where)
+    return StoreSettings.from_json(body["settings"], where)
 
 
 def new_settings(
     schema: Schema, max_bytes: int | str | None, evict: Eviction | None, options: StoreOptions | None
-) -> Settings:
+) -> StoreSettings:
     """Return the settings of a new store."""
     limit = None if max_bytes is None else parse_bytes(max_bytes, "max_bytes")
     identity = new_identity() + new_identity()
-    return Settings(identity, schema, limit, eviction_word(evict or "oldest"), options or StoreOptions())
+    return StoreSettings(identity, schema, limit, eviction_word(evict or "oldest"), options or StoreOptions())
 
 
 def changed_settings(
-    settings: Settings,
+    settings: StoreSettings,
     path: str,
     *,
     schema: Schema | None,
     max_bytes: int | str | None,
     evict: Eviction | None,
     options: StoreOptions | None,
-) -> Settings:
+) -> StoreSettings:
     """Return the settings of a store that is opened with these arguments; None leaves a setting as it is.
 
     Raises:

@@ -21,7 +21,7 @@ from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.files.pending_file import PendingFile
 from parquet_loader.store.ledger import Ledger
-from parquet_loader.store.settings import Settings
+from parquet_loader.store.settings import StoreSettings
 from parquet_loader.store.size_bounds import footer_bound, group_bound
 from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Space
 from parquet_loader.write import Layout, RowGroupBuffer, choose_layout, reason, storage_errors
@@ -74,7 +74,12 @@ class WriterState:
     """
 
     def __init__(
-        self, paths: StorePaths, ledger: Ledger, space: Space, settings: Callable[[], Settings], options: WriterOptions
+        self,
+        paths: StorePaths,
+        ledger: Ledger,
+        space: Space,
+        settings: Callable[[], StoreSettings],
+        options: WriterOptions,
     ) -> None:
         self.lock = RLock()
         self.inbox: SimpleQueue[float | None] = SimpleQueue()  # when to publish; None to end

@@ -148,7 +148,7 @@ class DatasetWriter:
             self.abort()
             raise
 
-    def write_stored(self, table: pa.Table, layout: ColumnLayout) -> None:
+    def _write_stored(self, table: pa.Table, layout: ColumnLayout) -> None:
         """Add rows that have the stored form of the schema already, with each column stored as `layout` says.
 
         Args:

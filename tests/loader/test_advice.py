@@ -15,7 +15,7 @@ import pytest
 
 from parquet_loader.loader.advice import findings_of
 from parquet_loader.loader.live_source import SourceChange
-from parquet_loader.loader.mixing import Mixing, MixingMeter, Sorting, overlap_share
+from parquet_loader.loader.mixing import MixingFigures, MixingMeter, SortingFigures, overlap_share
 from parquet_loader.loader.stats import (
     CodecFigures,
     LoaderStats,
@@ -43,7 +43,7 @@ SHUFFLING = ShuffleFigures(
     row_groups=100,
     largest_row_group_rows=100_000,
     row_groups_per_window=16.0,
-    measured=Mixing("label", 20, 0.001, 10.0, 10),
+    measured=MixingFigures("label", 20, 0.001, 10.0, 10),
 )
 STORAGE = StorageFigures(row_bytes=100.0, columns=10, codecs=(CodecFigures("snappy", 10, 1.0, 2.0),), number_share=1.0)
 # Decoding keeps two workers busy, and the loop waits for them: as it is when files are as they should be.
@@ -249,25 +249,29 @@ CASES = {
     "sorted by a label": Case(
         ("decoding", "mixing"),
         ("98% of the variance of 'label'", "4 of its 100 values", "5.0% of the rows, from 2 of 100 row groups"),
-        {"shuffling": replace(SHUFFLING, row_groups_per_window=2.0, measured=Mixing("label", 20, 0.98, 4.0, 100))},
+        {
+            "shuffling": replace(
+                SHUFFLING, row_groups_per_window=2.0, measured=MixingFigures("label", 20, 0.98, 4.0, 100)
+            )
+        },
     ),
     "sorted row numbers": Case(
         ("decoding", "mixing"),
         ("harmless if 'id' only numbers the rows",),
-        {"shuffling": replace(SHUFFLING, measured=Mixing("id", 20, 0.98, 4096.0, None, is_distinct=True))},
+        {"shuffling": replace(SHUFFLING, measured=MixingFigures("id", 20, 0.98, 4096.0, None, is_distinct=True))},
     ),
     "sorted by words": Case(
         ("decoding", "mixing"),
         ("sorted by 'country': the footers say that 3.0% of pairs of row groups have values in common",),
-        {"shuffling": replace(SHUFFLING, row_groups_per_window=4.0, sorting=Sorting("country", 0.03))},
+        {"shuffling": replace(SHUFFLING, row_groups_per_window=4.0, sorting=SortingFigures("country", 0.03))},
     ),
     "sorted by words, many row groups a window": Case(
-        ("decoding",), ("Decoding",), {"shuffling": replace(SHUFFLING, sorting=Sorting("country", 0.03))}
+        ("decoding",), ("Decoding",), {"shuffling": replace(SHUFFLING, sorting=SortingFigures("country", 0.03))}
     ),
     "windows cut by memory_limit": Case(
         ("decoding", "mixing"),
         ("Raise memory_limit (now 1.0 GiB",),
-        {"shuffling": replace(SHUFFLING, is_cut_by_memory=True, measured=Mixing("label", 20, 0.5))},
+        {"shuffling": replace(SHUFFLING, is_cut_by_memory=True, measured=MixingFigures("label", 20, 0.5))},
     ),
     "neighbours only": Case(
         ("decoding", "mixing"),
@@ -329,7 +333,7 @@ def test_findings_come_by_cost_and_mixing_first() -> None:
         blocked_s=stages(read=14.0),
         queued_s=14.0,
         storage=zstd(2e9),
-        shuffling=replace(SHUFFLING, measured=Mixing("label", 20, 0.98)),
+        shuffling=replace(SHUFFLING, measured=MixingFigures("label", 20, 0.98)),
     )
     found = findings_of(both)
     assert [f.cause for f in found] == ["mixing", "tiny_row_groups", "too_many_threads"]

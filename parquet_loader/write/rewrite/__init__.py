@@ -13,7 +13,8 @@ rewrite   `rewrite_dataset`
 
 from __future__ import annotations
 
+from parquet_loader.write.rewrite.load_benchmark import LoadRate
 from parquet_loader.write.rewrite.report import ColumnReport, RewriteReport
 from parquet_loader.write.rewrite.rewrite import rewrite_dataset
 
-__all__ = ["ColumnReport", "RewriteReport", "rewrite_dataset"]
+__all__ = ["ColumnReport", "LoadRate", "RewriteReport", "rewrite_dataset"]

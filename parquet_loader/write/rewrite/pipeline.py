@@ -192,7 +192,7 @@ def _write_in_order(
                 found = null_levels(table.column(name))
                 if any(now and not before for now, before in zip(found, levels, strict=True)):
                     raise AssumptionError(name, "there are nulls")
-            writer.write_stored(table.cast(final), layout)
+            writer._write_stored(table.cast(final), layout)
             job.advance(len(table))
 
 
@@ -233,7 +233,7 @@ def _write_shuffled(
         if table is None:
             return levels, buckets.spilled_bytes
         for piece in _pieces(table, rows.piece_rows):
-            writer.write_stored(piece.cast(final), layout)
+            writer._write_stored(piece.cast(final), layout)
             job.advance(len(piece))
 
 
