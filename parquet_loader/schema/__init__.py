@@ -55,7 +55,7 @@ from parquet_loader.schema.infer import (
     nodes,
     plain_type,
 )
-from parquet_loader.schema.nulls import Nulls, refuses_nulls, source_of, with_nulls
+from parquet_loader.schema.nulls import Nulls, lenient, null_levels, refuses_nulls, source_of, with_nulls
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.schema.ragged_registration import register_where_imported
 from parquet_loader.schema.schema import METADATA_KEY, Schema
@@ -96,7 +96,9 @@ __all__ = [
     "is_scalar_type",
     "is_text",
     "iter_tables",
+    "lenient",
     "nodes",
+    "null_levels",
     "pieces",
     "plain_type",
     "policy_of",

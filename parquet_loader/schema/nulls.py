@@ -99,6 +99,36 @@ def filled(field: Field) -> Field:
             return masked(field)
 
 
+def lenient(field: Field) -> Field:
+    """Return the field with a policy that lets nulls through, if it has none."""
+    if isinstance(field, RaggedList):
+        field = replace(field, item=lenient(field.item))
+    if isinstance(field, Group) or policy_of(field) != "refuse":
+        return field
+    match field:
+        case Tensor() | Encoded():
+            return replace(field, null="mask")  # with a fill, a null among its elements would become a number
+        case RaggedList():
+            return replace(field, fill=())
+        case Category():
+            return replace(field, fill=field.vocabulary[0])
+        case Scalar():
+            return replace(field, fill=0)
+        case Text():
+            return replace(field, fill="")
+        case Bytes() | Image():
+            return replace(field, fill=b"")
+
+
+def null_levels(array: pa.ChunkedArray) -> tuple[bool, ...]:
+    """Return whether there are nulls among a stored column's rows, among the items of its lists, and so on inwards."""
+    found = [array.null_count > 0]
+    while pa.types.is_list(array.type):
+        array = pa.chunked_array([chunk.flatten() for chunk in array.chunks], array.type.value_type)
+        found.append(array.null_count > 0)
+    return tuple(found)
+
+
 def _filled_member(part: Scalar | Category) -> Field:
     """Fill a member of a group, whose members cannot have masks unless all of them do."""
     if isinstance(part, Category) and part.unknown is None and policy_of(part) == "refuse":

@@ -230,8 +230,8 @@ class Schema(Mapping[str, Field]):
 
 
 def _later() -> Any:
-    """Return the module that infers schemas, which needs what reads files, and that needs this one."""
-    return importlib.import_module("parquet_loader.loader.inference")
+    """Return the module behind `infer` and `from_frame`: it lists files, and so imports this one."""
+    return importlib.import_module("parquet_loader.dataset.inference")
 
 
 def _stored_like(field: Field, there: Field | None) -> Field:

@@ -14,6 +14,7 @@ from parquet_loader.common import PathLike, ReadOptions, is_local, resolve
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import DataError
 from parquet_loader.read import RowFilter
+from parquet_loader.schema import null_levels
 from parquet_loader.write.options import TAKE_BYTES, WriteOptions
 from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.rewrite.encoding_trials import (
@@ -26,7 +27,7 @@ from parquet_loader.write.rewrite.encoding_trials import (
 from parquet_loader.write.rewrite.external_shuffle import Buckets, RowKeys
 from parquet_loader.write.rewrite.scratch import Scratch, remove_leftovers
 from parquet_loader.write.rewrite.source_scan import Rows, add_levels, examine, guess_nulls
-from parquet_loader.write.rewrite.stored_columns import AssumptionError, Levels, Target, null_levels, with_nullability
+from parquet_loader.write.rewrite.stored_columns import AssumptionError, Levels, Target, with_nullability
 from parquet_loader.write.rewrite.target_schema import Facts, Fields, Pack, make_target
 from parquet_loader.write.writer import DatasetWriter, WriteMode, WriteSummary
 

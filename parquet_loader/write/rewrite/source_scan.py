@@ -13,9 +13,9 @@ from parquet_loader.common import ReadOptions, Stream, permutation
 from parquet_loader.dataset import Dataset
 from parquet_loader.decode import parts_of, read_name
 from parquet_loader.read import RowFilter, RowGroupReader
-from parquet_loader.schema import Group, Schema, is_list_like
+from parquet_loader.schema import Group, Schema, is_list_like, null_levels
 from parquet_loader.source import Metadata
-from parquet_loader.write.rewrite.stored_columns import Levels, StoredDecoder, Target, any_level, null_levels, nullable
+from parquet_loader.write.rewrite.stored_columns import Levels, StoredDecoder, Target, any_level, nullable
 from parquet_loader.write.rewrite.target_schema import Facts
 
 _SAMPLE_GROUPS = 16

@@ -7,7 +7,7 @@ types of `Schema.arrow_schema`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,19 +16,15 @@ import pyarrow.compute as pc
 from parquet_loader.decode import Decoder, TableOrigin, ValueProblem, convert
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.schema import (
-    Bytes,
     Category,
-    Encoded,
     Field,
     Group,
-    Image,
-    RaggedList,
     Scalar,
     Schema,
     Tensor,
-    Text,
     encode_columns,
     is_list_like,
+    lenient,
     policy_of,
 )
 
@@ -66,27 +62,6 @@ class Target:
         """Return the schema with lenient fields that let nulls through."""
         names = {n for n in self.lenient if f"{n}_valid" not in self.schema}
         return Schema({name: lenient(f) if name in names else f for name, f in self.schema.items()})
-
-
-def lenient(field: Field) -> Field:
-    """Return the field with a policy that lets nulls through, if it has none."""
-    if isinstance(field, RaggedList):
-        field = replace(field, item=lenient(field.item))
-    if isinstance(field, Group) or policy_of(field) != "refuse":
-        return field
-    match field:
-        case Tensor() | Encoded():
-            return replace(field, null="mask")  # with a fill, a null among its elements would become a number
-        case RaggedList():
-            return replace(field, fill=())
-        case Category():
-            return replace(field, fill=field.vocabulary[0])
-        case Scalar():
-            return replace(field, fill=0)
-        case Text():
-            return replace(field, fill="")
-        case Bytes() | Image():
-            return replace(field, fill=b"")
 
 
 class StoredDecoder(Decoder):
@@ -166,15 +141,6 @@ def _check_even(name: str, field: Field, array: pa.ChunkedArray) -> None:
 
 Levels = tuple[bool, ...]
 """Whether there are nulls among the rows, among the items of their lists, and so on inwards."""
-
-
-def null_levels(array: pa.ChunkedArray) -> Levels:
-    """Return at which levels of a stored column there are nulls."""
-    found = [array.null_count > 0]
-    while pa.types.is_list(array.type):
-        array = pa.chunked_array([chunk.flatten() for chunk in array.chunks], array.type.value_type)
-        found.append(array.null_count > 0)
-    return tuple(found)
 
 
 def any_level(one: Levels, other: Levels) -> Levels:

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
-from parquet_loader.schema import Category, Field, Group, RaggedList, Scalar, Schema, Tensor, policy_of
-from parquet_loader.write.rewrite.stored_columns import Levels, Target, lenient
+from parquet_loader.schema import Category, Field, Group, RaggedList, Scalar, Schema, Tensor, lenient, policy_of
+from parquet_loader.write.rewrite.stored_columns import Levels, Target
 
 Pack: TypeAlias = Mapping[str, Sequence[str]] | bool | None
 

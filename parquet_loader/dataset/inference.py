@@ -6,12 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parquet_loader.common import ReadOptions, check_columns, check_source, named
-from parquet_loader.dataset import resolved_schema
+from parquet_loader.dataset.resolved_source import resolved_schema
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.read import count_nulls
-from parquet_loader.schema import PIECE_BYTES, Group, Nulls, Schema, encode_columns, infer_schema, pieces, with_nulls
+from parquet_loader.schema import (
+    PIECE_BYTES,
+    Group,
+    Nulls,
+    Schema,
+    encode_columns,
+    infer_schema,
+    lenient,
+    null_levels,
+    pieces,
+    with_nulls,
+)
 from parquet_loader.source import Source, open_snapshot
-from parquet_loader.write.rewrite.stored_columns import lenient, null_levels
 
 
 def schema_of_source(source: Source, nulls: Nulls | None, columns: Sequence[str] | None, filesystem: Any) -> Schema:
@@ -30,7 +40,7 @@ def schema_of_source(source: Source, nulls: Nulls | None, columns: Sequence[str]
 def schema_of_frame(frame: Any, nulls: Nulls | None) -> Schema:
     """See `Schema.from_frame`."""
     if hasattr(frame, "__next__") or hasattr(frame, "read_next_batch"):
-        raise ConfigurationError("Schema.from_frame: an iterator can be read only once; give it a table or a frame")
+        raise ConfigurationError("Schema.from_frame: an iterator can be read only once; pass a table or a frame")
     schema: Schema | None = None
     found: set[str] = set()
     for columns in pieces(frame, PIECE_BYTES):
@@ -43,6 +53,6 @@ def schema_of_frame(frame: Any, nulls: Nulls | None) -> Schema:
             if any(null_levels(table.column(name))):
                 found.add(name)
     if schema is None:
-        raise SchemaError("Schema.from_frame: there are no rows to infer a schema from")
+        raise SchemaError("Schema.from_frame: there are no rows to infer a schema from; pass a frame with rows")
     assert not any(isinstance(field, Group) for field in schema.values())
     return Schema(with_nulls(schema, found, nulls)) if nulls is not None else schema
