@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,22 +48,36 @@ def open_source(
     """List a source; with several ranks, rank 0 does, and the others receive the same snapshot.
 
     Raises:
-        SourceError, ConfigurationError: as `open_snapshot`, on every rank.
+        SourceError, ConfigurationError: as `open_snapshot`, on every rank; or the ranks were given different sources.
     """
     remote = remote or RemoteOptions()
     if ranks is None:
         return _open(source, filesystem, remote, selection)
     mine: list[Snapshot] = []
 
-    def list_and_dump() -> bytes:
-        mine.append(_open(source, filesystem, remote, selection))
-        return dump_snapshot(mine[0])
+    paths = [source] if isinstance(source, str | os.PathLike) else list(source)
+    mark = _mark(paths)
 
-    manifest = ranks.from_first(list_and_dump)
-    if mine:
-        return mine[0]
-    first = source[0] if isinstance(source, Sequence) and not isinstance(source, str | bytes) else source
-    return load_snapshot(manifest, resolve(first, filesystem)[0], remote)
+    def mark_and_list() -> bytes:
+        if ranks.shard.rank > 0:
+            return mark
+        mine.append(_open(source, filesystem, remote, selection))
+        return mark + dump_snapshot(mine[0])
+
+    received = ranks.gather(mark_and_list)
+    for rank, payload in enumerate(received):
+        if payload[: len(mark)] != received[0][: len(mark)]:
+            raise ConfigurationError(
+                f"rank 0 and rank {rank} were given different sources; pass the same files on all ranks, and each rank "
+                "reads its part of the rows, or pass shard=Shard(0, 1) to let each rank read all rows of its own files"
+            )
+    return mine[0] if mine else load_snapshot(received[0][len(mark) :], resolve(paths[0], filesystem)[0], remote)
+
+
+def _mark(paths: Sequence[Any]) -> bytes:
+    """Return bytes of one length that tell sources apart, whatever the order of files and the signatures of URLs."""
+    names = (os.fspath(path) for path in paths)
+    return digest(*sorted((name.split("?")[0] if "://" in name else name).encode() for name in names)).encode()
 
 
 def _open(source: Source, filesystem: Any, remote: RemoteOptions, selection: Selection | None) -> Snapshot:

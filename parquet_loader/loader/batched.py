@@ -62,7 +62,7 @@ from parquet_loader.loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.live_source import Deliveries, EpochFiles, LiveSource
 from parquet_loader.loader.live_view import Following, files_named
-from parquet_loader.loader.sharing import choose_sharding, looking_together
+from parquet_loader.loader.sharing import check_still_divided, choose_sharding, looking_together
 from parquet_loader.loader.state import OF_FILES, make_state, order_identity, read_state
 from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Division, Plan, split_over_workers
@@ -197,6 +197,7 @@ class BatchedDataLoader(NotIndexed):
         check_transform(transform)
         check_kind("shard_options", shard_options, ShardOptions)
         check_kind("output_options", output_options, OutputOptions)
+        self._is_part_chosen = shard is not None
         self._sharding = choose_sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
         self._options = EngineOptions(transform, self.seed, self.num_threads, on_error == "skip")
         self._output = open_output(output_options or OutputOptions(), device)
@@ -359,7 +360,7 @@ class BatchedDataLoader(NotIndexed):
         of which no batch was asked for does not count as an epoch.
 
         Raises:
-            LoaderStateError: the loader is closed.
+            LoaderStateError: the loader is closed, or was made before `torch.distributed` was initialised.
         """
         with self._turns():
             if self._following is None:
@@ -670,6 +671,8 @@ class BatchedDataLoader(NotIndexed):
     def _check_open(self) -> None:
         if self._closed:
             raise LoaderStateError("the loader is closed; make a new one")
+        if not self._is_part_chosen:
+            check_still_divided(self._sharding)
 
     def _window_needs(self) -> dict[str, Any]:
         """Return what windows depend on: batches and parts as on the fewest ranks that the job may run on."""

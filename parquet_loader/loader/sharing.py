@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parquet_loader.common import Shard, ShardOptions, current_ranks, is_worker
-from parquet_loader.errors import ConfigurationError, UnsupportedError
+from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
 from parquet_loader.plan import Sharding
 
 
@@ -21,6 +21,22 @@ def choose_sharding(shard: Shard | None, options: ShardOptions | None, batch_siz
             "others, which then wait for it; use on_error='raise'"
         )
     return sharding
+
+
+def check_still_divided(sharding: Sharding) -> None:
+    """Check that a loader, which left its part to `torch.distributed`, still has the part of this rank.
+
+    Raises:
+        LoaderStateError: it was made before the process group, or for another one; other ranks would read its rows too.
+    """
+    now = current_ranks() or sharding.shard
+    if now != sharding.shard:
+        raise LoaderStateError(
+            f"this is rank {now.rank} of {now.world_size}, but the loader was made before torch.distributed was "
+            f"initialised, and reads the rows of rank {sharding.shard.rank} of {sharding.shard.world_size}; "
+            "make loaders after init_process_group (in Lightning: in a DataModule), or pass shard=Shard(0, 1) "
+            "to read all rows on every rank"
+        )
 
 
 def looking_together(shard: Shard) -> Shard | None:

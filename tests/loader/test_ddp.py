@@ -159,3 +159,65 @@ def test_what_fails_on_one_rank_is_raised_on_all(tmp_path: Path) -> None:
         assert "rank 0 and rank 1 differ in batch_size" in said[1]
         assert "rank 0 and rank 1 differ in filters" in said[2]
         assert said[3].startswith("SchemaError: rank 0: " if rank else "SchemaError: ")
+
+
+@pytest.mark.timeout(600)
+def test_ranks_that_divide_the_files_themselves_are_told_before_rows_are_lost(tmp_path: Path) -> None:
+    root = str(tmp_path / "data")
+    write_numbered(root, ((30,), (25,)), ("double",))
+    results = on_ranks(
+        2,
+        root,
+        """
+        from pathlib import Path
+        from parquet_loader import ParquetDataset, Shard
+        files = sorted(map(str, Path(root).rglob("*.parquet")))
+        assert len(files) == 2
+        said = []
+        for make in (lambda: BatchedDataLoader(files[rank::2], 4), lambda: ParquetDataset(files[rank])):
+            try:
+                make()
+            except ParquetLoaderError as error:
+                said.append(f"{type(error).__name__}: {error}")
+        with BatchedDataLoader(files[:: -1 if rank else 1], 4) as loader:  # the order is that of rank 0
+            said.append(sum(len(batch["id"]) for batch in loader))
+        with BatchedDataLoader([Path(root)] if rank else root, 4) as loader:
+            said.append(sum(len(batch["id"]) for batch in loader))
+        with BatchedDataLoader(files[rank], 4, shard=Shard(0, 1)) as loader:
+            said.append(sum(len(batch["id"]) for batch in loader))
+        print(json.dumps(said))
+        """,
+        tmp_path,
+    )
+    for rank, said in enumerate(results):
+        assert said[0] == said[1]
+        assert said[0].startswith(
+            "ConfigurationError: rank 0 and rank 1 were given different sources; pass the same files"
+        )
+        assert said[2:] == [28, 28, (30, 25)[rank]]
+
+
+@pytest.mark.timeout(600)
+def test_a_loader_made_before_the_process_group_does_not_read_all_rows_on_every_rank(tmp_path: Path) -> None:
+    root = str(tmp_path / "data")
+    write_numbered(root, ((30,),), ("double",))
+    results = on_ranks(
+        2,
+        root,
+        """
+        from parquet_loader import Shard
+        dist.destroy_process_group()
+        early, chosen = BatchedDataLoader(root, 4), BatchedDataLoader(root, 4, shard=Shard(0, 1))
+        assert next(iter(early))["id"].tolist() == [0, 1, 2, 3]
+        dist.init_process_group("gloo")
+        try:
+            next(iter(early))
+        except ParquetLoaderError as error:
+            said = f"{type(error).__name__}: {error}"
+        print(json.dumps([said, sum(len(batch["id"]) for batch in chosen)]))
+        """,
+        tmp_path,
+    )
+    for rank, (said, rows) in enumerate(results):
+        assert said.startswith(f"LoaderStateError: this is rank {rank} of 2, but the loader was made before torch")
+        assert rows == 30
