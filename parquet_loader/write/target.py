@@ -28,7 +28,7 @@ def listing(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
     """Return everything in a directory and below it, hidden names included; nothing if there is no directory.
 
     Raises:
-        WriteError: `path` is a file, or belongs to a table of Delta, Iceberg or another format.
+        WriteError: `path` is a file or a sample store, or belongs to a table of Delta, Iceberg or another format.
     """
     if look_up(filesystem, path).type == pafs.FileType.File:
         raise WriteError(f"{path}: this is a file; a data set is written to a directory")
@@ -36,6 +36,11 @@ def listing(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
     table = table_to_write_to(filesystem, path, (i.path for i in found if i.type == pafs.FileType.File))
     if table is not None:
         raise WriteError(table.refuse_writing(path))
+    if any(info.path == f"{path.rstrip('/')}/.store/store.json" for info in found):
+        raise WriteError(
+            f"{path}: this is a sample store, which reads no other files than its own; write with "
+            "SampleStore(path).writer(), write_dask(data, store) or write_spark(df, store)"
+        )
     return found
 
 

@@ -32,6 +32,7 @@ from parquet_loader import (
     Tensor,
     UnsupportedError,
     WriteError,
+    write_dataset,
 )
 from parquet_loader.store import StoreWriter
 from parquet_loader.store.eviction_queue import let_leave
@@ -539,3 +540,11 @@ def test_a_file_that_another_machine_has_evicted_is_not_counted_twice(
     assert evicted.files == files - 1
     assert [str(file.path) for file in store.files()] == [first]
     assert store.status().bytes == os.stat(first).st_size
+
+
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
+def test_a_writer_of_plain_data_sets_does_not_add_files_that_the_store_never_reads(tmp_path: Path, mode: Any) -> None:
+    SampleStore(tmp_path / "samples", schema=SCHEMA, max_bytes="1MB")
+    with pytest.raises(WriteError, match=r"samples: this is a sample store, .* SampleStore\(path\).writer\(\)"):
+        write_dataset(rows(0, 3), tmp_path / "samples", SCHEMA, mode=mode)
+    assert write_dataset(rows(0, 3), tmp_path / "samples" / "others", SCHEMA).rows == 3
