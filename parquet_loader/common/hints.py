@@ -214,7 +214,9 @@ def _reader_of(source: Any) -> str:
         return "pass the paths of its files, BatchedDataLoader(dataset.files, batch_size)"
     if (package, name) in (("pyarrow", "ParquetFile"), ("pyarrow", "ParquetDataset")) or hasattr(source, "read"):
         return "pass the path of the file"
-    if hasattr(source, "__next__") or (package, name) == ("pyarrow", "RecordBatchReader"):
+    if hasattr(source, "__next__") and package != "pyarrow":
+        return f"of paths, pass a list: list(paths); of rows, {_OF_ROWS}"
+    if (package, name) == ("pyarrow", "RecordBatchReader"):
         return _OF_ROWS
     if isinstance(source, Mapping) or package in _FRAMES or hasattr(source, "__arrow_c_stream__"):
         return _OF_FRAME
