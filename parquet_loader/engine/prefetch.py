@@ -21,8 +21,8 @@ from parquet_loader.engine.budget import Budget
 from parquet_loader.engine.worker_pool import WorkerPool
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, RowGroupSlice
-from parquet_loader.read import AT_ONCE_BYTES, Copy, RowGroupReader
-from parquet_loader.source import Fetcher, FromStore, RemoteFigures, RowGroupRef, SparseFile
+from parquet_loader.read import AT_ONCE_BYTES, ChunkLocation, RowGroupReader
+from parquet_loader.source import Fetcher, RemoteFigures, RowGroupRef
 
 Run = tuple[int, int]
 
@@ -44,8 +44,7 @@ class _Fetch:
         window: The window that needs it first.
         row_group: Which.
         held_bytes: What it is counted as: an estimate at first.
-        copy: Its bytes, when they are there: in memory, or the path of a file of the local cache; or that it is read
-            from the store by a cursor, as it is too large to lie in memory with others.
+        location: Where its bytes are, once that is known.
         error: What came instead.
         is_cached: It was found in the local cache before, and is looked for there when it is read.
     """
@@ -53,14 +52,14 @@ class _Fetch:
     window: int
     row_group: RowGroupRef
     held_bytes: int
-    copy: SparseFile | str | FromStore | None = None
+    location: ChunkLocation | None = None
     error: BaseException | None = None
     is_cached: bool = False
 
     @property
     def is_there(self) -> bool:
         """Whether it can be read, or has failed."""
-        return self.is_cached or self.copy is not None or self.error is not None
+        return self.is_cached or self.location is not None or self.error is not None
 
 
 class Prefetcher:
@@ -93,7 +92,7 @@ class Prefetcher:
         self._limit_bytes = sizing.fetch_bytes
         # Where windows take slices of several row groups, that many lie there at a time, and the next ones.
         self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
-        self._streamed = FromStore(min(sizing.fetch_bytes // (sizing.open_row_groups + 1), _MOST_STREAMED_BYTES))
+        self._streamed_bytes = min(sizing.fetch_bytes // (sizing.open_row_groups + 1), _MOST_STREAMED_BYTES)
         self._broken = broken
         self._is_cached = reader.chunks.cache is not None
         self._store = reader.chunks.remote
@@ -183,26 +182,24 @@ class Prefetcher:
         if window == self._first_window:
             self._first_in_flight += 1
             self._most_at_first = max(self._most_at_first, self._first_in_flight)
-        work = self._reader.chunks.fetched(row_group, self._fetcher, self._largest_bytes)
+        work = self._reader.chunks.fetched(row_group, self._fetcher, self._largest_bytes, self._streamed_bytes)
         self._fetcher.begin(work, partial(self._arrived, run, fetch))
 
-    def _arrived(self, run: Run, fetch: _Fetch, copy: SparseFile | str | None, error: BaseException | None) -> None:
+    def _arrived(self, run: Run, fetch: _Fetch, location: ChunkLocation | None, error: BaseException | None) -> None:
+        held = 0 if location is None else location.held_bytes
         ratio = None
-        if isinstance(copy, SparseFile):
-            ratio = copy.held_bytes / max(1, fetch.row_group.encoded_bytes)
-        elif error is None and self._ratio is None:
+        if location is not None and location.memory is not None:
+            ratio = held / max(1, fetch.row_group.encoded_bytes)
+        elif location is not None and self._ratio is None:
             ratio = self._ratio_of(fetch.row_group)
         with self._workers.lock:
             self._in_flight -= 1
             self._first_in_flight -= fetch.window == self._first_window
-            fetch.copy, fetch.error = copy, error
-            if copy is None and error is None:
-                fetch.copy = self._streamed
-            held = 0 if fetch.copy is None or isinstance(fetch.copy, str) else fetch.copy.held_bytes
+            fetch.location, fetch.error = location, error
             if ratio is not None:
                 self._ratio = max(self._ratio or 0.0, ratio)
             if self._runs.get(run) is not fetch:  # released meanwhile
-                fetch.copy, held = None, 0
+                fetch.location, held = None, 0
             self._hold(held - fetch.held_bytes)
             fetch.held_bytes = held
             self._workers.notify()
@@ -215,16 +212,16 @@ class Prefetcher:
     def is_streamed(self, run: Run) -> bool:
         """Whether a row group is read from the store as it is decoded."""
         fetch = self._runs.get(run)
-        return fetch is not None and isinstance(fetch.copy, FromStore)
+        return fetch is not None and fetch.location is not None and fetch.location.is_streamed
 
-    def taken(self, run: Run) -> Callable[[], Copy]:
-        """Return what says where a row group's bytes are, or raises what came instead; None: where they were."""
+    def taken(self, run: Run) -> Callable[[], ChunkLocation | None]:
+        """Return what says where a row group's bytes are, or raises what came instead; None: the reader finds them."""
         fetch = self._runs[run]
 
-        def give() -> Copy:
+        def give() -> ChunkLocation | None:
             if fetch.error is not None:
                 raise fetch.error
-            return fetch.copy.buffer if isinstance(fetch.copy, SparseFile) else fetch.copy
+            return fetch.location
 
         return give
 
@@ -233,7 +230,7 @@ class Prefetcher:
         fetch = self._runs.pop(run, None)
         if fetch is not None and fetch.is_there:
             self._hold(-fetch.held_bytes)
-            fetch.copy = None
+            fetch.location = None
 
     def _hold(self, change: int) -> None:
         self._budget.fetched_bytes += change

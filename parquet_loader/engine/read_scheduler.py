@@ -16,7 +16,7 @@ from parquet_loader.engine.window_task import ReadSlice, WindowTask
 from parquet_loader.engine.worker_pool import Job, WorkerPool
 from parquet_loader.errors import is_skippable
 from parquet_loader.plan import Plan
-from parquet_loader.read import Copy, Cursor, RowGroupReader
+from parquet_loader.read import ChunkLocation, Cursor, RowGroupReader
 from parquet_loader.source import RemoteFigures, RowGroupRef
 
 
@@ -152,10 +152,10 @@ class ReadScheduler:
         fetched = None if fetching is None or cursor is not None else fetching.taken(slice_.run)
 
         def run() -> ReadSlice:
-            copy = None if fetched is None else fetched()
+            location = None if fetched is None else fetched()
             if not whole or self._reader.may_be_straight:
-                return self._read_by_cursor(window, number, row_group, cursor, copy, whole=whole)
-            table, read_bytes = self._reader.read(row_group, copy)
+                return self._read_by_cursor(window, number, row_group, cursor, location, whole=whole)
+            table, read_bytes = self._reader.read(row_group, location)
             return ReadSlice(window.assembly.write_rows(number, 0, table, len(table)), read_bytes, None)
 
         def landed(kept: int, left_open: Cursor | None) -> None:
@@ -187,7 +187,14 @@ class ReadScheduler:
         return Job("read", run, done, failed)
 
     def _read_by_cursor(
-        self, window: WindowTask, number: int, row_group: RowGroupRef, cursor: Cursor | None, copy: Copy, *, whole: bool
+        self,
+        window: WindowTask,
+        number: int,
+        row_group: RowGroupRef,
+        cursor: Cursor | None,
+        location: ChunkLocation | None,
+        *,
+        whole: bool,
     ) -> ReadSlice:
         """Read a slice of a row group that is held open; the cursor is this job's alone meanwhile.
 
@@ -196,7 +203,7 @@ class ReadScheduler:
         slice_ = window.slices[number]
         read_bytes = self._reader.chunks.encoded_bytes(row_group) if cursor is None else 0
         rows_at_once = slice_.rows if whole else self._sizing.stream_rows
-        cursor = cursor or Cursor(self._reader, row_group, rows_at_once, copy)
+        cursor = cursor or Cursor(self._reader, row_group, rows_at_once, location)
         kept, at_row = 0, 0
         try:
             while cursor.position < slice_.start and not self._workers.is_closing:
@@ -207,7 +214,7 @@ class ReadScheduler:
                     kept += window.assembly.write_rows(number, at_row, some.table, some.rows, some.raw)
                 except NotDecodedError:  # once: from here on Arrow decodes the row group
                     cursor.close()
-                    cursor = Cursor(self._reader, row_group, rows_at_once, copy, straight=False)
+                    cursor = Cursor(self._reader, row_group, rows_at_once, location, straight=False)
                     while cursor.position < slice_.start + at_row and not self._workers.is_closing:
                         cursor.next(slice_.start + at_row - cursor.position)
                     continue

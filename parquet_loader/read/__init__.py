@@ -6,7 +6,8 @@ from parquet_loader.read.cache.inspect import CacheContents, clear, contents_of
 from parquet_loader.read.cache.options import LocalCache
 from parquet_loader.read.cache.row_group_cache import AT_ONCE_BYTES
 from parquet_loader.read.cache.stats import CacheStats
-from parquet_loader.read.column_chunks import BUFFER_BYTES, STREAMED_BYTES, Copy
+from parquet_loader.read.chunk_locations import BUFFER_BYTES, ChunkLocation
+from parquet_loader.read.column_chunks import STREAMED_BYTES
 from parquet_loader.read.cursor import Cursor
 from parquet_loader.read.lazy_rows import READ_ERRORS, DeferredColumns
 from parquet_loader.read.null_counts import NullAdvice, count_nulls
@@ -20,7 +21,7 @@ __all__ = [
     "STREAMED_BYTES",
     "CacheContents",
     "CacheStats",
-    "Copy",
+    "ChunkLocation",
     "Cursor",
     "DeferredColumns",
     "Filters",

@@ -1,65 +1,52 @@
-"""Locates and opens the column chunks of a row group: in a local file, in the cache, or fetched."""
+"""Locates and opens the column chunks of a row group, and remembers where their pages are."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.common import IS_BUILT, IntArray, ReadOptions, RemoteOptions, check_private, is_local
+from parquet_loader.common import IS_BUILT, IntArray, ReadOptions, RemoteOptions, check_private
 from parquet_loader.decode import (
     IS_POSSIBLE,
     DecodableChunks,
     Decoder,
-    FeedCheck,
     NativeChunks,
     RawColumn,
     RawFile,
     RawPages,
-    check_pages,
-    chunk_bounds,
     decodable_chunks,
     raw_pages,
 )
 from parquet_loader.errors import DataError, SourceError
 from parquet_loader.read.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
+from parquet_loader.read.chunk_locations import CachedFile, ChunkLocation, FetchedChunks, OwnFile, StreamedChunks
 from parquet_loader.read.page_locations import BoundedMemo, bytes_kept
 from parquet_loader.source import (
     ByteRange,
     Fetcher,
-    FromStore,
     Metadata,
     MetadataError,
     RemoteStore,
     RowGroupRef,
     Snapshot,
     SparseFile,
-    StreamedFile,
     changed_since,
-    chunk_ranges,
     held_bytes,
     row_group_ranges,
     selected,
 )
-
-# Column chunks are read through a buffer of this size instead of whole, so that what a read holds next to its rows is
-# pages; measured no slower than whole chunks from the page cache.
-BUFFER_BYTES = 1 << 16
 
 # Smaller column chunks are left to Arrow, which takes many in one call.
 RAW_BYTES = 2**18
 
 # What may lie in memory of a row group that is read from the store as it is decoded, outside an epoch.
 STREAMED_BYTES = 8 * 2**20
-
-# Where a row group's bytes lie as in their own file: in a local one, or in memory, or only in the store. None: in the
-# file itself.
-Copy: TypeAlias = str | pa.Buffer | FromStore | None
 
 
 class ColumnChunkSource:
@@ -99,10 +86,13 @@ class ColumnChunkSource:
         """What fetches row groups; None if files are local."""
         return self._snapshot.remote
 
-    async def fetched(self, row_group: RowGroupRef, fetcher: Fetcher, most_bytes: int) -> SparseFile | str | None:
-        """Return a row group's columns as they lie in the file, on the event loop of a fetcher: in memory, or cached.
+    async def fetched(
+        self, row_group: RowGroupRef, fetcher: Fetcher, most_bytes: int, streamed_bytes: int
+    ) -> ChunkLocation:
+        """Fetch a row group's columns, or find them in the cache, on the event loop of a fetcher.
 
-        None: they take more than `most_bytes` of memory, and the cache does not take them.
+        If they take more than `most_bytes` of memory, and the cache does not take them, they are to be streamed, in
+        `streamed_bytes`.
 
         Raises:
             SourceError: see `RangeFetcher`. DataError: the footer names bytes that the file does not have.
@@ -112,14 +102,14 @@ class ColumnChunkSource:
         if self.cache is not None and ranges:
             path = await fetcher.call(partial(self.cache.local_path, row_group, self.columns_read(row_group)))
             if path is not None:
-                return path
+                return CachedFile(path)
         if held_bytes(ranges) > most_bytes:
-            return None
+            return self.unread(row_group, streamed_bytes)
         sparse = SparseFile(file.size_bytes, ranges)
         await fetcher.read_all(file, ranges, [sparse.view(span) for span in ranges])
         fetcher.figures.row_groups += 1
         fetcher.figures.row_group_requests += len(ranges)
-        return sparse
+        return FetchedChunks(sparse)
 
     def fetched_bytes(self, row_group: RowGroupRef) -> int | None:
         """Return the memory that a row group takes when it is fetched; None if its footer is not at hand.
@@ -152,43 +142,54 @@ class ColumnChunkSource:
                 f"{row_group.name}, {error}; a loader with on_error='skip' leaves such row groups out"
             ) from error
 
-    def fetch(self, row_group: RowGroupRef, columns: Sequence[str]) -> pa.Buffer | None:
-        """Return these columns of a row group as they lie in the file, waiting for them; None if it is local."""
+    def unread(self, row_group: RowGroupRef, streamed_bytes: int = STREAMED_BYTES) -> ChunkLocation:
+        """Return a row group's own file; if that is in a store, it is fetched as it is decoded, so much at a time."""
+        remote = self._snapshot.remote
+        if remote is not None:
+            return StreamedChunks(remote, row_group.file, streamed_bytes)
+        return OwnFile(row_group.file.path, self._snapshot.filesystem, partial(self._check_once, row_group))
+
+    def fetch(self, row_group: RowGroupRef, columns: Sequence[str]) -> ChunkLocation:
+        """Return these columns of a row group from its own file, fetched now if that is in a store."""
         remote = self._snapshot.remote
         if remote is None or not columns:
-            return None
+            return self.unread(row_group)
         file, footer = row_group.file, self._snapshot.footers.get(row_group.file_number)
         ranges = self.ranges(row_group, footer, remote.options, columns)
         sparse = SparseFile(file.size_bytes, ranges)
         remote.fetch_into(file, ranges, [sparse.view(span) for span in ranges])
-        buffer: pa.Buffer = sparse.buffer
-        return buffer
+        return FetchedChunks(sparse)
 
-    def copy(self, row_group: RowGroupRef, columns: Sequence[str]) -> Copy:
-        """Return where a row group's columns lie as they do in their own file: in a local one, or fetched now."""
-        cached = self.cache.local_path(row_group, columns) if self.cache is not None and columns else None
-        return self.fetch(row_group, columns) if cached is None else cached
+    def locate(self, row_group: RowGroupRef, columns: Sequence[str]) -> ChunkLocation:
+        """Return these columns of a row group from the cache, from a local file, or fetched now."""
+        return self._cached(row_group, columns) or self.fetch(row_group, columns)
 
-    def forward(self, row_group: RowGroupRef, columns: Sequence[str], *, asks_cache: bool = True) -> Copy:
-        """Return from where a row group's columns are to be read forward, by a reader that need not come to their end.
+    def locate_forward(
+        self, row_group: RowGroupRef, columns: Sequence[str], *, asks_cache: bool = True
+    ) -> ChunkLocation:
+        """Return these columns of a row group for a reader that goes forward and need not come to their end.
 
-        What is not in the cache, and is more than one request, is not fetched before.
+        If they are not in the cache, and take more than one request, they are fetched as they are decoded.
         """
-        cached = (
-            self.cache.local_path(row_group, columns) if self.cache is not None and columns and asks_cache else None
-        )
-        remote = self._snapshot.remote
-        if cached is not None or remote is None or not columns:
+        cached = self._cached(row_group, columns) if asks_cache else None
+        if cached is not None:
             return cached
-        footer = self._snapshot.footers.get(row_group.file_number)
-        if len(self.ranges(row_group, footer, remote.options, columns)) == 1:
-            return self.fetch(row_group, columns)
-        return FromStore(STREAMED_BYTES)
+        remote = self._snapshot.remote
+        if remote is not None and columns:
+            footer = self._snapshot.footers.get(row_group.file_number)
+            if len(self.ranges(row_group, footer, remote.options, columns)) == 1:
+                return self.fetch(row_group, columns)
+        return self.unread(row_group)
 
-    def invalidate(self, copy: str) -> None:
+    def _cached(self, row_group: RowGroupRef, columns: Sequence[str]) -> CachedFile | None:
+        path = self.cache.local_path(row_group, columns) if self.cache is not None and columns else None
+        return None if path is None else CachedFile(path)
+
+    def invalidate(self, location: ChunkLocation) -> None:
         """Drop a copy from the local cache that could not be read, though the file itself could."""
         assert self.cache is not None
-        self.cache.invalidate(copy)
+        assert location.path is not None
+        self.cache.invalidate(location.path)
 
     def close(self) -> None:
         """Let go of the local cache; idempotent. Nothing is to be read afterwards."""
@@ -206,78 +207,38 @@ class ColumnChunkSource:
         return self.cache.figures if before is None else self.cache.figures.since(before)
 
     def open(
-        self, row_group: RowGroupRef, columns: Sequence[str], copy: Copy = None, **as_arrow: Any
+        self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation, **as_arrow: Any
     ) -> pq.ParquetFile:
-        """Return a row group's file, or the copy of it, opened to read these columns; whoever asks closes it.
+        """Open a location of a row group for Arrow to read these columns; whoever asks closes it.
 
         Args:
             row_group: The row group.
             columns: What is read of it.
-            copy: Where its bytes are, if not in the file.
+            location: Where its bytes are.
             as_arrow: What `pyarrow.parquet.ParquetFile` takes about the types in which values arrive.
 
         Raises:
-            MetadataError: the footer is wrong about one of them.
-            FalseClaimError: a page header claims more than its column chunk can hold; Arrow would allocate that much.
+            As `ChunkLocation.open` does.
         """
         footer = self._snapshot.footers.get(row_group.file_number)
-        for leaf in selected(footer.paths, columns):
-            footer.check(row_group.number, leaf)
-        is_fetched = isinstance(copy, pa.Buffer)
-        opened = pa.BufferReader(copy) if is_fetched else copy
-        if self._snapshot.remote is not None and (copy is None or isinstance(copy, FromStore)):
-            opened = self._streamed(row_group, columns, STREAMED_BYTES if copy is None else copy.held_bytes)
-        else:
-            self._check_pages(row_group, columns, copy)
-        maps = self._options.memory_map and (isinstance(copy, str) or self._snapshot.remote is None)
-        return pq.ParquetFile(
-            opened or row_group.file.path,
-            filesystem=self._snapshot.filesystem if opened is None else None,
+        return location.open(
+            footer,
+            row_group.number,
+            columns,
             metadata=footer.arrow,
             pre_buffer=False,
-            memory_map=maps,
-            buffer_size=0 if is_fetched or maps else BUFFER_BYTES,
+            memory_map=self._options.memory_map,
             page_checksum_verification=self._options.verify_checksums,
             **as_arrow,
         )
 
-    def _streamed(self, row_group: RowGroupRef, columns: Sequence[str], most_bytes: int) -> pa.PythonFile:
-        remote, file = self._snapshot.remote, row_group.file
-        assert remote is not None
-        footer = self._snapshot.footers.get(row_group.file_number)
-        self.ranges(row_group, footer, remote.options, columns)  # says what is wrong with them
-        chunks = chunk_ranges(footer, row_group.number, columns)
-        fetch_into, request_bytes = partial(remote.fetch_into, file), int(remote.options.request_bytes)
-        check = FeedCheck(self._chunk_bounds(row_group, columns), file.size_bytes)
-        streamed = StreamedFile(fetch_into, file.size_bytes, chunks, most_bytes, request_bytes, check)
-        return pa.PythonFile(streamed, mode="r")
-
-    def _check_pages(self, row_group: RowGroupRef, columns: Sequence[str], copy: str | pa.Buffer | None) -> None:
-        """Check the page headers of columns before Arrow reads them; of a file that has not changed since, once.
-
-        Raises:
-            FalseClaimError: one claims more than its column chunk can hold.
-            SourceError: the file has vanished or changed since its footer was read.
-        """
-        if copy is not None:  # may be damaged, and is fetched again then
-            check_pages(copy, self._chunk_bounds(row_group, columns))
-            return
-        path = row_group.file.path
-
-        def check() -> None:
-            check_pages(path, self._chunk_bounds(row_group, columns))
-
+    def _check_once(self, row_group: RowGroupRef, columns: Sequence[str], check: Callable[[], None]) -> None:
         self.check_unchanged(row_group)
         self._checked.get((row_group.index, tuple(columns)), check, lambda _: bytes_kept(len(columns)))
 
-    def _chunk_bounds(self, row_group: RowGroupRef, columns: Sequence[str]) -> IntArray:
-        footer = self._snapshot.footers.get(row_group.file_number)
-        leaves = selected(footer.paths, columns)
-        return chunk_bounds(footer, row_group.number, leaves)
-
     @contextmanager
     def raw(
-        self, row_group: RowGroupRef, decoder: Decoder, columns: Collection[str], copy: Copy
+        self, row_group: RowGroupRef, decoder: Decoder, columns: Collection[str], location: ChunkLocation
     ) -> Iterator[dict[str, RawColumn]]:
         """Open those of the columns whose values can be taken from the file as they are.
 
@@ -288,20 +249,13 @@ class ColumnChunkSource:
         """
         types, widths = decoder.raw_columns, decoder.raw_widths
         wanted = [name for name in columns if name in widths and widths[name] * row_group.rows >= RAW_BYTES]
-        options, own = self._options, self._own_path(row_group)
-        path = copy if isinstance(copy, str) else own
+        options, path = self._options, location.path
         if not wanted or not IS_POSSIBLE or path is None or options.memory_map or options.verify_checksums:
             yield {}
             return
         with closing(RawFile(path)) as file:
-            pages = self._raw_pages(row_group, file, wanted, types, may_keep=path is own)
+            pages = self._raw_pages(row_group, file, wanted, types, may_keep=not location.is_cached)
             yield {name: RawColumn(file, where) for name, where in pages.items()}
-
-    def _own_path(self, row_group: RowGroupRef) -> str | None:
-        """Return where a row group's own file lies on a local disk; None: it does not."""
-        if not is_local(self._snapshot.filesystem):
-            return None
-        return row_group.file.path
 
     def _raw_pages(
         self,
@@ -331,13 +285,14 @@ class ColumnChunkSource:
         return self._pages.get((row_group.index, tuple(names)), find, bytes_of) if may_keep else find()
 
     @contextmanager
-    def native(self, row_group: RowGroupRef, columns: Sequence[str], copy: Copy) -> Iterator[NativeChunks | None]:
+    def native(
+        self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation
+    ) -> Iterator[NativeChunks | None]:
         """Open those of the columns that need not be decoded by Arrow; None if there are none.
 
         If there are any, whoever asks makes sure that the file is unchanged before taking a value.
         """
-        options, own = self._options, self._own_path(row_group)
-        source = copy if isinstance(copy, str | pa.Buffer) else own
+        options, source = self._options, location.path if location.memory is None else location.memory
         is_possible = IS_BUILT and columns and not options.memory_map and not options.verify_checksums
         known = self._known_chunks(row_group, columns) if is_possible and source is not None else None
         if source is None or known is None or not known.names:

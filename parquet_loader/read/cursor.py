@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parquet_loader.errors import DataError
-from parquet_loader.read.column_chunks import Copy
+from parquet_loader.read.chunk_locations import ChunkLocation
 from parquet_loader.read.lazy_rows import LazyRows
 from parquet_loader.read.row_group_reader import RowGroupReader
 from parquet_loader.source import RowGroupRef
@@ -16,7 +16,7 @@ class Cursor:
         reader: Reads it.
         row_group: Which.
         batch_rows: About how many rows are decoded at a time; rows that are not decoded may come more at a time.
-        fetched: Its bytes, where they were fetched; see `Copy`.
+        location: Where its bytes are; None: it is found now, and location if need be.
         straight: See `RowGroupReader.lazy_batches`.
     """
 
@@ -25,11 +25,11 @@ class Cursor:
         reader: RowGroupReader,
         row_group: RowGroupRef,
         batch_rows: int,
-        fetched: Copy = None,
+        location: ChunkLocation | None = None,
         *,
         straight: bool = True,
     ) -> None:
-        self._stream = reader.lazy_batches(row_group, batch_rows, fetched, straight=straight)
+        self._stream = reader.lazy_batches(row_group, batch_rows, location, straight=straight)
         self._left: LazyRows | None = None
         self.position = 0
 

@@ -21,7 +21,8 @@ from parquet_loader.decode import (
 )
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.read.cache import LocalCache
-from parquet_loader.read.column_chunks import ColumnChunkSource, Copy
+from parquet_loader.read.chunk_locations import ChunkLocation
+from parquet_loader.read.column_chunks import ColumnChunkSource
 from parquet_loader.read.lazy_rows import READ_ERRORS, DeferredColumns, LazyRows
 from parquet_loader.read.null_counts import NullAdvice
 from parquet_loader.read.row_filter import RowFilter
@@ -97,25 +98,26 @@ class RowGroupReader:
         if row_numbers is not None:
             self.columns += (Column(row_numbers, "fixed", pa.int64(), np.dtype(np.int64)),)
 
-    def read(self, row_group: RowGroupRef, fetched: Copy = None) -> tuple[pa.Table, int]:
+    def read(self, row_group: RowGroupRef, location: ChunkLocation | None = None) -> tuple[pa.Table, int]:
         """Return one row group's canonical rows that pass the filter, and the bytes read from the file.
 
-        What was fetched of a file that is not local is read from there; else it is fetched now.
+        Args:
+            row_group: The row group.
+            location: Where its bytes are; None: it is found now, and fetched if need be.
 
         Raises:
             DataError: the data cannot be decoded or delivered; names file, row group and column.
             SourceError: the file has vanished or changed since its footer was read.
         """
         columns = self.chunks.columns_read(row_group)
-        copy: Copy = fetched
         try:
-            copy = self.chunks.copy(row_group, columns) if fetched is None else fetched
-            self._check_int96(row_group, copy)
-            table = self._table(row_group, columns, copy)
+            location = location or self.chunks.locate(row_group, columns)
+            self._check_int96(row_group, location)
+            table = self._table(row_group, columns, location)
         except READ_ERRORS as error:
-            if not isinstance(copy, str) or is_shortage(error):
-                raise self._explained(row_group, columns, error, copy) from error
-            table = self._table_without(copy, row_group, columns)
+            if location is None or not location.is_cached or is_shortage(error):
+                raise self._explained(row_group, columns, error, location) from error
+            table = self._table_without(location, row_group, columns)
         self._check_rows(row_group, len(table))
         self.chunks.check_unchanged(row_group)
         row_filter = self._row_filter(row_group)
@@ -125,32 +127,32 @@ class RowGroupReader:
         """Return the columns whose rows are delivered as a row group's file holds them."""
         return self._decoder(row_group).placed_columns
 
-    def _table(self, row_group: RowGroupRef, columns: Sequence[str], copy: Copy) -> pa.Table:
+    def _table(self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation) -> pa.Table:
         decoder = self._decoder(row_group)
         types = decoder.raw_columns
-        with self.chunks.raw(row_group, decoder, columns, copy) as raw:
+        with self.chunks.raw(row_group, decoder, columns, location) as raw:
             if raw:
                 self.chunks.check_unchanged(row_group)
-            table = self._read_others(row_group, [name for name in columns if name not in raw], copy)
+            table = self._read_others(row_group, [name for name in columns if name not in raw], location)
             for name, column in raw.items():
                 table = table.append_column(name, column.array(types[name]))
         return table
 
-    def _table_without(self, copy: str, row_group: RowGroupRef, columns: Sequence[str]) -> pa.Table:
+    def _table_without(self, cached: ChunkLocation, row_group: RowGroupRef, columns: Sequence[str]) -> pa.Table:
         """Read from the file itself what could not be read from its copy."""
         try:
             table = self._table(row_group, columns, self.chunks.fetch(row_group, columns))
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
-        self.chunks.invalidate(copy)
+        self.chunks.invalidate(cached)
         return table
 
-    def _read_others(self, row_group: RowGroupRef, columns: Sequence[str], copy: Copy) -> pa.Table:
+    def _read_others(self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation) -> pa.Table:
         rows = row_group.rows
         if not columns:
             return _without_columns(rows)
         found: dict[str, pa.Array] = {}
-        with self.chunks.native(row_group, columns, copy) as native, suppress(NotDecodedError):
+        with self.chunks.native(row_group, columns, location) as native, suppress(NotDecodedError):
             if native is not None:
                 self.chunks.check_unchanged(row_group)
                 found = dict(zip(native.names, native.read(rows), strict=True))
@@ -158,7 +160,7 @@ class RowGroupReader:
         if not others:
             return pa.Table.from_arrays(list(found.values()), names=list(found))
         dictionaries = self._dictionaries(row_group, others, rows)
-        with self.chunks.open(row_group, others, copy, read_dictionary=dictionaries) as file:
+        with self.chunks.open(row_group, others, location, read_dictionary=dictionaries) as file:
             table = file.read_row_group(row_group.number, columns=others, use_threads=False)
         for name, array in found.items():
             table = table.append_column(name, array)
@@ -177,7 +179,7 @@ class RowGroupReader:
             yield batch.table
 
     def lazy_batches(
-        self, row_group: RowGroupRef, batch_rows: int, fetched: Copy = None, *, straight: bool = True
+        self, row_group: RowGroupRef, batch_rows: int, location: ChunkLocation | None = None, *, straight: bool = True
     ) -> Iterator[LazyRows]:
         """Yield what `stream` does, with columns left in the file that can be read or decoded straight to their slots.
 
@@ -186,12 +188,12 @@ class RowGroupReader:
         Args:
             row_group: The row group.
             batch_rows: About how many rows are decoded at a time.
-            fetched: Its bytes, where they were fetched.
+            location: Where its bytes are; None: it is found now, and fetched if need be.
             straight: Whether numbers may be among these columns; not if they turned out to be not as expected.
         """
         decoder = self._decoder(row_group)
         numbers = decoder.straight_columns if straight and self.may_be_straight else ()
-        return self._lazy_batches(row_group, batch_rows, decoder.placed_columns, numbers, fetched)
+        return self._lazy_batches(row_group, batch_rows, decoder.placed_columns, numbers, location)
 
     @property
     def may_be_straight(self) -> bool:
@@ -199,32 +201,34 @@ class RowGroupReader:
         return IS_BUILT and self._filter is None
 
     def _lazy_batches(
-        self, row_group: RowGroupRef, batch_rows: int, placed: Collection[str], numbers: Sequence[str], fetched: Copy
+        self,
+        row_group: RowGroupRef,
+        batch_rows: int,
+        placed: Collection[str],
+        numbers: Sequence[str],
+        location: ChunkLocation | None,
     ) -> Iterator[LazyRows]:
         columns, first_row, row_filter = self.chunks.columns_read(row_group), 0, self._row_filter(row_group)
-        memory: Copy = None if isinstance(fetched, str) else fetched
-        explained = partial(self._explained, row_group, columns, copy=memory)
         unchanged = partial(self.chunks.check_unchanged, row_group)
         decoder, placed = self._decoder(row_group), placed if row_filter is None else ()
-        copy: Copy = fetched
         try:
-            if fetched is None:
-                copy = self.chunks.forward(row_group, columns)
+            location = location or self.chunks.locate_forward(row_group, columns)
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         while True:
+            explained = partial(self._explained, row_group, columns, location=location)
             try:
-                self._check_int96(row_group, copy)
+                self._check_int96(row_group, location)
                 with (
-                    self.chunks.raw(row_group, decoder, placed, copy) as raw,
-                    self.chunks.native(row_group, numbers, copy) as straight,
+                    self.chunks.raw(row_group, decoder, placed, location) as raw,
+                    self.chunks.native(row_group, numbers, location) as straight,
                 ):
                     if raw or straight is not None:
                         unchanged()  # values are taken as they lie in the files just opened
                     left = {*raw, *(() if straight is None else straight.names)}
                     others = [name for name in columns if name not in left]
                     at_once = self._rows_at_once(row_group, left, batch_rows)
-                    for batch in _behind(first_row, self._batches(row_group, at_once, others, copy)):
+                    for batch in _behind(first_row, self._batches(row_group, at_once, others, location)):
                         table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, row_filter, left)
                         rows = len(batch) if left else len(table)
                         yield LazyRows(table, rows, DeferredColumns(raw, first_row, explained, straight))
@@ -233,11 +237,11 @@ class RowGroupReader:
             except ParquetLoaderError:
                 raise
             except READ_ERRORS as error:
-                if not isinstance(copy, str) or is_shortage(error):
-                    raise self._explained(row_group, columns, error, copy) from error
-                self.chunks.invalidate(copy)
+                if not location.is_cached or is_shortage(error):
+                    raise explained(error) from error
+                self.chunks.invalidate(location)
                 # what is left is read from the file itself
-                copy = self.chunks.forward(row_group, columns, asks_cache=False)
+                location = self.chunks.locate_forward(row_group, columns, asks_cache=False)
         self._check_rows(row_group, first_row)
         unchanged()
 
@@ -252,29 +256,34 @@ class RowGroupReader:
         return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // left_bytes))
 
     def _batches(
-        self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], copy: Copy
+        self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], location: ChunkLocation
     ) -> Iterator[pa.RecordBatch]:
         if not columns:
             for first in range(0, row_group.rows, batch_rows):
                 yield _no_columns(min(batch_rows, row_group.rows - first))
             return
         done = 0
-        with self.chunks.native(row_group, columns, copy) as native, suppress(NotDecodedError):
+        with self.chunks.native(row_group, columns, location) as native, suppress(NotDecodedError):
             if native is not None:
                 self.chunks.check_unchanged(row_group)
-                for batch in self._native_batches(row_group, batch_rows, columns, copy, native):
+                for batch in self._native_batches(row_group, batch_rows, columns, location, native):
                     done += len(batch)
                     yield batch
                 return
-        yield from _behind(done, self._decoded_batches(row_group, batch_rows, columns, copy))
+        yield from _behind(done, self._decoded_batches(row_group, batch_rows, columns, location))
 
     def _native_batches(
-        self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], copy: Copy, native: NativeChunks
+        self,
+        row_group: RowGroupRef,
+        batch_rows: int,
+        columns: Sequence[str],
+        location: ChunkLocation,
+        native: NativeChunks,
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches some of whose columns Arrow decodes, or none."""
         rows, done = row_group.rows, 0
         others = [name for name in columns if name not in native.names]
-        decoded = self._decoded_batches(row_group, batch_rows, others, copy) if others else iter(())
+        decoded = self._decoded_batches(row_group, batch_rows, others, location) if others else iter(())
         while done < rows:
             batch = next(decoded, None)
             if batch is None and others:
@@ -297,11 +306,11 @@ class RowGroupReader:
         return some or None
 
     def _decoded_batches(
-        self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], copy: Copy
+        self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], location: ChunkLocation
     ) -> Iterator[pa.RecordBatch]:
         """Yield what Arrow decodes."""
         dictionaries = self._dictionaries(row_group, columns, batch_rows)
-        with self.chunks.open(row_group, columns, copy, read_dictionary=dictionaries) as file:
+        with self.chunks.open(row_group, columns, location, read_dictionary=dictionaries) as file:
             yield from file.iter_batches(batch_rows, row_groups=[row_group.number], columns=columns, use_threads=False)
 
     def count(self, row_group: RowGroupRef, batch_rows: int = 65536) -> int:
@@ -311,31 +320,31 @@ class RowGroupReader:
         if not self._filter.differs_within(row_group.schema.names):
             return row_group.rows if self._row_filter(row_group) is None else 0
         columns = self._filter_columns_of[row_group.schema_number]
-        copy: Copy = None
+        location: ChunkLocation | None = None
         try:
-            copy = self.chunks.copy(row_group, columns)
-            return self._count(row_group, batch_rows, columns, copy)
+            location = self.chunks.locate(row_group, columns)
+            return self._count(row_group, batch_rows, columns, location)
         except ParquetLoaderError:
             raise
         except READ_ERRORS as error:
-            if not isinstance(copy, str) or is_shortage(error):
-                raise self._explained(row_group, columns, error, copy) from error
+            if location is None or not location.is_cached or is_shortage(error):
+                raise self._explained(row_group, columns, error, location) from error
         try:
             passing = self._count(row_group, batch_rows, columns, self.chunks.fetch(row_group, columns))
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
-        self.chunks.invalidate(copy)
+        self.chunks.invalidate(location)
         return passing
 
     def counted_bytes(self, row_group: RowGroupRef) -> int:
         """Return the bytes in the file of what `count` reads of a row group. Raises as its footer does."""
         return self.chunks.encoded_bytes(row_group, self._filter_columns_of[row_group.schema_number])
 
-    def _count(self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], copy: Copy) -> int:
+    def _count(self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], location: ChunkLocation) -> int:
         assert self._filter is not None
-        self._check_int96(row_group, copy, columns)
+        self._check_int96(row_group, location, columns)
         passing, read = 0, 0
-        for batch in self._batches(row_group, batch_rows, columns, copy):
+        for batch in self._batches(row_group, batch_rows, columns, location):
             table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
             passing += len(self._filter.apply(table, row_group.schema_number, row_group.name))
             read += len(batch)
@@ -421,12 +430,14 @@ class RowGroupReader:
                 table = table.append_column(name, pa.repeat(value, len(table)))
         return table
 
-    def _check_int96(self, row_group: RowGroupRef, copy: Copy, columns: Collection[str] | None = None) -> None:
+    def _check_int96(
+        self, row_group: RowGroupRef, location: ChunkLocation, columns: Collection[str] | None = None
+    ) -> None:
         """Look once for INT96 timestamps beyond the range of nanoseconds, which Arrow would wrap.
 
         Args:
             row_group: The row group.
-            copy: Where its bytes are.
+            location: Where its bytes are.
             columns: Look at these only, which does not count as a look at all; None: all that are read.
 
         Raises:
@@ -436,7 +447,7 @@ class RowGroupReader:
         names = found if columns is None else [name for name in found if name.partition(".")[0] in columns]
         if not names or self._int96_checked[row_group.index]:
             return
-        with self.chunks.open(row_group, names, copy, coerce_int96_timestamp_unit="s") as file:
+        with self.chunks.open(row_group, names, location, coerce_int96_timestamp_unit="s") as file:
             first_row = 0
             for batch in file.iter_batches(65536, row_groups=[row_group.number], columns=names, use_threads=False):
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -459,9 +470,12 @@ class RowGroupReader:
             )
 
     def _explained(
-        self, row_group: RowGroupRef, columns: Sequence[str], error: Exception, copy: Copy = None
+        self, row_group: RowGroupRef, columns: Sequence[str], error: Exception, location: ChunkLocation | None = None
     ) -> Exception:
-        """Say which column a failed read is about, or that the file is not the one whose footer was read."""
+        """Say which column a failed read is about, or that the file is not the one whose footer was read.
+
+        Columns are read again one by one: from where they lie, or from their own file if that is not known or cached.
+        """
         if isinstance(error, ParquetLoaderError):
             return error
         where = row_group.name
@@ -474,10 +488,12 @@ class RowGroupReader:
             return changed
         if failure is not None:
             return failure
+        if location is None or location.is_cached:
+            location = self.chunks.unread(row_group)
         culprit = ""
         for column in columns if len(columns) > 1 else ():
             try:
-                with self.chunks.open(row_group, [column], copy) as file:
+                with self.chunks.open(row_group, [column], location) as file:
                     file.read_row_group(row_group.number, columns=[column], use_threads=False)
             except READ_ERRORS as narrower:
                 failure = system_error(f"{where}, column {column!r}", narrower)

@@ -15,7 +15,7 @@ from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 from parquet_loader.source.remote.sparse_buffer import SparseFile, held_bytes
-from parquet_loader.source.remote.streaming_file import FromStore, StreamedFile
+from parquet_loader.source.remote.streaming_file import StreamedFile
 from parquet_loader.source.snapshot import RowGroupRef, Snapshot, open_snapshot
 from parquet_loader.source.snapshot_cache import open_remembered
 from parquet_loader.source.statistics import bounds_of, guarantees
@@ -42,7 +42,6 @@ __all__ = [
     "ColumnChunk",
     "Fetcher",
     "FooterCache",
-    "FromStore",
     "Leaf",
     "ListedFile",
     "Lister",

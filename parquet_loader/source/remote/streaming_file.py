@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +14,6 @@ from parquet_loader.source.remote.client import Bytes
 
 # Arrow asks for about so much at a time; smaller parts of a column chunk would only be more requests.
 _LEAST_PART_BYTES = 2**16
-
-
-class FromStore(NamedTuple):
-    """Says that a row group is to be read from the store as it is decoded.
-
-    Attributes:
-        held_bytes: What may lie in memory of it.
-    """
-
-    held_bytes: int
 
 
 class _Chunk:

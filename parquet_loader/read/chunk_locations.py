@@ -1,0 +1,146 @@
+"""Where a row group's column chunks lie: in their own file, in the local cache, in memory, or still in a store.
+
+Whoever reads a row group asks `ColumnChunkSource` for a location once, and opens it as often as need be.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from parquet_loader.common import IntArray
+from parquet_loader.decode import FeedCheck, check_pages, chunk_bounds
+from parquet_loader.source import Metadata, RemoteStore, SourceFile, SparseFile, StreamedFile, chunk_ranges, selected
+
+# Column chunks are read through a buffer of this size instead of whole, so that what a read holds next to its rows is
+# pages; measured no slower than whole chunks from the page cache.
+BUFFER_BYTES = 1 << 16
+
+
+class ChunkLocation(ABC):
+    """Holds a row group's column chunks at the offsets that the file's footer names.
+
+    Attributes:
+        path: The local file they lie in, or None.
+        memory: The memory they lie in, or None.
+        held_bytes: What they take of memory until they are released.
+        is_cached: Whether they lie in the local cache, so that they may be damaged although their own file is not.
+        is_streamed: Whether they are fetched only while they are decoded, forward.
+    """
+
+    path: str | None = None
+    memory: pa.Buffer | None = None
+    held_bytes = 0
+    is_cached = False
+    is_streamed = False
+
+    @abstractmethod
+    def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
+        """Open the file, or the copy of it, for Arrow, which page headers must not mislead; whoever asks closes it.
+
+        Args:
+            footer: The file's.
+            number: The row group's number in the file.
+            columns: What is read of it.
+            arrow: What `pyarrow.parquet.ParquetFile` takes besides.
+
+        Raises:
+            MetadataError: the footer is wrong about a column.
+            FalseClaimError: a page header claims more than its column chunk can hold; Arrow would allocate that much.
+            SourceError: the file has vanished or changed since its footer was read.
+        """
+
+
+class OwnFile(ChunkLocation):
+    """The row group's own file, on a local disk.
+
+    Args:
+        path: Where it is.
+        filesystem: The local filesystem.
+        check_once: Runs a check of columns, unless these columns of the row group passed it before.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        filesystem: pafs.FileSystem,
+        check_once: Callable[[Sequence[str], Callable[[], None]], None],
+    ) -> None:
+        self.path: str = path
+        self._filesystem = filesystem
+        self._check_once = check_once
+
+    def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
+        """See `ChunkLocation.open`."""
+        self._check_once(columns, lambda: check_pages(self.path, _bounds(footer, number, columns)))
+        return pq.ParquetFile(self.path, filesystem=self._filesystem, buffer_size=_buffer_bytes(arrow), **arrow)
+
+
+class CachedFile(ChunkLocation):
+    """A file of the local cache, which another process may remove at any time."""
+
+    is_cached = True
+
+    def __init__(self, path: str) -> None:
+        self.path: str = path
+
+    def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
+        """See `ChunkLocation.open`."""
+        check_pages(self.path, _bounds(footer, number, columns))
+        return pq.ParquetFile(self.path, buffer_size=_buffer_bytes(arrow), **arrow)
+
+
+class FetchedChunks(ChunkLocation):
+    """Memory that the column chunks were fetched into."""
+
+    def __init__(self, sparse: SparseFile) -> None:
+        self.memory: pa.Buffer = sparse.buffer
+        self.held_bytes = sparse.held_bytes
+
+    def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
+        """See `ChunkLocation.open`."""
+        check_pages(self.memory, _bounds(footer, number, columns))
+        return pq.ParquetFile(pa.BufferReader(self.memory), **arrow)
+
+
+class StreamedChunks(ChunkLocation):
+    """Column chunks that are fetched in parts while Arrow decodes them, for they are too large to lie in memory.
+
+    Args:
+        store: Where the file is.
+        file: The file.
+        held_bytes: What may lie in memory of them.
+    """
+
+    is_streamed = True
+
+    def __init__(self, store: RemoteStore, file: SourceFile, held_bytes: int) -> None:
+        self._store = store
+        self._file = file
+        self.held_bytes = held_bytes
+
+    def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
+        """See `ChunkLocation.open`; page headers are checked as they are read."""
+        streamed = StreamedFile(
+            partial(self._store.fetch_into, self._file),
+            self._file.size_bytes,
+            chunk_ranges(footer, number, columns),
+            self.held_bytes,
+            int(self._store.options.request_bytes),
+            FeedCheck(_bounds(footer, number, columns), self._file.size_bytes),
+        )
+        return pq.ParquetFile(pa.PythonFile(streamed, mode="r"), buffer_size=BUFFER_BYTES, **arrow)
+
+
+def _bounds(footer: Metadata, number: int, columns: Sequence[str]) -> IntArray:
+    return chunk_bounds(footer, number, selected(footer.paths, columns))
+
+
+def _buffer_bytes(arrow: dict[str, Any]) -> int:
+    return 0 if arrow["memory_map"] else BUFFER_BYTES
