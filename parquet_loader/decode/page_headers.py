@@ -10,19 +10,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import IntArray
-from parquet_loader.source import Metadata
+from parquet_loader.source import I32, STRUCT, CompactReader, Metadata, ThriftError, TruncatedThriftError
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
 FIRST_LOOK_BYTES = 128
 _LONGEST_HEADER_BYTES = 2**24  # Arrow's own limit
-_DEEPEST = 16
 
 # Arrow reads so far behind a column chunk: old versions of parquet-cpp left the header of its dictionary page out of
 # its length (PARQUET-816).
@@ -163,9 +162,9 @@ class HeaderWalk:
             try:
                 header = page_header(bytes(data[:nbytes]))
                 break
-            except IndexError:  # it goes on
+            except TruncatedThriftError:
                 continue
-            except ValueError:
+            except ThriftError:
                 raise self._false(Reason.NO_HEADER) from None
         if header is None:
             if len(data) >= min(_LONGEST_HEADER_BYTES, self.behind - self.at):
@@ -268,15 +267,15 @@ _STRUCT_OF = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}
 def page_header(data: bytes) -> PageHeader:
     """Return the page header at the beginning of `data`, in Thrift's compact protocol.
 
-    It is read as Thrift's own code does: a field of another type is skipped like one that is not known.
+    A field of another type is skipped like one that is not known, as Thrift's own code does.
 
     Raises:
-        IndexError: the header is longer than the data.
-        ValueError: it is none.
+        TruncatedThriftError: the header is longer than the data.
+        ThriftError: it is none.
     """
-    reader = _Compact(data)
+    reader = CompactReader(data)
     structs: dict[int, dict[int, int]] = {}
-    reader.read_struct(0, structs)
+    _read_struct(reader, 0, structs)
     top = structs[0]
     body = structs.get(_STRUCT_OF.get(top[1], -1))
     if body is None:
@@ -286,96 +285,15 @@ def page_header(data: bytes) -> PageHeader:
     return PageHeader(reader.position, top[1], top[2], top[3], body[1], body[2])
 
 
-class _Compact:
-    """Reads Thrift's compact protocol, as far as page headers need it."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.position = 0
-
-    def read_struct(self, part: int, structs: dict[int, dict[int, int]]) -> None:
-        """Read the int32 fields of a struct of a page header, and of the structs in it; of repeated ones the last."""
-        fields, required = structs.setdefault(part, {}), _REQUIRED[part]
-        for number, type_ in self._fields():
-            if not -(2**15) <= number < 2**15:
-                raise ValueError("a field's number of more than 16 bits")
-            if type_ == 5 and number in required:
-                value = self._zigzag()
-                if not -(2**31) <= value < 2**31:
-                    raise ValueError("a number of more than 32 bits")
-                fields[number] = value
-            elif type_ == 12 and part == 0 and number != 0 and number in _REQUIRED:
-                self.read_struct(number, structs)
-            else:
-                self._skip(type_)
-        if not required <= fields.keys():
-            raise ValueError("a page header lacks a field")
-
-    def _fields(self) -> Any:
-        number = 0
-        while (head := self._byte()) & 0x0F:  # a type of 0 ends a struct
-            number = number + (head >> 4) if head >> 4 else self._zigzag()
-            yield number, head & 0x0F
-
-    def _byte(self) -> int:
-        value = self._data[self.position]
-        self.position += 1
-        return value
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value & (2**64 - 1)
-            shift += 7
-            if shift > 63:
-                raise ValueError("a number of more than 64 bits")
-
-    def _zigzag(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
-
-    def _skip_bytes(self, nbytes: int) -> None:
-        if nbytes > _LONGEST_HEADER_BYTES:
-            raise ValueError("a field larger than a header may be")
-        self.position += nbytes
-        if self.position > len(self._data):
-            raise IndexError
-
-    def _skip(self, type_: int, depth: int = 1) -> None:
-        if depth > _DEEPEST:
-            raise ValueError("structs too deep in one another")
-        match type_:
-            case 1 | 2:  # a bool is in its type
-                pass
-            case 3:
-                self._byte()
-            case 4 | 5 | 6:
-                self._varint()
-            case 7:
-                self._skip_bytes(8)
-            case 8:
-                self._skip_bytes(self._varint())
-            case 9 | 10:
-                head = self._byte()
-                self._skip_elements(self._varint() if head >> 4 == 15 else head >> 4, (head & 0x0F,), depth)
-            case 11:
-                count = self._varint()
-                if count:
-                    types = self._byte()
-                    self._skip_elements(count, (types >> 4, types & 0x0F), depth)
-            case 12:
-                for _, inner in self._fields():
-                    self._skip(inner, depth + 1)
-            case _:
-                raise ValueError(f"a field of type {type_} in a page header")
-
-    def _skip_elements(self, count: int, types: tuple[int, ...], depth: int) -> None:
-        for _ in range(min(count, _LONGEST_HEADER_BYTES + 1)):
-            for type_ in types:
-                if type_ in (1, 2):
-                    self._byte()  # a bool takes a byte in a container
-                else:
-                    self._skip(type_, depth + 1)
+def _read_struct(reader: CompactReader, part: int, structs: dict[int, dict[int, int]]) -> None:
+    """Read the required fields of a struct of a page header, and of the structs in it."""
+    fields, required = structs.setdefault(part, {}), _REQUIRED[part]
+    for number, type_ in reader.fields():
+        if type_ == I32 and number in required:
+            fields[number] = reader.number(I32)
+        elif type_ == STRUCT and part == 0 and number in _STRUCT_OF.values():
+            _read_struct(reader, number, structs)
+        else:
+            reader.skip(type_)
+    if not required <= fields.keys():
+        raise ThriftError("a page header lacks a field")

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from parquet_loader.common import IntArray
 from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, page_header
-from parquet_loader.source import ColumnChunk, Leaf
+from parquet_loader.source import ColumnChunk, Leaf, ThriftError, TruncatedThriftError
 
 # What the system can do: read into several buffers at once (scatter read).
 IS_POSSIBLE = hasattr(os, "preadv")
@@ -277,9 +277,9 @@ def _header_at(look: Callable[[int, int], bytes], at: int, end: int) -> PageHead
         data = look(at, min(nbytes, end - at))
         try:
             return page_header(data)
-        except IndexError:  # it goes on
+        except TruncatedThriftError:
             if len(data) < nbytes or nbytes >= _LONGEST_HEADER_BYTES:
                 return None
             nbytes *= 8
-        except ValueError:
+        except ThriftError:
             return None

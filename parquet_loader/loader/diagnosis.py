@@ -202,7 +202,7 @@ def _decompression_rate(codec: str, path: str, start: int, stop: int) -> float |
     """Return how many bytes a second one thread decompresses, by the page at `start`; None: it cannot be told."""
     if codec == "uncompressed":
         return None
-    with suppress(OSError, ValueError, IndexError, NotImplementedError, pa.ArrowException):
+    with suppress(OSError, ValueError, NotImplementedError, pa.ArrowException):
         with open(path, "rb") as file:
             file.seek(start)
             data = file.read(min(stop - start, LARGEST_PAGE_BYTES))

@@ -20,6 +20,7 @@ from parquet_loader.source.snapshot import RowGroupRef, Snapshot, open_snapshot
 from parquet_loader.source.snapshot_cache import open_remembered
 from parquet_loader.source.statistics import bounds_of, guarantees
 from parquet_loader.source.table_formats import table_to_write_to
+from parquet_loader.source.thrift import I32, STRUCT, CompactReader, ThriftError, TruncatedThriftError
 from parquet_loader.source.unischema.metadata_files import (
     INDEX_KEY,
     ROW_GROUPS_KEY,
@@ -33,13 +34,16 @@ from parquet_loader.source.unischema.resolve import with_partition_types, with_u
 from parquet_loader.source.unischema.to_schema import schema_of
 
 __all__ = [
+    "I32",
     "INDEX_KEY",
     "PARQUET_SUFFIXES",
     "ROW_GROUPS_KEY",
+    "STRUCT",
     "UNISCHEMA_KEY",
     "ByteRange",
     "Codec",
     "ColumnChunk",
+    "CompactReader",
     "Fetcher",
     "FooterCache",
     "Leaf",
@@ -60,6 +64,8 @@ __all__ = [
     "SparkType",
     "SparseFile",
     "StreamedFile",
+    "ThriftError",
+    "TruncatedThriftError",
     "UnischemaRecord",
     "bounds_of",
     "changed_since",

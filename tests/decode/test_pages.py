@@ -189,7 +189,7 @@ def test_a_page_header_that_was_changed_anywhere_is_left_to_arrow_or_says_the_sa
 def test_any_bytes_are_a_header_or_none_and_nothing_else(data: bytes) -> None:
     try:
         header = page_header(data)
-    except (ValueError, IndexError):
+    except ValueError:
         return
     assert 0 < header.nbytes <= len(data)
 

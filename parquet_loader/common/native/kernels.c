@@ -110,12 +110,15 @@ static int fetch(const Group *group, int64_t at, int64_t nbytes, uint8_t *out) {
   return OK;
 }
 
-/* ---- page headers, in Thrift's compact protocol ---- */
+/* ---- Thrift's compact protocol, and page headers in it ---- */
 
 typedef struct {
   const uint8_t *next, *stop;
   int is_short, is_wrong;
 } Thrift;
+
+enum { KIND_I16 = 4, KIND_I32 = 5, KIND_I64 = 6, KIND_BINARY = 8, KIND_LIST = 9, KIND_STRUCT = 12 };
+enum { MOST_NESTED = 32 };  /* structs and lists in one another */
 
 enum { V1 = 1, DICTIONARY = 2, V2 = 3 };  /* the structs in a page header that are read; 0 is the header itself */
 enum { KIND = 1, PLAIN_BYTES = 2, PAGE_BYTES = 3 };  /* fields of the header */
@@ -131,8 +134,6 @@ typedef struct {
   int is_compressed;
   int64_t nbytes;
 } Header;
-
-#define DEEPEST 16  /* structs and lists in one another */
 
 static uint8_t thrift_byte(Thrift *t) {
   if (t->next >= t->stop) {
@@ -158,83 +159,94 @@ static int64_t thrift_int(Thrift *t) {
   return (int64_t)(value >> 1) ^ -(int64_t)(value & 1);
 }
 
+static int is_going(const Thrift *t) { return !t->is_short && !t->is_wrong; }
+
+/* The next field of a struct, or 0 behind the last one. */
+static int next_field(Thrift *t, int64_t *field, uint64_t *seen, int *kind) {
+  uint8_t head = thrift_byte(t);
+  if (head == 0 || !is_going(t)) return 0;
+  *field = head >> 4 ? *field + (head >> 4) : thrift_int(t);
+  *kind = head & 0x0F;
+  if (*field < INT16_MIN || *field > INT16_MAX) t->is_wrong = 1;
+  if (*field >= 0 && *field < 64) {  /* readers may differ in which of two they take */
+    if (*seen >> *field & 1) t->is_wrong = 1;
+    *seen |= UINT64_C(1) << *field;
+  }
+  return is_going(t);
+}
+
+static int64_t thrift_int32(Thrift *t) {
+  int64_t value = thrift_int(t);
+  if (value < INT32_MIN || value > INT32_MAX) t->is_wrong = 1;
+  return value;
+}
+
 static void thrift_skip_bytes(Thrift *t, uint64_t nbytes) {
-  if (nbytes > LONGEST_ARROW_HEADER) t->is_wrong = 1;
-  else if (nbytes > (uint64_t)(t->stop - t->next)) t->is_short = 1;
+  if (nbytes > (uint64_t)(t->stop - t->next)) t->is_short = 1;
   else t->next += nbytes;
 }
 
-static void thrift_skip(Thrift *t, int type, int depth);
-
-/* Skips `count` elements of a container; a bool takes a byte there. */
-static void thrift_skip_elements(Thrift *t, uint64_t count, int type, int depth) {
-  for (uint64_t i = 0; i < count && !t->is_short && !t->is_wrong; i++) {
-    if (type == 1 || type == 2) thrift_byte(t);
-    else thrift_skip(t, type, depth);
-  }
+static int64_t thrift_count(Thrift *t, int *kind) {
+  uint8_t head = thrift_byte(t);
+  uint64_t count = head >> 4 < 15 ? head >> 4 : thrift_varint(t);
+  *kind = head & 0x0F;
+  if (count > (uint64_t)(t->stop - t->next)) t->is_short = 1;
+  return is_going(t) ? (int64_t)count : 0;
 }
 
-static void thrift_skip(Thrift *t, int type, int depth) {
-  uint64_t count;
-  if (depth > DEEPEST) {
-    t->is_wrong = 1;
-    return;
-  }
-  switch (type) {
-    case 1: case 2: break;  /* a bool is in its type */
-    case 3: thrift_byte(t); break;
-    case 4: case 5: case 6: thrift_varint(t); break;
-    case 7: thrift_skip_bytes(t, 8); break;
-    case 8: thrift_skip_bytes(t, thrift_varint(t)); break;
-    case 9: case 10: {
-      uint8_t head = thrift_byte(t);
-      count = head >> 4 == 15 ? thrift_varint(t) : head >> 4;
-      thrift_skip_elements(t, count, head & 0x0F, depth + 1);
-      break;
-    }
-    case 11:
-      if (!(count = thrift_varint(t))) break;
-      uint8_t types = thrift_byte(t);
-      for (uint64_t i = 0; i < count && !t->is_short && !t->is_wrong; i++) {
-        thrift_skip_elements(t, 1, types >> 4, depth + 1);
-        thrift_skip_elements(t, 1, types & 0x0F, depth + 1);
+/* Passes over a value. */
+static void thrift_skip(Thrift *t, int kind, int depth) {
+  int64_t field = 0, count;
+  uint64_t seen = 0;
+  int inner, kinds[2], each = 1;
+  switch (kind) {
+    case 1: case 2: return;
+    case 3: thrift_byte(t); return;
+    case 4: case 5: case 6: thrift_varint(t); return;
+    case 7: thrift_skip_bytes(t, 8); return;
+    case 8: thrift_skip_bytes(t, thrift_varint(t)); return;
+    case 9: case 10: case 11:
+      if (depth >= MOST_NESTED) break;
+      if (kind == 11) {
+        uint64_t entries = thrift_varint(t);
+        if (entries > (uint64_t)(t->stop - t->next)) t->is_short = 1;
+        count = is_going(t) ? (int64_t)entries : 0;
+        uint8_t both = count ? thrift_byte(t) : 0;
+        kinds[0] = both >> 4, kinds[1] = both & 0x0F, each = 2;
+      } else {
+        count = thrift_count(t, &kinds[0]);
       }
-      break;
+      for (; count > 0 && is_going(t); count--)
+        for (int i = 0; i < each; i++)  /* a bool takes a byte in a list, and none as a field */
+          thrift_skip(t, kinds[i] == 1 || kinds[i] == 2 ? 3 : kinds[i], depth + 1);
+      return;
     case 12:
-      while (!t->is_short && !t->is_wrong) {
-        uint8_t head = thrift_byte(t);
-        if (!(head & 0x0F)) return;
-        if (!(head >> 4)) thrift_int(t);
-        thrift_skip(t, head & 0x0F, depth + 1);
-      }
-      break;
-    default: t->is_wrong = 1;
+      if (depth >= MOST_NESTED) break;
+      while (next_field(t, &field, &seen, &inner)) thrift_skip(t, inner, depth + 1);
+      return;
   }
+  t->is_wrong = 1;
 }
 
-/* Reads a struct of a page header as Thrift's own code does: a field of another type is skipped like one that is not
- * known, of a repeated one the last counts, and a type of 0 ends the struct. `part`: which struct. */
+/* Reads a struct of a page header; as in Thrift's own code, a field of another type is skipped like one that is not
+ * known. `part`: which struct. */
 static void thrift_struct(Thrift *t, Header *header, int part) {
   int64_t field = 0;
+  uint64_t seen = 0;
+  int kind, inner;
   header->seen[part] |= 1;
-  while (!t->is_short && !t->is_wrong) {
-    uint8_t head = thrift_byte(t);
-    int type = head & 0x0F, inner;
-    if (type == 0) break;
-    field = head >> 4 ? field + (head >> 4) : thrift_int(t);
-    if (field < INT16_MIN || field > INT16_MAX) t->is_wrong = 1;
+  while (next_field(t, &field, &seen, &kind)) {
     int is_known = field > 0 && field < 8 && REQUIRED[part] >> field & 1;
-    if (is_known && type == 5) {
-      int64_t value = thrift_int(t);
-      if (value < INT32_MIN || value > INT32_MAX) t->is_wrong = 1;
-      header->fields[part][field] = value;
+    if (is_known && kind == KIND_I32) {
+      header->fields[part][field] = thrift_int32(t);
       header->seen[part] |= 1u << field;
-    } else if (part == V2 && field == V2_IS_COMPRESSED && (type == 1 || type == 2)) {
-      header->is_compressed = type == 1;
-    } else if (part == 0 && type == 12 && (inner = field == 5 ? V1 : field == 7 ? DICTIONARY : field == 8 ? V2 : 0)) {
+    } else if (part == V2 && field == V2_IS_COMPRESSED && (kind == 1 || kind == 2)) {
+      header->is_compressed = kind == 1;
+    } else if (part == 0 && kind == KIND_STRUCT &&
+               (inner = field == 5 ? V1 : field == 7 ? DICTIONARY : field == 8 ? V2 : 0)) {
       thrift_struct(t, header, inner);
     } else {
-      thrift_skip(t, type, 1);
+      thrift_skip(t, kind, 0);
     }
   }
   if (!t->is_short && REQUIRED[part] & ~header->seen[part]) t->is_wrong = 1;
@@ -862,8 +874,7 @@ void ragged_take(
 /* ---- footers: what they say of each column chunk, as plain numbers ---- */
 
 /* In step with `parquet_loader/source/metadata.py`, which reads the same in Python. */
-enum { FILE_NUMBERS = 12, GROUP_NUMBERS = 3, CHUNK_NUMBERS = 18, MOST_NESTED = 32 };
-enum { KIND_I16 = 4, KIND_I32 = 5, KIND_I64 = 6, KIND_BINARY = 8, KIND_LIST = 9, KIND_STRUCT = 12 };
+enum { FILE_NUMBERS = 12, GROUP_NUMBERS = 3, CHUNK_NUMBERS = 18 };
 enum { ELSEWHERE = 1, ENCRYPTED = 2 };
 
 typedef struct {
@@ -873,49 +884,15 @@ typedef struct {
   int64_t group_capacity, chunk_capacity;
 } Footer;
 
-static int is_going(const Thrift *t) { return !t->is_short && !t->is_wrong; }
-
-/* The next field of a struct, or 0 behind the last one. */
-static int next_field(Thrift *t, int64_t *field, uint64_t *seen, int *kind) {
-  uint8_t head = thrift_byte(t);
-  if (head == 0 || !is_going(t)) return 0;
-  *field = head >> 4 ? *field + (head >> 4) : thrift_int(t);
-  *kind = head & 0x0F;
-  if (*field < INT16_MIN || *field > INT16_MAX) t->is_wrong = 1;
-  if (*field >= 0 && *field < 64) {  /* readers may differ in which of two they take */
-    if (*seen >> *field & 1) t->is_wrong = 1;
-    *seen |= UINT64_C(1) << *field;
-  }
-  return is_going(t);
-}
-
-static int64_t thrift_int32(Thrift *t) {
-  int64_t value = thrift_int(t);
-  if (value < INT32_MIN || value > INT32_MAX) t->is_wrong = 1;
-  return value;
-}
-
 /* Passes over bytes; returns where they begin. */
 static int64_t thrift_span(Footer *footer, int64_t *nbytes) {
   Thrift *t = &footer->t;
   uint64_t size = thrift_varint(t);
   int64_t at = t->next - footer->begin;
   if (!is_going(t)) return 0;
-  if (size > (uint64_t)(t->stop - t->next)) {
-    t->is_short = 1;
-    return 0;
-  }
-  t->next += size;
+  thrift_skip_bytes(t, size);
   *nbytes = (int64_t)size;
   return at;
-}
-
-static int64_t thrift_count(Thrift *t, int *kind) {
-  uint8_t head = thrift_byte(t);
-  uint64_t count = head >> 4 < 15 ? head >> 4 : thrift_varint(t);
-  *kind = head & 0x0F;
-  if (count > (uint64_t)(t->stop - t->next)) t->is_short = 1;
-  return is_going(t) ? (int64_t)count : 0;
 }
 
 static int64_t thrift_list(Thrift *t, int kind) {
@@ -923,40 +900,6 @@ static int64_t thrift_list(Thrift *t, int kind) {
   int64_t count = thrift_count(t, &found);
   if (count && found != kind) t->is_wrong = 1;
   return is_going(t) ? count : 0;
-}
-
-static void footer_skip(Footer *footer, int kind, int depth) {
-  Thrift *t = &footer->t;
-  int64_t size = 0, field = 0, count;
-  uint64_t seen = 0;
-  int inner, kinds[2], each = 1;
-  switch (kind) {
-    case 1: case 2: return;
-    case 3: thrift_byte(t); return;
-    case 4: case 5: case 6: thrift_varint(t); return;
-    case 7: if (t->stop - t->next < 8) t->is_short = 1; else t->next += 8; return;
-    case 8: thrift_span(footer, &size); return;
-    case 9: case 10: case 11:
-      if (depth >= MOST_NESTED) break;
-      if (kind == 11) {
-        uint64_t entries = thrift_varint(t);
-        if (entries > (uint64_t)(t->stop - t->next)) t->is_short = 1;
-        count = is_going(t) ? (int64_t)entries : 0;
-        uint8_t both = count ? thrift_byte(t) : 0;
-        kinds[0] = both >> 4, kinds[1] = both & 0x0F, each = 2;
-      } else {
-        count = thrift_count(t, &kinds[0]);
-      }
-      for (; count > 0 && is_going(t); count--)
-        for (int i = 0; i < each; i++)  /* a bool takes a byte in a list, and none as a field */
-          footer_skip(footer, kinds[i] == 1 || kinds[i] == 2 ? 3 : kinds[i], depth + 1);
-      return;
-    case 12:
-      if (depth >= MOST_NESTED) break;
-      while (next_field(t, &field, &seen, &inner)) footer_skip(footer, inner, depth + 1);
-      return;
-  }
-  t->is_wrong = 1;
 }
 
 static void footer_statistics(Footer *footer, int64_t *chunk) {
@@ -969,7 +912,7 @@ static void footer_statistics(Footer *footer, int64_t *chunk) {
     int to = field == 1 ? 16 : field == 2 ? 14 : field == 5 ? 12 : field == 6 ? 10 : 0;
     if (to && kind == KIND_BINARY) chunk[to] = thrift_span(footer, &chunk[to + 1]);
     else if (field == 3 && kind == KIND_I64) chunk[9] = thrift_int(t);
-    else footer_skip(footer, kind, 0);
+    else thrift_skip(t, kind, 0);
   }
 }
 
@@ -990,7 +933,7 @@ static void footer_column(Footer *footer, int64_t *chunk) {
       }
     } else if (field == 12 && kind == KIND_STRUCT) footer_statistics(footer, chunk);
     else {
-      footer_skip(footer, kind, 0);
+      thrift_skip(t, kind, 0);
       if (field != 3 || kind != KIND_LIST) continue;
     }
     found |= UINT64_C(1) << field;
@@ -1009,7 +952,7 @@ static void footer_chunk(Footer *footer) {
     else {
       if (field == 1 && kind == KIND_BINARY) chunk[8] |= ELSEWHERE;
       if ((field == 8 && kind == KIND_STRUCT) || (field == 9 && kind == KIND_BINARY)) chunk[8] |= ENCRYPTED;
-      footer_skip(footer, kind, 0);
+      thrift_skip(t, kind, 0);
     }
   }
   if (!is_described && !(chunk[8] & ENCRYPTED)) t->is_wrong = 1;
@@ -1029,7 +972,7 @@ static void footer_group(Footer *footer) {
     } else if (field == 2 && kind == KIND_I64) group[1] = thrift_int(t);
     else if (field == 3 && kind == KIND_I64) group[0] = thrift_int(t);
     else {
-      footer_skip(footer, kind, 0);
+      thrift_skip(t, kind, 0);
       continue;
     }
     found |= UINT64_C(1) << field;
@@ -1063,7 +1006,7 @@ int footer_read(
       file[10] = thrift_span(&footer, &file[11]);
       file[11] += file[10];
     } else {
-      footer_skip(&footer, kind, 0);
+      thrift_skip(&footer.t, kind, 0);
       if (field == 8 && kind == KIND_STRUCT) file[7] = 1;
       int to = kind == KIND_LIST ? (field == 2 ? 3 : field == 5 ? 5 : field == 7 ? 8 : 0) : 0;
       if (!to) continue;
