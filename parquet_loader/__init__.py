@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from parquet_loader.write.dask import write_dask
     from parquet_loader.write.jobs.job import JobSummary
     from parquet_loader.write.jobs.job_runner import package_archive
-    from parquet_loader.write.rewrite import ColumnReport, LoadRate, RewriteReport, rewrite_dataset
+    from parquet_loader.write.rewrite import ColumnReport, RewriteReport, rewrite_dataset
     from parquet_loader.write.spark import write_spark
 
 __version__ = "0.1.0"
@@ -139,7 +139,7 @@ _MODULES = {
     "parquet_loader.write.dask": ("write_dask",),
     "parquet_loader.write.jobs.job": ("JobSummary",),
     "parquet_loader.write.jobs.job_runner": ("package_archive",),
-    "parquet_loader.write.rewrite": ("ColumnReport", "LoadRate", "RewriteReport", "rewrite_dataset"),
+    "parquet_loader.write.rewrite": ("ColumnReport", "RewriteReport", "rewrite_dataset"),
     "parquet_loader.write.spark": ("write_spark",),
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
@@ -168,7 +168,6 @@ __all__ = [
     "HeldState",
     "Image",
     "JobSummary",
-    "LoadRate",
     "LoadedRows",
     "LoaderStateError",
     "LoaderStats",

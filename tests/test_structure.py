@@ -195,7 +195,6 @@ def test_public_names_are_these() -> None:
         "HeldState",
         "Image",
         "JobSummary",
-        "LoadRate",
         "LoadedRows",
         "LoaderStateError",
         "LoaderStats",

@@ -24,12 +24,10 @@ from parquet_loader.write.rewrite import RewriteReport, rewrite_dataset
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the shuffle.")
 @click.option("--pack", is_flag=True, help="Store numbers of one type as one column, delivered as one matrix.")
 @click.option("--objective", type=click.Choice(["speed", "size"]), default="speed", show_default=True)
-@click.option("--storage-rate", default="4GiB", show_default=True, help="Bytes a second a thread gets when loading.")
 @click.option("--memory-limit", default="1GiB", show_default=True)
-@click.option("--row-group-bytes", help="Size of a row group once decoded; default: by measuring.")
+@click.option("--row-group-bytes", help="Size of a row group once decoded; default: 8 MiB or more.")
 @click.option("--file-bytes", default="512MiB", show_default=True)
 @click.option("--mode", type=click.Choice(["error", "append", "overwrite"]), default="error", show_default=True)
-@click.option("--no-gain", is_flag=True, help="Do not measure how fast both load.")
 @click.option("--progress", is_flag=True, help="Show a progress bar (needs tqdm).")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
 def rewrite(source: tuple[str, ...], target: str, **options: Any) -> None:
@@ -48,12 +46,10 @@ def rewrite(source: tuple[str, ...], target: str, **options: Any) -> None:
         seed=options["seed"],
         pack=True if options["pack"] else None,
         objective=options["objective"],
-        storage_bytes_per_s=options["storage_rate"],
         memory_limit=options["memory_limit"],
         row_group_bytes=options["row_group_bytes"],
         file_bytes=options["file_bytes"],
         mode=options["mode"],
-        measure_gain=not options["no_gain"],
         progress=options["progress"],
     )
     if options["as_json"]:
@@ -65,7 +61,7 @@ def rewrite(source: tuple[str, ...], target: str, **options: Any) -> None:
 def _show(report: RewriteReport) -> None:
     show_lines(*str(dataclasses.replace(report, columns=(), notes=())).splitlines()[:-1], "")
     show_table(
-        ["column", "stored as", "nulls", "before", "after", "why"],
+        ["column", "stored as", "nulls", "before", "after"],
         (
             [
                 c.name,
@@ -73,7 +69,6 @@ def _show(report: RewriteReport) -> None:
                 "nullable" if c.nullable else "not null",
                 format_bytes(c.bytes_before),
                 format_bytes(c.bytes_after),
-                c.why,
             ]
             for c in report.columns
         ),

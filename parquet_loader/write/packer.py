@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from parquet_loader.schema import Schema, iter_tables
-from parquet_loader.write.column_layout import ColumnLayout, Layout, choose_layout
+from parquet_loader.write.column_layout import Layout, choose_layout
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.row_group_buffer import RowGroupBuffer
@@ -65,7 +65,7 @@ class Packer:
         self._options = options
         self._new_file = new_file
         self._buffer = RowGroupBuffer(options.group_bytes(1))
-        self._layout: Layout | ColumnLayout | None = None
+        self._layout: Layout | None = None
         self._file: StagedFile | None = None
         self._file_rows = 0
         self._file_decoded_bytes = 0
@@ -83,7 +83,7 @@ class Packer:
             self.add(table)
         self._buffer.own()
 
-    def write_stored(self, table: pa.Table, layout: ColumnLayout) -> None:
+    def write_stored(self, table: pa.Table, layout: Layout) -> None:
         """Add a table in the stored form; its columns are stored as `layout` says, from the first table on."""
         self._layout = self._layout or layout
         self.add(table)
@@ -131,7 +131,7 @@ class Packer:
         if written >= int(self._options.file_bytes):
             self._finish_file()
 
-    def _open_file(self, schema: pa.Schema, layout: Layout | ColumnLayout) -> StagedFile:
+    def _open_file(self, schema: pa.Schema, layout: Layout) -> StagedFile:
         file = self._new_file()
         file.open(schema, layout.writer_arguments())
         return file

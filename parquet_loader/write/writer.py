@@ -14,7 +14,7 @@ import pyarrow as pa
 from parquet_loader.common import WRITER_KEYWORDS, PathLike, explains_keywords, named, resolve
 from parquet_loader.errors import ConfigurationError, SchemaError, WriteError
 from parquet_loader.schema import Schema
-from parquet_loader.write.column_layout import ColumnLayout
+from parquet_loader.write.column_layout import Layout
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.packer import Packer
@@ -148,7 +148,7 @@ class DatasetWriter:
             self.abort()
             raise
 
-    def _write_stored(self, table: pa.Table, layout: ColumnLayout) -> None:
+    def _write_stored(self, table: pa.Table, layout: Layout) -> None:
         """Add rows that have the stored form of the schema already, with each column stored as `layout` says.
 
         Args:

@@ -36,7 +36,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_rewrite_and_info_from_a_shell(source: Path, tmp_path: Path) -> None:
-    done = run("rewrite", source, tmp_path / "target", "--shuffle", "--no-gain")
+    done = run("rewrite", source, tmp_path / "target", "--shuffle")
     assert (done.returncode, done.stderr) == (0, "")
     assert "1,000 rows in 1 files" in done.stdout
     assert "[x]" in done.stdout, "names are not taken for markup"
@@ -57,8 +57,8 @@ def test_every_option_reaches_the_function(source: Path, tmp_path: Path) -> None
 
     schema = Schema({"n": Scalar("int32"), "[x]": Scalar("float32")})
     (tmp_path / "schema.json").write_text(schema.to_json())
-    options = f"""--schema {tmp_path}/schema.json --columns n --seed 3 --objective size --storage-rate 1MiB
-        --memory-limit 64MiB --row-group-bytes 1KiB --file-bytes 1MiB --mode overwrite --no-gain --json"""
+    options = f"""--schema {tmp_path}/schema.json --columns n --seed 3 --objective size
+        --memory-limit 64MiB --row-group-bytes 1KiB --file-bytes 1MiB --mode overwrite --json"""
     target = str(tmp_path / "target")
     result = click_testing.CliRunner().invoke(commands, ["rewrite", str(source), target, *options.split()])
     assert result.exception is None, result.output

@@ -71,7 +71,7 @@ def test_caches_and_archives_know_home(home: Path) -> None:
 
 def test_plain_sources_writers_stores_and_caches_know_home(home: Path) -> None:
     write_dataset({"id": [1, 2]}, "~/set")
-    rewrite_dataset("~/set", Path("~/new"), measure_gain=False)
+    rewrite_dataset("~/set", Path("~/new"))
     SampleStore("~/store", schema=Schema({"id": Scalar("int64")}))
     assert LocalCache(Path("~/cache"), "1MiB").path == str(home / "cache")
     assert CliRunner().invoke(commands, ["info", "~/new"]).exit_code == 0

@@ -293,11 +293,11 @@ def test_a_killed_writer_leaves_nothing_that_is_seen(url: str, mode: str) -> Non
 
 def test_a_data_set_is_rewritten_from_hdfs_and_to_it(url: str, tmp_path: Path) -> None:
     write_dataset(rows(0, 3000), f"{url}/old", SCHEMA, options=SMALL)
-    rewrite_dataset(f"{url}/old", f"{url}/new", shuffle=True, seed=1, measure_gain=False)
+    rewrite_dataset(f"{url}/old", f"{url}/new", shuffle=True, seed=1)
     assert ids(f"{url}/new") == list(range(3000))
-    rewrite_dataset(f"{url}/new", tmp_path / "local", measure_gain=False)
+    rewrite_dataset(f"{url}/new", tmp_path / "local")
     assert ids(tmp_path / "local") == list(range(3000))
-    rewrite_dataset(tmp_path / "local", f"{url}/new", mode="overwrite", measure_gain=False)
+    rewrite_dataset(tmp_path / "local", f"{url}/new", mode="overwrite")
     assert ids(f"{url}/new") == list(range(3000))
     assert sorted(n for n in names(url) if n.startswith((".", "_"))) == []
 

@@ -161,8 +161,8 @@ def test_filters_over_a_column_named_split_choose_themselves(tmp_path: Path) -> 
 def test_rewriting_info_and_petastorm_mix_no_splits(tmp_path: Path) -> None:
     source = lay_out(tmp_path / "set", "train/a.parquet", "test/b.parquet")
     with pytest.raises(SourceError, match="mixes the splits"):
-        rewrite_dataset(source, tmp_path / "new", measure_gain=False)
-    rewrite_dataset(source, tmp_path / "new", split="test", measure_gain=False)
+        rewrite_dataset(source, tmp_path / "new")
+    rewrite_dataset(source, tmp_path / "new", split="test")
     assert names_in(tmp_path / "new") == {"test/b.parquet"}
     refused = CliRunner().invoke(commands, ["info", str(source)])
     assert "mixes the splits" in str(refused.exception)

@@ -114,7 +114,7 @@ def test_ignore_table_format_reads_every_row_of_every_file(table: tuple[Path, st
 def test_rewriting_and_info_and_petastorm_refuse_a_table(table: tuple[Path, str], tmp_path: Path) -> None:
     root, name = table
     with pytest.raises(SourceError, match=f"this is {name}"):
-        rewrite_dataset(root, tmp_path / "new", measure_gain=False)
+        rewrite_dataset(root, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     with pytest.raises(SourceError, match=f"this is {name}"):
         make_batch_reader(f"file://{root}")
@@ -151,7 +151,7 @@ def test_jobs_rewriting_and_stores_write_into_no_table(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="a Delta table"):
         WriteJob(root, SCHEMA, mode="append")
     with pytest.raises(WriteError, match="a Delta table"):
-        rewrite_dataset(tmp_path / "plain", root, mode="append", measure_gain=False)
+        rewrite_dataset(tmp_path / "plain", root, mode="append")
     for path in (root, root / "samples"):
         with pytest.raises(WriteError, match="a Delta table"):
             SampleStore(path, schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""`rewrite_dataset`: any Parquet source to a new data set in the layout that loads fastest, found by measuring."""
+"""`rewrite_dataset`: copies any Parquet source to a new data set in the layout that loads fastest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 import pyarrow.fs as pafs
 
 from parquet_loader.common import (
@@ -20,6 +20,7 @@ from parquet_loader.common import (
     check_columns,
     check_int,
     check_split,
+    explains_keywords,
     format_bytes,
     is_local,
     parse_bytes,
@@ -37,31 +38,29 @@ from parquet_loader.dataset import (
     select,
     with_fixed_size_lists,
 )
-from parquet_loader.errors import (
-    ConfigurationError,
-    MemoryLimitError,
-    MissingPackageError,
-    ParquetLoaderError,
-    WriteError,
-)
+from parquet_loader.errors import ConfigurationError, MemoryLimitError, MissingPackageError, WriteError
 from parquet_loader.read import Filters, RowFilter, as_expression
 from parquet_loader.schema import Schema
 from parquet_loader.source import Selection, Snapshot, Source, open_snapshot, selection_of, with_unischema
+from parquet_loader.write.column_layout import leaf_paths
 from parquet_loader.write.os_errors import storage_errors
-from parquet_loader.write.rewrite.encoding_trials import Objective
 from parquet_loader.write.rewrite.external_shuffle import METHOD
-from parquet_loader.write.rewrite.load_benchmark import LoadRate, load_rates
 from parquet_loader.write.rewrite.pipeline import RewriteJob, Written, most_row_group_bytes, write_rows
-from parquet_loader.write.rewrite.report import ColumnReport, RewriteReport
+from parquet_loader.write.rewrite.report import ColumnReport, Objective, RewriteReport
 from parquet_loader.write.rewrite.source_scan import bytes_by_column
-from parquet_loader.write.rewrite.stored_columns import Levels
 from parquet_loader.write.rewrite.target_schema import Fields, Pack
 from parquet_loader.write.target import listing
 from parquet_loader.write.writer import WriteMode
 
 _SIZING_BATCH_ROWS = 64
 
+_REMOVED_KEYWORDS = {
+    "storage_bytes_per_s": "objective='size' makes the smallest files, for slow storage",
+    "measure_gain": "loader.stats() of either data set gives its rows per second",
+}
 
+
+@explains_keywords(_REMOVED_KEYWORDS)
 def rewrite_dataset(
     source: Source,
     path: PathLike,
@@ -74,30 +73,28 @@ def rewrite_dataset(
     seed: int = 0,
     pack: Pack = None,
     objective: Objective = "speed",
-    storage_bytes_per_s: int | float | str = "4GiB",
     memory_limit: int | str = "1GiB",
     row_group_bytes: int | str | None = None,
     file_bytes: int | str = "512MiB",
     mode: WriteMode = "error",
-    measure_gain: bool = True,
     num_threads: int | None = None,
     filesystem: pafs.FileSystem | None = None,
     target_filesystem: pafs.FileSystem | None = None,
     progress: bool = False,
     read_options: ReadOptions | None = None,
 ) -> RewriteReport:
-    """Rewrite a Parquet data set into the layout that loads fastest, and say what was gained.
+    """Copy a Parquet data set into the layout that loads fastest.
 
     Every row of the source that passes the filters is written exactly once, with equal values and nulls. Columns keep
-    their types, but for structs, which become a column a leaf (``"point.x"``), and lists that all have one length,
-    which become raw tensors; without `schema`, that is. How each column is stored is chosen by measuring a sample:
-    see docs/layout.md. Columns without a null are written not-null, even where the schema admits nulls: each row is
-    looked at, and where a null turns up after all, writing begins again with the column nullable.
+    their types, with two exceptions if no `schema` is given: a struct becomes a column for each leaf (``"point.x"``),
+    and lists that all have one length become raw tensors. The sizes of a sample decide how each column is stored: see
+    docs/layout.md. A column without nulls is written not-null, and each of its rows is checked. If a null turns up,
+    writing begins again with the column nullable.
 
-    Nothing is visible at `path` before all of it is; an exception or Ctrl-C leaves nothing behind. What a run that was
-    killed left there (hidden files) is removed by the next run that writes to the same local directory.
+    Nothing is visible at `path` before all of it is. An exception or Ctrl-C leaves nothing behind. The hidden files of
+    a run that was killed are removed by the next run that writes to the same local directory.
 
-    Runs in the caller's thread; footers, filters and the measured gain use threads of their own that end before return.
+    Runs in the caller's thread; footers and filters use threads of their own that end before return.
 
     Args:
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these.
@@ -105,24 +102,21 @@ def rewrite_dataset(
         schema: What the columns mean; default: the schema that the files carry, or the rules in docs/types.md, with
             nulls kept as nulls. A field with ``null="refuse"`` refuses them if the schema is given here.
         columns: Names to read; default: all.
-        filters: `pyarrow.compute` expression over the columns as they are stored; rows that do not pass are left out.
+        filters: `pyarrow.compute` expression over the columns as they are stored; only rows that pass are written.
         split: The split to read, as in `BatchedDataLoader`.
         shuffle: Put all rows into one random order, each order as likely as any other, through temporary files in
             `path` of the size of all rows as Arrow has them and 8 bytes a row.
         seed: From 0 to 2**64 - 1. The order follows from it, the source's files and the filters alone.
         pack: Store columns of numbers as one raw column a group, delivered as one matrix: True packs plain numbers of
             one dtype together (``"packed_float32"``), a mapping from a group's name to column names packs these.
-        objective: ``"speed"`` takes for each column what reads and decodes in the least time, ``"size"`` what takes
-            the fewest bytes.
-        storage_bytes_per_s: What a reading thread gets from the storage that the data will be loaded from; on slow
-            storage compression pays sooner. A number or text such as ``"200MB"``.
+        objective: ``"speed"`` stores numbers plain or in a dictionary, and compresses other columns only if they
+            shrink well; ``"size"`` stores each column in its smallest form, for slow storage.
         memory_limit: Bytes that the run holds, as an int or as text.
-        row_group_bytes: Size of a row group once decoded, at most a quarter of `memory_limit`; default: chosen by
-            measuring, and within that.
-        file_bytes: A file is closed once it holds as many bytes.
+        row_group_bytes: Size of a row group once decoded, at most a quarter of `memory_limit`; default: as in
+            `WriteOptions`, within that limit.
+        file_bytes: A file is closed once it holds at least this many bytes.
         mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`.
-        measure_gain: Load a part of both data sets at the end and report the rates.
-        num_threads: Threads for counting and for the measured gain; default: the processors, at most 8.
+        num_threads: Threads that count the rows that pass the filters; default: the processors, at most 8.
         filesystem: A `pyarrow.fs.FileSystem` to which the source's paths belong.
         target_filesystem: The same for `path`.
         progress: Show a progress bar (needs tqdm).
@@ -138,7 +132,6 @@ def rewrite_dataset(
     check_split(split)
     check_choice("objective", objective, ("speed", "size"))
     check_int("seed", seed, 0, 2**64 - 1)
-    check_bool("measure_gain", measure_gain)
     if schema is not None and not isinstance(schema, Schema):
         raise ConfigurationError(f"schema={schema!r:.80}: expected a parquet_loader.Schema")
     if pack is not None and not isinstance(pack, bool) and not hasattr(pack, "items"):
@@ -177,22 +170,14 @@ def rewrite_dataset(
             seed=seed,
             pack=pack,
             objective=objective,
-            storage_bytes_per_s=float(parse_bytes(storage_bytes_per_s, "storage_bytes_per_s")),
             memory_limit_bytes=limit,
             row_group_bytes=group_bytes,
             file_bytes=file_bytes,
             bar=bar,
         )
-        written, notes = write_rows(job, path, mode, target_filesystem)
-    new_files = open_snapshot(list(written.summary.files), home, selection=Selection(split="all"))
-    new = _opened(new_files, fields.readable(written.target.schema), None, limit, threads, ReadOptions())
-    before = after = None
-    if measure_gain and dataset.rows:
-        try:
-            before, after = _gain(job, new, threads)
-        except (ParquetLoaderError, OSError) as error:
-            notes.append(f"the gain could not be measured: {error}")
-    return _report(source, job, written, new, (before, after), tuple(notes), time.perf_counter() - began)
+        written = write_rows(job, path, mode, target_filesystem)
+    new = open_snapshot(list(written.summary.files), home, selection=Selection(split="all"))
+    return _report(source, job, written, new, time.perf_counter() - began)
 
 
 def _refuse_overlap(source: Source, snapshot: Snapshot, home: pafs.FileSystem, target: str) -> None:
@@ -255,69 +240,43 @@ def _opened(
     )
 
 
-def _gain(job: RewriteJob, new: Dataset, threads: int) -> tuple[LoadRate, LoadRate]:
-    pa.default_memory_pool().release_unused()
-    before, after = load_rates([job.dataset, new], threads, job.seed)
-    return before, after
-
-
-def _report(
-    source: Source,
-    job: RewriteJob,
-    written: Written,
-    new: Dataset,
-    rates: tuple[LoadRate | None, LoadRate | None],
-    notes: tuple[str, ...],
-    seconds: float,
-) -> RewriteReport:
-    before, bytes_before = bytes_by_column(job.dataset, written.target.schema)
-    after, _ = bytes_by_column(new, written.target.schema)
-    stored = written.target.schema.stored_columns()
-    columns = []
-    for name, choice in written.choices.items():
-        levels = written.levels[name]
-        columns.append(
-            ColumnReport(
-                name=name,
-                type=str(stored[name].type),
-                nullable=levels[0],
-                encoding=choice.way.encoding,
-                codec=choice.way.codec,
-                why=choice.why,
-                why_nullable=_why_nullable(levels),
-                bytes_before=before[name],
-                bytes_after=after[name],
-                tried={
-                    str(way): {"bytes_per_row": t.stored_bytes, "decode_ns_per_row": t.decode_ns}
-                    for way, t in choice.trials.items()
-                },
+def _report(source: Source, job: RewriteJob, written: Written, new: Snapshot, seconds: float) -> RewriteReport:
+    schema = written.rows.target.schema
+    before, bytes_before = bytes_by_column(job.dataset.snapshot, written.rows.row_groups, schema)
+    after, _ = bytes_by_column(new, np.flatnonzero(new.row_group_rows).tolist(), schema)
+    layout = written.layout
+    columns: list[ColumnReport] = []
+    if layout is not None:
+        leaves = leaf_paths(written.rows.schema)
+        for name, stored in schema.stored_columns().items():
+            path, _ = leaves[name]
+            columns.append(
+                ColumnReport(
+                    name=name,
+                    type=str(stored.type),
+                    nullable=written.levels[name][0],
+                    encoding="dictionary" if path in layout.dictionaries else "plain",
+                    codec=layout.codec if path in layout.compressed else "none",
+                    bytes_before=before[name],
+                    bytes_after=after[name],
+                )
             )
-        )
     return RewriteReport(
         source=str(source) if isinstance(source, str | os.PathLike) else ", ".join(map(str, source)),
         path=os.path.dirname(written.summary.files[0]),
         rows=written.summary.rows,
         files=len(written.summary.files),
-        row_groups=new.snapshot.row_groups,
+        row_groups=new.row_groups,
         row_group_bytes=written.row_group_bytes,
-        row_group_ns=written.row_group_ns,
         bytes_before=bytes_before,
         bytes_after=written.summary.bytes,
         temporary_bytes=written.spilled_bytes,
         shuffled=f"{METHOD}, seed {job.seed}" if job.shuffle else None,
         objective=job.objective,
-        load_before=rates[0],
-        load_after=rates[1],
-        notes=notes,
+        notes=written.notes,
         columns=tuple(columns),
         seconds=seconds,
     )
-
-
-def _why_nullable(levels: Levels) -> str:
-    if not any(levels):
-        return "no null in any row"
-    return "there are nulls" if levels[0] else "there are nulls within its lists"
 
 
 def _progress_bar() -> Any:

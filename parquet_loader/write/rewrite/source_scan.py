@@ -1,22 +1,20 @@
-"""Passes over the source in stored form: a sample, what footers say about nulls, all rows once."""
+"""Reads the source in the form of the new files: a sample, the footers' null counts, all rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from parquet_loader.common import ReadOptions, Stream, permutation
 from parquet_loader.dataset import Dataset
 from parquet_loader.decode import parts_of, read_name
 from parquet_loader.read import RowFilter, RowGroupReader
-from parquet_loader.schema import Group, Schema, is_list_like, null_levels
-from parquet_loader.source import Metadata
-from parquet_loader.write.rewrite.stored_columns import Levels, StoredDecoder, Target, any_level, nullable
-from parquet_loader.write.rewrite.target_schema import Facts
+from parquet_loader.schema import Group, Schema
+from parquet_loader.source import Metadata, Snapshot
+from parquet_loader.write.rewrite.stored_columns import Facts, StoredDecoder, Target, nullable
 
 _SAMPLE_GROUPS = 16
 
@@ -29,13 +27,13 @@ class Rows:
         dataset: What there is, and which rows pass the filters.
         target: What is written.
         reader: Reads row groups as stored columns.
-        piece_rows: Rows that are read at a time.
+        slice_rows: Rows that are read at a time.
     """
 
     dataset: Dataset
     target: Target
     reader: RowGroupReader
-    piece_rows: int
+    slice_rows: int
 
     @classmethod
     def from_dataset(
@@ -44,7 +42,7 @@ class Rows:
         target: Target,
         row_filter: RowFilter | None,
         options: ReadOptions,
-        piece_bytes: int,
+        slice_bytes: int,
     ) -> Rows:
         """Return the rows of a data set."""
         snapshot = dataset.snapshot
@@ -55,7 +53,7 @@ class Rows:
             is_read = number in with_rows or not with_rows
             decoders.append(StoredDecoder(target, file_schema, snapshot.partition_schema, name) if is_read else None)
         usable = next(d for d in decoders if d is not None)
-        rows = max(1, int(piece_bytes / max(dataset.sizing.row.decoded, 1.0)))
+        rows = max(1, int(slice_bytes / max(dataset.sizing.row.decoded, 1.0)))
         return cls(
             dataset, target, RowGroupReader(snapshot, [d or usable for d in decoders], row_filter, options), rows
         )
@@ -65,13 +63,14 @@ class Rows:
         """The row groups that have rows, in their order."""
         return np.flatnonzero(self.dataset.counts).tolist()
 
-    def pieces(self, row_group: int) -> Iterator[pa.Table]:
-        """Yield one row group's rows a piece at a time."""
-        yield from self.reader.stream(self.dataset.snapshot.row_group(row_group), self.piece_rows)
+    @property
+    def schema(self) -> pa.Schema:
+        """The stored columns, all nullable."""
+        return nullable(self.target.schema.arrow_schema().empty_table()).schema
 
-    def empty(self) -> pa.Table:
-        """Return a table of stored columns without rows."""
-        return nullable(self.target.schema.arrow_schema().empty_table())
+    def slices(self, row_group: int) -> Iterator[pa.Table]:
+        """Yield one row group's rows a slice at a time."""
+        yield from self.reader.stream(self.dataset.snapshot.row_group(row_group), self.slice_rows)
 
     def sample(self, sample_bytes: int, *, shuffled: bool, seed: int) -> pa.Table:
         """Return rows from row groups spread over the data set, in random order if they will be stored so."""
@@ -82,7 +81,7 @@ class Rows:
         tables: list[pa.Table] = []
         for group in chosen:
             taken = 0
-            stream = self.reader.stream(self.dataset.snapshot.row_group(group), min(rows, self.piece_rows))
+            stream = self.reader.stream(self.dataset.snapshot.row_group(group), min(rows, self.slice_rows))
             try:
                 for table in stream:
                     tables.append(table.slice(0, rows - taken))
@@ -95,25 +94,24 @@ class Rows:
         return sample.take(pa.array(permutation(len(sample), seed, Stream.REWRITE, 1))) if shuffled else sample
 
 
-def guess_nulls(rows: Rows, sample: pa.Table) -> dict[str, Levels]:
-    """Return the levels with nulls in the sample, and at the top where a footer counts some.
+def guess_nulls(rows: Rows, sample: pa.Table) -> Facts:
+    """Return the nulls in the sample, and those of rows that a footer counts.
 
-    That a footer counts none proves nothing: whoever writes a column not-null looks at each of its rows.
+    A count of zero proves nothing: whoever writes a column not-null checks each of its rows.
     """
-    levels = {name: null_levels(sample.column(name)) for name in sample.column_names}
+    levels = dict(Facts.from_table(sample).nulls)
     snapshot = rows.dataset.snapshot
-    undecided = {name for name, found in levels.items() if len(found) == 1 and not found[0]}
+    undecided = {name for name, found in levels.items() if found == (False,)}
     for file in np.unique(snapshot.row_group_file[rows.row_groups]).tolist():
         if not undecided:
             break
         footer = snapshot.footers.get(file)
         paths = {read_name(snapshot.schema_of(file), name): name for name in undecided}
-        places = [(i, paths.get(path)) for i, path in enumerate(footer.paths)]
-        for column, name in places:
-            if name is not None and _counts_nulls(footer, column):
-                levels[name] = (True,)
-                undecided.discard(name)
-    return levels
+        for column, path in enumerate(footer.paths):
+            if path in paths and _counts_nulls(footer, column):
+                levels[paths[path]] = (True,)
+                undecided.discard(paths[path])
+    return Facts(levels)
 
 
 def _counts_nulls(footer: Metadata, column: int) -> bool:
@@ -122,44 +120,12 @@ def _counts_nulls(footer: Metadata, column: int) -> bool:
     return any(footer.null_count(number, column) for number in range(footer.num_row_groups))
 
 
-def examine(rows: Rows, even_widths: dict[str, int], advance: Callable[[int], None]) -> Facts:
-    """Look at all rows, and return what is so.
-
-    Args:
-        rows: With the fields by the files' own types as target.
-        even_widths: Lists that seem to have one length, and that length.
-        advance: Called with the number of rows read.
-    """
-    nulls: dict[str, Levels] = {}
-    uneven: set[str] = set()
-    for group in rows.row_groups:
-        for table in rows.pieces(group):
-            add_levels(nulls, table)
-            for name, width in even_widths.items():
-                if name not in uneven and _is_uneven(table.column(name), width):
-                    uneven.add(name)
-            advance(len(table))
-    return Facts(nulls, frozenset(uneven), is_exact=True)
-
-
-def add_levels(nulls: dict[str, Levels], table: pa.Table) -> None:
-    """Add what a table shows to what is known about nulls."""
-    for name in table.column_names:
-        found = null_levels(table.column(name))
-        nulls[name] = any_level(nulls[name], found) if name in nulls else found
-
-
-def _is_uneven(array: pa.ChunkedArray, width: int) -> bool:
-    return is_list_like(array.type) and len(array) > 0 and pc.unique(pc.list_value_length(array)).to_pylist() != [width]
-
-
-def bytes_by_column(dataset: Dataset, schema: Schema) -> tuple[dict[str, int], int]:
-    """Return the bytes of each stored column of `schema` in the files, and of all columns that it reads."""
-    snapshot = dataset.snapshot
+def bytes_by_column(snapshot: Snapshot, row_groups: Sequence[int], schema: Schema) -> tuple[dict[str, int], int]:
+    """Return the bytes of each stored column of `schema` in the row groups, and of all columns that it reads."""
     sizes = dict.fromkeys(schema.stored_columns(), 0)
     total = 0
     by_file: dict[int, list[int]] = {}
-    for group in np.flatnonzero(dataset.counts).tolist():
+    for group in row_groups:
         by_file.setdefault(int(snapshot.row_group_file[group]), []).append(int(snapshot.row_group_number[group]))
     for file, numbers in by_file.items():
         footer, file_schema = snapshot.footers.get(file), snapshot.schema_of(file)

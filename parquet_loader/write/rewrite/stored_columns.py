@@ -6,6 +6,8 @@ types of `Schema.arrow_schema`.
 
 from __future__ import annotations
 
+import dataclasses
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,22 +27,9 @@ from parquet_loader.schema import (
     encode_columns,
     is_list_like,
     lenient,
+    null_levels,
     policy_of,
 )
-
-
-class AssumptionError(Exception):
-    """Data turned out not to be what a sample or a footer said; what follows from it is decided again.
-
-    Attributes:
-        column: The column.
-        what: What was found.
-    """
-
-    def __init__(self, column: str, what: str) -> None:
-        super().__init__(f"column {column!r}: {what}")
-        self.column = column
-        self.what = what
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +80,9 @@ class StoredDecoder(Decoder):
                 array = self._source(table, positions, name, part, partitions)
                 is_packed = owner in self._target.lenient and isinstance(field, Group)
                 if is_packed and array.null_count and policy_of(part) == "refuse":
-                    raise AssumptionError(name, "there are nulls, which a packed group cannot hold")
+                    raise AssumptionError(
+                        name, "there are nulls, which a packed group cannot hold", Facts({name: (True,)})
+                    )
                 if name in self._target.even_lists:
                     _check_even(name, part, array)
                 columns[name] = self._fitted(array, part, name, place)
@@ -134,7 +125,8 @@ def _check_even(name: str, field: Field, array: pa.ChunkedArray) -> None:
         return
     lengths = pc.unique(pc.list_value_length(array)).to_pylist()
     if lengths != [field.size]:
-        raise AssumptionError(name, f"lists of {lengths[:3]} elements where all before had {field.size}")
+        what = f"there are lists of {lengths[:3]} elements, but all before had {field.size}"
+        raise AssumptionError(name, what, Facts(uneven=frozenset([name])))
 
 
 # ---- nullability ---------------------------------------------------------------------------------------------------
@@ -143,9 +135,47 @@ Levels = tuple[bool, ...]
 """Whether there are nulls among the rows, among the items of their lists, and so on inwards."""
 
 
-def any_level(one: Levels, other: Levels) -> Levels:
-    """Return the levels at which either has nulls."""
-    return tuple(a or b for a, b in zip(one, other, strict=True))
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about the data.
+
+    Attributes:
+        nulls: By column: the levels with nulls.
+        uneven: Lists of differing lengths.
+    """
+
+    nulls: Mapping[str, Levels] = dataclasses.field(default_factory=dict)
+    uneven: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> Facts:
+        """Return what stored columns show about their nulls."""
+        return cls({name: null_levels(table.column(name)) for name in table.column_names})
+
+    def merged(self, other: Facts) -> Facts:
+        """Return what both know; of columns whose form has changed since, what the other knows."""
+        nulls = dict(self.nulls)
+        for name, levels in other.nulls.items():
+            known = nulls.get(name, ())
+            is_same_form = len(known) == len(levels)
+            nulls[name] = tuple(map(operator.or_, known, levels)) if is_same_form else levels
+        return Facts(nulls, self.uneven | other.uneven)
+
+    def has_nulls(self, name: str) -> bool:
+        """Whether rows of a column are null."""
+        return name in self.nulls and self.nulls[name][0]
+
+
+class AssumptionError(Exception):
+    """A row differs from what a sample or a footer showed; what follows from it is decided again.
+
+    Attributes:
+        facts: What is known now.
+    """
+
+    def __init__(self, column: str, what: str, facts: Facts) -> None:
+        super().__init__(f"column {column!r}: {what}")
+        self.facts = facts
 
 
 def with_nullability(schema: pa.Schema, levels: Mapping[str, Levels]) -> pa.Schema:

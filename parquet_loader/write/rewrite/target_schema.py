@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.schema import Category, Field, Group, RaggedList, Scalar, Schema, Tensor, lenient, policy_of
-from parquet_loader.write.rewrite.stored_columns import Levels, Target
+from parquet_loader.write.rewrite.stored_columns import Facts, Target
 
 Pack: TypeAlias = Mapping[str, Sequence[str]] | bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known about the data, from all of them or (`is_exact` unset) from a sample and footers.
-
-    Attributes:
-        nulls: Levels at which a column of the source's fields has nulls; a column that is absent has none.
-        uneven: Lists that looked as if they had one length, and do not.
-        is_exact: Whether all rows were looked at.
-    """
-
-    nulls: Mapping[str, Levels] = field(default_factory=dict)
-    uneven: frozenset[str] = frozenset()
-    is_exact: bool = False
-
-    def has_nulls(self, name: str) -> bool:
-        """Whether rows of a column are null."""
-        return name in self.nulls and self.nulls[name][0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +31,33 @@ class Fields:
     declared: frozenset[str]
     is_given: bool
 
-    def even_widths(self) -> dict[str, int]:
-        """Return the lists that seem to have one length, and that length."""
-        return {n: f.size for n, f in self.chosen.items() if isinstance(f, Tensor) and _is_list(self.found[n])}
-
     def readable(self, schema: Schema) -> Schema:
         """Return a schema with which a loader reads what is written, nulls that nobody explained included."""
         return schema if self.is_given else Schema({name: _readable(kind) for name, kind in schema.items()})
 
 
-def make_target(given: Fields, pack: Pack, facts: Facts, *, as_found: bool = False) -> Target:
+def make_target(given: Fields, pack: Pack, facts: Facts) -> Target:
     """Return what to write.
 
     Args:
         given: What the source holds.
         pack: As in `rewrite_dataset`.
-        facts: What is known.
-        as_found: Whether lists stay lists.
+        facts: What is known about the data.
     """
     fields: dict[str, Field] = {}
     even: set[str] = set()
-    for name, kind in (given.found if as_found else given.chosen).items():
+    for name, kind in given.chosen.items():
         fields[name] = kind
         if name in given.declared or not isinstance(kind, Tensor):
             continue
-        if _is_list(given.found[name]):
-            if name in facts.uneven:
-                fields[name] = given.found[name]
-                continue
+        if name in facts.uneven:
+            fields[name] = given.found[name]
+            continue
+        if isinstance(given.found[name], RaggedList):
             even.add(name)
         fields[name] = replace(kind, storage="raw")
     schema = Schema(_packed(fields, pack, facts))
     return Target(schema, frozenset() if given.is_given else frozenset(schema), frozenset(even))
-
-
-def _is_list(kind: Field) -> bool:
-    return isinstance(kind, RaggedList)
 
 
 def _readable(kind: Field) -> Field:
