@@ -14,6 +14,8 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TESTS ?= tests
+# Two processes share the test files; each file runs in one process, so its fixtures are made once.
+PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 BENCH ?= all
 
 .DEFAULT_GOAL := help
@@ -62,7 +64,7 @@ demo-store: $(VENV)/store-demo
 	$(PY) -m demo.growing --plot growing.png
 
 test: $(VENV)/dev
-	$(PY) -m pytest $(TESTS)
+	$(PY) -m pytest $(PARALLEL) $(TESTS)
 
 test-frameworks: $(VENV)/frameworks
 	$(PY) -m pytest -m frameworks -o faulthandler_timeout=1200 $(TESTS)

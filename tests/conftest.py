@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -24,6 +25,11 @@ settings.register_profile("explore", settings.get_profile("steady"), derandomize
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 SECONDS_TO_END = 2.0
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C be heard: a shell that starts `make test` in the background lets its children ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -35,22 +35,21 @@ def run(code: str, error: str = MISSING) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from parquet_loader import *",
-        "assert all([hasattr(parquet_loader, name) for name in [*dir(parquet_loader), *parquet_loader.__all__]])",
-        "import inspect; inspect.getmembers(parquet_loader)",
-        "import inspect; [inspect.getdoc(getattr(parquet_loader, name)) for name in parquet_loader.__all__]",
-        "import rlcompleter; rlcompleter.Completer(vars()).attr_matches('parquet_loader.P')",
-        "import pickle; [pickle.loads(pickle.dumps(getattr(parquet_loader, n))) for n in parquet_loader.__all__]",
-        "import copy; [copy.deepcopy(getattr(parquet_loader, name)) for name in parquet_loader.__all__]",
-        "assert not isinstance(1, parquet_loader.ParquetIterable)",
-    ],
-)
+LOOKS = """
+from parquet_loader import *
+assert all([hasattr(parquet_loader, name) for name in [*dir(parquet_loader), *parquet_loader.__all__]])
+import inspect; inspect.getmembers(parquet_loader)
+import inspect; [inspect.getdoc(getattr(parquet_loader, name)) for name in parquet_loader.__all__]
+import rlcompleter; rlcompleter.Completer(vars()).attr_matches('parquet_loader.P')
+import pickle; [pickle.loads(pickle.dumps(getattr(parquet_loader, n))) for n in parquet_loader.__all__]
+import copy; [copy.deepcopy(getattr(parquet_loader, name)) for name in parquet_loader.__all__]
+assert not isinstance(1, parquet_loader.ParquetIterable)
+"""
+
+
 @pytest.mark.parametrize("error", [MISSING, BROKEN], ids=["missing", "broken"])
-def test_names_can_be_looked_at(code: str, error: str) -> None:
-    run(code, error)
+def test_names_can_be_looked_at(error: str) -> None:
+    run(LOOKS, error)
 
 
 @pytest.mark.parametrize("error", [MISSING, BROKEN], ids=["missing", "broken"])
