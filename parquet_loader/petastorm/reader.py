@@ -1,7 +1,8 @@
-"""`make_reader`, `make_batch_reader` and `Reader`: rows, or row groups as batches, in the way of Petastorm."""
+"""`make_reader`, `make_batch_reader` and `Reader`: rows, or row groups as batches, as Petastorm delivers them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import warnings
@@ -17,14 +18,14 @@ from parquet_loader.petastorm.errors import NoDataAvailableError, PetastormMetad
 from parquet_loader.petastorm.ngram import NGram
 from parquet_loader.petastorm.predicates import PredicateBase
 from parquet_loader.petastorm.reading.dataset import RowGroups, source_of
-from parquet_loader.petastorm.reading.row_group_tasks import BatchWork, Piece, RowWork, Work
+from parquet_loader.petastorm.reading.row_group_tasks import BatchWork, RowGroupPart, RowWork, Work
 from parquet_loader.petastorm.selectors import RowGroupSelectorBase
 from parquet_loader.petastorm.transform import TransformSpec, transform_schema
 from parquet_loader.petastorm.unischema import Unischema
 
 LOCAL_DISK_CACHE = "local-disk"
 NULL_CACHE = "null"
-# How many row groups are read ahead beyond those that threads are at.
+# Row groups read ahead, in addition to one for each thread.
 READ_AHEAD = 2
 
 
@@ -58,9 +59,9 @@ def make_reader(
     filesystem: Any = None,
     convert_early_to_numpy: bool = False,  # noqa: ARG001  (it always is)
 ) -> Reader:
-    """Return a reader of rows, each a namedtuple of decoded values; arguments as Petastorm's.
+    """Return a reader of rows, each a namedtuple of decoded values.
 
-    See docs/petastorm.md for what each does, and where this differs.
+    The arguments are Petastorm's; docs/petastorm.md lists the differences.
     """
     if pyarrow_serialize:
         warnings.warn("pyarrow_serialize has no effect", stacklevel=2)
@@ -88,8 +89,8 @@ def make_reader(
     )
     if not reader.dataset.is_petastorm:
         warnings.warn(
-            "make_reader is for Petastorm's data sets, and this one carries no Unischema; "
-            "make_batch_reader, or parquet_loader.BatchedDataLoader, reads any Parquet",
+            "make_reader is for Petastorm data sets, and this one carries no Unischema; "
+            "make_batch_reader and parquet_loader.BatchedDataLoader read any Parquet",
             stacklevel=2,
         )
     return reader
@@ -124,9 +125,9 @@ def make_batch_reader(
     filesystem: Any = None,
     convert_early_to_numpy: bool = False,  # noqa: ARG001
 ) -> Reader:
-    """Return a reader of batches, each a row group as a namedtuple of arrays; arguments as Petastorm's.
+    """Return a reader of batches, each a row group as a namedtuple of arrays.
 
-    See docs/petastorm.md for what each does, and where this differs.
+    The arguments are Petastorm's; docs/petastorm.md lists the differences.
     """
     source, home = source_of(dataset_url_or_urls, filesystem, storage_options)
     reader = Reader(
@@ -153,7 +154,7 @@ def make_batch_reader(
     )
     if reader.dataset.is_petastorm:
         warnings.warn(
-            "this is a data set of Petastorm's: make_batch_reader returns its columns as they are stored, "
+            "this is a Petastorm data set: make_batch_reader returns its columns as they are stored, "
             "and make_reader decodes them",
             stacklevel=2,
         )
@@ -175,18 +176,18 @@ def _cache(
 
 
 class Reader:
-    """Rows, or row groups as batches, read ahead by threads and returned in an order that the seed determines.
+    """Iterates over rows, or over row groups as batches, which threads read ahead.
 
-    Row groups come in the order of a permutation, another one each epoch, whatever the number of threads. Threads
-    (``parquet_loader-petastorm``) live from the first `next` to `stop`, the end, or the reader's own end; each reads
-    and decodes one row group at a time, and at most `workers_count` and two more are held.
+    The seed determines the order, and the number of threads does not. Each epoch has its own permutation of the row
+    groups. The threads (``parquet_loader-petastorm``) live from the first `next` until the end, `stop`, or until the
+    reader is collected. Each reads and decodes one row group at a time; at most `workers_count + 2` are held.
 
     Attributes:
-        schema: The fields of what is returned, a `Unischema`.
+        schema: The fields of the rows or batches, a `Unischema`.
         ngram: The `NGram` asked for, or None.
         last_row_consumed: Whether the end was reached.
         stopped: Whether `stop` was called.
-        num_epochs: Passes over the data set; None: without end.
+        num_epochs: Epochs in one iteration; None: without end.
     """
 
     def __init__(
@@ -223,7 +224,7 @@ class Reader:
         ):
             raise ValueError(f"num_epochs={num_epochs!r}: expected a positive int, or None")
         if predicate is not None and not isinstance(predicate, PredicateBase):
-            raise ValueError("predicate is derived from PredicateBase")
+            raise ValueError(f"predicate={predicate!r:.80}: expected a PredicateBase")
         self.num_epochs = num_epochs
         self.is_batched_reader = self.batched_output = is_batched_reader
         self.dataset = RowGroups(dataset_path, pyarrow_filesystem, filters)
@@ -231,14 +232,14 @@ class Reader:
         stored, self.ngram = self._storage_schema(schema_fields, transform_spec)
         self.schema = transform_schema(stored, transform_spec) if transform_spec else stored
         if self.ngram and not self.ngram.timestamp_overlap and shuffle_row_drop_partitions > 1:
-            raise NotImplementedError("NGram: timestamp_overlap=False does not go with shuffle_row_drop_partitions > 1")
+            raise NotImplementedError("NGram: timestamp_overlap=False needs shuffle_row_drop_partitions=1")
         if self.ngram and is_batched_reader:
             raise NotImplementedError("NGram is for make_reader")
         row_groups, predicate = self._chosen(predicate, rowgroup_selector, cur_shard, shard_count)
         if shard_seed is not None:
-            warnings.warn("shard_seed has no effect: a shard is made of every shard_count-th row group", stacklevel=3)
-        parts = max(1, int(shuffle_row_drop_partitions))
-        self._pieces = [Piece(group, part, parts) for group in row_groups for part in range(parts)]
+            warnings.warn("shard_seed has no effect: a shard holds every shard_count-th row group", stacklevel=3)
+        count = max(1, int(shuffle_row_drop_partitions))
+        self._parts = [RowGroupPart(group, part, count) for group in row_groups for part in range(count)]
         self._seed = secrets.randbits(63) if seed is None else int(seed) % 2**64
         self._shuffles = shuffle_row_groups
         columns = dict.fromkeys(stored.fields)
@@ -261,10 +262,10 @@ class Reader:
         self._ahead = max(1, min(self._threads + READ_AHEAD, int(results_queue_size)))
         self.last_row_consumed = False
         self.stopped = False
-        self._passes = 0
+        self._next_epoch = 0
         self._returned = 0
         self._current: deque[Any] = deque()
-        self._pass: _Pass | None = None
+        self._reading: _ReadAhead | None = None
 
     def _storage_schema(self, fields: Any, transform: TransformSpec | None) -> tuple[Unischema, NGram | None]:
         whole = self.dataset.unischema
@@ -279,7 +280,7 @@ class Reader:
         if isinstance(fields, str) or (
             not isinstance(fields, list | tuple | set | dict) and not hasattr(fields, "__iter__")
         ):
-            raise ValueError("schema_fields is None, an NGram, or a list of fields and regular expressions")
+            raise ValueError("schema_fields: expected None, an NGram, or a list of fields and regular expressions")
         view = whole.create_schema_view(list(fields))
         if not view.fields:
             raise RuntimeError(f"no field of the data set matches {list(fields)}; there are {', '.join(whole.fields)}")
@@ -292,14 +293,14 @@ class Reader:
         cur_shard: int | None,
         shard_count: int | None,
     ) -> tuple[list[int], PredicateBase | None]:
-        """Return the row groups that are read, and what is left of the predicate for their rows."""
+        """Return the row groups to read, and the predicate of their rows if it needs more than partitions."""
         chosen = self.dataset.surviving
         if predicate is not None:
             fields = predicate.get_fields()
             unknown = set(fields) - set(self.dataset.unischema.fields)
             if unknown or not fields:
                 raise ValueError(
-                    f"the predicate looks at {', '.join(sorted(unknown)) or 'no field'}; "
+                    f"the predicate names {', '.join(sorted(unknown)) or 'no field'}; "
                     f"there are {', '.join(self.dataset.unischema.fields)}"
                 )
             if set(fields) <= self.dataset.partition_names and not self.is_batched_reader:
@@ -307,11 +308,14 @@ class Reader:
                 predicate = None
         if selector is not None:
             if not isinstance(selector, RowGroupSelectorBase):
-                raise ValueError("rowgroup_selector is derived from RowGroupSelectorBase")
+                raise ValueError(f"rowgroup_selector={selector!r:.80}: expected a RowGroupSelectorBase")
             chosen = self._selected(selector, chosen)
         if cur_shard is not None or shard_count is not None:
             if not isinstance(cur_shard, int) or not isinstance(shard_count, int) or not 0 <= cur_shard < shard_count:
-                raise ValueError("cur_shard and shard_count go together: cur_shard from 0 to shard_count - 1")
+                raise ValueError(
+                    f"cur_shard={cur_shard!r}, shard_count={shard_count!r}: "
+                    "expected both, with cur_shard from 0 to shard_count - 1"
+                )
             if self.dataset.snapshot.row_groups < shard_count:
                 raise NoDataAvailableError(
                     f"there are {self.dataset.snapshot.row_groups} row groups, fewer than shard_count={shard_count}: "
@@ -345,19 +349,19 @@ class Reader:
         """Return the next row, n-gram or batch.
 
         Raises:
-            RuntimeError: the reader was stopped, has failed before, or began in another process.
+            RuntimeError: the reader was stopped, has failed before, or was started in another process.
             StopIteration: all epochs are over.
         """
         if self.stopped:
-            raise RuntimeError("this reader was stopped (its `with` block was left?); nothing can be read from it")
+            raise RuntimeError("this reader was stopped (its `with` block was left?); make a new one")
         while not self._current:
-            if self._pass is None:
+            if self._reading is None:
                 if self.last_row_consumed:
                     raise StopIteration
-                self._pass = _Pass(self._items(), self._work, self._threads, self._ahead)
-            found = self._pass.next()
+                self._reading = _ReadAhead(self._jobs(), self._work, self._threads, self._ahead)
+            found = self._reading.next()
             if found is None:
-                self._pass = None
+                self._reading = None
                 self.last_row_consumed = True
                 raise StopIteration
             self._current = found
@@ -368,20 +372,19 @@ class Reader:
         """Return the next row, n-gram or batch."""
         return self.__next__()
 
-    def _items(self) -> Iterator[tuple[Piece, int]]:
-        """Yield pieces and the epochs they belong to, in the order in which they are returned."""
-        count = len(self._pieces)
-        first = self._passes
-        self._passes += self.num_epochs or 0
+    def _jobs(self) -> Iterator[tuple[RowGroupPart, int]]:
+        """Yield the parts of row groups in the order in which they are delivered, each with its epoch."""
+        count, first = len(self._parts), self._next_epoch
+        self._next_epoch += self.num_epochs or 0
         epoch = first
         while count and (self.num_epochs is None or epoch < first + self.num_epochs):
             order = permutation(count, self._seed, Stream.ROW_GROUPS, epoch) if self._shuffles else range(count)
             for number in order:
-                yield self._pieces[int(number)], epoch
+                yield self._parts[int(number)], epoch
             epoch += 1
 
     def reset(self) -> None:
-        """Begin again, with the epochs that follow; only once the end was reached.
+        """Start again with the next epochs; possible only at the end.
 
         Raises:
             NotImplementedError: there are rows left.
@@ -391,31 +394,31 @@ class Reader:
         self.last_row_consumed = False
 
     def stop(self) -> None:
-        """Stop reading; what was read ahead is let go of. Idempotent."""
+        """Stop reading, and release the row groups read ahead. Idempotent."""
         self.stopped = True
         self._current.clear()
-        if self._pass is not None:
-            self._pass.stop()
+        if self._reading is not None:
+            self._reading.stop()
 
     def join(self) -> None:
-        """Wait for the threads to end; only after `stop`, or at the end."""
-        if self._pass is not None and self.stopped:
-            self._pass.join()
+        """Wait for the threads to end, after `stop`."""
+        if self._reading is not None and self.stopped:
+            self._reading.join()
 
     def cleanup_cache(self) -> None:
-        """Remove a cache that was made with ``cleanup=True``; other caches stay."""
+        """Delete a cache that was made with ``cleanup=True``; other caches stay."""
         if isinstance(self.cache, LocalDiskCache):
             self.cache.cleanup()
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """Figures: row groups read ahead and ready, being read, and rows or batches returned."""
-        waiting, ready = (0, 0) if self._pass is None else self._pass.counts()
+        """Row groups that are ready and that are being read, rows or batches returned, and row groups in all."""
+        in_flight, ready = (0, 0) if self._reading is None else self._reading.counts()
         return {
             "output_queue_size": ready,
-            "items_in_flight": waiting,
+            "items_in_flight": in_flight,
             "items_returned": self._returned,
-            "row_groups": len({piece.row_group for piece in self._pieces}),
+            "row_groups": len({part.row_group for part in self._parts}),
         }
 
     def __enter__(self) -> Self:
@@ -427,37 +430,39 @@ class Reader:
         self.cleanup_cache()
 
 
-class _Pass:
-    """Row groups on their way: handed to threads in their order, taken back in the same order.
+class _ReadAhead:
+    """One iteration of a reader: threads run jobs in order, and results are taken back in the same order.
 
-    Only the thread that iterates calls it. Threads know the work, never the reader, so that one that is forgotten
-    ends its threads: the executor's own finaliser sees to that.
+    Only the consumer's thread calls it. A job refers to the work, never to the reader. So a forgotten reader is
+    collected, and its finaliser ends the threads.
+
+    Args:
+        jobs: What to read, in order.
+        work: What to do with each.
+        threads: Number of threads; 0: the consumer's own.
+        ahead: Most jobs that run or whose results wait.
     """
 
-    def __init__(self, items: Iterator[tuple[Piece, int]], work: Work, threads: int, ahead: int) -> None:
-        self._items = items
+    def __init__(self, jobs: Iterator[tuple[RowGroupPart, int]], work: Work, threads: int, ahead: int) -> None:
+        self._jobs = jobs
         self._work = work
-        self._ahead = ahead
+        self._ahead = ahead if threads else 0
         self._futures: deque[Future[deque[Any]]] = deque()
         self._failure: str | None = None
         self._process = os.getpid()
-        self._executor: ThreadPoolExecutor | None = None
-        if threads:
-            self._executor = ThreadPoolExecutor(threads, thread_name_prefix="parquet_loader-petastorm")
-            self._finalizer = weakref.finalize(self, _shut_down, self._executor)
+        self._executor = ThreadPoolExecutor(max(1, threads), thread_name_prefix="parquet_loader-petastorm")
+        self._fetching = contextlib.ExitStack()
+        self._fetching.enter_context(work.dataset.opened())
+        self._end = weakref.finalize(self, _end, self._executor, work.dataset)
 
     def next(self) -> deque[Any] | None:
-        """Return what the next row group gives, or None at the end. Raises what reading it raised."""
-        if self._executor is None:
-            item = next(self._items, None)
-            return None if item is None else self._work(*item)
-        if os.getpid() != self._process:
-            raise RuntimeError("a reader goes on only in the process that it began in; make one in each worker process")
-        while len(self._futures) < self._ahead:
-            item = next(self._items, None)
-            if item is None:
-                break
-            self._futures.append(self._executor.submit(self._work, *item))
+        """Return the result of the next job, or None at the end. Raises what the job raised."""
+        if not self._ahead and (job := next(self._jobs, None)) is not None:
+            return self._work(*job)
+        if self._ahead and os.getpid() != self._process:
+            raise RuntimeError("a reader continues only in the process that started it; make one in each process")
+        while len(self._futures) < self._ahead and (job := next(self._jobs, None)) is not None:
+            self._futures.append(self._executor.submit(self._work, *job))
         if not self._futures:
             if self._failure is not None:
                 raise RuntimeError(f"reading failed with {self._failure}, and rows are missing; make a new reader")
@@ -468,7 +473,7 @@ class _Pass:
         try:
             found = future.result()
         except BaseException as error:
-            if future.done():  # else waiting for it was interrupted, and it is waited for again
+            if future.done():  # else the wait was interrupted, and the next call waits again
                 self._failure = repr(error)
                 self.stop()
             raise
@@ -476,22 +481,22 @@ class _Pass:
         return found
 
     def counts(self) -> tuple[int, int]:
-        """Return how many row groups are not read yet, and how many are."""
+        """Return the number of jobs that are not done, and of those that are."""
         ready = sum(future.done() for future in self._futures)
         return len(self._futures) - ready, ready
 
     def stop(self) -> None:
-        """Begin no more row groups."""
-        self._items = iter(())
+        """Start no more jobs, and cancel fetching."""
+        self._jobs = iter(())
         self._futures.clear()
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
+        self._end()
 
     def join(self) -> None:
         """Wait for the threads."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=True)
+        self._executor.shutdown(wait=True)
+        self._fetching.close()
 
 
-def _shut_down(executor: ThreadPoolExecutor) -> None:
+def _end(executor: ThreadPoolExecutor, dataset: RowGroups) -> None:
     executor.shutdown(wait=False, cancel_futures=True)
+    dataset.cancel()

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -392,6 +393,31 @@ def test_readers_without_end_and_forgotten_ones_leave_no_thread() -> None:
     assert not reader_threads()
 
 
+@pytest.mark.parametrize("pool", ["thread", "dummy"])
+def test_remote_readers_leave_no_thread_when_stopped_forgotten_or_at_the_end(pool: str) -> None:
+    store = pafs.SubTreeFileSystem(str(Path(oracle.PLAIN).parent), pafs.LocalFileSystem())
+    options: dict[str, Any] = {"filesystem": store, "reader_pool_type": pool, **IN_ORDER}
+
+    def our_threads() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if t.name.startswith(("parquet_loader-p", "parquet_loader-r"))]
+
+    with make_batch_reader(Path(oracle.PLAIN).name, num_epochs=2, **options) as reader:
+        assert batch_ids(reader) == list(range(20)) * 2
+        assert not our_threads()
+    with make_batch_reader(Path(oracle.PLAIN).name, num_epochs=None, **options) as reader:
+        next(reader)
+        assert our_threads()
+    assert not our_threads()
+    forgotten = make_batch_reader(Path(oracle.PLAIN).name, num_epochs=None, **options)
+    next(forgotten)
+    threads = our_threads()
+    del forgotten
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+    assert not our_threads()
+
+
 def waits_for_a_result(frame: FrameType) -> bool:
     """Whether a thread waits for a row group, and not for a thread to start, which is a wait as well."""
     below = frame.f_back
@@ -494,7 +520,7 @@ def test_a_reader_that_began_before_a_fork_is_an_error_and_no_hang() -> None:
         begun = torch.utils.data.DataLoader(
             _RowsOf(reader), None, num_workers=1, multiprocessing_context="fork", timeout=60
         )
-        with pytest.raises(RuntimeError, match="only in the process that it began in"):
+        with pytest.raises(RuntimeError, match="only in the process that started it"):
             list(begun)
         assert len(list(reader)) == 23
 

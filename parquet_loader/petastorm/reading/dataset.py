@@ -173,6 +173,11 @@ class RowGroups:
         """Let all threads fetch remote files through one fetcher while the `with` block runs."""
         return nullcontext() if self.snapshot.remote is None else self.snapshot.remote.opened()
 
+    def cancel(self) -> None:
+        """Let no thread wait for remote files any longer."""
+        if self.snapshot.remote is not None:
+            self.snapshot.remote.cancel()
+
     @property
     def partition_names(self) -> set[str]:
         """Names of the columns that come from directory names."""

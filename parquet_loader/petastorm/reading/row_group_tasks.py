@@ -23,25 +23,26 @@ from parquet_loader.petastorm.unischema import Unischema
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a row group, delivered at once.
+class RowGroupPart:
+    """One of `count` equal parts of a row group, delivered at once.
 
     Attributes:
-        row_group: Its number.
-        part, parts: Which of how many equal parts.
+        row_group: Index of the row group in the snapshot.
+        number: Number of the part.
+        count: Parts of the row group.
     """
 
     row_group: int
-    part: int
-    parts: int
+    number: int
+    count: int
 
-    def rows(self, count: int, overlap: int = 0) -> slice:
-        """Return the rows of this part out of `count`, and `overlap` rows of the next one."""
-        parts = min(count, self.parts)
-        if not parts or self.part >= parts:
+    def rows(self, total: int, overlap: int = 0) -> slice:
+        """Return the rows of this part, out of `total` rows, and `overlap` rows of the next part."""
+        parts = min(total, self.count)
+        if self.number >= parts:
             return slice(0, 0)
-        bounds = [-(-number * count // parts) for number in (self.part, self.part + 1)]
-        return slice(bounds[0], min(count, bounds[1] + overlap))
+        first, stop = (-(-number * total // parts) for number in (self.number, self.number + 1))
+        return slice(first, min(total, stop + overlap))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +72,15 @@ class Work(abc.ABC):
     shuffle_rows: bool
 
     @abc.abstractmethod
-    def __call__(self, piece: Piece, epoch: int) -> deque[Any]:
-        """Return the rows, n-grams or batches of a piece, in order."""
+    def __call__(self, part: RowGroupPart, epoch: int) -> deque[Any]:
+        """Return the rows, n-grams or batches of a part, in order."""
 
-    def _table(self, piece: Piece, epoch: int) -> pa.Table:
-        """Return the rows of a piece in the order of the epoch: one permutation for all columns."""
-        table = self.read(piece.row_group)
-        rows = piece.rows(len(table), self.ngram.length - 1 if self.ngram is not None else 0)
+    def _table(self, part: RowGroupPart, epoch: int) -> pa.Table:
+        """Return the rows of a part in the order of the epoch: one permutation for all columns."""
+        table = self.read(part.row_group)
+        rows = part.rows(len(table), self.ngram.length - 1 if self.ngram is not None else 0)
         if self.shuffle_rows:
-            order = permutation(len(table), self.seed, Stream.ROWS, epoch, piece.row_group)
+            order = permutation(len(table), self.seed, Stream.ROWS, epoch, part.row_group)
             return table.take(pa.array(order[rows]))
         return table.slice(rows.start, rows.stop - rows.start)
 
@@ -88,10 +89,10 @@ class Work(abc.ABC):
 class RowWork(Work):
     """Rows as namedtuples, or n-grams of them."""
 
-    def __call__(self, piece: Piece, epoch: int) -> deque[Any]:
-        """Return the rows or n-grams of a piece."""
-        table = self._table(piece, epoch)
-        place = self.dataset.describe(piece.row_group)
+    def __call__(self, part: RowGroupPart, epoch: int) -> deque[Any]:
+        """Return the rows or n-grams of a part."""
+        table = self._table(part, epoch)
+        place = self.dataset.describe(part.row_group)
         known: dict[str, list[Any]] = {}
         if self.predicate is not None:
             known = decode_columns(table.select(sorted(self.predicate.get_fields())), self.dataset.unischema, place)
@@ -151,10 +152,10 @@ class RowWork(Work):
 class BatchWork(Work):
     """Row groups as namedtuples of arrays."""
 
-    def __call__(self, piece: Piece, epoch: int) -> deque[Any]:
-        """Return the batch of a piece, or nothing where no row passes."""
-        table = self._table(piece, epoch)
-        place = self.dataset.describe(piece.row_group)
+    def __call__(self, part: RowGroupPart, epoch: int) -> deque[Any]:
+        """Return the batch of a part, or nothing if no row passes."""
+        table = self._table(part, epoch)
+        place = self.dataset.describe(part.row_group)
         if self.predicate is not None and len(table):
             tested = table.select(sorted(self.predicate.get_fields()))
             included = np.asarray(self.predicate.do_include(_pandas(tested)), bool)
