@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from torch.utils.data.dataloader import default_collate
 
-from parquet_loader.common import Stream, permutation
+from parquet_loader.common import IntArray, Stream, permutation
 
+_NUMPY_DTYPES = {torch.bool, torch.float16, torch.float32, torch.float64, torch.uint8, torch.uint16, torch.uint32}
+_NUMPY_DTYPES |= {torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64}
 _WIDENED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.bool_): np.uint8}
 
 
 def _sanitized(name: str, value: Any) -> Any:
-    """Return a value in a type that Petastorm's loaders deliver: uint16 as int32, uint32 as int64, bool as uint8.
+    """Return a value in the type that Petastorm's loaders deliver: uint16 as int32, uint32 as int64, bool as uint8.
 
     Raises:
         TypeError: it is None, or an array of text or objects.
@@ -30,15 +32,15 @@ def _sanitized(name: str, value: Any) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "SUO":
             raise TypeError(f"field {name!r} is an array of {value.dtype}, which no tensor holds; leave the field out")
-        dtype = _WIDENED.get(value.dtype.newbyteorder("="), value.dtype.newbyteorder("="))
-        return value.astype(dtype, copy=False)
+        native = value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
+        return value.astype(_WIDENED.get(native, native), copy=False)
     if isinstance(value, np.generic) and value.dtype in _WIDENED:
         return value.astype(_WIDENED[value.dtype])
     return value
 
 
 def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
-    """Return samples as a batch: as torch's `default_collate` does, but Decimals and text as lists."""
+    """Return samples as a batch, as torch's `default_collate` does; Decimals and text become lists."""
     first = batch[0]
     if isinstance(first, decimal.Decimal | str | bytes):
         return list(batch)
@@ -49,13 +51,13 @@ def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, np.ndarray) and first.ndim and first.dtype.kind in "biufc" and first.dtype.isnative:
         same = (isinstance(v, np.ndarray) and v.dtype == first.dtype and v.shape == first.shape for v in batch)
         if all(same):
-            # As `default_collate`, but with no tensor for each array, and by this thread alone.
+            # The same as `default_collate`, without a tensor for each array, and on this thread alone.
             return torch.from_numpy(np.stack(batch))
     return default_collate(list(batch))
 
 
 class LoaderBase:
-    """What the loaders share: one pass at a time, each from the reader's beginning."""
+    """Base of the loaders: one iteration at a time, each from the reader's beginning."""
 
     def __init__(self, reader: Any, batch_size: int, shuffling_queue_capacity: int) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
@@ -67,15 +69,15 @@ class LoaderBase:
         self._error: Exception | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of one pass.
+        """Yield the batches of one iteration.
 
         Raises:
-            RuntimeError: a pass is under way, or the last one failed.
+            RuntimeError: another iteration has not ended, or the last one failed.
         """
         if self._error is not None:
-            raise RuntimeError(f"no pass can begin, because the last one failed with {self._error!r}")
+            raise RuntimeError(f"the last iteration failed with {self._error!r}; make a new reader and loader")
         if self._in_iter:
-            raise RuntimeError("a pass over this loader is under way; finish it, or make a new reader and loader")
+            raise RuntimeError("an iteration over this loader has not ended; finish it, or make another loader")
         if self._in_iter is not None:
             self.reader.reset()
         self._in_iter = True
@@ -99,13 +101,13 @@ class LoaderBase:
 
 
 class DataLoader(LoaderBase):
-    """Batches of a reader's rows, put together by `collate_fn`.
+    """Batches of a reader's rows, made by `collate_fn`.
 
     Args:
-        reader: From `make_reader` or `make_batch_reader`; its `num_epochs` says how long a pass is.
-        batch_size: Rows of a batch; the last one of a pass may have fewer.
-        collate_fn: From a list of dicts to a batch.
-        shuffling_queue_capacity: Rows of which the next is drawn at random; 0: no shuffling.
+        reader: From `make_reader` or `make_batch_reader`; an iteration has its `num_epochs` epochs.
+        batch_size: Rows of a batch; the last one of an iteration may have fewer.
+        collate_fn: Makes a batch of a list of dicts.
+        shuffling_queue_capacity: Size of the buffer from which rows are drawn at random; 0: no shuffling.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class DataLoader(LoaderBase):
                 yield values
 
     def _shuffled(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Draw each row from as many as the capacity; the last ones from those that are left."""
+        """Yield rows drawn at random from a buffer, which runs empty at the end."""
         if self.shuffling_queue_capacity <= 0:
             yield from rows
             return
@@ -154,8 +156,8 @@ class DataLoader(LoaderBase):
 
 
 def _as_dict(item: Any) -> dict[str, Any]:
-    if isinstance(item, Mapping):  # an n-gram: its steps are no names, and its rows are dicts in turn
-        raise TypeError("the torch loaders take rows and batches; n-grams are read from the reader itself")
+    if isinstance(item, Mapping):  # an n-gram: rows by step
+        raise TypeError("the torch loaders take rows and batches; iterate over the reader itself for n-grams")
     found: dict[str, Any] = item._asdict()
     return found
 
@@ -167,7 +169,7 @@ class _Draws:
         self._numbers: list[float] = []
 
     def taken(self, waiting: list[Any]) -> Any:
-        """Take a row at random; the last one takes its place."""
+        """Remove a row at random, and put the last row into its slot."""
         if not self._numbers:
             self._numbers = torch.rand(1024, dtype=torch.float64).tolist()
         position = int(self._numbers.pop() * len(waiting))
@@ -176,13 +178,13 @@ class _Draws:
 
 
 class BatchedDataLoader(LoaderBase):
-    """Batches as dicts of tensors, cut and shuffled as tensors.
+    """Batches as dicts of tensors, sliced and shuffled as tensors.
 
     Args:
         reader: As in `DataLoader`; all fields are numbers.
         batch_size: As in `DataLoader`.
-        transform_fn: From an array ``[rows, ...]`` to a tensor; default `torch.as_tensor`.
-        shuffling_queue_capacity: Rows of which a batch is drawn at random; 0: no shuffling.
+        transform_fn: Makes a tensor of an array ``[rows, ...]``; default `torch.as_tensor`.
+        shuffling_queue_capacity: Size of the pool from which batches are drawn at random; 0: no shuffling.
     """
 
     def __init__(
@@ -196,21 +198,19 @@ class BatchedDataLoader(LoaderBase):
         self.transform_fn = transform_fn or torch.as_tensor
 
     def _batches(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Cut batches from what has been read and not delivered.
+        """Yield batches of the rows that were read and not delivered.
 
-        With shuffling, new rows join those left over, one permutation of all of them is drawn, and as many batches are
-        taken by it as leave `shuffling_queue_capacity` rows for the next. They are taken a batch at a time: torch
-        divides work on many rows among threads, and waits for each of them, which is slow where readers use the cores.
+        With shuffling, each chunk of new rows joins the rows left over in a pool. One permutation of the pool gives as
+        many batches as leave `shuffling_queue_capacity` rows for the next chunk.
         """
-        chunk_rows = max(self.batch_size, self.shuffling_queue_capacity)
-        pieces = tensors_of(self.reader, self.transform_fn, chunk_rows)
+        chunks = tensors_of(self.reader, self.transform_fn, max(self.batch_size, self.shuffling_queue_capacity))
         if self.shuffling_queue_capacity <= 0:
-            yield from _in_order(pieces, self.batch_size)
+            yield from _in_order(chunks, self.batch_size)
             return
         kept = self.shuffling_queue_capacity - 1
         seed = int(torch.randint(2**63 - 1, ()))
         pool: dict[str, torch.Tensor] = {}
-        for number, new in enumerate(pieces, 1):
+        for number, new in enumerate(chunks, 1):
             pool = _joined(pool, new)
             size = _rows_of(pool)
             if size < kept + self.batch_size:
@@ -226,10 +226,10 @@ class BatchedDataLoader(LoaderBase):
                 yield _taken(pool, order[begin : begin + self.batch_size])
 
 
-def _in_order(pieces: Iterator[dict[str, torch.Tensor]], batch_size: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Cut batches in the order of the pieces: views, but for those that two pieces share."""
+def _in_order(chunks: Iterator[dict[str, torch.Tensor]], batch_size: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield batches in the order of the chunks: views, except for batches that span two chunks."""
     left: dict[str, torch.Tensor] = {}
-    for new in pieces:
+    for new in chunks:
         start = 0
         if left:
             start = min(_rows_of(new), batch_size - _rows_of(left))
@@ -252,14 +252,24 @@ def _joined(rows: Mapping[str, torch.Tensor], more: Mapping[str, torch.Tensor]) 
     return {name: torch.cat([rows[name], column]) if rows else column for name, column in more.items()}
 
 
-def _permutation(pool: Mapping[str, torch.Tensor], seed: int, number: int) -> torch.Tensor:
-    """Return a permutation of the rows, where they are: several times faster than `torch.randperm`."""
-    first = next(iter(pool.values()))
-    return torch.from_numpy(permutation(len(first), seed, Stream.ROWS, 0, number)).to(first.device)
+def _permutation(pool: Mapping[str, torch.Tensor], seed: int, number: int) -> IntArray:
+    """Return a permutation of the rows, several times faster than `torch.randperm`."""
+    return permutation(_rows_of(pool), seed, Stream.ROWS, 0, number)
 
 
-def _taken(pool: Mapping[str, torch.Tensor], order: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {name: rows[order] for name, rows in pool.items()}
+def _taken(pool: Mapping[str, torch.Tensor], order: IntArray) -> dict[str, torch.Tensor]:
+    return {name: _take(rows, order) for name, rows in pool.items()}
+
+
+def _take(rows: torch.Tensor, order: IntArray) -> torch.Tensor:
+    """Return rows in another order.
+
+    numpy gathers rows in memory: torch divides the work among threads and waits for each, which takes up to a hundred
+    times as long if the reader's threads use the cores.
+    """
+    if rows.is_cpu and rows.dtype in _NUMPY_DTYPES and not rows.requires_grad:
+        return torch.from_numpy(rows.numpy().take(order, axis=0))
+    return rows[torch.from_numpy(order).to(rows.device)]
 
 
 def _cut(pool: Mapping[str, torch.Tensor], start: int, stop: int, size: int) -> Iterator[dict[str, torch.Tensor]]:
@@ -270,7 +280,7 @@ def _cut(pool: Mapping[str, torch.Tensor], start: int, stop: int, size: int) -> 
 def tensors_of(
     reader: Any, transform_fn: Callable[[Any], torch.Tensor], chunk_rows: int
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield what a reader returns as tensors ``[rows, ...]`` by name: batches as they are, rows by `chunk_rows`."""
+    """Yield a reader's batches, or `chunk_rows` of its rows at a time, as tensors ``[rows, ...]`` by name."""
     if reader.batched_output:
         for item in reader:
             yield {name: transform_fn(_sanitized(name, value)) for name, value in _as_dict(item).items()}
@@ -303,16 +313,16 @@ def _stacked(rows: list[dict[str, Any]], transform_fn: Callable[[Any], torch.Ten
 
 
 class InMemBatchedDataLoader:
-    """Batches of rows that are read once and kept.
+    """Batches of rows that are read once and kept in memory.
 
     Args:
-        reader: Read when the loader is made, and stopped then.
+        reader: Read and stopped when the loader is made.
         batch_size: As in `DataLoader`.
         transform_fn: As in `BatchedDataLoader`.
-        num_epochs: Passes that one iteration makes.
-        seed: Of the order; each pass has its own.
-        rows_capacity: Most rows that are kept. Where the reader has more, a warning says so; None: all.
-        shuffle: Permute the rows of each pass.
+        num_epochs: Epochs in one iteration.
+        seed: Of the order; each epoch has its own.
+        rows_capacity: Most rows that are kept, with a warning if the reader has more; None: all.
+        shuffle: Permute the rows of each epoch.
     """
 
     def __init__(
@@ -335,21 +345,20 @@ class InMemBatchedDataLoader:
         self._rows = _loaded(reader, transform_fn or torch.as_tensor, rows_capacity)
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield the batches of all passes, once.
+        """Yield the batches of all epochs, once.
 
         Raises:
             RuntimeError: it was iterated before.
         """
         if self._used:
-            raise RuntimeError("InMemBatchedDataLoader is iterated once; num_epochs says how many passes that makes")
+            raise RuntimeError("InMemBatchedDataLoader is iterated once; num_epochs sets the number of epochs")
         self._used = True
         for epoch in range(self._num_epochs):
             rows = self._rows
             if self._shuffle and rows:
                 generator = torch.Generator()
                 generator.manual_seed(self._seed + epoch)
-                order = torch.randperm(_rows_of(rows), generator=generator)
-                rows = {name: column[order.to(column.device)] for name, column in rows.items()}
+                rows = _taken(rows, torch.randperm(_rows_of(rows), generator=generator).numpy())
             for batch in _cut(rows, 0, _rows_of(rows), self._batch_size):
                 yield batch if self._shuffle else {name: column.clone() for name, column in batch.items()}
 
@@ -363,17 +372,17 @@ class InMemBatchedDataLoader:
 def _loaded(
     reader: Any, transform_fn: Callable[[Any], torch.Tensor], rows_capacity: int | None
 ) -> dict[str, torch.Tensor]:
-    pieces: list[dict[str, torch.Tensor]] = []
+    chunks: list[dict[str, torch.Tensor]] = []
     count, left_out = 0, 0
     try:
-        for piece in tensors_of(reader, transform_fn, 1024):
-            room = _rows_of(piece) if rows_capacity is None else rows_capacity - count
-            if room <= 0:
-                left_out = _rows_of(piece)
+        for chunk in tensors_of(reader, transform_fn, 1024):
+            space = _rows_of(chunk) if rows_capacity is None else rows_capacity - count
+            if space <= 0:
+                left_out = _rows_of(chunk)
                 break
-            pieces.append({name: rows[:room] for name, rows in piece.items()})
-            count += min(room, _rows_of(piece))
-            left_out = max(0, _rows_of(piece) - room)
+            chunks.append({name: rows[:space] for name, rows in chunk.items()})
+            count += min(space, _rows_of(chunk))
+            left_out = max(0, _rows_of(chunk) - space)
             if left_out or (rows_capacity == count and getattr(reader, "num_epochs", 1) is None):
                 break
     finally:
@@ -382,9 +391,9 @@ def _loaded(
     if left_out and getattr(reader, "num_epochs", 1) is not None:
         warnings.warn(
             f"InMemBatchedDataLoader keeps rows_capacity={rows_capacity} rows, and the reader has more: "
-            "the others are left out of every pass; rows_capacity=None keeps all",
+            "the others are left out of every epoch; rows_capacity=None keeps all",
             stacklevel=3,
         )
-    if not pieces:
+    if not chunks:
         return {}
-    return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+    return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}

@@ -395,20 +395,20 @@ def test_readers_without_end_and_forgotten_ones_leave_no_thread() -> None:
 
 @pytest.mark.parametrize("pool", ["thread", "dummy"])
 def test_remote_readers_leave_no_thread_when_stopped_forgotten_or_at_the_end(pool: str) -> None:
-    store = pafs.SubTreeFileSystem(str(Path(oracle.PLAIN).parent), pafs.LocalFileSystem())
+    store = pafs.SubTreeFileSystem(str(oracle.PLAIN.parent), pafs.LocalFileSystem())
     options: dict[str, Any] = {"filesystem": store, "reader_pool_type": pool, **IN_ORDER}
 
     def our_threads() -> list[threading.Thread]:
         return [t for t in threading.enumerate() if t.name.startswith(("parquet_loader-p", "parquet_loader-r"))]
 
-    with make_batch_reader(Path(oracle.PLAIN).name, num_epochs=2, **options) as reader:
+    with make_batch_reader(oracle.PLAIN.name, num_epochs=2, **options) as reader:
         assert batch_ids(reader) == list(range(20)) * 2
         assert not our_threads()
-    with make_batch_reader(Path(oracle.PLAIN).name, num_epochs=None, **options) as reader:
+    with make_batch_reader(oracle.PLAIN.name, num_epochs=None, **options) as reader:
         next(reader)
         assert our_threads()
     assert not our_threads()
-    forgotten = make_batch_reader(Path(oracle.PLAIN).name, num_epochs=None, **options)
+    forgotten = make_batch_reader(oracle.PLAIN.name, num_epochs=None, **options)
     next(forgotten)
     threads = our_threads()
     del forgotten
@@ -728,12 +728,12 @@ def test_one_pass_at_a_time_and_none_after_an_error() -> None:
     with DataLoader(numbers_reader(), batch_size=5) as loader:
         iterator = iter(loader)
         next(iterator)
-        with pytest.raises(RuntimeError, match="under way"):
+        with pytest.raises(RuntimeError, match="has not ended"):
             next(iter(loader))
     with DataLoader(make_reader(EVERYTHING, schema_fields=["int_null"]), batch_size=5) as loader:
         with pytest.raises(TypeError, match="'int_null' holds None"):
             list(loader)
-        with pytest.raises(RuntimeError, match="the last one failed"):
+        with pytest.raises(RuntimeError, match="the last iteration failed"):
             list(loader)
 
 
