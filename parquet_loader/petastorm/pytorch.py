@@ -29,14 +29,14 @@ def _sanitized(name: str, value: Any) -> Any:
     """
     if value is None:
         raise TypeError(f"field {name!r} holds None, and a tensor has no nulls; fill them with a TransformSpec")
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind in "SUO":
-            raise TypeError(f"field {name!r} is an array of {value.dtype}, which no tensor holds; leave the field out")
-        native = value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
-        return value.astype(_WIDENED.get(native, native), copy=False)
-    if isinstance(value, np.generic) and value.dtype in _WIDENED:
-        return value.astype(_WIDENED[value.dtype])
-    return value
+    if not isinstance(value, np.ndarray | np.generic):
+        return value
+    dtype = value.dtype
+    if isinstance(value, np.ndarray) and dtype.kind in "SUO":
+        raise TypeError(f"field {name!r} is an array of {dtype}, which no tensor holds; leave the field out")
+    native = dtype if dtype.isnative else dtype.newbyteorder("=")
+    delivered = _WIDENED.get(native, native)
+    return value if delivered is dtype else value.astype(delivered)
 
 
 def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
@@ -48,11 +48,11 @@ def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
         return {key: decimal_friendly_collate([sample[key] for sample in batch]) for key in first}
     if isinstance(first, Sequence):
         return [decimal_friendly_collate(samples) for samples in zip(*batch, strict=True)]
-    if isinstance(first, np.ndarray) and first.ndim and first.dtype.kind in "biufc" and first.dtype.isnative:
-        same = (isinstance(v, np.ndarray) and v.dtype == first.dtype and v.shape == first.shape for v in batch)
-        if all(same):
+    if isinstance(first, np.ndarray | np.generic) and first.dtype.kind in "biufc" and first.dtype.isnative:
+        kind, dtype, shape = type(first), first.dtype, first.shape
+        if all(type(v) is kind and v.dtype == dtype and v.shape == shape for v in batch):
             # The same as `default_collate`, without a tensor for each array, and on this thread alone.
-            return torch.from_numpy(np.stack(batch))
+            return torch.from_numpy(np.stack(batch) if shape else np.array(batch))
     return default_collate(list(batch))
 
 
@@ -156,7 +156,7 @@ class DataLoader(LoaderBase):
 
 
 def _as_dict(item: Any) -> dict[str, Any]:
-    if isinstance(item, Mapping):  # an n-gram: rows by step
+    if isinstance(item, dict):  # an n-gram: rows by step
         raise TypeError("the torch loaders take rows and batches; iterate over the reader itself for n-grams")
     found: dict[str, Any] = item._asdict()
     return found
