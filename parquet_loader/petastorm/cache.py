@@ -1,4 +1,4 @@
-"""Caches of row groups, as they were read and before anything is decoded."""
+"""Caches of row groups as they were read, before decoding."""
 
 from __future__ import annotations
 
@@ -17,43 +17,44 @@ import pyarrow as pa
 from parquet_loader.common import check_private, local_path, make_private
 from parquet_loader.errors import ConfigurationError
 
-_KEPT = re.compile(r"[0-9a-f]{64}\.arrow")
+_ENTRY = re.compile(r"[0-9a-f]{64}\.arrow")
 _OURS = re.compile(r"[0-9a-f]{64}\.arrow|\..{8}\.arrow\.partial")
 
 
 class CacheBase(abc.ABC):
-    """What all caches are."""
+    """Base of all caches."""
 
     @abc.abstractmethod
     def get(self, key: str, fill_cache_func: Callable[[], pa.Table]) -> pa.Table:
-        """Return what is kept under a key, or what the function returns, which may be kept then."""
+        """Return the entry of a key, or else the function's result, which the cache may keep."""
 
 
 class NullCache(CacheBase):
     """Keeps nothing."""
 
     def get(self, key: str, fill_cache_func: Callable[[], pa.Table]) -> pa.Table:  # noqa: ARG002
-        """Return what the function returns."""
+        """Return the function's result."""
         return fill_cache_func()
 
 
 class LocalDiskCache(CacheBase):
-    """Keeps row groups as Arrow files in a directory; those not used for longest make room for others.
+    """Keeps row groups as Arrow files in a directory, and evicts the least recently used ones.
 
-    The directory stays when a reader is closed, so that the next run finds it filled, unless `cleanup` is asked for.
-    Any number of threads and processes may share it: a file appears whole or not at all.
+    The directory outlives the reader, unless `cleanup` is set, so the next run finds it filled. Threads and processes
+    may share it: a file appears whole or not at all.
 
     Args:
-        path: The directory; it is made if need be.
-        size_limit_bytes: Most bytes of all files together.
-        expected_row_size_bytes: Bytes of a row, as a guess; only checked against the limit.
-        shards: As in Petastorm; there is no need of them here.
-        cleanup: Whether `cleanup`, and so the end of a reader, removes what is kept, and the directory if it is empty
-            then.
-        settings: ``eviction_policy="none"``: what does not fit any more is not kept. Others have no meaning here.
+        path: The directory; created if need be.
+        size_limit_bytes: Limit of the size of all files together.
+        expected_row_size_bytes: Estimated size of a row; only compared with the limit.
+        shards: Accepted for Petastorm's sake; only compared with the limit.
+        cleanup: Whether `cleanup`, which the end of a reader calls, deletes the entries, and the directory if it is
+            then empty.
+        settings: ``eviction_policy="none"`` keeps old entries and stores no new ones when the cache is full.
+            ``shared=True`` accepts a directory that others may write to. Others have no effect.
 
     Raises:
-        ConfigurationError: the limit has no room for a few rows.
+        ConfigurationError: the limit is too small for a few rows, or others may write to the directory.
     """
 
     def __init__(
@@ -75,67 +76,64 @@ class LocalDiskCache(CacheBase):
         self._path = local_path(path)
         self._limit_bytes = size_limit_bytes
         self._cleanup = cleanup
-        self._lock = Lock()  # of this process's evictions; files themselves need none
+        self._lock = Lock()  # held by the thread of this process that evicts; files need no lock
         make_private(self._path)
         if not settings.get("shared", False):
             check_private(self._path, "cache_location", "pass cache_extra_settings={'shared': True}")
 
     def get(self, key: str, fill_cache_func: Callable[[], pa.Table]) -> pa.Table:
-        """Return the row group kept under a key, or read it and keep it."""
+        """Return the row group of a key, read from the cache, or else made by the function and kept."""
         path = os.path.join(self._path, hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest() + ".arrow")
         with contextlib.suppress(OSError, pa.ArrowException):
-            with pa.OSFile(path) as file, pa.ipc.open_file(file) as kept:
-                table = kept.read_all()
+            with pa.OSFile(path) as file, pa.ipc.open_file(file) as entry:
+                table = entry.read_all()
             os.utime(path, follow_symlinks=False)
             return table
         table = fill_cache_func()
-        if self._has_room(table.nbytes):
-            self._keep(path, table)
+        with contextlib.suppress(OSError):  # the disk is full, say
+            if self._make_space(table.nbytes):
+                self._keep(path, table)
         return table
 
     def _keep(self, path: str, table: pa.Table) -> None:
-        partial = None
+        make_private(self._path)  # the end of another reader may have deleted it
+        descriptor, partial = tempfile.mkstemp(dir=self._path, prefix=".", suffix=".arrow.partial")
+        os.close(descriptor)
         try:
-            make_private(self._path)  # the end of another reader may have removed it
-            descriptor, partial = tempfile.mkstemp(dir=self._path, prefix=".", suffix=".arrow.partial")
-            os.close(descriptor)
             with pa.OSFile(partial, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
                 writer.write_table(table)
             os.replace(partial, path)
         except OSError:
-            if partial is not None:
-                with contextlib.suppress(OSError):
-                    os.unlink(partial)  # the disk is full: nothing is kept, and the row group is returned all the same
+            os.unlink(partial)
+            raise
 
     def _entries(self, names: re.Pattern[str]) -> list[os.DirEntry[str]]:
-        """Return the files of this cache; others that lie in the directory are nobody's business here."""
+        """Return the cache's own files in the directory."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self._path) as entries:
             return [entry for entry in entries if names.fullmatch(entry.name)]
         return []
 
-    def _has_room(self, nbytes: int) -> bool:
-        """Make room, if files may be removed; return whether there is any."""
+    def _make_space(self, nbytes: int) -> bool:
+        """Evict entries until there is space for so many bytes; return whether there is."""
         if nbytes > self._limit_bytes:
             return False
         with self._lock:
-            kept = []
-            for entry in self._entries(_KEPT):
+            entries = []
+            for entry in self._entries(_ENTRY):
                 with contextlib.suppress(FileNotFoundError):
                     found = entry.stat()
-                    kept.append((found.st_mtime_ns, found.st_size, entry.path))
-            held = sum(size for _, size, _ in kept)
-            if held + nbytes > self._limit_bytes and not self._evicts:
-                return False
-            for _, size, path in sorted(kept):
-                if held + nbytes <= self._limit_bytes:
+                    entries.append((found.st_mtime_ns, found.st_size, entry.path))
+            excess = sum(size for _, size, _ in entries) + nbytes - self._limit_bytes
+            for _, size, path in sorted(entries) if self._evicts else ():
+                if excess <= 0:
                     break
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
-                held -= size
-        return True
+                excess -= size
+        return excess <= 0
 
     def cleanup(self) -> None:
-        """Remove what is kept, and the directory if it holds nothing else, if that was asked for."""
+        """Delete the entries, and the directory if it is then empty, if the cache was made with ``cleanup=True``."""
         if self._cleanup:
             for entry in self._entries(_OURS):
                 with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Codecs: how values that Parquet has no type for are stored in one column, both ways."""
+"""Codecs: encode and decode values for which Parquet has no type."""
 
 from __future__ import annotations
 
@@ -18,28 +18,22 @@ if TYPE_CHECKING:
 
 
 class DataframeColumnCodec:
-    """What all codecs are."""
+    """Base of all codecs."""
 
     @abstractmethod
     def encode(self, unischema_field: UnischemaField, value: Any) -> Any:
-        """Return a value in its stored form; raises ValueError where it is none of the field's."""
+        """Return the stored form of a value; raises ValueError if the field cannot hold it."""
         raise NotImplementedError
 
     @abstractmethod
     def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
-        """Return a value from its stored form."""
+        """Return the value of a stored form."""
         raise NotImplementedError
 
     @abstractmethod
     def spark_dtype(self) -> Any:
         """Return the Spark type of the stored form; needs pyspark."""
         raise NotImplementedError
-
-
-def _binary_type() -> Any:
-    from pyspark.sql.types import BinaryType  # noqa: PLC0415  (only those who write need Spark)
-
-    return BinaryType()
 
 
 def _checked(field: UnischemaField, value: Any) -> npt.NDArray[Any]:
@@ -53,16 +47,29 @@ def _checked(field: UnischemaField, value: Any) -> npt.NDArray[Any]:
 
 
 def is_compliant_shape(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
-    """Whether two shapes agree, where None and 0 agree with any length."""
+    """Whether two shapes agree; None and 0 agree with any length."""
     return len(a) == len(b) and all(x == y for x, y in zip(a, b, strict=True) if x and y)
 
 
-class CompressedImageCodec(DataframeColumnCodec):
+class _BinaryCodec(DataframeColumnCodec):
+    """Base of the codecs that store bytes."""
+
+    def spark_dtype(self) -> Any:
+        """Return BinaryType; needs pyspark."""
+        from pyspark.sql.types import BinaryType  # noqa: PLC0415  (only writers need Spark)
+
+        return BinaryType()
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class CompressedImageCodec(_BinaryCodec):
     """Images ``[h, w]`` or ``[h, w, 3]`` (RGB) of uint8 or uint16, as PNG or JPEG.
 
     Args:
         image_codec: ``"png"`` or ``"jpeg"``.
-        quality: Of JPEG.
+        quality: JPEG quality.
     """
 
     def __init__(self, image_codec: str = "png", quality: int = 80) -> None:
@@ -83,22 +90,18 @@ class CompressedImageCodec(DataframeColumnCodec):
         return bytearray(encode_array(pixels, kind, self._quality))
 
     def decode(self, unischema_field: UnischemaField, value: Any) -> npt.NDArray[Any]:  # noqa: ARG002
-        """Return the pixels, as the file has them: grey ``[h, w]`` or RGB ``[h, w, 3]``, 8 or 16 bits."""
+        """Return the pixels: grey ``[h, w]`` or RGB ``[h, w, 3]``, 8 or 16 bits."""
         pixels = np.array(image_array(value))
         if pixels.ndim == 3 and pixels.shape[2] != 3:
             raise ValueError(f"images are (h, w) or (h, w, 3), not {pixels.shape}")
         return pixels
 
-    def spark_dtype(self) -> Any:
-        """Return BinaryType."""
-        return _binary_type()
-
     def __str__(self) -> str:
         return f"CompressedImageCodec('{self.image_codec}', {self._quality})"
 
 
-class NdarrayCodec(DataframeColumnCodec):
-    """Arrays of any dtype but objects, as `np.save` writes them."""
+class NdarrayCodec(_BinaryCodec):
+    """Arrays of any dtype except objects, as `np.save` writes them."""
 
     def encode(self, unischema_field: UnischemaField, value: Any) -> bytearray:
         """Return the bytes of an array."""
@@ -108,15 +111,8 @@ class NdarrayCodec(DataframeColumnCodec):
         """Return the array, writable."""
         return npy_array(value).copy("K")
 
-    def spark_dtype(self) -> Any:
-        """Return BinaryType."""
-        return _binary_type()
 
-    def __str__(self) -> str:
-        return "NdarrayCodec()"
-
-
-class CompressedNdarrayCodec(DataframeColumnCodec):
+class CompressedNdarrayCodec(_BinaryCodec):
     """Arrays as `np.savez_compressed` writes them."""
 
     def encode(self, unischema_field: UnischemaField, value: Any) -> bytearray:
@@ -127,19 +123,12 @@ class CompressedNdarrayCodec(DataframeColumnCodec):
         """Return the array, writable."""
         return npz_array(value).copy("K")
 
-    def spark_dtype(self) -> Any:
-        """Return BinaryType."""
-        return _binary_type()
-
-    def __str__(self) -> str:
-        return "CompressedNdarrayCodec()"
-
 
 class ScalarCodec(DataframeColumnCodec):
     """Scalars, stored as a Spark type.
 
     Args:
-        spark_type: A `pyspark.sql.types` type, or a `SparkType` where there is no Spark.
+        spark_type: A `pyspark.sql.types` type, or a `SparkType` if there is no Spark.
     """
 
     def __init__(self, spark_type: Any) -> None:
@@ -151,7 +140,7 @@ class ScalarCodec(DataframeColumnCodec):
         return self._spark_type.name if isinstance(self._spark_type, SparkType) else type(self._spark_type).__name__
 
     def encode(self, unischema_field: UnischemaField, value: Any) -> Any:
-        """Return a scalar as Python's own type that Spark takes."""
+        """Return a scalar as the Python type that Spark takes."""
         name = unischema_field.name
         is_scalar_array = isinstance(value, np.ndarray) and value.shape == ()
         if not is_scalar_array and hasattr(value, "__len__") and not isinstance(value, str | bytes | bytearray):
@@ -191,5 +180,5 @@ class ScalarCodec(DataframeColumnCodec):
 
 
 def is_number_type(numpy_dtype: Any) -> bool:
-    """Whether a field's type is one of numpy's, or `Decimal`."""
+    """Whether a field's type is a numpy scalar type or `Decimal`."""
     return isinstance(numpy_dtype, type) and issubclass(numpy_dtype, np.generic | Decimal)

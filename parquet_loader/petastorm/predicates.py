@@ -1,7 +1,7 @@
-"""Predicates: which rows a reader returns.
+"""Predicates: select the rows that a reader returns.
 
-Each takes a row as a dict (`make_reader`), or the columns of a row group as a pandas DataFrame (`make_batch_reader`),
-and returns a bool, or a Series of bools.
+A predicate takes a row as a dict (`make_reader`) and returns a bool, or takes the columns of a row group as a pandas
+DataFrame (`make_batch_reader`) and returns a Series of bools.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 
 
 class PredicateBase(abc.ABC):
-    """What all predicates are."""
+    """Base of all predicates."""
 
     @abc.abstractmethod
     def get_fields(self) -> set[str]:
-        """Return the names of the fields it looks at."""
+        """Return the names of the fields that it needs."""
 
     @abc.abstractmethod
     def do_include(self, values: Any) -> Any:
-        """Return whether a row is returned, or which ones."""
+        """Return whether to include a row, or which rows of a frame."""
 
 
 def _each(column: Any, test: Callable[[Any], bool]) -> Any:
-    """Apply a test to a value, or to every value of a Series."""
+    """Apply a test to a value, or to each value of a Series."""
     return column.map(test).astype(bool) if _is_series(column) else test(column)
 
 
@@ -36,51 +36,54 @@ def _is_series(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy")
 
 
-class in_set(PredicateBase):  # noqa: N801  (Petastorm's names)
-    """Rows whose field is one of some values."""
+class _OfField(PredicateBase):
+    """Base of the predicates of one field."""
 
-    def __init__(self, inclusion_values: Iterable[Any], predicate_field: str) -> None:
-        self._inclusion_values = set(inclusion_values)
+    def __init__(self, predicate_field: str) -> None:
         self._predicate_field = predicate_field
 
     def get_fields(self) -> set[str]:
         """Return the field."""
         return {self._predicate_field}
 
+
+class in_set(_OfField):  # noqa: N801  (Petastorm's names)
+    """Includes rows whose field is in a set of values."""
+
+    def __init__(self, inclusion_values: Iterable[Any], predicate_field: str) -> None:
+        super().__init__(predicate_field)
+        self._inclusion_values = set(inclusion_values)
+
     def do_include(self, values: Any) -> Any:
-        """Return whether the value is one of them."""
+        """Return whether the value is in the set."""
         return _each(values[self._predicate_field], lambda value: value in self._inclusion_values)
 
 
-class in_intersection(PredicateBase):  # noqa: N801
-    """Rows whose field, a list or array, holds at least one of some values."""
+class in_intersection(_OfField):  # noqa: N801
+    """Includes rows whose field, a list or array, contains at least one of the values."""
 
     def __init__(self, inclusion_values: Iterable[Any], _predicate_field: str) -> None:
+        super().__init__(_predicate_field)
         self._inclusion_values = list(inclusion_values)
-        self._predicate_field = _predicate_field
-
-    def get_fields(self) -> set[str]:
-        """Return the field."""
-        return {self._predicate_field}
 
     def do_include(self, values: Any) -> Any:
-        """Return whether the array holds one of them."""
+        """Return whether the array contains one of the values."""
         return _each(values[self._predicate_field], self._intersects)
 
     def _intersects(self, value: Any) -> bool:
         if not isinstance(value, Iterable):
-            raise ValueError(f"in_intersection: the field {self._predicate_field!r} is no list: {value!r:.60}")
+            raise ValueError(f"in_intersection: the field {self._predicate_field!r} is not a list: {value!r:.60}")
         return bool(np.isin(np.asarray(value), self._inclusion_values).any())
 
 
 class in_lambda(PredicateBase):  # noqa: N801
-    """Rows for which a function is true; it takes the fields in their order, and behind them `state_arg` if any."""
+    """Includes rows for which a function is true; it takes the fields in order, then `state_arg` unless it is None."""
 
     def __init__(
         self, predicate_fields: Sequence[str], predicate_func: Callable[..., Any], state_arg: Any = None
     ) -> None:
         if not isinstance(predicate_fields, list):
-            raise ValueError("in_lambda: predicate_fields is a list")
+            raise ValueError(f"in_lambda: predicate_fields={predicate_fields!r:.80}; expected a list")
         self._predicate_fields = predicate_fields
         self._predicate_func = predicate_func
         self._state_arg = state_arg
@@ -98,15 +101,15 @@ class in_lambda(PredicateBase):  # noqa: N801
 
 
 class in_negate(PredicateBase):  # noqa: N801
-    """Rows that another predicate leaves out."""
+    """Includes rows that another predicate excludes."""
 
     def __init__(self, predicate: PredicateBase) -> None:
         if not isinstance(predicate, PredicateBase):
-            raise ValueError("in_negate: the predicate is derived from PredicateBase")
+            raise ValueError(f"in_negate: predicate={predicate!r:.80}; expected a PredicateBase")
         self._predicate = predicate
 
     def get_fields(self) -> set[str]:
-        """Return the other's fields."""
+        """Return the fields of the other predicate."""
         return self._predicate.get_fields()
 
     def do_include(self, values: Any) -> Any:
@@ -116,20 +119,20 @@ class in_negate(PredicateBase):  # noqa: N801
 
 
 class in_reduce(PredicateBase):  # noqa: N801
-    """Rows by several predicates: ``all`` (and), ``any`` (or), or any function of a list of bools."""
+    """Combines predicates by ``all`` (and), ``any`` (or), or any function of a list of bools."""
 
     def __init__(self, predicate_list: Sequence[PredicateBase], reduce_func: Callable[[list[bool]], bool]) -> None:
         if not all(isinstance(predicate, PredicateBase) for predicate in predicate_list):
-            raise ValueError("in_reduce: all predicates are derived from PredicateBase")
+            raise ValueError("in_reduce: predicate_list holds an object that is not a PredicateBase")
         self._predicate_list = predicate_list
         self._reduce_func = reduce_func
 
     def get_fields(self) -> set[str]:
-        """Return all their fields."""
+        """Return the fields of all predicates."""
         return {field for predicate in self._predicate_list for field in predicate.get_fields()}
 
     def do_include(self, values: Any) -> Any:
-        """Return the function's value of theirs, row by row."""
+        """Return the function of the predicates' results, row by row."""
         included = [predicate.do_include(values) for predicate in self._predicate_list]
         if not included or not _is_series(included[0]):
             return self._reduce_func(included)
@@ -137,30 +140,26 @@ class in_reduce(PredicateBase):  # noqa: N801
         return included[0].__class__([bool(self._reduce_func(list(row))) for row in rows], index=included[0].index)
 
 
-class in_pseudorandom_split(PredicateBase):  # noqa: N801
-    """One of several parts of the rows, by the hash of a field: always the same part for the same value.
+class in_pseudorandom_split(_OfField):  # noqa: N801
+    """Includes the rows of one subset, by the hash of a field: equal values are always in the same subset.
 
     Args:
-        fraction_list: Size of each part, from 0 to 1.
-        subset_index: Which part.
+        fraction_list: Size of each subset, from 0 to 1.
+        subset_index: The index of the subset.
         predicate_field: The field.
     """
 
     def __init__(self, fraction_list: Sequence[float], subset_index: int, predicate_field: str) -> None:
         if subset_index >= len(fraction_list):
-            raise ValueError(f"in_pseudorandom_split: there is no part {subset_index} of {len(fraction_list)}")
-        self._predicate_field = predicate_field
+            raise ValueError(f"in_pseudorandom_split: there is no subset {subset_index} of {len(fraction_list)}")
+        super().__init__(predicate_field)
         low = sum(fraction_list[:subset_index]) if subset_index else 0
         high = sum(fraction_list[: subset_index + 1])
         self._bucket_low = low * (sys.maxsize - 1)
         self._bucket_high = high * (sys.maxsize - 1)
 
-    def get_fields(self) -> set[str]:
-        """Return the field."""
-        return {self._predicate_field}
-
     def do_include(self, values: Mapping[str, Any] | Any) -> Any:
-        """Return whether the value's hash lies in the part."""
+        """Return whether the hash of the value belongs to the subset."""
         names: Collection[Any] = values.keys()
         if self._predicate_field not in names:
             raise ValueError(f"in_pseudorandom_split: there is no field {self._predicate_field!r}")

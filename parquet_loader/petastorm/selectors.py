@@ -1,4 +1,4 @@
-"""Selectors: which row groups are read, by an index that was built beforehand."""
+"""Selectors: choose the row groups to read by an index built beforehand."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 
 class RowGroupSelectorBase(abc.ABC):
-    """What all selectors are."""
+    """Base of all selectors."""
 
     @abc.abstractmethod
     def get_index_names(self) -> list[str]:
-        """Return the names of the indexes it needs."""
+        """Return the names of the indexes that it needs."""
 
     @abc.abstractmethod
     def select_row_groups(self, index_dict: Mapping[str, Any]) -> set[int]:
-        """Return the numbers of the row groups that are read."""
+        """Return the numbers of the row groups to read."""
 
 
 class SingleIndexSelector(RowGroupSelectorBase):
-    """Row groups that hold any of some values."""
+    """Chooses the row groups that contain any of the values."""
 
     def __init__(self, index_name: str, values_list: Iterable[Any]) -> None:
         self._index_name = index_name
@@ -36,7 +36,7 @@ class SingleIndexSelector(RowGroupSelectorBase):
         return {number for value in self._values_to_select for number in indexer.get_row_group_indexes(value)}
 
 
-class _Several(RowGroupSelectorBase):
+class _Combined(RowGroupSelectorBase):
     def __init__(self, single_index_selectors: Sequence[RowGroupSelectorBase]) -> None:
         self._single_index_selectors = list(single_index_selectors)
 
@@ -48,18 +48,18 @@ class _Several(RowGroupSelectorBase):
         return [selector.select_row_groups(index_dict) for selector in self._single_index_selectors]
 
 
-class IntersectIndexSelector(_Several):
-    """Row groups that all selectors choose."""
+class IntersectIndexSelector(_Combined):
+    """Chooses the row groups that all selectors choose."""
 
     def select_row_groups(self, index_dict: Mapping[str, Any]) -> set[int]:
-        """Return what all have in common."""
+        """Return the intersection of the selectors' choices."""
         chosen = self._selected(index_dict)
         return set.intersection(*chosen) if chosen else set()
 
 
-class UnionIndexSelector(_Several):
-    """Row groups that any selector chooses."""
+class UnionIndexSelector(_Combined):
+    """Chooses the row groups that any selector chooses."""
 
     def select_row_groups(self, index_dict: Mapping[str, Any]) -> set[int]:
-        """Return what any of them chooses."""
+        """Return the union of the selectors' choices."""
         return set[int]().union(*self._selected(index_dict))

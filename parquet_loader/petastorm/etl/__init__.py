@@ -1,4 +1,4 @@
-"""What is written beside a data set, and read of it: its schema, its row groups, indexes of them."""
+"""Petastorm's metadata of a data set: schema, number of row groups, indexes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`materialize_dataset`: what is written beside a data set; `get_schema_from_dataset_url`: what is read of it."""
+"""Writes the metadata of a data set (`materialize_dataset`) and reads them (`get_schema_from_dataset_url`)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def materialize_dataset(
     use_summary_metadata: bool = False,
     filesystem_factory: Any = None,
 ) -> Iterator[None]:
-    """Set Spark up for the writing inside the `with` block, and write Petastorm's metadata behind it.
+    """Configure Spark for the writes in the `with` block, and write Petastorm's metadata when it ends.
 
-    Both this library and Petastorm read what is written.
+    This library and Petastorm can both read the data set.
 
     Args:
         spark: The Spark session.
@@ -51,7 +51,7 @@ def materialize_dataset(
         filesystem_factory: A function that returns the filesystem of the URL; None: as the URL says.
 
     Raises:
-        PetastormMetadataGenerationError: the block wrote nothing that can be read.
+        PetastormMetadataGenerationError: the block wrote no readable data set.
     """
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     before = {key: hadoop.get(key) for key in _HADOOP_OPTIONS}
@@ -73,10 +73,10 @@ def materialize_dataset(
 
 
 def write_metadata(dataset_url: str, schema: Unischema, filesystem: Any = None) -> None:
-    """Write the schema and the number of row groups of each file beside a data set.
+    """Write the schema, and the number of row groups of each file, to the metadata of a data set.
 
     Raises:
-        PetastormMetadataGenerationError: there is nothing there that can be read.
+        PetastormMetadataGenerationError: there is no readable data set.
     """
     source, home = source_of(dataset_url, filesystem)
     try:
@@ -95,14 +95,14 @@ def write_metadata(dataset_url: str, schema: Unischema, filesystem: Any = None) 
 def _root_of(dataset_url: str, filesystem: pafs.FileSystem, home: Any) -> str:
     path = resolve(dataset_url.rstrip("/"), None)[1] if home is None else source_of(dataset_url, home)[0]
     if filesystem.get_file_info(path).type != pafs.FileType.Directory:
-        raise PetastormMetadataGenerationError(f"{dataset_url}: metadata are written into a directory")
+        raise PetastormMetadataGenerationError(f"{dataset_url}: not a directory; metadata are written into a directory")
     return str(path)
 
 
 def add_to_metadata(
     filesystem: pafs.FileSystem, root: str, values: Mapping[bytes, bytes], schema: pa.Schema | None = None
 ) -> None:
-    """Add keys and values to the ``_common_metadata`` of a data set, making the file if need be; all or nothing."""
+    """Add keys and values to the ``_common_metadata`` of a data set, atomically; create the file if need be."""
     path = posixpath.join(root, "_common_metadata")
     if filesystem.get_file_info(path).type == pafs.FileType.File:
         base = pq.read_schema(path, filesystem=filesystem)
@@ -115,7 +115,7 @@ def add_to_metadata(
     with filesystem.open_output_stream(partial) as file:
         pq.write_metadata(merged, file)
     filesystem.move(partial, path)
-    crc = posixpath.join(root, "._common_metadata.crc")  # Hadoop's checksum of the file before
+    crc = posixpath.join(root, "._common_metadata.crc")  # Hadoop's checksum of the old file
     with contextlib.suppress(OSError):
         filesystem.delete_file(crc)
 
@@ -126,7 +126,7 @@ def get_schema_from_dataset_url(
     storage_options: Mapping[str, Any] | None = None,
     filesystem: Any = None,
 ) -> Unischema:
-    """Return the Unischema that a data set carries.
+    """Return the Unischema of a Petastorm data set.
 
     Raises:
         PetastormMetadataError: it carries none.
@@ -143,13 +143,13 @@ def get_schema_from_dataset_url(
 
 
 def infer_or_load_unischema(dataset_url_or_urls: Any, filesystem: Any = None) -> Unischema:
-    """Return the Unischema that a data set carries, or one that follows from its columns."""
+    """Return the Unischema of a data set, or one inferred from its columns."""
     source, home = source_of(dataset_url_or_urls, filesystem)
     return RowGroups(source, home).unischema
 
 
 def row_groups_per_file(dataset_url: str) -> dict[str, int]:
-    """Return how many row groups each file has, as the metadata say."""
+    """Return the number of row groups of each file, from the metadata."""
     source, home = source_of(dataset_url)
     snapshot = open_snapshot(source, home, selection=Selection(split="all", has_options=False))
     found = find_metadata(snapshot, ROW_GROUPS_KEY)

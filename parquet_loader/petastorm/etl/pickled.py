@@ -1,4 +1,4 @@
-"""Petastorm's metadata as the pickles that Petastorm reads: opcodes put down one by one, naming its classes."""
+"""Writes metadata as the pickles that Petastorm reads: opcode by opcode, with the names of its classes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dump_unischema(schema: Unischema) -> bytes:
     """Return a Unischema as a pickle of protocol 2.
 
     Raises:
-        UnsupportedError: a field's codec or type is none of Petastorm's.
+        UnsupportedError: Petastorm does not know the codec or type of a field.
     """
     fields = {name: _Raw(_field(field)) for name, field in schema.fields.items()}
     named = _call("collections", "OrderedDict", b")") + _pairs(fields)
@@ -47,7 +47,7 @@ def dump_indexes(indexers: Mapping[str, Any]) -> bytes:
 
 
 class _Raw(bytes):
-    """Opcodes of a value that is put down already."""
+    """Opcodes of a value."""
 
 
 def _global(module: str, name: str) -> bytes:
@@ -68,7 +68,7 @@ def _pairs(values: Mapping[Any, Any]) -> bytes:
 
 
 def _in_parts(items: list[bytes], opcode: bytes) -> bytes:
-    """Return opcodes that put items into the value below them, no more at once than pickle does."""
+    """Return opcodes that add items to the value below them on the stack, no more at once than pickle adds."""
     parts = [items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE)]
     return b"".join(b"(" + b"".join(part) + opcode for part in parts)
 
@@ -102,12 +102,12 @@ def _value(value: Any) -> bytes:
             return _call("decimal", "Decimal", _value(str(value)) + b"\x85")
         case tuple():
             return b"(" + b"".join(map(_value, value)) + b"t"
-    raise UnsupportedError(f"the metadata of Petastorm hold no {type(value).__name__}: {value!r:.60}")
+    raise UnsupportedError(f"Petastorm's metadata cannot hold a {type(value).__name__}: {value!r:.60}")
 
 
 def _field(field: UnischemaField) -> bytes:
     name = dtype_name(field.numpy_dtype)
-    # Old numpys know `bool_` only, new ones know it too.
+    # All numpy versions have `bool_`.
     dtype = (
         _global("decimal", "Decimal") if name == "Decimal" else _global("numpy", "bool_" if name == "bool" else name)
     )
@@ -121,7 +121,7 @@ def _codec(field: UnischemaField) -> bytes:
         return b"N"
     kind = type(codec).__name__
     if kind not in _KNOWN_CODECS:
-        raise UnsupportedError(f"field {field.name!r}: the metadata of Petastorm know no codec {kind}")
+        raise UnsupportedError(f"field {field.name!r}: Petastorm has no codec {kind}")
     state: dict[str, Any] = {}
     if isinstance(codec, ScalarCodec):
         state["_spark_type"] = _Raw(_spark_type(codec._spark_type))

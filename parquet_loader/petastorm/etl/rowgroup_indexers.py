@@ -1,4 +1,4 @@
-"""Indexers: which row groups hold a value, or any value at all."""
+"""Indexers: record which row groups contain a value, or any value at all."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 
 class RowGroupIndexerBase(abc.ABC):
-    """What all indexers are."""
+    """Base of all indexers."""
 
     @abc.abstractmethod
     def __add__(self, other: Any) -> Self:
-        """Take over another's row groups."""
+        """Add the row groups of another indexer."""
 
     @property
     @abc.abstractmethod
@@ -25,7 +25,7 @@ class RowGroupIndexerBase(abc.ABC):
     @property
     @abc.abstractmethod
     def column_names(self) -> list[str]:
-        """Columns that it looks at."""
+        """Columns that it needs."""
 
     @property
     @abc.abstractmethod
@@ -34,11 +34,11 @@ class RowGroupIndexerBase(abc.ABC):
 
     @abc.abstractmethod
     def get_row_group_indexes(self, value_key: Any = None) -> set[int]:
-        """Return the numbers of the row groups that hold a value."""
+        """Return the numbers of the row groups that contain a value."""
 
     @abc.abstractmethod
     def build_index(self, decoded_rows: Sequence[Mapping[str, Any]], piece_index: int) -> Any:
-        """Take in the rows of one row group."""
+        """Add the rows of one row group."""
 
 
 class _OneColumn(RowGroupIndexerBase):
@@ -63,13 +63,13 @@ class _OneColumn(RowGroupIndexerBase):
 
     def _check_same(self, other: Any) -> None:
         if type(other) is not type(self):
-            raise TypeError(f"index {self._index_name!r}: an index of another kind cannot be added")
+            raise TypeError(f"index {self._index_name!r}: cannot add an index of another kind")
         if other._column_name != self._column_name:
-            raise ValueError(f"index {self._index_name!r}: an index of another column cannot be added")
+            raise ValueError(f"index {self._index_name!r}: cannot add an index of another column")
 
 
 class SingleFieldIndexer(_OneColumn):
-    """Row groups by the values of a column of text or integers, or of arrays of these."""
+    """Records the row groups of each value in a column of text, integers, or arrays of these."""
 
     def __init__(self, index_name: str, index_field: str) -> None:
         super().__init__(index_name, index_field)
@@ -87,11 +87,11 @@ class SingleFieldIndexer(_OneColumn):
         return list(self._index_data)
 
     def get_row_group_indexes(self, value_key: Any = None) -> set[int]:
-        """Return the row groups that hold a value; none, where no row does."""
+        """Return the row groups that contain a value."""
         return set(self._index_data.get(value_key, ()))
 
     def build_index(self, decoded_rows: Sequence[Mapping[str, Any]], piece_index: int) -> dict[Any, set[int]]:
-        """Take in the rows of one row group."""
+        """Add the rows of one row group."""
         for value in self._column(decoded_rows):
             if value is not None:
                 for one in value if isinstance(value, np.ndarray) else [value]:
@@ -100,7 +100,7 @@ class SingleFieldIndexer(_OneColumn):
 
 
 class FieldNotNullIndexer(_OneColumn):
-    """Row groups in which a column holds anything but nulls."""
+    """Records the row groups in which a column has a value that is not null."""
 
     def __init__(self, index_name: str, index_field: str) -> None:
         super().__init__(index_name, index_field)
@@ -113,7 +113,7 @@ class FieldNotNullIndexer(_OneColumn):
 
     @property
     def indexed_values(self) -> list[Any]:
-        """What the index says."""
+        """The one entry of the index."""
         return ["Field is Not Null"]
 
     def get_row_group_indexes(self, value_key: Any = None) -> set[int]:  # noqa: ARG002
@@ -121,7 +121,7 @@ class FieldNotNullIndexer(_OneColumn):
         return set(self._index_data)
 
     def build_index(self, decoded_rows: Sequence[Mapping[str, Any]], piece_index: int) -> set[int]:
-        """Take in the rows of one row group."""
+        """Add the rows of one row group."""
         if any(value is not None for value in self._column(decoded_rows)):
             self._index_data.add(piece_index)
         return self._index_data

@@ -1,4 +1,4 @@
-"""Indexes of row groups: built from a data set, kept in its metadata, read again."""
+"""Builds indexes of row groups, stores them in the metadata of a data set, and reads them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from parquet_loader.source import INDEX_KEY, UNISCHEMA_KEY
 
 def build_rowgroup_index(
     dataset_url: str,
-    spark_context: Any,  # noqa: ARG001  (row groups are read by threads here)
+    spark_context: Any,  # noqa: ARG001  (threads read the row groups)
     indexers: Sequence[RowGroupIndexerBase],
     hdfs_driver: str = "libhdfs3",  # noqa: ARG001
 ) -> None:
-    """Index the row groups of a data set, and keep the indexes in its metadata.
+    """Index the row groups of a data set, and store the indexes in its metadata.
 
     Raises:
         PetastormMetadataError: the data set carries no Unischema.
-        ValueError: a row group has no rows, or a column is not there.
+        ValueError: a row group has no rows, or a column does not exist.
     """
     source, home = source_of(dataset_url)
     dataset = RowGroups(source, home)
@@ -58,7 +58,7 @@ def build_rowgroup_index(
 
 
 def get_row_group_indexes(dataset_url: str) -> Mapping[str, RowGroupIndexerBase]:
-    """Return the indexes that a data set carries, by name.
+    """Return the indexes of a data set by name.
 
     Raises:
         PetastormMetadataError: it carries none.
