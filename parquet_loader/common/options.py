@@ -76,23 +76,19 @@ class ReadOptions:
     Attributes:
         verify_checksums: Check each page against its CRC where the writer stored one. Costs up to three quarters of
             the speed on tensors, little on compressed columns.
-        memory_map: Map local files, and let Arrow decode from there. A file that is truncated while it is mapped ends
-            the process (SIGBUS): only for files that nobody rewrites.
         remote: How files are fetched that are not local.
         ignore_table_format: Read the files of a Delta, Iceberg or other table as if they were no table. This also
             delivers rows that the table has deleted or replaced: only for files that are known to hold none.
 
-    Either of the first two leaves all decoding to Arrow, where uncompressed columns without nulls are otherwise read
-    from local files straight to their places.
+    `verify_checksums` leaves all decoding to Arrow, and so disables the kernels and the zero-copy path.
     """
 
     verify_checksums: bool = False
-    memory_map: bool = False
     remote: RemoteOptions = field(default_factory=RemoteOptions)
     ignore_table_format: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("verify_checksums", "memory_map", "ignore_table_format"):
+        for name in ("verify_checksums", "ignore_table_format"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigurationError(f"ReadOptions({name}={getattr(self, name)!r}): expected True or False")
         if not isinstance(self.remote, RemoteOptions):

@@ -160,7 +160,7 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
                 continue
             number_bytes += size
             reason = ""
-            if options.verify_checksums or options.memory_map:
+            if options.verify_checksums:
                 reason = "options"
             elif path not in known and codec in ("uncompressed", "snappy", "lz4"):
                 nulls = footer.null_count(row_group.number, leaf)

@@ -79,7 +79,7 @@ class OwnFile(ChunkLocation):
     def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
         """See `ChunkLocation.open`."""
         self._check_once(columns, lambda: check_pages(self.path, _bounds(footer, number, columns)))
-        return pq.ParquetFile(self.path, filesystem=self._filesystem, buffer_size=_buffer_bytes(arrow), **arrow)
+        return pq.ParquetFile(self.path, filesystem=self._filesystem, buffer_size=BUFFER_BYTES, **arrow)
 
 
 class CachedFile(ChunkLocation):
@@ -93,7 +93,7 @@ class CachedFile(ChunkLocation):
     def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
         """See `ChunkLocation.open`."""
         check_pages(self.path, _bounds(footer, number, columns))
-        return pq.ParquetFile(self.path, buffer_size=_buffer_bytes(arrow), **arrow)
+        return pq.ParquetFile(self.path, buffer_size=BUFFER_BYTES, **arrow)
 
 
 class FetchedChunks(ChunkLocation):
@@ -140,7 +140,3 @@ class StreamedChunks(ChunkLocation):
 
 def _bounds(footer: Metadata, number: int, columns: Sequence[str]) -> IntArray:
     return chunk_bounds(footer, number, selected(footer.paths, columns))
-
-
-def _buffer_bytes(arrow: dict[str, Any]) -> int:
-    return 0 if arrow["memory_map"] else BUFFER_BYTES

@@ -227,7 +227,6 @@ class ColumnChunkSource:
             columns,
             metadata=footer.arrow,
             pre_buffer=False,
-            memory_map=self._options.memory_map,
             page_checksum_verification=self._options.verify_checksums,
             **as_arrow,
         )
@@ -250,7 +249,7 @@ class ColumnChunkSource:
         types, widths = decoder.raw_columns, decoder.raw_widths
         wanted = [name for name in columns if name in widths and widths[name] * row_group.rows >= RAW_BYTES]
         options, path = self._options, location.path
-        if not wanted or not IS_POSSIBLE or path is None or options.memory_map or options.verify_checksums:
+        if not wanted or not IS_POSSIBLE or path is None or options.verify_checksums:
             yield {}
             return
         with closing(RawFile(path)) as file:
@@ -293,7 +292,7 @@ class ColumnChunkSource:
         If there are any, whoever asks makes sure that the file is unchanged before taking a value.
         """
         options, source = self._options, location.path if location.memory is None else location.memory
-        is_possible = IS_BUILT and columns and not options.memory_map and not options.verify_checksums
+        is_possible = IS_BUILT and columns and not options.verify_checksums
         known = self._known_chunks(row_group, columns) if is_possible and source is not None else None
         if source is None or known is None or not known.names:
             yield None

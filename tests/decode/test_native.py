@@ -353,7 +353,7 @@ def test_what_turns_out_to_be_not_as_expected_is_arrows_from_there_on(
         assert all(np.array_equal(one[name], other[name]) for name in ("a", "b"))
 
 
-@pytest.mark.parametrize("options", [ReadOptions(verify_checksums=True), ReadOptions(memory_map=True)])
+@pytest.mark.parametrize("options", [ReadOptions(verify_checksums=True)])
 def test_options_that_the_kernels_lack_are_arrows(
     mixed: Path, monkeypatch: pytest.MonkeyPatch, options: ReadOptions
 ) -> None:

@@ -214,7 +214,10 @@ def test_signatures_are_those_of_the_functions() -> None:
         ({"schema": {"a": "int64"}}, "expected a Schema, such as Schema({'x': Scalar('float32')}), or S"),
         ({"schema": pa.schema([("a", pa.int64())])}, "Schema.from_arrow(...) of a pyarrow.Schema"),
         ({"shard": (0, 2)}, "expected a Shard, such as Shard(rank=0, world_size=2)"),
-        ({"read_options": {"memory_map": True}}, "expected a ReadOptions, such as ReadOptions(verify_checksums=True)"),
+        (
+            {"read_options": {"verify_checksums": True}},
+            "a ReadOptions, such as ReadOptions(verify_checksums=True)",
+        ),
         ({"device": "gpu"}, "device='gpu': expected 'cpu' or 'cuda'"),
     ],
 )
