@@ -11,6 +11,7 @@ from parquet_loader.common.arrow_memory import use_returning_pool
 from parquet_loader.common.deprecation import renamed_keywords, warn_at_caller, warn_deprecated
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors, raise_limit
 from parquet_loader.common.distributed import Ranks, Shard, current_ranks, is_worker
+from parquet_loader.common.expressions import Call, FieldRef, Literal, Node, named_columns, nodes, read_expression
 from parquet_loader.common.failures import is_out_of_memory, is_shortage, out_of_memory, system_error
 from parquet_loader.common.hints import (
     DATASET_KEYWORDS,
@@ -99,9 +100,13 @@ __all__ = [
     "SYSTEM",
     "WRITER_KEYWORDS",
     "BoolArray",
+    "Call",
     "Digests",
+    "FieldRef",
     "IntArray",
+    "Literal",
     "LockedFile",
+    "Node",
     "NotCopied",
     "NotIndexed",
     "OutputOptions",
@@ -157,7 +162,9 @@ __all__ = [
     "mixed",
     "mixed_words",
     "named",
+    "named_columns",
     "no_link",
+    "nodes",
     "out_of_descriptors",
     "out_of_memory",
     "parse_bytes",
@@ -165,6 +172,7 @@ __all__ = [
     "probe",
     "progress_bar",
     "raise_limit",
+    "read_expression",
     "remedy",
     "renamed_keywords",
     "resolve",

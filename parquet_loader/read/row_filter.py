@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from operator import and_
@@ -13,25 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.common import Call, FieldRef, Literal, Node, named_columns, nodes, read_expression
 from parquet_loader.decode import ValueProblem, coded_words
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.read.splits import check_number_keys, check_text_keys
-from parquet_loader.read.virtual_columns import Positions, hashed_column, is_constant, virtual_columns, with_hashes
+from parquet_loader.read.virtual_columns import Positions, position_hash, text_hash
 from parquet_loader.schema import METADATA_KEY, Bytes, Category, Field, Group, Scalar, Schema, Text, constant
 from parquet_loader.source import Snapshot, guarantees
 
-# How Arrow writes what statistics may decide about in spite of NaN. Where names or values look like more, they do not.
-_TEXT = r'"(?:[^"\\]|\\.)*"'
-_VALUE = rf'(?:{_TEXT}|(?!-?nan\b)[^"(){{}}<>=!]+)'
-_ATOM = re.compile(
-    rf"\({_VALUE} (?:<|<=|>|>=|==) {_VALUE}\)"
-    r"|is_valid\([^\"(){}]+\)"
-    r"|is_null\([^\"(){}]+, {nan_is_null=false}\)"
-    r"|is_in\([^\"(){}]+, {value_set=(?P<type>.*?):(?P<values>\[.*?\]|\d+ nulls), null_matching_behavior=\w+}\)",
-    re.DOTALL,
-)
-_DECIDED = "\0"
-_JOINED = re.compile(r"\([^\s\"(){}]+ (?:and|or) [^\s\"(){}]+\)")
+# What statistics may decide about in spite of NaN, which they leave out: it is false for a NaN.
+_COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal"}
+_ORDERINGS = _COMPARISONS - {"equal"}
 
 
 def _lazily(name: str) -> Any:
@@ -74,7 +65,7 @@ class RowFilter:
 
     Attributes:
         columns: Names of the files' own and partition columns that it needs.
-        virtual: Names of the virtual columns that it needs, positions and hashes.
+        positions: The hashes of positions that it needs.
 
     Args:
         expression: A boolean `pyarrow.compute` expression over the files' columns, as stored, and partition columns.
@@ -94,48 +85,60 @@ class RowFilter:
         given = as_expression(expression)
         assert given is not None
         self._expression = expression = given
+        tree = read_expression(given)
+        named = named_columns(tree)
+        self._is_false_for_nan = _is_false_for_nan(tree)
+        self.positions = tuple(position for name in named if (position := position_hash(name)) is not None)
+        self._hashes = tuple(hashed for name in named if (hashed := text_hash(name)) is not None)
+        virtual = [*(column.name for column in self.positions), *(column.name for column in self._hashes)]
+        self._virtual = pa.schema([(name, pa.uint64()) for name in virtual])
+        own = [name for name in named if name not in self._virtual.names]
+        keys = [column.column for column in self._hashes]
         # By schema of the snapshot: the columns of codes that are compared as words.
         self._words_of: list[dict[str, Category]] = []
         # By schema of the snapshot: of the columns that its files lack, the one they have instead, or a value.
         self._stand_ins: list[dict[str, str | pa.Scalar]] = []
         self.columns: tuple[str, ...] = ()
-        self.virtual: tuple[str, ...] = ()
         for number, schema in enumerate(snapshot.schemas):
             file = snapshot.files[int((snapshot.file_schema == number).argmax())].name
             known = with_partitions(schema, snapshot.partition_schema)
-            stand_ins = _stand_ins(known, declared)
-            more = virtual_columns(str(expression), [*known.names, *stand_ins])
-            check_number_keys(expression, _with_stand_ins(known, stand_ins), file)
+            stand_ins = {name: source for name, source in _stand_ins(known, declared).items() if name in [*own, *keys]}
+            check_number_keys(tree, _with_stand_ins(known, stand_ins), file)
             words = columns_of_codes(schema, declared)
-            as_words = _with_words(known, words)
-            if (
-                words
-                and _binding_error(expression, with_partitions(_with_stand_ins(as_words, stand_ins), more)) is None
-            ):
+            as_words = _with_stand_ins(_with_words(known, words), stand_ins)
+            known = _with_stand_ins(known, stand_ins)
+            if words and self._binding_error(as_words) is None:
                 known = as_words
             else:
                 words = {}
-            known = _with_stand_ins(known, stand_ins)
-            needed = _columns_of(expression, with_partitions(known, more), file)
-            hashed = [column for name in needed if name in more.names and (column := hashed_column(name)) is not None]
-            check_text_keys(hashed, known, file)
-            named = dict.fromkeys([name for name in needed if name not in more.names] + hashed)
-            self._stand_ins.append({name: stand_ins[name] for name in named if name in stand_ins})
-            own, hashed = (
-                [source for name in names if isinstance(source := stand_ins.get(name, name), str)]
-                for names in ([name for name in needed if name not in more.names], hashed)
+            _check_named([*own, *keys], known, file)
+            error = self._binding_error(known)
+            if error is not None:
+                reason = str(error).splitlines()[0]
+                raise SchemaError(f"{file}: filters={expression} cannot be applied to columns of these types: {reason}")
+            check_text_keys([name for name in known.names if name in keys], known, file)
+            own_read, keys_read = (
+                [
+                    source
+                    for name in known.names
+                    if name in names and isinstance(source := stand_ins.get(name, name), str)
+                ]
+                for names in (own, keys)
             )
-            self._words_of.append({name: words[name] for name in own if name in words})
-            self.columns = tuple(dict.fromkeys((*self.columns, *own, *hashed)))
-            self.virtual = tuple(dict.fromkeys((*self.virtual, *(name for name in needed if name in more.names))))
+            self._stand_ins.append(stand_ins)
+            self._words_of.append({name: words[name] for name in own_read if name in words})
+            self.columns = tuple(dict.fromkeys((*self.columns, *own_read, *keys_read)))
+
+    def _binding_error(self, schema: pa.Schema) -> Exception | None:
+        """Return what Arrow says against the filter over these columns; None: it can be applied."""
+        try:
+            _passing(with_partitions(schema, self._virtual).empty_table(), self._expression)
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            return error
+        return None
 
     def __repr__(self) -> str:
         return str(self._expression)
-
-    @property
-    def names_positions(self) -> bool:
-        """Whether it asks where rows are."""
-        return any(hashed_column(name) is None for name in self.virtual)
 
     def apply(self, table: pa.Table, schema: int | None = None, where: str = "") -> pa.Table:
         """Return the rows that pass, in their order.
@@ -158,7 +161,9 @@ class RowFilter:
         for name, source in ({} if schema is None else self._stand_ins[schema]).items():
             column = table.column(source) if isinstance(source, str) else pa.repeat(source, len(table))
             table = table.append_column(name, column)
-        table = _passing(with_hashes(table, self.virtual), self._expression)
+        for hashed in self._hashes:
+            table = hashed.append_to(table)
+        table = _passing(table, self._expression)
         for name in words:
             codes = [chunk.indices for chunk in table.column(name).chunks]
             column_index = table.schema.get_field_index(name)
@@ -176,27 +181,28 @@ class RowFilter:
         Raises:
             SchemaError: there is one; names the column and the word.
         """
-        text = str(self._expression)
-        bare = re.sub(_TEXT, '""', text)
-        for name, field in categories_of(schema).items():
-            if field.is_integer:
-                continue
-            own = re.escape(name)
-            if re.search(rf'\((?:{own} (?:<|<=|>|>=) ""|"" (?:<|<=|>|>=) {own})\)', bare):
-                raise SchemaError(
-                    f"filters: the words of the Category {name!r} have no order; compare them with ==, != or isin"
-                )
-            for found in re.findall(rf"\({own} == ({_TEXT})\)", text):
-                word = _unquoted(found)
-                if field.unknown is None and word is not None and word not in field.vocabulary:
-                    raise SchemaError(
-                        f"filters: column {name!r} is compared with {word!r}, which is not among the "
-                        f"{len(field.vocabulary)} words of its vocabulary. {nearest(word, map(str, field.vocabulary))}"
-                    )
+        fields = {name: field for name, field in categories_of(schema).items() if not field.is_integer}
+        for node in nodes(read_expression(self._expression)):
+            match node:
+                case Call(function, (FieldRef((name,)), Literal(value)) | (Literal(value), FieldRef((name,)))):
+                    word, field = value.as_py(), fields.get(name)
+                    if field is None or not isinstance(word, str):
+                        continue
+                    if function in _ORDERINGS:
+                        raise SchemaError(
+                            f"filters: the words of the Category {name!r} have no order; "
+                            "compare them with ==, != or isin"
+                        )
+                    if function == "equal" and field.unknown is None and word not in field.vocabulary:
+                        raise SchemaError(
+                            f"filters: column {name!r} is compared with {word!r}, which is not among the "
+                            f"{len(field.vocabulary)} words of its vocabulary. "
+                            f"{nearest(word, map(str, field.vocabulary))}"
+                        )
 
     def differs_within(self, own_columns: Collection[str]) -> bool:
         """Whether rows of one row group of a file with these columns may differ in passing."""
-        by_row = any(hashed_column(name) is None and not is_constant(name) for name in self.virtual)
+        by_row = any(not position.is_constant for position in self.positions)
         return by_row or any(name in own_columns for name in self.columns)
 
     def surviving(self, snapshot: Snapshot, file: int, positions: Positions | None = None) -> set[int]:
@@ -214,7 +220,7 @@ class RowFilter:
         stand_ins = self._stand_ins[int(snapshot.file_schema[file])]
         schema = with_partitions(_with_words(snapshot.schema_of(file), words), snapshot.partition_schema)
         schema = _with_stand_ins(schema, stand_ins)
-        schema = with_partitions(schema, pa.schema([(name, pa.uint64()) for name in self.virtual]))
+        schema = with_partitions(schema, self._virtual)
         pads = _lazily("dataset")
         known = pads.scalar(True)
         for name, value in snapshot.partition_values(file).items():
@@ -228,14 +234,15 @@ class RowFilter:
         first, stop = np.searchsorted(snapshot.row_group_file, [file, file + 1]).tolist()
         numbers: list[int] = snapshot.row_group_number[first:stop].tolist()
         guaranteed = [[known] for _ in numbers]
-        constant = [name for name in self.virtual if is_constant(name)] if positions is not None else []
-        for name in constant:
+        constant = [column for column in self.positions if column.is_constant] if positions is not None else []
+        for column in constant:
             assert positions is not None
-            for parts, value in zip(guaranteed, positions.constants(name, first, stop).tolist(), strict=True):
-                parts.append(pc.field(name) == pa.scalar(value, pa.uint64()))
+            for parts, value in zip(guaranteed, positions.constants(column, first, stop).tolist(), strict=True):
+                parts.append(pc.field(column.name) == pa.scalar(value, pa.uint64()))
         if not self.columns and not constant:
             return set(numbers)
-        if _may_prune(self._expression, [f.type for f in schema if f.name in {*self.columns, *stand_ins}]):
+        types = [field.type for field in schema if field.name in {*self.columns, *stand_ins}]
+        if self._is_false_for_nan or not any(map(_holds_floats, types)):
             footer, own = snapshot.footers.get(file), snapshot.schema_of(file)
             names = [name for name in self.columns if name in own.names and name not in words]
             for parts, number in zip(guaranteed, numbers, strict=True):
@@ -306,11 +313,6 @@ def _with_stand_ins(schema: pa.Schema, stand_ins: Mapping[str, str | pa.Scalar])
     return schema
 
 
-def _unquoted(text: str) -> str | None:
-    """Return the word that Arrow shows in quotes; None if it holds what is shown in another way."""
-    return None if "\\" in text or not text.isprintable() else text[1:-1]
-
-
 def _passing(table: pa.Table, expression: pc.Expression) -> pa.Table:
     acero = _lazily("acero")
     table = _without_views(table)
@@ -329,25 +331,46 @@ def _without_views(table: pa.Table) -> pa.Table:
     return table
 
 
-def _may_prune(expression: pc.Expression, types: list[pa.DataType]) -> bool:
-    """Whether statistics decide about this expression.
+def _is_false_for_nan(tree: Node) -> bool:
+    """Whether a filter is comparisons and lists of values, joined by and / or, which are all false for a NaN.
 
-    They leave NaN out, so with floats only what is false for a NaN can be ruled out: comparisons and lists of values,
-    joined by and / or. Whatever else there is in the expression's text (a comparison of a comparison, ``and_not``, a
-    list too long for Arrow to say it all) makes it one that they do not decide about.
+    Statistics leave NaN out, so with floats they decide about such filters alone. A comparison of a comparison, a value
+    that is not as simple as a number or text, or any other function makes it another one.
     """
-    if not any(map(_holds_floats, types)):
-        return True
-    text = _ATOM.sub(_decided, str(expression))
-    while (joined := _JOINED.sub(_DECIDED, text)) != text:
-        text = joined
-    return text == _DECIDED
+    left = [tree]
+    while left:
+        match left.pop():
+            case Call("and_kleene" | "or_kleene", operands):
+                left.extend(operands)
+            case Call(function, operands) if function in _COMPARISONS:
+                if not all(map(_is_plain, operands)):
+                    return False
+            case Call("is_valid", (FieldRef((_,)),)) | FieldRef((_,)) | Literal():
+                pass
+            case Call("is_null", (FieldRef((_,)),), pa.StructScalar() as options):
+                if options["nan_is_null"].as_py():
+                    return False
+            case Call("is_in", (FieldRef((_,)),), pa.StructScalar() as options):
+                values = options["value_set"].values
+                if _is_nested(values.type) or (pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()):
+                    return False
+            case _:
+                return False
+    return True
 
 
-def _decided(match: re.Match[str]) -> str:
-    """Return what stands for an atom; a list of floats stays as it is if there may be a NaN in it."""
-    may_be_nan = re.search("double|float", match["type"] or "") and re.search(r"nan|\.\.\.", match["values"])
-    return match[0] if may_be_nan else _DECIDED
+def _is_plain(node: Node) -> bool:
+    """Whether it is a column, or a simple value that is not a NaN."""
+    match node:
+        case FieldRef((_,)):
+            return True
+        case Literal(value):
+            return not _is_nested(value.type) and value.as_py() == value.as_py()
+    return False
+
+
+def _is_nested(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(type_) or pa.types.is_dictionary(type_))
 
 
 def _holds_floats(type_: pa.DataType) -> bool:
@@ -366,39 +389,10 @@ def with_partitions(schema: pa.Schema, partition_schema: pa.Schema) -> pa.Schema
     return schema
 
 
-def _columns_of(expression: pc.Expression, schema: pa.Schema, file: str) -> list[str]:
-    """Find the columns an expression needs (Arrow does not list them) by binding it without some of them."""
-    error = _binding_error(expression, schema)
-    if error is not None:
-        missing = str(error).split("FieldRef.Name(")[-1].split(")")[0] if "No match for FieldRef" in str(error) else ""
-        if missing:
-            missing = hashed_column(missing) or missing
+def _check_named(names: Collection[str], schema: pa.Schema, file: str) -> None:
+    for name in names:
+        if name not in schema.names:
             raise SchemaError(
-                f"{file}: filters name the column {missing!r}, which is not there. {nearest(missing, schema.names)} "
+                f"{file}: filters name the column {name!r}, which is not there. {nearest(name, schema.names)} "
                 "A field of schema= with missing=<value> or aliases=<names> stands for it in files that lack it"
             )
-        reason = str(error).splitlines()[0]
-        raise SchemaError(f"{file}: filters={expression} cannot be applied to columns of these types: {reason}")
-    needed = list(schema.names)
-    size = len(needed)
-    while size:
-        for start in range(0, len(needed), size):
-            rest = needed[:start] + needed[start + size :]
-            if len(rest) < len(needed) and _binding_error(expression, _only(schema, rest)) is None:
-                needed = rest
-                break
-        else:
-            size //= 2
-    return needed
-
-
-def _only(schema: pa.Schema, names: list[str]) -> pa.Schema:
-    return pa.schema([schema.field(n) for n in names])
-
-
-def _binding_error(expression: pc.Expression, schema: pa.Schema) -> Exception | None:
-    try:
-        _passing(schema.empty_table(), expression)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        return error
-    return None

@@ -26,7 +26,7 @@ from parquet_loader.read.column_chunks import ColumnChunkSource
 from parquet_loader.read.lazy_rows import READ_ERRORS, DeferredColumns, LazyRows
 from parquet_loader.read.null_counts import NullAdvice
 from parquet_loader.read.row_filter import RowFilter
-from parquet_loader.read.virtual_columns import Positions, is_constant
+from parquet_loader.read.virtual_columns import Positions
 from parquet_loader.schema import heads
 from parquet_loader.source import RowGroupRef, Snapshot, has_int96
 
@@ -91,7 +91,7 @@ class RowGroupReader:
             _with_int96(schema, names) for schema, names in zip(snapshot.schemas, columns_of, strict=True)
         ]
         self._int96_checked = np.zeros(snapshot.row_groups if any(self._int96_of) else 0, np.bool_)
-        self.positions = Positions(snapshot) if row_filter is not None and row_filter.names_positions else None
+        self.positions = Positions(snapshot) if row_filter is not None and row_filter.positions else None
         self.passing = self._passing_whole()
         self._row_numbers = row_numbers
         self._first_rows = snapshot.first_rows if row_numbers is not None else None
@@ -360,9 +360,9 @@ class RowGroupReader:
             return None
         table = pa.table({_ROW_NUMBER: pa.array(np.arange(snapshot.row_groups))})
         if self.positions is not None:
-            for name in filter(is_constant, self._filter.virtual):
-                constants = self.positions.constants(name, 0, snapshot.row_groups)
-                table = table.append_column(name, pa.array(constants))
+            for column in self._filter.positions:
+                constants = self.positions.constants(column, 0, snapshot.row_groups)
+                table = table.append_column(column.name, pa.array(constants))
         values = [snapshot.partition_values(number) for number in range(len(snapshot.files))]
         for column in snapshot.partition_schema:
             by_file = pa.array([value[column.name].as_py() for value in values], column.type)
@@ -422,9 +422,10 @@ class RowGroupReader:
     def _with_known_columns(self, row_group: RowGroupRef, table: pa.Table, first_row: int) -> pa.Table:
         """Append what the filter may name and the file does not hold: partition columns and positions."""
         if self._filter is not None and self.positions is not None:
-            for name in self._filter.virtual:
-                position = self.positions.column(name, row_group, first_row, len(table))
-                table = table if position is None else table.append_column(name, position)
+            for column in self._filter.positions:
+                table = table.append_column(
+                    column.name, self.positions.column(column, row_group, first_row, len(table))
+                )
         for name, value in self.snapshot.partition_values(row_group.file_number).items():
             if name not in table.column_names:
                 table = table.append_column(name, pa.repeat(value, len(table)))

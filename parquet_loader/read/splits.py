@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common import GOLDEN, LAST_SHIFT, MASK, STEPS, check_int, mixed
+from parquet_loader.common import (
+    GOLDEN,
+    LAST_SHIFT,
+    MASK,
+    STEPS,
+    Call,
+    FieldRef,
+    Literal,
+    Node,
+    check_int,
+    mixed,
+    nodes,
+)
 from parquet_loader.errors import ConfigurationError, SchemaError
-from parquet_loader.read.virtual_columns import position_name, text_name
+from parquet_loader.read.virtual_columns import PositionHash, TextHash, Unit
 
 
 def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool = False) -> pc.Expression:
@@ -45,7 +57,7 @@ def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool =
     _check_range(start, stop, f"split({column!r}, {start!r}, {stop!r})")
     check_int("split seed", seed, 0, MASK)
     if text:
-        return _between(pc.field(text_name(column, seed)), start, stop)
+        return _between(pc.field(TextHash(column, seed).name), start, stop)
     hashed = pc.add(
         pc.bit_wise_xor(_as_bits(column), _word(mixed(seed))), _word(GOLDEN)
     )  # arithmetic that is not checked wraps
@@ -54,9 +66,7 @@ def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool =
     return _between(pc.bit_wise_xor(hashed, pc.shift_right(hashed, _word(LAST_SHIFT))), start, stop)
 
 
-def split_rows(
-    start: float, stop: float, seed: int = 0, *, unit: int | Literal["row_group", "file"] = 1
-) -> pc.Expression:
+def split_rows(start: float, stop: float, seed: int = 0, *, unit: Unit = 1) -> pc.Expression:
     """Return a filter that keeps the rows whose hash of their place in the files lies from `start` to `stop`.
 
     A row's place is the file it is in (by its name without directories, and what its footer says) and its number there.
@@ -82,36 +92,47 @@ def split_rows(
         check_int("split_rows unit", unit, 1, 2**62)
     _check_range(start, stop, f"split_rows({start!r}, {stop!r})")
     check_int("split_rows seed", seed, 0, MASK)
-    return _between(pc.field(position_name(unit, seed)), start, stop)
+    return _between(pc.field(PositionHash(unit, seed).name), start, stop)
 
 
-def check_number_keys(expression: pc.Expression, schema: pa.Schema, file: str) -> None:
+def check_number_keys(tree: Node, schema: pa.Schema, file: str) -> None:
     """Check that splits in a filter hash columns that are 64 bits or fewer, and exact.
 
     Arrow itself would read numbers from text, and cut off the fraction of others.
 
     Args:
-        expression: The filter.
+        tree: The filter.
         schema: The columns it is over.
         file: Whose they are.
 
     Raises:
         SchemaError: a column is of another kind; says what to write instead.
     """
-    text = str(expression)
-    for field in schema if str(GOLDEN) in text else ():
-        if _is_number(field.type) or pa.types.is_null(field.type) or str(_as_bits(field.name)) not in text:
+    for name in _number_keys(tree):
+        type_ = schema.field(name).type if name in schema.names else pa.null()
+        if _is_number(type_) or pa.types.is_null(type_):
             continue
         cure = (
-            f"split({field.name!r}, ..., text=True) hashes text and bytes"
-            if _is_bytes(field.type)
+            f"split({name!r}, ..., text=True) hashes text and bytes"
+            if _is_bytes(type_)
             else "split hashes integers, booleans and timestamps, and with text=True text and bytes"
         )
-        raise SchemaError(f"{file}: filters: split({field.name!r}): the column is {field.type}; {cure}")
+        raise SchemaError(f"{file}: filters: split({name!r}): the column is {type_}; {cure}")
+
+
+def _number_keys(tree: Node) -> Iterator[str]:
+    """Yield the columns that `split` hashes as numbers in a filter."""
+    for node in nodes(tree):
+        match node:
+            case Call(
+                "add", (Call("bit_wise_xor", (Call("cast", (Call("cast", (FieldRef((name,)),)),)), _)), Literal(word))
+            ):
+                if word.as_py() == GOLDEN:
+                    yield name
 
 
 def check_text_keys(columns: Iterable[str], schema: pa.Schema, file: str) -> None:
-    """Check that columns that a filter hashes as text or bytes are such; arguments and errors as above."""
+    """Check that columns that a filter hashes as text or bytes are such; other arguments and errors as above."""
     for column in columns:
         type_ = schema.field(column).type
         if not _is_bytes(type_) and not pa.types.is_null(type_):  # no value speaks against it

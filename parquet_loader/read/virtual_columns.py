@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,59 +14,79 @@ import pyarrow as pa
 from parquet_loader.common import GOLDEN, Words, hashed_bytes, mixed, mixed_words
 from parquet_loader.source import RowGroupRef, Snapshot
 
+Unit: TypeAlias = "int | Literal['row_group', 'file']"
+"""Rows that share a hash: that many neighbours of a file, or a whole row group or file."""
+
 _POSITION = re.compile(r"parquet_loader\.positions-1:(?:(row_group|file)|rows/(\d+)):(\d+)")
 _TEXT = re.compile(r"parquet_loader\.splitmix-bytes-1:(\d+):(.*)", re.DOTALL)
 
 
-def position_name(unit: int | Literal["row_group", "file"], seed: int) -> str:
-    """Return the column in which the rows of a unit have the same hash, by the method ``positions-1``."""
-    return f"parquet_loader.positions-1:{unit if isinstance(unit, str) else f'rows/{unit}'}:{seed}"
+@dataclass(frozen=True, slots=True)
+class PositionHash:
+    """The hash of where rows are, by the method ``positions-1``; see `Positions`.
 
-
-def text_name(column: str, seed: int) -> str:
-    """Return the column that holds the hash of another one's text or bytes, by the method ``splitmix-bytes-1``."""
-    return f"parquet_loader.splitmix-bytes-1:{seed}:{column}"
-
-
-def virtual_columns(text: str, columns: Iterable[str]) -> pa.Schema:
-    """Return the virtual columns that may occur in an expression, which is over `columns`; all are uint64.
-
-    Where one column's name begins with another's there may be more than do occur.
+    Attributes:
+        unit: The rows that have the same hash.
+        seed: From 0 to 2**64 - 1.
     """
-    names = [match[0] for match in _POSITION.finditer(text)]
-    for column in columns if "splitmix-bytes-1" in text else ():
-        pattern = re.escape(text_name(column, 0)).replace(":0:", r":\d+:", 1)
-        names += re.findall(pattern, text)
-    return pa.schema([(name, pa.uint64()) for name in dict.fromkeys(names)])
+
+    unit: Unit
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The column's name in expressions, and so in states."""
+        return f"parquet_loader.positions-1:{self.unit if self.is_constant else f'rows/{self.unit}'}:{self.seed}"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all rows of a row group share it."""
+        return isinstance(self.unit, str)
 
 
-def hashed_column(name: str) -> str | None:
-    """Return the column whose hash a virtual column holds, None for a position."""
+@dataclass(frozen=True, slots=True)
+class TextHash:
+    """The hash of another column's text or bytes, by the method ``splitmix-bytes-1``.
+
+    Attributes:
+        column: The other column.
+        seed: From 0 to 2**64 - 1.
+    """
+
+    column: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The column's name in expressions, and so in states."""
+        return f"parquet_loader.splitmix-bytes-1:{self.seed}:{self.column}"
+
+    def append_to(self, table: pa.Table) -> pa.Table:
+        """Append this column to a table that has the other one; null where that is."""
+        key = np.uint64(mixed(self.seed))
+        chunks = table.column(self.column).cast(pa.large_binary()).chunks
+        hashes = [pa.array(mixed_words(hashed_bytes(c) ^ key), mask=_is_null(c)) for c in chunks]
+        return table.append_column(self.name, pa.chunked_array(hashes, pa.uint64()))
+
+
+def position_hash(name: str) -> PositionHash | None:
+    """Return the virtual column that an expression calls so; None: it is another column."""
+    match = _POSITION.fullmatch(name)
+    if match is None:
+        return None
+    unit: Unit = "file" if match[1] == "file" else "row_group" if match[1] else int(match[2])
+    return PositionHash(unit, int(match[3]))
+
+
+def text_hash(name: str) -> TextHash | None:
+    """Return the virtual column that an expression calls so; None: it is another column."""
     match = _TEXT.fullmatch(name)
-    return None if match is None else match[2]
-
-
-def with_hashes(table: pa.Table, names: Iterable[str]) -> pa.Table:
-    """Append virtual columns of hashes to a table that has the columns they are of; null where these are."""
-    for name in names:
-        match = _TEXT.fullmatch(name)
-        if match is not None:
-            key = np.uint64(mixed(int(match[1])))
-            chunks = table.column(match[2]).cast(pa.large_binary()).chunks
-            hashes = [pa.array(mixed_words(hashed_bytes(c) ^ key), mask=_is_null(c)) for c in chunks]
-            table = table.append_column(name, pa.chunked_array(hashes, pa.uint64()))
-    return table
+    return None if match is None else TextHash(match[2], int(match[1]))
 
 
 def _is_null(values: pa.Array) -> npt.NDArray[np.bool_] | None:
     nulls: npt.NDArray[np.bool_] = values.is_null().to_numpy(zero_copy_only=False)
     return nulls if values.null_count else None
-
-
-def is_constant(name: str) -> bool:
-    """Whether a virtual column is a position that all rows of a row group share."""
-    match = _POSITION.fullmatch(name)
-    return match is not None and match[1] is not None
 
 
 class Positions:
@@ -86,27 +106,22 @@ class Positions:
         self._first_rows = first_rows - first_rows[first_groups]
         self._snapshot = snapshot
 
-    def column(self, name: str, row_group: RowGroupRef, first_row: int, rows: int) -> Any:
-        """Return a virtual column for rows of a row group, uint64 ``[rows]``; None for one that is no position."""
-        match = _POSITION.fullmatch(name)
-        if match is None:
-            return None
-        if match[1] is not None:
+    def column(self, column: PositionHash, row_group: RowGroupRef, first_row: int, rows: int) -> pa.Array:
+        """Return a virtual column for rows of a row group, uint64 ``[rows]``."""
+        if isinstance(column.unit, str):
             return pa.repeat(
-                pa.scalar(self.constants(name, row_group.index, row_group.index + 1)[0], pa.uint64()), rows
+                pa.scalar(self.constants(column, row_group.index, row_group.index + 1)[0], pa.uint64()), rows
             )
         first = int(self._first_rows[row_group.index]) + first_row
         key = self._keys[row_group.file_number]
-        return pa.array(_hashed(_numbered(key, np.arange(first, first + rows) // int(match[2])), int(match[3])))
+        return pa.array(_hashed(_numbered(key, np.arange(first, first + rows) // column.unit), column.seed))
 
-    def constants(self, name: str, first: int, stop: int) -> Words:
-        """Return what the rows of each of some row groups have in a column that `is_constant`: uint64 ``[groups]``."""
-        match = _POSITION.fullmatch(name)
-        assert match is not None
+    def constants(self, column: PositionHash, first: int, stop: int) -> Words:
+        """Return what the rows of each of some row groups have in a constant column: uint64 ``[groups]``."""
         row_keys = self._keys[self._snapshot.row_group_file[first:stop]]
-        if match[1] == "row_group":
+        if column.unit == "row_group":
             row_keys = _numbered(row_keys, self._snapshot.row_group_number[first:stop])
-        return _hashed(row_keys, int(match[3]))
+        return _hashed(row_keys, column.seed)
 
 
 def _numbered(keys: Words | np.uint64, numbers: npt.NDArray[np.integer]) -> Words:

@@ -20,7 +20,9 @@ from parquet_loader.common import (
     is_local,
     is_out_of_descriptors,
     is_unanswered,
+    named_columns,
     out_of_descriptors,
+    read_expression,
     remedy,
     resolve,
     shown,
@@ -339,6 +341,6 @@ def _each_once(files: Sequence[SourceFile], pairs: Sequence[tuple[ListedFile, _F
 
 def selection_of(split: str | None, filters: pc.Expression | None, options: ReadOptions) -> Selection:
     """Return which files are read; filters over a column named ``split`` choose among all splits themselves."""
-    if split is None and filters is not None and re.search(r"(?<![\w.:/])split(?![\w.:/])", str(filters)):
+    if split is None and filters is not None and "split" in named_columns(read_expression(filters)):
         split = "all"
     return Selection(split, options.ignore_table_format)
