@@ -330,9 +330,10 @@ def _check_fill(fill: float, dtype: str) -> None:
         return
     least, most = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if not (least <= fill <= most and fill == int(fill)):
+        wider = "int64" if float(fill).is_integer() else "float32"
         raise ConfigurationError(
             f"to_padded: fill={fill!r} does not fit {dtype}; widen the values first, as in "
-            f"ragged.to(torch.int64).to_padded(fill={fill!r})"
+            f"ragged.to(torch.{wider}).to_padded(fill={fill!r})"
         )
 
 

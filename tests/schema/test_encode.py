@@ -503,6 +503,12 @@ def test_nested_columns_become_dotted_ones() -> None:
             "row 0: the image has the shape (2, 3, 3), expected (2, 2, 3)",
         ),
         (Image(), [np.zeros((2, 2, 3))], "row 0: the image is float64 of shape (2, 2, 3), expected uint8"),
+        (Image(), [np.zeros((2, 2), np.uint8)], "expected uint8 [h, w, 3]; declare Image((None, None, 1))"),
+        (
+            Image(),
+            [np.zeros((3, 9, 8), np.uint8)],
+            "expected uint8 [h, w, 3]; transpose(1, 2, 0) puts the channels last",
+        ),
     ],
 )
 def test_values_that_do_not_fit_are_named(field: Any, values: Any, message: str) -> None:

@@ -50,8 +50,11 @@ def test_rows_of_unsigned_vectors_pad() -> None:
 def test_a_fill_that_the_dtype_cannot_hold_is_refused(library: str, dtype: str, fill: float) -> None:
     values, offsets = np.array([1, 0], dtype), np.array([0, 1, 2])
     ragged = Ragged(values, offsets) if library == "numpy" else Ragged(torch.tensor(values), torch.tensor(offsets))
-    with pytest.raises(ConfigurationError, match=f"fill={fill} does not fit {dtype}; widen the values first"):
+    with pytest.raises(ConfigurationError, match=f"fill={fill} does not fit {dtype}; widen the values first") as caught:
         ragged.to_padded(fill=fill)
+    if library == "torch":  # the message says how: that works
+        wider = getattr(torch, str(caught.value).partition("ragged.to(torch.")[2].partition(")")[0])
+        assert ragged.to(wider).to_padded(fill=fill).shape == (2, 1)
 
 
 def test_the_fill_that_loss_functions_ignore_fits_after_widening() -> None:

@@ -92,7 +92,12 @@ def _encoded(field: Image, value: Any, row: int) -> bytes:
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.size == 0 or pixels.shape[2] != channels:
-        raise Misfit(f"the image is {pixels.dtype} of shape {pixels.shape}, expected uint8 [h, w, {channels}]", row)
+        problem = f"the image is {pixels.dtype} of shape {pixels.shape}, expected uint8 [h, w, {channels}]"
+        if pixels.ndim == 3 and pixels.shape[0] == channels:
+            problem += "; transpose(1, 2, 0) puts the channels last"
+        elif pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] in (1, 3, 4):
+            problem += f"; declare Image((None, None, {pixels.shape[2]}))"
+        raise Misfit(problem, row)
     if height is not None and pixels.shape[:2] != (height, width):
         raise Misfit(f"the image has the shape {pixels.shape}, expected {field.shape}", row)
     if field.encoding == "jpeg" and channels == 4:
