@@ -52,6 +52,7 @@ from parquet_loader.common.storage.endpoints import (
     remedy,
 )
 from parquet_loader.common.storage.file_locks import (
+    FileLock,
     LockedFile,
     check_locks_exclude,
     exclusive,
@@ -103,6 +104,7 @@ __all__ = [
     "Call",
     "Digests",
     "FieldRef",
+    "FileLock",
     "IntArray",
     "Literal",
     "LockedFile",

@@ -161,9 +161,9 @@ def test_who_waited_for_a_frame_to_be_written_does_not_wait_for_its_writer_to_en
         assert begun.wait(30)
         second = pool.submit(kept._acquire, path, write)  # there is no frame yet, or it is there: both must do
         may_end.set()
-        descriptors = [first.result(30), second.result(30)]
-    for descriptor in descriptors:
-        os.close(descriptor)
+        locks = [first.result(30), second.result(30)]
+    for lock in locks:
+        lock.close()
 
 
 def test_what_a_killed_process_left_is_deleted_by_the_next(cache: Path) -> None:

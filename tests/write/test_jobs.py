@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -36,6 +37,7 @@ from parquet_loader import (
     WriteError,
     WriteOptions,
 )
+from parquet_loader.common.storage.file_locks import FileLock
 from parquet_loader.errors import UnfinishedCommitError
 from parquet_loader.write import spark
 from parquet_loader.write.jobs import commit, lease
@@ -310,15 +312,15 @@ def test_a_lease_may_be_released_by_the_thread_that_renews_it(tmp_path: Path) ->
 def test_a_job_that_is_swept_while_it_makes_its_lease_makes_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, swept = lease._lock, list[list[str]]()
+    acquire, swept = FileLock.acquire, list[list[str]]()
 
-    def swept_before(descriptor: int, *, waits: bool = False) -> bool | None:
+    def swept_before(lock: FileLock, *, shared: bool = False, waits: bool = True) -> bool:
         if waits and len(swept) < 3:
             swept.append(os.listdir(tmp_path))
             remove_dead_jobs(pafs.LocalFileSystem(), str(tmp_path / "set"))
-        return lock(descriptor, waits=waits)
+        return acquire(lock, shared=shared, waits=waits)
 
-    monkeypatch.setattr(lease, "_lock", swept_before)
+    monkeypatch.setattr(FileLock, "acquire", swept_before)
     with WriteJob(tmp_path / "set", SCHEMA, mode="append", options=SMALL) as job:
         assert [len(names) for names in swept] == [1, 1, 1]
         assert job._place.lease.is_held()
@@ -326,6 +328,41 @@ def test_a_job_that_is_swept_while_it_makes_its_lease_makes_another(
         assert job._place.lease.is_held()
         assert os.path.isdir(job.spec.directory)
     assert os.listdir(tmp_path) == []
+
+
+FORKED = """
+import os, signal, sys
+import pyarrow.fs as pafs
+from parquet_loader.write.jobs.lease import JobLease
+lease = JobLease(pafs.LocalFileSystem(), sys.argv[1])
+lease.acquire()
+if not os.fork():
+    lease.release()
+    print(os.getpid(), lease.is_held(), os.path.exists(sys.argv[1]), flush=True)
+    signal.pause()
+sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_forked_child_neither_keeps_nor_releases_a_lease(tmp_path: Path) -> None:
+    path, local = str(tmp_path / "lease"), pafs.LocalFileSystem()
+    command = [sys.executable, "-c", FORKED, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        child, held, exists = process.stdout.readline().split()
+        try:
+            assert (held, exists) == ("False", "True")
+            with lease.dead_lease(local, path) as is_dead:
+                assert not is_dead
+            process.stdin.write("\n")
+            process.stdin.flush()
+            process.wait(30)
+            with lease.dead_lease(local, path) as is_dead:
+                assert is_dead, "the child lives, and has no copy of the lock"
+        finally:
+            os.kill(int(child), signal.SIGKILL)
 
 
 def test_a_lease_that_never_got_its_name_is_removed(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """File locks that the system releases when their process ends: `flock` on open files.
 
 A lock belongs to the open file, and a forked child has a copy of it, which would keep the lock after its parent's
-death. So each locked file is registered here, and a child closes its copies. That leaves the parent's lock as it is.
+death. So each lock file is registered here, and a child closes its copies. That leaves the parent's lock as it is.
+Nothing else in the package calls `flock`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import weakref
 from collections.abc import Iterator
 from itertools import count
 from threading import Event, RLock, local
+from typing import Self
 
 from parquet_loader.common.storage.trust import NO_LINK
 from parquet_loader.errors import ConfigurationError
@@ -59,155 +61,190 @@ def _close_registered(descriptor: int) -> None:
             os.close(descriptor)
 
 
-def _let_go(descriptor: int, pid: int) -> None:
-    if pid == os.getpid():  # a forked child has closed its copy, and the number may be another file's
-        _close_registered(descriptor)
+def _close(descriptor: int, pid: int) -> None:
+    if pid != os.getpid():
+        return  # a forked child has closed its copy, and the number may be another file's
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a copy in a child that is being forked must not keep it
+    _close_registered(descriptor)
 
 
 def _write_all(descriptor: int, content: bytes | memoryview, offset: int = 0) -> None:
     left = memoryview(content)
-    while left:  # what a full disk cuts short is refused the second time
+    while left:  # a full disk may cut the first write short, and refuses the second
         done = os.pwrite(descriptor, left, offset)
         left, offset = left[done:], offset + done
 
 
-def _leads_to(path: str, descriptor: int) -> bool:
-    """Whether a path leads to an open file; it may have been deleted, or another file have come there."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-class LockedFile:
-    """A new file that is locked until `close`, the end of the object or that of this process.
-
-    Made under the store's lock, so that nobody takes it for a dead one between its creation and its locking.
+class FileLock:
+    """A file opened for its lock, which is held from `acquire` until `close`, the end of the object or of this process.
 
     Args:
-        path: Where; nothing may be there yet.
-        content: Its first bytes; where they cannot be written, there is no file.
+        path: The file.
+        flags: As of `os.open`; by default the file has to exist.
+
+    Raises:
+        OSError: the file cannot be opened.
     """
 
-    def __init__(self, path: str, content: bytes) -> None:
+    def __init__(self, path: str, flags: int = os.O_RDWR) -> None:
         self.path = path
         self._pid = os.getpid()
-        self._lock = RLock()  # so that nothing is written to a descriptor that another thread has closed
-        self._descriptor = _open_registered(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            _write_all(self._descriptor, content)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            _close_registered(self._descriptor)
-            raise
-        self._finalizer = weakref.finalize(self, _let_go, self._descriptor, self._pid)
+        self._guard = RLock()  # so that nothing is done to a descriptor that another thread has closed
+        self._descriptor = _open_registered(path, flags)
+        self._finalizer = weakref.finalize(self, _close, self._descriptor, self._pid)
         self._finalizer.atexit = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def acquire(self, *, shared: bool = False, waits: bool = True) -> bool:
+        """Take the lock, or change its kind; return whether it is held.
+
+        Args:
+            shared: Share it with others that do so; otherwise it excludes all others.
+            waits: Wait for others. Otherwise a lock that another holds is not taken, and a shared one may be lost.
+
+        Raises:
+            OSError: the file system has no locks.
+        """
+        operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        try:
+            fcntl.flock(self._descriptor, operation if waits else operation | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            raise
+        return True
 
     @property
     def is_here(self) -> bool:
-        """Whether this process holds the lock: not after `close`, nor in a forked child."""
+        """Whether the file is open in this process: not after `close`, nor in a forked child."""
         return self._descriptor >= 0 and self._pid == os.getpid()
 
     @property
     def has_its_name(self) -> bool:
-        """Whether the lock is held here and `path` leads to this very file: another may have come there meanwhile."""
-        with self._lock:
-            return self.is_here and _leads_to(self.path, self._descriptor)
+        """Whether the file is open here and `path` leads to this very file: another may have come there meanwhile."""
+        with self._guard:
+            if not self.is_here:
+                return False
+            try:
+                return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+            except FileNotFoundError:
+                return False
+
+    @property
+    def descriptor(self) -> int:
+        """The open file, which `close` closes."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Release the lock; the file stays. Idempotent."""
+        if self._pid == os.getpid():
+            with self._guard:
+                self._descriptor = -1
+            self._finalizer()
+
+
+class LockedFile(FileLock):
+    """A new file that is locked until `close`, the end of the object or that of this process.
+
+    Others may find it before it is locked. So it is made under a lock that they hold, too, or under another name.
+
+    Args:
+        path: Where; nothing may be there yet.
+        content: Its first bytes; if they cannot be written, there is no file.
+    """
+
+    def __init__(self, path: str, content: bytes) -> None:
+        super().__init__(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            self.acquire()
+            _write_all(self._descriptor, content)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            self.close()
+            raise
 
     @property
     def inode(self) -> int:
         """Number of the file, which it keeps under another name; the lock has to be held here."""
-        with self._lock:
+        with self._guard:
             return os.fstat(self._descriptor).st_ino
 
+    def rename(self, path: str) -> None:
+        """Give the file another name.
+
+        Raises:
+            FileNotFoundError: it was removed.
+        """
+        os.rename(self.path, path)
+        self.path = path
+
     def write(self, data: bytes | memoryview, offset: int) -> None:
-        """Overwrite bytes in place, whatever is called by its name now; nothing if the lock is not held here."""
-        if self._pid == os.getpid():
-            with self._lock:
-                if self._descriptor >= 0:
-                    _write_all(self._descriptor, data, offset)
+        """Overwrite bytes in place, whatever its name leads to now; nothing if the lock is not held here."""
+        with self._guard:
+            if self.is_here:
+                _write_all(self._descriptor, data, offset)
 
     def resize(self, size: int) -> None:
         """Cut or lengthen the file to that many bytes, by a hole; nothing if the lock is not held here."""
-        if self._pid == os.getpid():
-            with self._lock:
-                if self._descriptor >= 0:
-                    os.ftruncate(self._descriptor, size)
-
-    def close(self) -> None:
-        """Let go of the lock; the file stays. Idempotent."""
-        if self._pid == os.getpid():
-            with self._lock:
-                self._descriptor = -1
-            self._finalizer()
+        with self._guard:
+            if self.is_here:
+                os.ftruncate(self._descriptor, size)
 
 
 def is_locked(path: str) -> bool:
     """Whether a live process holds the lock on a file; False if there is no such file."""
     try:
-        descriptor = _open_registered(path, os.O_RDONLY)
+        lock = FileLock(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     except PermissionError:
         return True  # another user's: nobody here can tell, and what may be in use stays
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return True
-        raise
-    finally:
-        _close_registered(descriptor)
-    return False
+    with lock:
+        return not lock.acquire(shared=True, waits=False)
 
 
 @contextlib.contextmanager
 def exclusive(path: str, patience_s: float | None = None) -> Iterator[int]:
     """Hold the lock on a file, created if need be, and give its descriptor.
 
-    Waits for whoever has it. Where the file was replaced meanwhile, the new one is locked.
+    Waits for the process that holds it. If the file was replaced meanwhile, the new one is locked.
 
     Args:
         path: The file.
-        patience_s: How long to wait; None: as long as it takes.
+        patience_s: How long to wait; None: without limit.
 
     Raises:
         TimeoutError: it took longer.
     """
     while True:
-        descriptor = _open_registered(path, os.O_RDWR | os.O_CREAT)
-        try:
-            _lock(descriptor, path, patience_s)
-            if _leads_to(path, descriptor):
+        with FileLock(path, os.O_RDWR | os.O_CREAT) as lock:
+            _acquire_within(lock, patience_s)
+            if lock.has_its_name:
                 _here.holds = True
                 try:
-                    yield descriptor
+                    yield lock.descriptor
                 finally:
                     _here.holds = False
                 return
-        finally:
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a copy in a child that is being forked must not keep it
-            _close_registered(descriptor)
 
 
-def _lock(descriptor: int, path: str, patience_s: float | None) -> None:
+def _acquire_within(lock: FileLock, patience_s: float | None) -> None:
     if patience_s is None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock.acquire()
         return
     give_up = time.monotonic() + patience_s
     for attempt in count():
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-        else:
+        if lock.acquire(waits=False):
             return
         if time.monotonic() > give_up:
-            raise TimeoutError(f"{path}: another process holds the lock for more than {patience_s:.0f} s")
+            raise TimeoutError(f"{lock.path}: another process holds the lock for more than {patience_s:.0f} s")
         Event().wait(min(0.0005 * 2 ** min(attempt, 8), _LOOK_AGAIN_S))  # flock itself knows no time-out
 
 
@@ -222,17 +259,15 @@ def check_locks_exclude(path: str) -> None:
     Raises:
         ConfigurationError: there are none, or two holders get the same one.
     """
-    first = _open_registered(path, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(first, fcntl.LOCK_EX)
-        works = is_locked(path)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path}: the file system has no locks ({error.strerror}), and a store relies on them; "
-            "put it on a local disk, or on a network file system that is mounted with flock"
-        ) from error
-    finally:
-        _close_registered(first)
+    with FileLock(path, os.O_RDWR | os.O_CREAT) as lock:
+        try:
+            lock.acquire()
+            works = is_locked(path)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{path}: the file system has no locks ({error.strerror}), and a store relies on them; "
+                "put it on a local disk, or on a network file system that is mounted with flock"
+            ) from error
     if not works:
         raise ConfigurationError(
             f"{path}: the file system gives one lock to two holders, and a store relies on locks; "

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -23,7 +22,7 @@ from collections.abc import Callable
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common import NO_LINK, check_private, local_path, make_private
+from parquet_loader.common import NO_LINK, FileLock, check_private, local_path, make_private
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.write import remove_dead_jobs
 
@@ -42,10 +41,9 @@ class Kept:
         path: The data set.
     """
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, lock: FileLock) -> None:
         self.path = path
-        self._descriptor: int | None = descriptor
-        self._process = os.getpid()
+        self._file_lock = lock
 
     def delete(self) -> bool:
         """Stop using it, and delete it unless another process uses it; return whether it was deleted."""
@@ -53,14 +51,11 @@ class Kept:
 
     def _let_go(self, *, deletes: bool) -> bool:
         with _lock:
-            if self._descriptor is None or self._process != os.getpid():
+            if _kept.get(self.path) is not self or not self._file_lock.is_here:
                 return False
-            descriptor, self._descriptor = self._descriptor, None
-            _kept.pop(self.path, None)
-        try:
-            return deletes and _delete(self.path, descriptor)
-        finally:
-            os.close(descriptor)
+            del _kept[self.path]
+        with self._file_lock:
+            return deletes and _delete(self.path, self._file_lock)
 
     def end(self) -> None:
         """Stop using it at the end of the process: delete it unless somebody wants it kept."""
@@ -89,11 +84,11 @@ def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[st
         known = None
     if known is None:
         _delete_unused(root)
-        descriptor = _acquire(path, write)
+        lock = _acquire(path, write)
         with _lock:
-            known = _kept.setdefault(path, Kept(path, descriptor))
-        if known._descriptor != descriptor:  # another thread was as fast
-            os.close(descriptor)
+            known = _kept.setdefault(path, Kept(path, lock))
+        if known._file_lock is not lock:  # another thread was as fast
+            lock.close()
     if forever:
         os.close(os.open(f"{path}.keep", os.O_WRONLY | os.O_CREAT | NO_LINK, 0o666))
     return known
@@ -105,20 +100,20 @@ def default_cache_dir() -> str:
     return os.path.join(home, "parquet_loader", "frames")
 
 
-def _acquire(path: str, write: Callable[[str], object]) -> int:
-    """Return a descriptor that holds the shared lock of a frame that is there."""
+def _acquire(path: str, write: Callable[[str], object]) -> FileLock:
+    """Return the shared lock of a frame that is there."""
     while True:
-        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | NO_LINK, 0o666)
+        lock = FileLock(f"{path}.lock", os.O_RDWR | os.O_CREAT)
         try:
-            _flock(descriptor, fcntl.LOCK_SH, path)  # from here on nobody deletes the frame
-            if _is_of(descriptor, path) and not os.path.isdir(path):
+            _wait_for(lock, path, shared=True)  # from here on nobody deletes the frame
+            if lock.has_its_name and not os.path.isdir(path):
                 _write_alone(path, write)
-            if _is_of(descriptor, path) and os.path.isdir(path):
-                return descriptor
+            if lock.has_its_name and os.path.isdir(path):
+                return lock
         except BaseException:
-            os.close(descriptor)
+            lock.close()
             raise
-        os.close(descriptor)
+        lock.close()
 
 
 def _write_alone(path: str, write: Callable[[str], object]) -> None:
@@ -127,40 +122,27 @@ def _write_alone(path: str, write: Callable[[str], object]) -> None:
     Writers have a lock of their own: one that waited for all sharing of the frame to end would wait for whoever wrote
     it first, and goes on using it.
     """
-    descriptor = os.open(f"{path}.writing", os.O_RDWR | os.O_CREAT | NO_LINK, 0o666)
-    try:
-        _flock(descriptor, fcntl.LOCK_EX, path)
+    with FileLock(f"{path}.writing", os.O_RDWR | os.O_CREAT) as lock:
+        _wait_for(lock, path)
         if not os.path.isdir(path):
             write(path)
-    finally:
-        os.close(descriptor)
 
 
-def _flock(descriptor: int, operation: int, path: str) -> None:
+def _wait_for(lock: FileLock, path: str, *, shared: bool = False) -> None:
     try:
-        fcntl.flock(descriptor, operation)
-    except BlockingIOError:
-        raise
+        lock.acquire(shared=shared)
     except OSError as error:
         raise ConfigurationError(
             f"{path}: the cache directory's file system has no locks ({error.strerror}); give another cache_dir="
         ) from None
 
 
-def _is_of(descriptor: int, path: str) -> bool:
-    """Whether the lock that is held is still the one that others find."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), os.stat(f"{path}.lock"))
-    return False
-
-
-def _delete(path: str, descriptor: int) -> bool:
-    """Delete a frame that nobody else uses; the caller's lock ends with its descriptor."""
+def _delete(path: str, lock: FileLock) -> bool:
+    """Delete a frame that nobody else uses; the caller closes its lock."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not lock.acquire(waits=False) or not lock.has_its_name:
+            return False
     except OSError:
-        return False
-    if not _is_of(descriptor, path):
         return False
     parent, name = os.path.split(path)
     aside = os.path.join(parent, f".{name}-{uuid.uuid4().hex}.tmp")
@@ -183,12 +165,8 @@ def _delete_unused(root: str) -> None:
         path = os.path.join(root, name.removesuffix(".lock"))
         if not _LOCK.fullmatch(name) or os.path.exists(f"{path}.keep"):
             continue
-        with contextlib.suppress(OSError):
-            descriptor = os.open(f"{path}.lock", os.O_RDWR | NO_LINK)
-            try:
-                _delete(path, descriptor)
-            finally:
-                os.close(descriptor)
+        with contextlib.suppress(OSError), FileLock(f"{path}.lock") as lock:
+            _delete(path, lock)
 
 
 @atexit.register

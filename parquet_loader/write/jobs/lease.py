@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import threading
@@ -23,7 +22,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import is_local, look_up
+from parquet_loader.common import FileLock, LockedFile, is_local, look_up
 
 RENEW_S = 30.0
 EXPIRE_S = 600.0
@@ -51,7 +50,7 @@ class JobLease:
         self.path = path
         self._renew_s = renew_s
         self._owner = f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex}".encode()
-        self._descriptor: int | None = None
+        self._lock: LockedFile | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -62,9 +61,8 @@ class JobLease:
             OSError: the file system refuses.
         """
         if is_local(self.filesystem):
-            self._descriptor = _locked_new_file(self.path)
-            if self._descriptor is not None:
-                os.write(self._descriptor, self._owner)
+            self._lock = _locked_new_file(self.path, self._owner)
+            if self._lock is not None:
                 return
         _write(self.filesystem, self.path, self._owner)
         self._thread = threading.Thread(target=self._renew, name="parquet_loader-lease", daemon=True)
@@ -73,9 +71,7 @@ class JobLease:
     def is_held(self) -> bool:
         """Whether the lease is still this one's: nobody took the job for dead."""
         with contextlib.suppress(OSError, pa.ArrowException):
-            if self._descriptor is not None:
-                return os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
-            return self._is_written()
+            return self._is_written() if self._lock is None else self._lock.has_its_name
         return False
 
     def release(self) -> None:
@@ -91,9 +87,8 @@ class JobLease:
         with contextlib.suppress(OSError, pa.ArrowException):
             if self.is_held():
                 self.filesystem.delete_file(self.path)
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self._lock is not None:
+            self._lock.close()
 
     def _is_written(self) -> bool:
         with self.filesystem.open_input_stream(self.path) as stream:
@@ -122,66 +117,58 @@ def dead_lease(filesystem: pafs.FileSystem, path: str, *, expire_s: float = EXPI
     """
     if is_local(filesystem):
         try:
-            descriptor = os.open(path, os.O_RDWR)
+            lock = FileLock(path)
         except OSError:
             yield not os.path.lexists(path)
             return
-        try:
-            locked = _lock(descriptor)
-            if locked is not None:
-                yield locked and os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path))
+        with lock:
+            acquired = _acquired(lock)
+            if acquired is not None:
+                yield acquired and lock.has_its_name
                 return
-        finally:
-            os.close(descriptor)
     yield _has_expired(filesystem, path, expire_s)
 
 
-def _locked_new_file(path: str) -> int | None:
-    """Return a new file, locked before it has its name, so nobody finds it unlocked; None where there are no locks.
+def _locked_new_file(path: str, content: bytes) -> LockedFile | None:
+    """Return a new file, locked before it has its name, so nobody finds it unlocked; None if there are no locks.
 
     Under its first name it may be taken for one whose maker died there, and be removed: then it is made again.
     """
-    first = f"{path}{NEW_SUFFIX}"
     while True:
-        descriptor = os.open(first, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            if _lock(descriptor, waits=True) is None:
-                os.unlink(first)
-                os.close(descriptor)
+            lock = LockedFile(f"{path}{NEW_SUFFIX}", content)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
                 return None
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(first, path)
-                return descriptor
+            raise
+        try:
+            lock.rename(path)
+        except FileNotFoundError:
+            lock.close()
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(first)
-            os.close(descriptor)
+                os.unlink(lock.path)
+            lock.close()
             raise
-        os.close(descriptor)
+        else:
+            return lock
 
 
 def remove_unnamed(path: str) -> None:
     """Remove a lease that was made and never got its name, unless its maker is just about to give it."""
-    with contextlib.suppress(FileNotFoundError):
-        descriptor = os.open(path, os.O_RDWR)
-        try:
-            if _lock(descriptor) is not False and os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                os.unlink(path)
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(FileNotFoundError), FileLock(path) as lock:
+        if _acquired(lock) is not False and lock.has_its_name:
+            os.unlink(path)
 
 
-def _lock(descriptor: int, *, waits: bool = False) -> bool | None:
-    """Return whether the lock could be had, at once or by waiting; None where the file system has no locks."""
+def _acquired(lock: FileLock) -> bool | None:
+    """Return whether the lock could be had at once; None if the file system has no locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
+        return lock.acquire(waits=False)
     except OSError as error:
         if error.errno in _NO_LOCKS:
             return None
         raise
-    return True
 
 
 def _has_expired(filesystem: pafs.FileSystem, path: str, expire_s: float) -> bool:

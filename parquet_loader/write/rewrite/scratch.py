@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import json
 import os
@@ -13,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Self
 
+from parquet_loader.common import FileLock, LockedFile
 from parquet_loader.write.staging import finish_exchange, remove_tree
 from parquet_loader.write.target import RUN_LOCK
 
@@ -35,12 +35,10 @@ class Scratch:
         self._own = tempfile.mkdtemp(prefix="parquet_loader-rewrite-") if target is None else None
         self.folder = self._own or os.path.realpath(target or "")
         self._lock_path = os.path.join(self.folder, f".rewrite-{self._id}.lock")
-        self._descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(self._descriptor, json.dumps({"staging_id": staging_id}).encode())
+            self._lock = LockedFile(self._lock_path, json.dumps({"staging_id": staging_id}).encode())
         except BaseException:
-            self.close()
+            self._remove()
             raise
 
     def path(self, name: str) -> str:
@@ -49,13 +47,13 @@ class Scratch:
 
     def close(self) -> None:
         """Remove all temporary files; idempotent, never raises."""
+        self._remove()
+        self._lock.close()
+
+    def _remove(self) -> None:
         _remove_files(self.folder, self._id)
         with contextlib.suppress(OSError):
             os.unlink(self._lock_path)
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
         if self._own is not None:
             remove_tree(self._own)
 
@@ -113,24 +111,21 @@ def _remove_dead(folder: str, lock: str, run_id: str) -> None:
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[str | None]:
     """Yield the identity of a dead run's writer, empty if it was killed before it said it; None if the run lives."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        yield None
-        return
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            staging_id = json.loads(os.read(descriptor, 4096))["staging_id"]
-        except OSError:  # alive, or not ours to remove
-            staging_id = None
-        except (ValueError, KeyError, TypeError):
-            staging_id = ""
-        if staging_id is not None and not re.fullmatch(r"[0-9a-f]{32}", str(staging_id)):
-            staging_id = ""
+    staging_id: str | None = None
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # it cannot be opened, or is not ours to remove
+            lock = stack.enter_context(FileLock(path))
+            if lock.acquire(waits=False):
+                staging_id = _staging_id(os.pread(lock.descriptor, 4096, 0))
         yield staging_id
-    finally:
-        os.close(descriptor)
+
+
+def _staging_id(content: bytes) -> str:
+    try:
+        found = json.loads(content)["staging_id"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return found if isinstance(found, str) and re.fullmatch(r"[0-9a-f]{32}", found) else ""
 
 
 def _remove_files(folder: str, run_id: str) -> None:
