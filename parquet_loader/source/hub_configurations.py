@@ -51,6 +51,8 @@ def refuse_configurations(
             _refuse_mixture(root, patterns, files)
             return
         root = posixpath.dirname(root)
+        if not root:  # above a store's buckets
+            return
 
 
 def _refuse_converted(files: Sequence[SourceFile], below: Sequence[str]) -> None:
