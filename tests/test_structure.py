@@ -107,6 +107,25 @@ def test_imports_run_from_earlier_to_later_packages(path: Path) -> None:
     assert not inner, f"{name_of(path)} imports {', '.join(inner)}: import what the package hands out"
 
 
+# Modules that call a kernel, each with what does the same without it; and the one that decides how columns travel.
+MAY_ASK_FOR_KERNELS = {
+    "common",
+    "common.native.bindings",
+    "common.native.permute",
+    "decode.native.column_reader",
+    "decode.native.page_check",
+    "decode.routes",
+    "source.native_footers",
+}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_only_callers_of_kernels_and_the_routes_ask_whether_there_are_kernels(path: Path) -> None:
+    named = {node.id for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Name)}
+    asks = not named.isdisjoint({"KERNELS", "IS_BUILT"})
+    assert not asks or name_of(path).removeprefix("parquet_loader.") in MAY_ASK_FOR_KERNELS
+
+
 def test_the_tree_is_small_enough_to_see_at_once() -> None:
     def shown(folder: Path) -> list[Path]:
         return [e for e in folder.iterdir() if e.name != "__pycache__" and e.suffix != ".so"]

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common import IntArray, format_bytes
-from parquet_loader.decode import Column
+from parquet_loader.decode import Arrangement, Column, arrangement_of
 from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_skippable
 from parquet_loader.read import BUFFER_BYTES, RowGroupReader
 from parquet_loader.source import RowGroupRef, Snapshot
@@ -154,8 +154,8 @@ def measure_rows(
         processes: Whether batches are made one by one (images, `transform`).
         skips: Whether a row group that cannot be read is passed over for the next smaller one.
     """
-    wide = sum(c.row_bytes or 0 for c in columns if c.is_wide)
-    gathered: float = sum(c.row_bytes or 0 for c in columns if not c.is_wide)
+    wide = sum(c.row_bytes or 0 for c in columns if arrangement_of(c) is Arrangement.DIRECT)
+    gathered: float = sum(c.row_bytes or 0 for c in columns) - wide
     varying = [c for c in columns if c.row_bytes is None]
     arrays = [(c.image.shape, np.dtype(c.dtype)) for c in varying if c.image is not None]
     image_bytes = float(sum(np.prod([n or 1 for n in shape]) * dtype.itemsize for shape, dtype in arrays))
@@ -172,10 +172,11 @@ def measure_rows(
     staged, cursor = 0, 0
     if len(counts) and counts.max():
         largest = snapshot.row_group(int(np.argmax(counts)))
-        as_stored = reader.placed_columns(largest)
+        as_stored = {r.source.name for r in reader.routes(largest) if r.source.is_always_as_stored}
         # Matrices that are made of several columns are made of whole row groups: measured, an epoch of 39 numbers in
         # two groups takes a sixth less time than by pieces of 2 MiB.
-        staged = sum(c.row_bytes or 0 for c in columns if c.is_staged and c.name in as_stored)
+        stays = [c for c in columns if arrangement_of(c) is Arrangement.STAGED and c.name in as_stored]
+        staged = sum(c.row_bytes or 0 for c in stays)
         cursor = _cursor_bytes(snapshot, largest)
     return RowSizes(gathered, float(wide), processed, float(staged), ragged, rows, cursor)
 

@@ -17,13 +17,15 @@ from parquet_loader.decode.native.column_reader import (
 )
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.page_headers import FeedCheck, chunk_bounds, page_header
-from parquet_loader.decode.plain_pages import IS_POSSIBLE, RawColumn, RawFile, RawPages, raw_pages
+from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
+from parquet_loader.decode.routes import Arrangement, ColumnRoute, arrangement_of, routes_of
 
 __all__ = [
-    "IS_POSSIBLE",
+    "Arrangement",
     "BlobProblem",
     "Column",
     "ColumnProblems",
+    "ColumnRoute",
     "DecodableChunks",
     "Decoder",
     "FeedCheck",
@@ -36,6 +38,7 @@ __all__ = [
     "RowProblem",
     "TableOrigin",
     "ValueProblem",
+    "arrangement_of",
     "check_pages",
     "chunk_bounds",
     "coded_words",
@@ -57,6 +60,7 @@ __all__ = [
     "raw_pages",
     "read_array",
     "read_name",
+    "routes_of",
     "type_at",
     "unpack",
 ]

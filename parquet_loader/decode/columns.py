@@ -31,13 +31,6 @@ from parquet_loader.schema import (
 
 Kind: TypeAlias = Literal["fixed", "list", "text", "bytes", "image"]
 
-# A row at least this wide is copied to its place as soon as it is decoded; narrower ones are put into order a window at
-# a time. Measured: numpy places rows of 256 bytes and more about as fast as memory can be written.
-WIDE_BYTES = 256
-# Rows of that many bytes are put into order by Arrow: measured on 40 columns, one call for all of them, with 32-bit
-# indices, takes 0.6 of the time of numpy's take of each. Rows of other widths it moves more slowly than numpy does.
-WORD_BYTES = (1, 2, 4, 8)
-
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -70,20 +63,6 @@ class Column:
     def is_ragged(self) -> bool:
         """Whether rows are bytes of varying length."""
         return bool(pa.types.is_large_binary(self.arrow_type))
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether rows are bytes copied each to its place as soon as they are decoded."""
-        return self._is_row and (self.row_bytes or 0) >= WIDE_BYTES
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether rows are bytes kept next to one another until all of a window are there."""
-        return self._is_row and not self.is_wide and self.row_bytes not in WORD_BYTES
-
-    @property
-    def _is_row(self) -> bool:
-        return bool(pa.types.is_fixed_size_binary(self.arrow_type))
 
 
 def number_type(dtype: np.dtype[Any]) -> pa.DataType:

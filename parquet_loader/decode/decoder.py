@@ -22,7 +22,7 @@ from parquet_loader.decode.converters import (
     without_extensions,
 )
 from parquet_loader.decode.group_matrix import matrix
-from parquet_loader.decode.plain_pages import byte_width, is_raw_type
+from parquet_loader.decode.routes import ColumnSource
 from parquet_loader.errors import DataError, SchemaError, nearest
 from parquet_loader.schema import (
     METADATA_KEY,
@@ -108,8 +108,9 @@ class Decoder:
         self._parts = [(name, field, self._stored_parts(name, field)) for name, field in schema.items()]
         self._carried = _carried_categories(schema, file_schema)
         self._sources: dict[str, str] = {}  # by column, the one of its names that the file has
+        sources: list[ColumnSource] = []
         problems: list[tuple[str, str]] = []
-        for _, _, parts in self._parts:
+        for name, field, parts in self._parts:
             for column, part in parts:
                 source = self._sources[column] = self._named(column, part)
                 is_there = type_at(file_schema, source) is not None  # a struct may lack this one of its members
@@ -117,46 +118,16 @@ class Decoder:
                 problem = self._problem(column, source, part)
                 if problem is not None:
                     problems.append((column, problem))
-                elif self._paths[column] is not None:
-                    reads[read_name(file_schema, source)] = None
+                    continue
+                stored = read_name(file_schema, source) if is_there else None
+                if stored is not None:
+                    reads[stored] = None
+                as_field = field if name == column == source and len(parts) == 1 else None
+                sources.append(_column_source(column, part, stored, file_schema, as_field))
         if problems:
             raise ColumnProblems(file_name, problems)
-        # Text for categories may arrive as positions in a dictionary, so that each word is looked up once: by column,
-        # the size of the vocabulary.
-        self.dictionary_columns: dict[str, int] = {
-            self._sources[column]: len(part.vocabulary)
-            for _, _, parts in self._parts
-            for column, part in parts
-            if isinstance(part, Category) and _is_plain_text(file_schema, self._sources[column])
-        }
         self.read_columns: tuple[str, ...] = tuple(reads)
-        # Of these, columns of the file's top level that have no nulls, as values that Parquet keeps as Arrow does.
-        self.raw_columns: dict[str, pa.DataType] = {
-            f.name: f.type for f in file_schema if f.name in reads and not f.nullable and is_raw_type(f.type)
-        }
-        self.raw_widths = {name: byte_width(type_) for name, type_ in self.raw_columns.items()}
-        # And of those, raw rows that are delivered as they are, each by its name in the file and in the batch.
-        self.placed_columns: tuple[str, ...] = tuple(
-            name
-            for name, field, parts in self._parts
-            if name in self.raw_columns
-            and [name] == [part for part, _ in parts]
-            and isinstance(field, Tensor | Group)
-            and policy_of(field) != "mask"
-            and self.raw_columns[name] == column_of(name, field).arrow_type
-            and (column_of(name, field).is_wide or column_of(name, field).is_staged)
-        )
-        own = {field.name: field for field in file_schema}
-        # Numbers that are delivered as the file holds them, if no null is among them.
-        self.straight_columns: tuple[str, ...] = tuple(
-            name
-            for name, field, parts in self._parts
-            if isinstance(field, Scalar)
-            and [name] == [part for part, _ in parts]
-            and policy_of(field) != "mask"
-            and name in own
-            and own[name].type == column_of(name, field).arrow_type
-        )
+        self.sources = tuple(sources)
         # A number or raw tensor of just this type, without nulls, is canonical as it is.
         self._as_is = {
             name: column_of(name, field).arrow_type
@@ -165,10 +136,8 @@ class Decoder:
             if isinstance(field, Scalar | Tensor)
         }
         # Whether that goes for all there is to deliver, and which columns may have nulls all the same.
-        self._is_as_is = all(
-            c.name in self._as_is and c.name in own and own[c.name].type == c.arrow_type for c in self.columns
-        )
-        self._nullable = [c.name for c in self.columns if c.name in own and own[c.name].nullable]
+        self._is_as_is = all(source.is_as_stored for source in self.sources)
+        self._nullable = [s.name for s in self.sources if s.field is not None and s.field.nullable]
 
     def _stored_parts(self, name: str, field: Field) -> tuple[tuple[str, Field], ...]:
         """Return the columns in which the files hold a field: a group as columns or packed, whatever `storage` says."""
@@ -231,7 +200,7 @@ class Decoder:
     def decode_without(
         self, placed: Collection[str], table: pa.Table, partitions: Mapping[str, pa.Scalar], origin: TableOrigin
     ) -> pa.Table:
-        """Return what `decode` does, but for some of `placed_columns`, which the table lacks.
+        """Return what `decode` does, but for columns that stayed in the file, which the table lacks.
 
         Raises:
             DataError: a value cannot be delivered; names file, row group, column, row and value.
@@ -353,8 +322,26 @@ def _carried_categories(schema: Schema, file_schema: pa.Schema) -> dict[str, Cat
     return categories(Schema.from_arrow(file_schema))
 
 
-def _is_plain_text(schema: pa.Schema, name: str) -> bool:
-    return name in schema.names and schema.field(name).type in (pa.string(), pa.large_string())
+def _column_source(
+    column: str, part: Field, stored: str | None, file_schema: pa.Schema, field: Field | None
+) -> ColumnSource:
+    """Return where a field's part comes from.
+
+    Args:
+        column: The part's name.
+        part: What it is.
+        stored: What the Parquet reader is asked for, or None.
+        file_schema: The Arrow schema of the files.
+        field: The field, if it is all in one column of the file that has its name.
+    """
+    is_top = stored is not None and "." not in stored and len(file_schema.get_all_field_indices(stored)) == 1
+    own = file_schema.field(stored) if is_top else None
+    if own is None or not isinstance(part, Category):
+        is_fixed = isinstance(field, Scalar | Tensor | Group) and policy_of(field) != "mask"
+        return ColumnSource(column, stored, own, column_of(column, field) if field is not None and is_fixed else None)
+    # Words may arrive as positions in a dictionary, so that each is looked up once.
+    is_text = own.type in (pa.string(), pa.large_string())
+    return ColumnSource(column, stored, own, words=len(part.vocabulary) if is_text else 0)
 
 
 def parts_of(name: str, field: Field) -> Iterable[tuple[str, Field]]:

@@ -58,20 +58,6 @@ class ShortFileError(OSError):
     """A file ended before the rows that its footer promises."""
 
 
-def is_raw_type(type_: pa.DataType) -> bool:
-    """Whether plain pages hold values of an Arrow type just as Arrow does."""
-    return bool(
-        (pa.types.is_fixed_size_binary(type_) and type_.byte_width > 0)
-        or (pa.types.is_integer(type_) and type_.bit_width >= 32)
-        or (pa.types.is_floating(type_) and type_.bit_width >= 32)
-    )
-
-
-def byte_width(type_: pa.DataType) -> int:
-    """Return the bytes of a value of a raw type."""
-    return int(type_.bit_width) // 8
-
-
 class RawFile:
     """An open file; whoever opened it closes it."""
 
@@ -210,13 +196,6 @@ class RawColumn:
                 out[scattered[done : done + some]] = scratch[:some]
             done += some
 
-    def array(self, type_: pa.DataType) -> pa.Array:
-        """Return all rows as an Arrow array of a raw type of this width, without nulls. Raises as `read` does."""
-        rows = int(self._first_rows[-1])
-        buffer = pa.allocate_buffer(rows * self._width)
-        self.read(0, np.frombuffer(buffer, np.uint8).reshape(rows, self._width), slice(0, rows))
-        return pa.Array.from_buffers(type_, rows, [None, buffer], null_count=0)
-
 
 def raw_pages(file: RawFile, chunk: ColumnChunk, column: Leaf, rows: int, type_: pa.DataType) -> RawPages | None:
     """Return the pages of a column chunk, or None if they are not all plain.
@@ -227,7 +206,7 @@ def raw_pages(file: RawFile, chunk: ColumnChunk, column: Leaf, rows: int, type_:
         rows: Rows of the row group.
         type_: Raw Arrow type in which Arrow would deliver it.
     """
-    width = byte_width(type_)
+    width = int(type_.bit_width) // 8
     if (
         column.max_definition_level
         or column.max_repetition_level

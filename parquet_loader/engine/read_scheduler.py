@@ -153,10 +153,7 @@ class ReadScheduler:
 
         def run() -> ReadSlice:
             location = None if fetched is None else fetched()
-            if not whole or self._reader.may_be_straight:
-                return self._read_by_cursor(window, number, row_group, cursor, location, whole=whole)
-            table, read_bytes = self._reader.read(row_group, location)
-            return ReadSlice(window.assembly.write_rows(number, 0, table, len(table)), read_bytes, None)
+            return self._read_by_cursor(window, number, row_group, cursor, location, whole=whole)
 
         def landed(kept: int, left_open: Cursor | None) -> None:
             self._busy.discard(slice_.run)

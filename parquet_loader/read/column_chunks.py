@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.common import IS_BUILT, IntArray, ReadOptions, RemoteOptions, check_private
+from parquet_loader.common import IntArray, ReadOptions, RemoteOptions, check_private
 from parquet_loader.decode import (
-    IS_POSSIBLE,
+    ColumnRoute,
     DecodableChunks,
-    Decoder,
     NativeChunks,
     RawColumn,
     RawFile,
@@ -237,63 +236,55 @@ class ColumnChunkSource:
 
     @contextmanager
     def raw(
-        self, row_group: RowGroupRef, decoder: Decoder, columns: Collection[str], location: ChunkLocation
+        self, row_group: RowGroupRef, routes: Sequence[ColumnRoute], location: ChunkLocation
     ) -> Iterator[dict[str, RawColumn]]:
-        """Open those of the columns whose values can be taken from the file as they are.
+        """Open those of the columns on these routes whose values the system can copy from their pages.
 
         If there are any, whoever asks makes sure that the file is unchanged before taking a value.
 
         Raises:
             SourceError: the file has vanished or changed since its footer was read.
         """
-        types, widths = decoder.raw_columns, decoder.raw_widths
-        wanted = [name for name in columns if name in widths and widths[name] * row_group.rows >= RAW_BYTES]
-        options, path = self._options, location.path
-        if not wanted or not IS_POSSIBLE or path is None or options.verify_checksums:
+        fields = [route.source.field for route in routes if route.window == "pages" and route.source.field is not None]
+        types = {field.name: field.type for field in fields if field.type.byte_width * row_group.rows >= RAW_BYTES}
+        if not types or location.path is None:
             yield {}
             return
-        with closing(RawFile(path)) as file:
-            pages = self._raw_pages(row_group, file, wanted, types, may_keep=not location.is_cached)
+        with closing(RawFile(location.path)) as file:
+            pages = self._raw_pages(row_group, file, types, may_keep=not location.is_cached)
             yield {name: RawColumn(file, where) for name, where in pages.items()}
 
     def _raw_pages(
-        self,
-        row_group: RowGroupRef,
-        file: RawFile,
-        names: Sequence[str],
-        types: Mapping[str, pa.DataType],
-        *,
-        may_keep: bool,
+        self, row_group: RowGroupRef, file: RawFile, types: Mapping[str, pa.DataType], *, may_keep: bool
     ) -> dict[str, RawPages]:
         def find() -> dict[str, RawPages]:
             footer = self._snapshot.footers.get(row_group.file_number)
             leaves = {path: leaf for leaf, path in enumerate(footer.paths)}
             found = dict[str, RawPages]()
-            for name in names:
+            for name, type_ in types.items():
                 chunk = footer.check(row_group.number, leaves[name])
-                pages = raw_pages(file, chunk, footer.schema.leaves[leaves[name]], row_group.rows, types[name])
+                pages = raw_pages(file, chunk, footer.schema.leaves[leaves[name]], row_group.rows, type_)
                 found |= {} if pages is None else {name: pages}
             self.check_unchanged(row_group)  # before anything of it is kept
             return found
 
         def bytes_of(found: Mapping[str, RawPages]) -> int:
             pages = sum(len(where.starts) for where in found.values())
-            return bytes_kept(len(names) + 4 * len(found), pages)
+            return bytes_kept(len(types) + 4 * len(found), pages)
 
         # Copies may be damaged, and are fetched again then: what is found there is not kept.
-        return self._pages.get((row_group.index, tuple(names)), find, bytes_of) if may_keep else find()
+        return self._pages.get((row_group.index, tuple(types)), find, bytes_of) if may_keep else find()
 
     @contextmanager
     def native(
         self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation
     ) -> Iterator[NativeChunks | None]:
-        """Open those of the columns that need not be decoded by Arrow; None if there are none.
+        """Open those of the columns, all on a kernel's route, that a kernel can decode; None if there are none.
 
         If there are any, whoever asks makes sure that the file is unchanged before taking a value.
         """
-        options, source = self._options, location.path if location.memory is None else location.memory
-        is_possible = IS_BUILT and columns and not options.verify_checksums
-        known = self._known_chunks(row_group, columns) if is_possible and source is not None else None
+        source = location.path if location.memory is None else location.memory
+        known = self._known_chunks(row_group, columns) if columns and source is not None else None
         if source is None or known is None or not known.names:
             yield None
             return

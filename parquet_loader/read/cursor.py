@@ -16,7 +16,7 @@ class Cursor:
         reader: Reads it.
         row_group: Which.
         batch_rows: About how many rows are decoded at a time; rows that are not decoded may come more at a time.
-        location: Where its bytes are; None: it is found now, and location if need be.
+        location: Where its bytes are; None: it is found now, and fetched if need be.
         straight: See `RowGroupReader.lazy_batches`.
     """
 

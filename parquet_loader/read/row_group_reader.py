@@ -9,15 +9,17 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import IS_BUILT, BoolArray, ReadOptions, is_shortage, system_error
+from parquet_loader.common import BoolArray, ReadOptions, is_shortage, system_error
 from parquet_loader.decode import (
     Column,
+    ColumnRoute,
     Decoder,
     NativeChunks,
     NotDecodedError,
     NullError,
     TableOrigin,
     first_beyond_nanoseconds,
+    routes_of,
 )
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.read.cache import LocalCache
@@ -33,11 +35,6 @@ from parquet_loader.source import RowGroupRef, Snapshot, has_int96
 # Rows that are read straight to their slots come that many bytes at a time, without a step in Python between: next to
 # a training loop that spins in Python, each step may have to wait 5 ms for its turn.
 RAW_AT_ONCE_BYTES = 2**24
-
-# Arrow makes a dictionary anew for every batch, which pays if each of its words stands for that many rows. Measured:
-# with 1,000 words in 4 columns it takes a third of the processor time, with 100,000 in batches of 8,000 rows twice as
-# much.
-ROWS_OF_A_WORD = 8
 
 # No file's column: what its rows are called on their way through the filter.
 _ROW_NUMBER = "\0row number"
@@ -87,6 +84,12 @@ class RowGroupReader:
             for decoder, filtering in zip(decoders, self._filter_columns_of, strict=True)
         ]
         self.chunks = ColumnChunkSource(snapshot, options, columns_of, cache)
+        self._routes = [
+            routes_of(decoder.sources, columns, filtering, schema, options)
+            for decoder, columns, filtering, schema in zip(
+                decoders, columns_of, self._filter_columns_of, snapshot.schemas, strict=True
+            )
+        ]
         self._int96_of = [
             _with_int96(schema, names) for schema, names in zip(snapshot.schemas, columns_of, strict=True)
         ]
@@ -98,73 +101,19 @@ class RowGroupReader:
         if row_numbers is not None:
             self.columns += (Column(row_numbers, "fixed", pa.int64(), np.dtype(np.int64)),)
 
-    def read(self, row_group: RowGroupRef, location: ChunkLocation | None = None) -> tuple[pa.Table, int]:
-        """Return one row group's canonical rows that pass the filter, and the bytes read from the file.
+    def routes(self, row_group: RowGroupRef) -> tuple[ColumnRoute, ...]:
+        """Return how the columns of a row group travel; if a filter looks at its rows, none goes to the window."""
+        return self._routes[row_group.schema_number]
 
-        Args:
-            row_group: The row group.
-            location: Where its bytes are; None: it is found now, and fetched if need be.
-
-        Raises:
-            DataError: the data cannot be decoded or delivered; names file, row group and column.
-            SourceError: the file has vanished or changed since its footer was read.
-        """
+    def read(self, row_group: RowGroupRef) -> pa.Table:
+        """Return one row group's canonical rows that pass the filter. Raises as `stream` does."""
         columns = self.chunks.columns_read(row_group)
         try:
-            location = location or self.chunks.locate(row_group, columns)
-            self._check_int96(row_group, location)
-            table = self._table(row_group, columns, location)
-        except READ_ERRORS as error:
-            if location is None or not location.is_cached or is_shortage(error):
-                raise self._explained(row_group, columns, error, location) from error
-            table = self._table_without(location, row_group, columns)
-        self._check_rows(row_group, len(table))
-        self.chunks.check_unchanged(row_group)
-        row_filter = self._row_filter(row_group)
-        return self._canonical(row_group, table, 0, row_filter), self.chunks.encoded_bytes(row_group)
-
-    def placed_columns(self, row_group: RowGroupRef) -> tuple[str, ...]:
-        """Return the columns whose rows are delivered as a row group's file holds them."""
-        return self._decoder(row_group).placed_columns
-
-    def _table(self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation) -> pa.Table:
-        decoder = self._decoder(row_group)
-        types = decoder.raw_columns
-        with self.chunks.raw(row_group, decoder, columns, location) as raw:
-            if raw:
-                self.chunks.check_unchanged(row_group)
-            table = self._read_others(row_group, [name for name in columns if name not in raw], location)
-            for name, column in raw.items():
-                table = table.append_column(name, column.array(types[name]))
-        return table
-
-    def _table_without(self, cached: ChunkLocation, row_group: RowGroupRef, columns: Sequence[str]) -> pa.Table:
-        """Read from the file itself what could not be read from its copy."""
-        try:
-            table = self._table(row_group, columns, self.chunks.fetch(row_group, columns))
+            location = self.chunks.locate(row_group, columns)
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
-        self.chunks.invalidate(cached)
-        return table
-
-    def _read_others(self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation) -> pa.Table:
-        rows = row_group.rows
-        if not columns:
-            return _without_columns(rows)
-        found: dict[str, pa.Array] = {}
-        with self.chunks.native(row_group, columns, location) as native, suppress(NotDecodedError):
-            if native is not None:
-                self.chunks.check_unchanged(row_group)
-                found = dict(zip(native.names, native.read(rows), strict=True))
-        others = [name for name in columns if name not in found]
-        if not others:
-            return pa.Table.from_arrays(list(found.values()), names=list(found))
-        dictionaries = self._dictionaries(row_group, others, rows)
-        with self.chunks.open(row_group, others, location, read_dictionary=dictionaries) as file:
-            table = file.read_row_group(row_group.number, columns=others, use_threads=False)
-        for name, array in found.items():
-            table = table.append_column(name, array)
-        return table
+        tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), (), location)]
+        return pa.concat_tables(tables or [self._canonical(row_group, row_group.schema.empty_table(), 0, None)])
 
     def empty_table(self) -> pa.Table:
         """Return a canonical table without rows."""
@@ -173,9 +122,13 @@ class RowGroupReader:
     def stream(self, row_group: RowGroupRef, batch_rows: int) -> Iterator[pa.Table]:
         """Yield one row group's canonical rows that pass the filter, about `batch_rows` file rows at a time.
 
-        Each step decodes only the pages it needs. Raises as `read` does.
+        Each step decodes only the pages it needs.
+
+        Raises:
+            DataError: the data cannot be decoded or delivered; names file, row group and column.
+            SourceError: the file has vanished or changed since its footer was read.
         """
-        for batch in self._lazy_batches(row_group, batch_rows, (), (), None):
+        for batch in self._lazy_batches(row_group, batch_rows, (), None):
             yield batch.table
 
     def lazy_batches(
@@ -191,26 +144,17 @@ class RowGroupReader:
             location: Where its bytes are; None: it is found now, and fetched if need be.
             straight: Whether numbers may be among these columns; not if they turned out to be not as expected.
         """
-        decoder = self._decoder(row_group)
-        numbers = decoder.straight_columns if straight and self.may_be_straight else ()
-        return self._lazy_batches(row_group, batch_rows, decoder.placed_columns, numbers, location)
-
-    @property
-    def may_be_straight(self) -> bool:
-        """Whether numbers may be decoded straight to their slots."""
-        return IS_BUILT and self._filter is None
+        windows: Collection[str] = ("pages", "kernel") if straight else ("pages",)
+        return self._lazy_batches(row_group, batch_rows, windows, location)
 
     def _lazy_batches(
-        self,
-        row_group: RowGroupRef,
-        batch_rows: int,
-        placed: Collection[str],
-        numbers: Sequence[str],
-        location: ChunkLocation | None,
+        self, row_group: RowGroupRef, batch_rows: int, windows: Collection[str], location: ChunkLocation | None
     ) -> Iterator[LazyRows]:
         columns, first_row, row_filter = self.chunks.columns_read(row_group), 0, self._row_filter(row_group)
         unchanged = partial(self.chunks.check_unchanged, row_group)
-        decoder, placed = self._decoder(row_group), placed if row_filter is None else ()
+        routes = self.routes(row_group)
+        lazy = [route for route in routes if route.window in windows] if row_filter is None else []
+        numbers = [route.stored for route in lazy if route.window == "kernel"]
         try:
             location = location or self.chunks.locate_forward(row_group, columns)
         except READ_ERRORS as error:
@@ -220,13 +164,13 @@ class RowGroupReader:
             try:
                 self._check_int96(row_group, location)
                 with (
-                    self.chunks.raw(row_group, decoder, placed, location) as raw,
+                    self.chunks.raw(row_group, lazy, location) as raw,
                     self.chunks.native(row_group, numbers, location) as straight,
                 ):
                     if raw or straight is not None:
                         unchanged()  # values are taken as they lie in the files just opened
                     left = {*raw, *(() if straight is None else straight.names)}
-                    others = [name for name in columns if name not in left]
+                    others = [route for route in routes if route.stored not in left]
                     at_once = self._rows_at_once(row_group, left, batch_rows)
                     for batch in _behind(first_row, self._batches(row_group, at_once, others, location)):
                         table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, row_filter, left)
@@ -256,33 +200,33 @@ class RowGroupReader:
         return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // left_bytes))
 
     def _batches(
-        self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], location: ChunkLocation
+        self, row_group: RowGroupRef, batch_rows: int, routes: Sequence[ColumnRoute], location: ChunkLocation
     ) -> Iterator[pa.RecordBatch]:
-        if not columns:
+        if not any(route.stored for route in routes):
             for first in range(0, row_group.rows, batch_rows):
                 yield _no_columns(min(batch_rows, row_group.rows - first))
             return
-        done = 0
-        with self.chunks.native(row_group, columns, location) as native, suppress(NotDecodedError):
+        done, numbers = 0, [route.stored for route in routes if route.decoder == "kernel"]
+        with self.chunks.native(row_group, numbers, location) as native, suppress(NotDecodedError):
             if native is not None:
                 self.chunks.check_unchanged(row_group)
-                for batch in self._native_batches(row_group, batch_rows, columns, location, native):
+                for batch in self._native_batches(row_group, batch_rows, routes, location, native):
                     done += len(batch)
                     yield batch
                 return
-        yield from _behind(done, self._decoded_batches(row_group, batch_rows, columns, location))
+        yield from _behind(done, self._decoded_batches(row_group, batch_rows, routes, location))
 
     def _native_batches(
         self,
         row_group: RowGroupRef,
         batch_rows: int,
-        columns: Sequence[str],
+        routes: Sequence[ColumnRoute],
         location: ChunkLocation,
         native: NativeChunks,
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches some of whose columns Arrow decodes, or none."""
         rows, done = row_group.rows, 0
-        others = [name for name in columns if name not in native.names]
+        others = [route for route in routes if route.stored and route.stored not in native.names]
         decoded = self._decoded_batches(row_group, batch_rows, others, location) if others else iter(())
         while done < rows:
             batch = next(decoded, None)
@@ -295,22 +239,13 @@ class RowGroupReader:
             yield pa.RecordBatch.from_arrays(arrays, names=names)
             done += some
 
-    def _dictionaries(self, row_group: RowGroupRef, columns: Sequence[str], rows: int) -> list[str] | None:
-        """Return those of the columns that Arrow reads as dictionaries, that many rows at a time.
-
-        Filters compare values, so their columns are not among these.
-        """
-        sizes = self._decoder(row_group).dictionary_columns
-        filtered = () if self._filter is None else self._filter.columns
-        some = [n for n in columns if n in sizes and n not in filtered and ROWS_OF_A_WORD * sizes[n] <= rows]
-        return some or None
-
     def _decoded_batches(
-        self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], location: ChunkLocation
+        self, row_group: RowGroupRef, batch_rows: int, routes: Sequence[ColumnRoute], location: ChunkLocation
     ) -> Iterator[pa.RecordBatch]:
         """Yield what Arrow decodes."""
-        dictionaries = self._dictionaries(row_group, columns, batch_rows)
-        with self.chunks.open(row_group, columns, location, read_dictionary=dictionaries) as file:
+        columns = list(dict.fromkeys(route.stored for route in routes if route.stored))
+        dictionaries = [route.stored for route in routes if 0 < route.dictionary_rows <= batch_rows]
+        with self.chunks.open(row_group, columns, location, read_dictionary=dictionaries or None) as file:
             yield from file.iter_batches(batch_rows, row_groups=[row_group.number], columns=columns, use_threads=False)
 
     def count(self, row_group: RowGroupRef, batch_rows: int = 65536) -> int:
@@ -344,7 +279,8 @@ class RowGroupReader:
         assert self._filter is not None
         self._check_int96(row_group, location, columns)
         passing, read = 0, 0
-        for batch in self._batches(row_group, batch_rows, columns, location):
+        routes = [route for route in self.routes(row_group) if route.stored in columns]
+        for batch in self._batches(row_group, batch_rows, routes, location):
             table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
             passing += len(self._filter.apply(table, row_group.schema_number, row_group.name))
             read += len(batch)

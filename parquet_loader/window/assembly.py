@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common import IS_BUILT, IntArray
-from parquet_loader.decode import Column
+from parquet_loader.common import IntArray
+from parquet_loader.decode import Arrangement, Column, arrangement_of
 from parquet_loader.errors import DataError
 from parquet_loader.read import DeferredColumns
 from parquet_loader.schema import Ragged
@@ -86,17 +86,17 @@ class ColumnGroups:
     @classmethod
     def from_columns(cls, columns: Sequence[Column], parts: int) -> ColumnGroups:
         """Divide columns into this many parts or ranges."""
-        wide = tuple(c for c in columns if c.is_wide)
-        staged = tuple(c for c in columns if c.is_staged)
-        ragged = tuple(c for c in columns if c.is_ragged)
-        others = [c for c in columns if not c.is_wide and not c.is_staged and not c.is_ragged]
-        numbers = [c for c in others if IS_BUILT and c.row_bytes is not None]
-        gathered = _divided([c for c in others if not IS_BUILT or c.row_bytes is None], parts)
+        by_kind: dict[Arrangement, list[Column]] = {kind: [] for kind in Arrangement}
+        for column in columns:
+            by_kind[arrangement_of(column)].append(column)
+        wide, staged, ragged = (tuple(by_kind[k]) for k in (Arrangement.DIRECT, Arrangement.STAGED, Arrangement.RAGGED))
+        gathered = _divided(by_kind[Arrangement.GATHERED], parts)
+        narrow = _divided(by_kind[Arrangement.SCALAR], parts)
         names = tuple([c.name for c in part] for part in gathered)
         sizes = [[c.row_bytes for c in part] for part in gathered]
         row_bytes = tuple(None if None in part else sum(n or 0 for n in part) for part in sizes)
         ranges = parts if ragged or staged else 0
-        return cls(tuple(columns), wide, staged, ragged, _divided(numbers, parts), gathered, names, row_bytes, ranges)
+        return cls(tuple(columns), wide, staged, ragged, narrow, gathered, names, row_bytes, ranges)
 
     @property
     def jobs(self) -> int:

@@ -21,9 +21,15 @@ from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOpti
 from parquet_loader.common.native import permute
 from parquet_loader.common.native.bindings import IS_BUILT, KERNELS, NO_MEMORY, _load
 from parquet_loader.common.native.build import build
-from parquet_loader.decode import DecodableChunks, NativeChunks, NotDecodedError, decodable_chunks
+from parquet_loader.decode import (
+    DecodableChunks,
+    NativeChunks,
+    NotDecodedError,
+    arrangement_of,
+    decodable_chunks,
+    routes_of,
+)
 from parquet_loader.read import column_chunks as reading
-from parquet_loader.window import assembly as window
 from tests.support.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
@@ -275,6 +281,13 @@ def test_text_and_lists_come_the_same_without_kernels(tmp_path: Path, monkeypatc
     assert sorted(text for part, _ in found[0] for text in part) == sorted(texts)
 
 
+def leave_to_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let loaders that are opened from now on decide as if there were no kernels."""
+    for decides in (routes_of, arrangement_of):
+        assert decides.__kwdefaults__ is not None
+        monkeypatch.setitem(decides.__kwdefaults__, "kernels", False)
+
+
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
     """Row groups that the kernels know whole, in part, and not at all."""
@@ -310,8 +323,7 @@ def test_batches_are_the_same_with_and_without(
     mixed: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
 ) -> None:
     found = batches(mixed, **arguments)
-    monkeypatch.setattr(reading, "IS_BUILT", False)
-    monkeypatch.setattr(window, "IS_BUILT", False)
+    leave_to_arrow(monkeypatch)
     monkeypatch.setenv("PARQUET_LOADER_NATIVE", "0")
     expected = batches(mixed, **arguments)
     assert len(found) == len(expected)
@@ -374,7 +386,8 @@ def test_damage_is_said_as_arrow_says_it(mixed: Path, monkeypatch: pytest.Monkey
     times = path.stat()
     said = []
     for is_built in (True, False):
-        monkeypatch.setattr(reading, "IS_BUILT", is_built)
+        if not is_built:
+            leave_to_arrow(monkeypatch)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         with pytest.raises(DataError, match=r"0\.parquet.*row group 1.*column 'b'") as caught:
             batches(mixed, shuffle=True, window_rows=window_rows, columns=["a", "b"])

@@ -41,7 +41,7 @@ def build_rowgroup_index(
 
     def index(row_group: int) -> list[Any]:
         wanted = dataset.snapshot.row_group(row_group)
-        decoded = decode_columns(reader.read(wanted)[0], dataset.unischema, wanted.name)
+        decoded = decode_columns(reader.read(wanted), dataset.unischema, wanted.name)
         rows = [dict(zip(decoded, values, strict=True)) for values in zip(*decoded.values(), strict=True)]
         built = deepcopy(list(indexers))
         for indexer in built:

@@ -165,7 +165,7 @@ class RowGroups:
             file = wanted.file
             # A file that changed has another key.
             key = f"{file.path}:{wanted.number}:{file.size_bytes}:{file.mtime_ns}:{names}:{self._filter!r}"
-            return cache.get(key, lambda: reader.read(wanted)[0])
+            return cache.get(key, lambda: reader.read(wanted))
 
         return read
 

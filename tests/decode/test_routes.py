@@ -1,0 +1,206 @@
+"""The route of each column: decided from the schema, the file's schema and the options alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parquet_loader import Bytes, Category, Group, RaggedList, ReadOptions, Scalar, Schema, Tensor, Text
+from parquet_loader.decode import Arrangement, Column, ColumnRoute, Decoder, arrangement_of, routes_of
+from parquet_loader.decode.columns import columns_of
+from parquet_loader.schema import Field
+
+
+def routes(
+    schema: Schema,
+    file_schema: pa.Schema,
+    filtered: Collection[str] = (),
+    options: ReadOptions | None = None,
+    **system: bool,
+) -> dict[str, ColumnRoute]:
+    decoder = Decoder(schema, file_schema, pa.schema([("folder", pa.int32())]), "a.parquet")
+    columns = dict.fromkeys([*decoder.read_columns, *filtered])
+    system = {"kernels": True, "pages": True} | system
+    found = routes_of(decoder.sources, columns, filtered, file_schema, options or ReadOptions(), **system)
+    assert len({route.source.name for route in found}) == len(found)
+    return {route.source.name: route for route in found}
+
+
+def route(field: Field, type_: pa.DataType, *, nullable: bool = True, name: str = "x", **more: Any) -> ColumnRoute:
+    return routes(Schema({"x": field}), pa.schema([pa.field(name, type_, nullable=nullable)]), **more)["x"]
+
+
+RAW = Tensor("float32", (13,))
+WIDE = Tensor("float32", (1000,))
+
+
+@pytest.mark.parametrize(
+    ("field", "type_", "nullable", "word", "reason"),
+    [
+        (Scalar("int32"), pa.int32(), True, "kernel to window", ""),
+        (Scalar("float64"), pa.float64(), False, "kernel to window", ""),
+        (Scalar("uint8"), pa.uint8(), True, "kernel to window", ""),
+        (Scalar("float32"), pa.float64(), True, "kernel", "values are not delivered as the file holds them"),
+        (Scalar("int32", null="mask"), pa.int32(), True, "kernel", "values are not delivered as the file holds them"),
+        (Scalar("float16"), pa.float16(), True, "arrow", "halffloat is not a number or bytes of one width"),
+        (Scalar("bool"), pa.bool_(), True, "arrow", "bool is not a number or bytes of one width"),
+        (RAW, pa.binary(52), False, "pages to window", ""),
+        (RAW, pa.binary(52), True, "kernel", "the file's schema allows nulls"),
+        (WIDE, pa.binary(4000), False, "pages to window", ""),
+        (Tensor("float32", (2,)), pa.binary(8), True, "kernel to window", ""),
+        (RAW, pa.list_(pa.float32(), 13), False, "arrow", None),
+        (Text(), pa.string(), True, "arrow", "string is not a number or bytes of one width"),
+        (Bytes(), pa.binary(5), True, "kernel", "values are not delivered as the file holds them"),
+        (RaggedList("int32"), pa.list_(pa.int32()), True, "arrow", None),
+        (Category(["a", "b"]), pa.string(), True, "arrow", None),
+        (Category(["a", "b"]), pa.int8(), True, "kernel", None),
+    ],
+)
+def test_a_column_takes_the_fastest_route_that_its_type_allows(
+    field: Field, type_: pa.DataType, nullable: bool, word: str, reason: str | None
+) -> None:
+    found = route(field, type_, nullable=nullable)
+    assert found.word == word
+    assert reason is None or found.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("options", "system", "number", "rows"),
+    [
+        (ReadOptions(), {}, "kernel to window", "pages to window"),
+        (ReadOptions(), {"pages": False}, "kernel to window", "kernel"),
+        (ReadOptions(), {"kernels": False}, "arrow", "pages to window"),
+        (ReadOptions(), {"kernels": False, "pages": False}, "arrow", "arrow"),
+        (ReadOptions(verify_checksums=True), {}, "arrow", "arrow"),
+    ],
+)
+def test_what_the_system_or_the_options_lack_leaves_columns_to_the_next_route(
+    options: ReadOptions, system: dict[str, bool], number: str, rows: str
+) -> None:
+    more: dict[str, Any] = {"options": options, **system}
+    assert route(Scalar("int32"), pa.int32(), **more).word == number
+    found = route(RAW, pa.binary(52), nullable=False, **more)
+    assert found.word == rows
+    if rows == "pages to window":  # for chunks that turn out not to be plain
+        assert found.decoder == ("kernel" if system.get("kernels", True) else "arrow")
+    assert options == ReadOptions() or found.reason == "verify_checksums=True"
+
+
+def test_members_of_a_group_are_decoded_each_on_a_route_of_its_own() -> None:
+    members = {"a": Scalar("float32"), "b": Scalar("float32")}
+    file_schema = pa.schema([("a", pa.float32()), ("b", pa.float64())])
+    found = routes(Schema({"g": Group(members)}), file_schema)
+    assert {name: route.word for name, route in found.items()} == {"a": "kernel", "b": "kernel"}
+    packed = Group({f"m{n}": Scalar("float32") for n in range(13)}, storage="packed")
+    found = routes(Schema({"g": packed}), pa.schema([pa.field("g", pa.binary(52), nullable=False)]))
+    assert {name: route.word for name, route in found.items()} == {"g": "pages to window"}
+
+
+def test_nested_renamed_and_missing_columns_are_not_left_in_the_file() -> None:
+    file_schema = pa.schema([("s", pa.struct([("x", pa.int32())])), ("old", pa.int32()), ("a.b", pa.int32())])
+    schema = Schema(
+        {
+            "s.x": Scalar("int32"),
+            "new": Scalar("int32", aliases=("old",)),
+            "a.b": Scalar("int32"),
+            "gone": Scalar("int32", missing=0),
+            "folder": Scalar("int32"),
+        }
+    )
+    found = routes(schema, file_schema)
+    words = {name: (route.word, route.stored) for name, route in found.items()}
+    assert words == {
+        "s.x": ("arrow", "s.x"),
+        "new": ("kernel", "old"),
+        "a.b": ("arrow", "a.b"),
+        "gone": ("constant", ""),
+        "folder": ("constant", ""),
+    }
+
+
+def test_columns_that_only_a_filter_compares_have_a_route_too() -> None:
+    file_schema = pa.schema([("a", pa.int32()), ("b", pa.int64()), ("t", pa.string())])
+    found = routes(Schema({"a": Scalar("int32")}), file_schema, ["a", "b", "t"])
+    assert {name: route.word for name, route in found.items()} == {"a": "kernel to window", "b": "kernel", "t": "arrow"}
+
+
+def test_words_are_read_as_a_dictionary_in_large_batches_unless_a_filter_compares_them() -> None:
+    schema, file_schema = Schema({"c": Category(["a", "b", "c"])}), pa.schema([("c", pa.string())])
+    assert routes(schema, file_schema)["c"].dictionary_rows == 24
+    assert routes(schema, file_schema, ["c"])["c"].dictionary_rows == 0
+    assert route(Category(["a"]), pa.int8()).dictionary_rows == 0
+    assert route(Text(), pa.string()).dictionary_rows == 0
+
+
+NUMBERS = [np.dtype(name) for name in ("int8", "uint16", "int32", "float32", "int64", "float64")]
+
+
+@given(
+    dtype=st.sampled_from(NUMBERS),
+    stored=st.sampled_from(NUMBERS),
+    shape=st.lists(st.integers(1, 40), max_size=2),
+    nullable=st.booleans(),
+    is_masked=st.booleans(),
+    is_filtered=st.booleans(),
+    kernels=st.booleans(),
+    pages=st.booleans(),
+    is_checked=st.booleans(),
+)
+def test_only_values_that_are_delivered_as_stored_stay_in_the_file(
+    dtype: np.dtype[Any],
+    stored: np.dtype[Any],
+    shape: list[int],
+    nullable: bool,
+    is_masked: bool,
+    is_filtered: bool,
+    kernels: bool,
+    pages: bool,
+    is_checked: bool,
+) -> None:
+    null: Any = "mask" if is_masked else "refuse"
+    field: Field = Tensor(dtype.name, tuple(shape), null=null) if shape else Scalar(dtype.name, null=null)
+    type_ = pa.binary(dtype.itemsize * int(np.prod(shape))) if shape else pa.from_numpy_dtype(stored)
+    found = route(
+        field,
+        type_,
+        nullable=nullable,
+        filtered=["x"] if is_filtered else [],
+        options=ReadOptions(verify_checksums=is_checked),
+        kernels=kernels,
+        pages=pages,
+    )
+    assert (found.reason == "") == (found.window is not None)
+    assert found.decoder == ("kernel" if kernels and not is_checked else "arrow")
+    is_same = not is_masked and (bool(shape) or dtype == stored)
+    if found.window is not None:
+        assert is_same
+        assert not is_checked
+    if found.window == "kernel":
+        assert kernels
+        column = Column("x", "fixed", type_, dtype, tuple(shape))
+        assert arrangement_of(column, kernels=kernels) is Arrangement.SCALAR
+    if found.window == "pages":
+        assert pages
+        assert shape
+        assert not nullable
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_windows_arrange_rows_by_their_width_and_numbers_by_whether_there_are_kernels(*, kernels: bool) -> None:
+    schema = {
+        "number": (Scalar("float32"), Arrangement.SCALAR if kernels else Arrangement.GATHERED),
+        "eight": (Tensor("float32", (2,)), Arrangement.SCALAR if kernels else Arrangement.GATHERED),
+        "staged": (RAW, Arrangement.STAGED),
+        "wide": (WIDE, Arrangement.DIRECT),
+        "text": (Text(), Arrangement.RAGGED),
+        "list": (RaggedList("int32"), Arrangement.RAGGED),
+        "lists": (RaggedList(RaggedList("int32")), Arrangement.GATHERED),
+    }
+    for column in columns_of(Schema({name: field for name, (field, _) in schema.items()})):
+        assert arrangement_of(column, kernels=kernels) is schema[column.name][1]
