@@ -1,12 +1,10 @@
-"""Petastorm's names on this library: change the import, keep the script.
+"""Petastorm's names and modules, on this library: change the import, keep the script.
 
     from petastorm import make_reader                 from parquet_loader.petastorm import make_reader
     from petastorm.pytorch import DataLoader    ->    from parquet_loader.petastorm.pytorch import DataLoader
 
-Modules have the names that they have in Petastorm: `unischema`, `codecs`, `predicates`, `selectors`, `ngram`,
-`transform`, `weighted_sampling_reader`, `reader`, `pytorch`, `tf_utils`, `spark`, `spark_utils`, `etl`, `utils`,
-`test_util`.
-docs/petastorm.md lists what differs.
+Modules have Petastorm's names; only `reading`, which all readers share, is our own. docs/petastorm.md lists the
+differences.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors of this package that scripts catch by the names that Petastorm gave them."""
+"""Errors that scripts catch by Petastorm's names."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from parquet_loader.errors import ParquetLoaderError
 
 
 class NoDataAvailableError(ParquetLoaderError):
-    """There are fewer row groups than shards, so that a shard would be empty."""
+    """There are fewer row groups than shards, so a shard would be empty."""
 
 
 class PetastormMetadataError(ParquetLoaderError):
-    """The data set does not carry what Petastorm writes beside it."""
+    """The data set lacks metadata that Petastorm writes."""
 
 
 class PetastormMetadataGenerationError(ParquetLoaderError):
-    """The metadata of a data set could not be written."""
+    """The metadata of a data set cannot be written."""
 
 
 class DecodeFieldError(ParquetLoaderError, RuntimeError):
-    """A value that its field's codec cannot decode."""
+    """The codec of a field cannot decode a value."""

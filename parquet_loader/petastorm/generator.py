@@ -1,4 +1,4 @@
-"""Random rows of a schema, for tests."""
+"""Generates random rows of a schema, for tests."""
 
 from __future__ import annotations
 

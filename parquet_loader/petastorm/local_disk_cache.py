@@ -1,4 +1,4 @@
-"""`LocalDiskCache` under the name of Petastorm's module."""
+"""`LocalDiskCache`, in the module where Petastorm has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`NGram`: runs of consecutive rows of one row group, by a field that says when each was."""
+"""`NGram`: sequences of consecutive rows of a row group, by a timestamp field."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from parquet_loader.petastorm.unischema import Unischema, UnischemaField, match_
 
 
 class NGram:
-    """Rows that follow one another, each at a step, with other fields at each step.
+    """Consecutive rows, each at a step that has its own fields.
 
     Args:
         fields: Fields, or regular expressions of names, by step: consecutive integers such as -1, 0, 1.
-        delta_threshold: Most that the timestamps of two rows that follow one another may differ.
+        delta_threshold: The largest difference between the timestamps of two consecutive rows.
         timestamp_field: The field, or a regular expression of one name, by which rows are sorted in their row group.
         timestamp_overlap: Whether a row may be part of several n-grams.
 
     Raises:
-        ValueError: an argument is of the wrong kind.
+        ValueError: an argument has the wrong type.
     """
 
     def __init__(
@@ -31,16 +31,20 @@ class NGram:
         timestamp_overlap: bool = True,
     ) -> None:
         if not isinstance(fields, dict) or not fields:
-            raise ValueError("NGram: fields is a dict of lists of fields by step")
+            raise ValueError(f"NGram: fields={fields!r:.80}; expected a dict of lists of fields by step")
         for step_fields in fields.values():
             if not isinstance(step_fields, list) or not all(isinstance(f, UnischemaField | str) for f in step_fields):
-                raise ValueError("NGram: the fields of each step are a list of UnischemaField or regular expressions")
+                raise ValueError(
+                    f"NGram: fields holds {step_fields!r:.80}; expected a list of UnischemaField or regular expressions"
+                )
         if not isinstance(delta_threshold, numbers.Number):
-            raise ValueError("NGram: delta_threshold is a number")
+            raise ValueError(f"NGram: delta_threshold={delta_threshold!r:.80}; expected a number")
         if not isinstance(timestamp_field, UnischemaField | str):
-            raise ValueError("NGram: timestamp_field is a UnischemaField or a regular expression")
+            raise ValueError(
+                f"NGram: timestamp_field={timestamp_field!r:.80}; expected a UnischemaField or a regular expression"
+            )
         if not isinstance(timestamp_overlap, bool):
-            raise ValueError("NGram: timestamp_overlap is a bool")
+            raise ValueError(f"NGram: timestamp_overlap={timestamp_overlap!r:.80}; expected a bool")
         self._fields: dict[int, list[Any]] = {step: list(f) for step, f in fields.items()}
         self._delta_threshold: Any = delta_threshold
         self._timestamp_field: Any = timestamp_field
@@ -48,7 +52,7 @@ class NGram:
 
     @property
     def length(self) -> int:
-        """How many rows an n-gram has."""
+        """Number of rows of an n-gram."""
         return max(self._fields) - min(self._fields) + 1
 
     @property
@@ -58,17 +62,17 @@ class NGram:
 
     @property
     def delta_threshold(self) -> Any:
-        """Most that two timestamps that follow one another may differ."""
+        """The largest difference between the timestamps of two consecutive rows."""
         return self._delta_threshold
 
     @property
     def timestamp_name(self) -> str:
-        """Name of the field by which rows are sorted."""
+        """Name of the timestamp field."""
         name: str = self._timestamp_field.name
         return name
 
     def resolve_regex_field_names(self, schema: Unischema) -> None:
-        """Put the fields of a schema in the place of regular expressions."""
+        """Replace regular expressions with the fields of a schema."""
         self._fields = {step: self.convert_fields(schema, fields) for step, fields in self._fields.items()}
         found = self.convert_fields(schema, [self._timestamp_field])
         if len(found) != 1:
@@ -76,7 +80,7 @@ class NGram:
         self._timestamp_field = found[0]
 
     def convert_fields(self, unischema: Unischema, field_list: Sequence[Any]) -> list[UnischemaField]:
-        """Return fields for fields and regular expressions."""
+        """Return the fields that fields and regular expressions mean."""
         exact = [field for field in field_list if isinstance(field, UnischemaField)]
         patterns = [field for field in field_list if isinstance(field, str)]
         return [*exact, *match_unischema_fields(unischema, patterns)]
@@ -86,7 +90,7 @@ class NGram:
         return [field.name for field in self._fields.get(timestep, [])]
 
     def get_field_names_at_all_timesteps(self) -> list[UnischemaField]:
-        """Return all fields that any step has."""
+        """Return the fields of all steps."""
         return list(dict.fromkeys(field for fields in self._fields.values() for field in fields))
 
     def get_schema_at_timestep(self, schema: Unischema, timestep: int) -> Unischema:
@@ -109,7 +113,7 @@ class NGram:
             window = times[start : start + length]
             steps = [later - earlier for earlier, later in itertools.pairwise(window)]
             if any(later < earlier for earlier, later in itertools.pairwise(window)):
-                raise NotImplementedError(f"NGram takes rows sorted by {name}, and these are not")
+                raise NotImplementedError(f"NGram: the rows are not sorted by {name}; read without shuffle_rows")
             if not self.timestamp_overlap and last is not None and window[0] <= last:
                 continue
             if any(step > self._delta_threshold for step in steps):

@@ -373,27 +373,21 @@ def _loaded(
     reader: Any, transform_fn: Callable[[Any], torch.Tensor], rows_capacity: int | None
 ) -> dict[str, torch.Tensor]:
     chunks: list[dict[str, torch.Tensor]] = []
-    count, left_out = 0, 0
+    count, is_endless = 0, getattr(reader, "num_epochs", 1) is None
     try:
         for chunk in tensors_of(reader, transform_fn, 1024):
-            space = _rows_of(chunk) if rows_capacity is None else rows_capacity - count
-            if space <= 0:
-                left_out = _rows_of(chunk)
-                break
-            chunks.append({name: rows[:space] for name, rows in chunk.items()})
-            count += min(space, _rows_of(chunk))
-            left_out = max(0, _rows_of(chunk) - space)
-            if left_out or (rows_capacity == count and getattr(reader, "num_epochs", 1) is None):
+            chunks.append(chunk)
+            count += _rows_of(chunk)
+            if rows_capacity is not None and count >= rows_capacity + (not is_endless):
                 break
     finally:
         reader.stop()
         reader.join()
-    if left_out and getattr(reader, "num_epochs", 1) is not None:
+    if rows_capacity is not None and count > rows_capacity and not is_endless:
         warnings.warn(
             f"InMemBatchedDataLoader keeps rows_capacity={rows_capacity} rows, and the reader has more: "
             "the others are left out of every epoch; rows_capacity=None keeps all",
             stacklevel=3,
         )
-    if not chunks:
-        return {}
-    return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    names = chunks[0] if chunks else ()
+    return {name: torch.cat([chunk[name] for chunk in chunks])[:rows_capacity] for name in names}

@@ -1,4 +1,4 @@
-"""A data set as a Spark RDD of decoded rows."""
+"""Reads a data set as a Spark RDD of decoded rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def dataset_as_rdd(
     schema_fields: Sequence[UnischemaField] | None = None,
     hdfs_driver: str = "libhdfs3",  # noqa: ARG001
 ) -> Any:
-    """Return an RDD of a data set's rows as namedtuples.
+    """Return an RDD of the rows of a data set, as namedtuples.
 
     Args:
         dataset_url: The data set.

@@ -1,4 +1,4 @@
-"""Readers as `tf.data.Dataset` and as TensorFlow tensors; needs tensorflow."""
+"""Readers as `tf.data.Dataset` and as tensors of a graph; needs tensorflow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField, dtype_name
 
-# Name of the operation that says how full the shuffling queue of `tf_tensors` is.
+# Name of the operation that returns the size of the shuffling queue of `tf_tensors`.
 RANDOM_SHUFFLING_QUEUE_SIZE = "random_shuffling_queue_size"
 
 _TF_NAMES = {"uint16": "int32", "uint32": "int64", "str_": "string", "bytes_": "string", "Decimal": "string"}
@@ -24,7 +24,7 @@ _WIDENED: dict[Any, Any] = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): 
 
 
 def _tensorflow() -> Any:
-    """Return the interface that Petastorm's scripts are written for, which every release since 1.13 has."""
+    """Return the TensorFlow 1 interface, which Petastorm's scripts use and every release since 1.13 has."""
     try:
         return importlib.import_module("tensorflow.compat.v1")
     except ImportError as error:
@@ -40,7 +40,7 @@ def _sanitized(field: UnischemaField, value: Any) -> Any:
     """Return a value in a type that TensorFlow has: text as UTF-8, Decimals as text, times as ns since 1970.
 
     Raises:
-        ValueError: it is None, or holds nulls in another form: NaT, or NaN where the field holds no floats.
+        ValueError: it is None or holds nulls: NaT, or NaN in a field that does not hold floats.
     """
     if value is None:
         raise _null(field)
@@ -53,13 +53,13 @@ def _sanitized(field: UnischemaField, value: Any) -> Any:
         if np.isnat(array).any():
             raise _null(field)
         return array.astype("M8[ns]").astype(np.int64)
-    if array.dtype.kind == "U":  # `py_func` knows no text beyond ASCII
+    if array.dtype.kind == "U":  # `py_func` takes ASCII text only
         return np.array([text.encode() for text in array.ravel().tolist()], object).reshape(array.shape)
     if array.dtype.kind == "O":
         return np.array([_sanitized(field, v) for v in array.ravel()]).reshape(array.shape)
-    dtype = array.dtype.newbyteorder("=")  # `py_func` takes the bytes of others as they are
+    dtype = array.dtype.newbyteorder("=")  # `py_func` ignores the byte order
     if dtype.kind == "f" and dtype_name(field.numpy_dtype).startswith(("int", "uint", "bool")):
-        if np.isnan(array).any():  # numbers with nulls among them, as pandas has them
+        if np.isnan(array).any():  # integers with nulls, as pandas represents them
             raise _null(field)
         dtype = np.dtype(field.numpy_dtype)
     return array.astype(_WIDENED.get(dtype, dtype), copy=False)
@@ -70,7 +70,7 @@ def _null(field: UnischemaField) -> ValueError:
 
 
 class _Form:
-    """How an item of a reader is put down as a flat list of values, and a flat list of tensors put together again."""
+    """Flattens an item of a reader into a list of values, and restores its form from a list of tensors."""
 
     def __init__(self, tf: Any, reader: Any) -> None:
         schema, ngram = reader.schema, reader.ngram
@@ -100,7 +100,7 @@ class _Form:
 def make_petastorm_dataset(reader: Any) -> Any:
     """Return a `tf.data.Dataset` of a reader's rows or batches (namedtuples), or n-grams (dicts of them by step).
 
-    A second pass over it begins the reader again, with a warning: `num_epochs` of the reader is the better way.
+    A second iteration resets the reader, with a warning; `num_epochs` of the reader needs no pause in between.
 
     Raises:
         ConfigurationError: tensorflow is not installed.
@@ -111,8 +111,7 @@ def make_petastorm_dataset(reader: Any) -> Any:
     def values() -> Iterator[tuple[Any, ...]]:
         if reader.last_row_consumed:
             warnings.warn(
-                "the data set is read again from its beginning; num_epochs= of the reader says how often "
-                "without a pause between",
+                "the data set is read again from its beginning; with num_epochs= the reader does so without a pause",
                 UserWarning,
                 stacklevel=2,
             )
@@ -124,12 +123,12 @@ def make_petastorm_dataset(reader: Any) -> Any:
 
 
 def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> Any:
-    """Return tensors of a TensorFlow 1 graph that give the next row, batch or n-gram each time they are evaluated.
+    """Return tensors of a TensorFlow 1 graph; each evaluation gives the next row, batch or n-gram.
 
     Args:
-        reader: The reader; its end is an error of the session that evaluates the tensors.
-        shuffling_queue_capacity: Rows of a `RandomShuffleQueue` between reader and tensors, filled by a queue runner;
-            0: none.
+        reader: The reader; at its end, evaluation raises `OutOfRangeError`.
+        shuffling_queue_capacity: Size of a `RandomShuffleQueue` in front of the tensors, which a queue runner fills;
+            0: no queue.
         min_after_dequeue: Rows that stay in the queue.
 
     Raises:
@@ -138,7 +137,7 @@ def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue
     """
     tf = _tensorflow()
     if reader.batched_output and shuffling_queue_capacity > 0:
-        raise ValueError("shuffling_queue_capacity is for rows, and this reader returns batches")
+        raise ValueError("shuffling_queue_capacity is for rows, and this reader returns batches; pass 0")
     form = _Form(tf, reader)
     tensors = tf.py_func(lambda _: form.flat(next(reader)), [tf.constant(1)], form.dtypes)
     if shuffling_queue_capacity > 0:

@@ -1,4 +1,4 @@
-"""`TransformSpec`: a function applied to rows or batches where they are read, and what it makes of the schema."""
+"""`TransformSpec`: a function applied to rows or batches by the threads that read, and its effect on the schema."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def edit_field(
 
 
 class TransformSpec:
-    """A transformation of rows, made by the threads that read.
+    """A transformation of rows or batches, applied by the threads that read.
 
     Args:
         func: Takes a row as a dict (`make_reader`) or a row group as a pandas DataFrame (`make_batch_reader`), and
-            returns one that fits the schema after the transformation. None: only the fields change.
+            returns one that fits the transformed schema. None: only the fields change.
         edit_fields: Fields that `func` adds or changes: ``(name, numpy_dtype, shape, nullable)``.
-        removed_fields: Names of fields left out.
-        selected_fields: Names of the fields that are kept, in this order; not together with `removed_fields`.
+        removed_fields: Names of the fields to remove.
+        selected_fields: Names of the fields to keep, in this order; not together with `removed_fields`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class TransformSpec:
 
 
 def transform_schema(schema: Unischema, transform_spec: TransformSpec) -> Unischema:
-    """Return the schema after a transformation."""
+    """Return the transformed schema."""
     removed = set(transform_spec.removed_fields)
     _warn_of_unknown("removed_fields", removed - set(schema.fields))
     left_out = {field[0] for field in transform_spec.edit_fields} | removed

@@ -1,4 +1,4 @@
-"""`Unischema`: the schema of a Petastorm data set, and rows in its form."""
+"""`Unischema`: the schema of a Petastorm data set; encodes rows and makes namedtuples."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from parquet_loader.schema import is_bytes, is_list_like, is_text, plain_type
 
 
 class UnischemaField(NamedTuple):
-    """One field: equal to another of the same name, type, shape and nullability, whatever the codec.
+    """One field. Fields are equal if name, type, shape and nullability are; codecs do not count.
 
     Attributes:
         name: Its column.
         numpy_dtype: numpy's scalar type, or `decimal.Decimal`.
-        shape: Lengths, None where they vary; ``()`` for scalars.
-        codec: How it is stored; None: as Spark stores its type.
-        nullable: Whether it may be None.
+        shape: Lengths, None for a varying one; ``()`` for scalars.
+        codec: Encodes and decodes values; None: as Spark stores the type.
+        nullable: Whether values may be None.
     """
 
     name: str
@@ -48,12 +48,12 @@ class UnischemaField(NamedTuple):
 
 @cache
 def _row_type(schema_name: str, names: tuple[str, ...]) -> Any:
-    """Return the type of rows: always the same for the same name and fields, so that types can be compared."""
-    return namedtuple(f"{schema_name}_view", names)  # noqa: PYI024  (its fields are known only now)
+    """Return the type of rows: one type for each name and fields, so that types can be compared."""
+    return namedtuple(f"{schema_name}_view", names)  # noqa: PYI024  (its fields are dynamic)
 
 
 class Unischema:
-    """Fields by name, in their order; each is an attribute as well.
+    """Fields by name, in order; each is also an attribute.
 
     Args:
         name: Name of the schema.
@@ -66,7 +66,7 @@ class Unischema:
         for field in self._fields.values():
             if hasattr(self, field.name):
                 warnings.warn(
-                    f"Unischema {name!r}: the field {field.name!r} is no attribute, because there is one of its name",
+                    f"Unischema {name!r}: the field {field.name!r} is not an attribute, because another has its name",
                     stacklevel=2,
                 )
             else:
@@ -87,7 +87,7 @@ class Unischema:
             fields: Fields, or regular expressions that match whole names.
 
         Raises:
-            ValueError: one is neither, or no field of this schema.
+            ValueError: one is neither, or is not a field of this schema.
         """
         wanted = list(fields)
         patterns = [field for field in wanted if isinstance(field, str)]
@@ -113,7 +113,7 @@ class Unischema:
 
     def as_spark_schema(self) -> Any:
         """Return the `StructType` of the encoded rows; needs pyspark."""
-        from pyspark.sql.types import StructField, StructType  # noqa: PLC0415  (only those who write need Spark)
+        from pyspark.sql.types import StructField, StructType  # noqa: PLC0415  (only writers need Spark)
 
         return StructType([StructField(f.name, spark_type_of(f), f.nullable) for f in self._fields.values()])
 
@@ -124,12 +124,12 @@ class Unischema:
         """Return the schema of a data set that Petastorm did not write.
 
         Args:
-            schema: The files' columns.
-            partitions: Columns that come from directory names; they go first.
-            omit_unsupported_fields: Warn of columns of other types, instead of raising.
+            schema: The columns of the files.
+            partitions: Columns from directory names; they go first.
+            omit_unsupported_fields: Warn about columns of unsupported types, instead of raising.
 
         Raises:
-            ValueError: a column has a type that no field can have.
+            ValueError: a column has an unsupported type.
         """
         fields = [UnischemaField(f.name, _numpy_type(f.type), (), None, False) for f in partitions or []]
         for column in schema:
@@ -142,7 +142,7 @@ class Unischema:
             except ValueError:
                 if not omit_unsupported_fields:
                     raise
-                warnings.warn(f"column {column.name!r} is left out: its type is {column.type}", stacklevel=2)
+                warnings.warn(f"column {column.name!r} is left out: no field has the type {column.type}", stacklevel=2)
         return cls("inferred_schema", fields)
 
     def __str__(self) -> str:
@@ -163,7 +163,7 @@ def insert_explicit_nulls(unischema: Unischema, row_dict: dict[str, Any]) -> Non
     """Add None for the nullable fields that a row lacks.
 
     Raises:
-        ValueError: it lacks another one.
+        ValueError: it lacks a field that is not nullable.
     """
     for name, field in unischema.fields.items():
         if name not in row_dict:
@@ -173,10 +173,10 @@ def insert_explicit_nulls(unischema: Unischema, row_dict: dict[str, Any]) -> Non
 
 
 def encode_row(unischema: Unischema, row_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row in the form in which it is stored, in the order of the schema.
+    """Return the stored form of a row, in the order of the schema.
 
     Raises:
-        ValueError: fields are missing or unknown, null where they may not be, or no values of their field.
+        ValueError: a field is missing or unknown, or cannot hold its value.
     """
     row = dict(row_dict)
     insert_explicit_nulls(unischema, row)
@@ -198,7 +198,7 @@ def encode_row(unischema: Unischema, row_dict: Mapping[str, Any]) -> dict[str, A
 
 
 def dict_to_spark_row(unischema: Unischema, row_dict: Mapping[str, Any]) -> Any:
-    """Return a row as a `pyspark.Row` in the form in which it is stored; raises as `encode_row`."""
+    """Return the stored form of a row as a `pyspark.Row`; raises as `encode_row`."""
     import pyspark  # noqa: PLC0415
 
     encoded = encode_row(unischema, row_dict)
@@ -224,11 +224,11 @@ _SPARK_TYPES = {
 
 
 def spark_type_of(field: UnischemaField) -> Any:
-    """Return the Spark type in which a field is stored; needs pyspark."""
+    """Return the Spark type of a field's stored form; needs pyspark."""
     if field.codec is not None:
         return field.codec.spark_dtype()
     if field.shape != ():
-        raise ValueError(f"field {field.name!r} is no scalar and has no codec: there is no Spark type to store it in")
+        raise ValueError(f"field {field.name!r} is not a scalar, and has no codec; give it an NdarrayCodec")
     from pyspark.sql import types  # noqa: PLC0415
 
     name = _SPARK_TYPES.get(dtype_name(field.numpy_dtype))
@@ -238,7 +238,7 @@ def spark_type_of(field: UnischemaField) -> Any:
 
 
 def dtype_name(numpy_dtype: Any) -> str:
-    """Return numpy's name of a scalar type, or ``"Decimal"``."""
+    """Return the name of a numpy scalar type, or ``"Decimal"``."""
     if numpy_dtype is Decimal:
         return "Decimal"
     if isinstance(numpy_dtype, type) and issubclass(numpy_dtype, np.generic):
@@ -259,4 +259,4 @@ def _numpy_type(type_: pa.DataType) -> Any:
         return np.datetime64
     if t.is_boolean(type_) or t.is_integer(type_) or t.is_floating(type_):
         return np.dtype(type_.to_pandas_dtype()).type
-    raise ValueError(f"no field has the type {type_}")
+    raise ValueError(f"the type {type_} is not supported")

@@ -1,4 +1,4 @@
-"""Names of Petastorm's module `utils` that scripts use."""
+"""The names of Petastorm's module `utils` that scripts use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`WeightedSamplingReader`: several readers as one, each drawn from with its own probability."""
+"""`WeightedSamplingReader`: draws from several readers, each with its own probability."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import numpy as np
 
 
 class WeightedSamplingReader:
-    """Rows or batches of several readers, drawn at random, until one of them has no more.
+    """Draws rows or batches from several readers at random, until one of them ends.
 
     Args:
         readers: Two readers or more, of the same schema and kind.
         probabilities: One for each; scaled to a sum of one.
-        seed: Of the draw; None: another one each time.
+        seed: Seed of the draws; None: random.
     """
 
     def __init__(self, readers: Sequence[Any], probabilities: Sequence[float], seed: int | None = None) -> None:
         if len(readers) <= 1:
-            raise ValueError(f"WeightedSamplingReader: two or more readers are needed, not {len(readers)}")
+            raise ValueError(f"WeightedSamplingReader: expected two or more readers, found {len(readers)}")
         if len(readers) != len(probabilities):
-            raise ValueError("WeightedSamplingReader: there are as many probabilities as readers")
+            raise ValueError(f"WeightedSamplingReader: {len(probabilities)} probabilities for {len(readers)} readers")
         weights = np.asarray(probabilities, float)
         if (weights < 0).any() or not weights.sum() > 0:
-            raise ValueError("WeightedSamplingReader: probabilities are not negative, and not all zero")
+            raise ValueError(f"WeightedSamplingReader: probabilities={probabilities}: one is negative, or all are zero")
         for reader in readers[1:]:
             if reader.batched_output != readers[0].batched_output:
-                raise ValueError("WeightedSamplingReader: all readers return rows, or all return batches")
+                raise ValueError("WeightedSamplingReader: some readers return rows, and others batches")
             if (reader.ngram is None) != (readers[0].ngram is None) or reader.ngram != readers[0].ngram:
-                raise ValueError("WeightedSamplingReader: all readers have the same ngram")
+                raise ValueError("WeightedSamplingReader: the readers must have the same ngram")
             if list(reader.schema.fields.values()) != list(readers[0].schema.fields.values()):
-                raise ValueError("WeightedSamplingReader: all readers have the same schema")
+                raise ValueError("WeightedSamplingReader: the readers must have the same schema")
         self._readers = list(readers)
         self._bounds = np.cumsum(weights / weights.sum())
         self._random = np.random.default_rng(seed)
@@ -55,11 +55,11 @@ class WeightedSamplingReader:
 
     @property
     def last_row_consumed(self) -> bool:
-        """Whether a reader has returned its last row."""
+        """Whether a reader has ended."""
         return any(reader.last_row_consumed for reader in self._readers)
 
     def reset(self) -> None:
-        """Begin again, those readers that have come to their end."""
+        """Reset the readers that have ended."""
         for reader in self._readers:
             if reader.last_row_consumed:
                 reader.reset()

@@ -1,4 +1,4 @@
-"""A Petastorm data set in this library's layout, and what one holds, for people to read."""
+"""`copy_dataset` writes a Petastorm data set in this library's layout; `print_dataset` describes one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COPY_BYTES = 32 * 2**20
 
 
 def target_schema(schema: Schema) -> Schema:
-    """Return the schema of a copy: arrays of a fixed shape as raw tensors, RGB images as images, the rest as it is."""
+    """Return the schema of a copy: arrays of a fixed shape as tensors, RGB images as images, other fields unchanged."""
     fields: dict[str, Field] = {}
     for name, field in schema.items():
         fields[name] = field
@@ -57,24 +57,24 @@ def copy_dataset(
 ) -> Schema:
     """Copy a Petastorm data set into this library's layout: tensors as raw bytes, the schema as JSON in each file.
 
-    Rows keep their order. Row groups are read in pieces of at most 4096 rows or about 32 MiB, whatever their size, and
-    three pieces are held at a time: one being read, one being taken apart, and what the writer has not written yet.
+    Rows keep their order. A slice of at most 4096 rows or about 32 MiB is read while the one before is written, so
+    memory does not depend on the size of row groups.
 
     Args:
         source: The data set.
         path: Directory of the copy; it must not hold a data set already.
         columns: Names of the fields to copy; None: all.
         options: How files are written.
-        progress: True shows a progress bar (needs tqdm); a function is called with rows copied and rows in all.
+        progress: True shows a progress bar (needs tqdm); a function is called with the rows copied and all rows.
         filesystem: A `pyarrow.fs.FileSystem` of the source.
 
     Returns:
         The schema of the copy.
 
     Raises:
-        SchemaError: the source carries no Unischema, or a field that cannot be kept.
+        SchemaError: the source carries no Unischema, or a field that cannot be copied.
         DataError: a value cannot be decoded; names file, row group and column.
-        WriteError: the copy cannot be written; nothing of it is left then.
+        WriteError: the copy cannot be written; nothing of it is left.
     """
     dataset = RowGroups(source, filesystem)
     declared = declared_unischema(dataset.snapshot.filesystem, dataset.snapshot.files)
@@ -91,11 +91,11 @@ def copy_dataset(
         _reported(progress) as report,
         DatasetWriter(path, target, options=options) as opened,
         dataset.opened(),
-        contextlib.closing(_ahead(_pieces(snapshot, schema, target))) as pieces,
+        contextlib.closing(_ahead(_slices(snapshot, schema, target))) as slices,
     ):
-        for piece in pieces:
-            opened.write(piece)
-            done += len(piece)
+        for table in slices:
+            opened.write(table)
+            done += len(table)
             report(done, snapshot.rows)
     return target
 
@@ -144,7 +144,7 @@ class _Unpacked(StoredColumns):
         return stored
 
 
-def _pieces(snapshot: Snapshot, schema: Schema, target: Schema) -> Iterator[pa.Table]:
+def _slices(snapshot: Snapshot, schema: Schema, target: Schema) -> Iterator[pa.Table]:
     """Yield the rows of the copy in their order, a slice of a row group at a time."""
     decoders = [_Unpacked(schema, file_schema, snapshot.partition_schema) for file_schema in snapshot.schemas]
     reader = RowGroupReader(snapshot, decoders, None, ReadOptions())
@@ -155,17 +155,17 @@ def _pieces(snapshot: Snapshot, schema: Schema, target: Schema) -> Iterator[pa.T
         yield from reader.stream(row_group, max(1, min(COPY_ROWS, COPY_BYTES // max(1, stored_bytes, decoded_bytes))))
 
 
-def _ahead(pieces: Iterator[pa.Table]) -> Generator[pa.Table]:
-    """Yield what an iterator yields, while a thread makes the next item."""
+def _ahead(slices: Iterator[pa.Table]) -> Generator[pa.Table]:
+    """Yield the items of an iterator; a thread makes the next one meanwhile."""
     with ThreadPoolExecutor(1, thread_name_prefix="parquet_loader-petastorm") as thread:
-        coming = thread.submit(next, pieces, None)
-        while (piece := coming.result()) is not None:
-            coming = thread.submit(next, pieces, None)
-            yield piece
+        coming = thread.submit(next, slices, None)
+        while (table := coming.result()) is not None:
+            coming = thread.submit(next, slices, None)
+            yield table
 
 
 def _as_written(array: pa.Array, field: Any) -> pa.Array:
-    """Return raw rows as lists of numbers where the writer takes those only."""
+    """Return raw rows as lists of numbers if the writer takes only those."""
     if isinstance(field, Tensor) or not hasattr(field, "item") or not isinstance(field.item, Tensor):
         return array
     inner = field.item
@@ -183,7 +183,7 @@ def _as_written(array: pa.Array, field: Any) -> pa.Array:
 
 
 def print_dataset(source: PathLike, file: TextIO | None = None, *, filesystem: Any = None) -> None:
-    """Print a data set's Unischema, what `BatchedDataLoader` makes of it, its row groups and indexes.
+    """Print the Unischema of a data set, the schema derived from it, its indexes and row groups.
 
     Args:
         source: The data set.
@@ -196,7 +196,7 @@ def print_dataset(source: PathLike, file: TextIO | None = None, *, filesystem: A
 
 
 def _visible(character: str) -> str:
-    """Return a character, or its escape where a terminal would do something else than show it."""
+    """Return a character, or its escape if a terminal would interpret it."""
     shown = character.isprintable() or character == "\n"
     return character if shown else character.encode("unicode_escape").decode("ascii")
 
@@ -216,6 +216,6 @@ def _describe(dataset: RowGroups, out: io.StringIO) -> None:
             for name, indexer in indexes.items()
         )
     out.write(f"{snapshot.rows} rows in {snapshot.row_groups} row groups of {len(snapshot.files)} files\n")
-    for group in range(snapshot.row_groups):
-        rows, nbytes = int(snapshot.row_group_rows[group]), int(snapshot.row_group_bytes[group])
-        out.write(f"  {group}: {rows} rows, {nbytes} bytes: {dataset.describe(group)}\n")
+    for index in range(snapshot.row_groups):
+        group = snapshot.row_group(index)
+        out.write(f"  {index}: {group.rows} rows, {group.encoded_bytes} bytes: {group.name}\n")

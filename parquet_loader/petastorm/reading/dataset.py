@@ -188,10 +188,6 @@ class RowGroups:
         file = int(self.snapshot.row_group_file[row_group])
         return {name: value.as_py() for name, value in self.snapshot.partition_values(file).items()}
 
-    def describe(self, row_group: int) -> str:
-        """Return the name of a row group: its file, and its number there."""
-        return self.snapshot.row_group(row_group).name
-
     def indexes(self) -> dict[str, RowGroupIndexerBase]:
         """Return the indexes of row groups that the data set carries.
 

@@ -1,4 +1,4 @@
-"""From a row group as Arrow table to the values of rows, and to the arrays of a batch."""
+"""Decodes stored columns: into the values of rows, or the arrays of a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parquet_loader.schema import Encoded, is_list_like, is_text
 
 
 def decode_columns(table: pa.Table, schema: Unischema, place: str) -> dict[str, list[Any]]:
-    """Return the values of each of the schema's columns that the table holds, decoded, a list each.
+    """Return the decoded values of the schema's columns, a list for each column that the table holds.
 
     Raises:
         DecodeFieldError: a value cannot be decoded; names file, row group and field.
@@ -33,7 +33,7 @@ def decode_columns(table: pa.Table, schema: Unischema, place: str) -> dict[str, 
 
 
 def decode_column(column: pa.ChunkedArray, field: UnischemaField) -> list[Any]:
-    """Return the values of one column: None where it is null; NaN or NaT for floats and times, as pandas has them."""
+    """Return the values of one column. As in pandas, null is NaN for floats, NaT for times, and else None."""
     array = pa.concat_arrays(plain(column).chunks) if column.num_chunks else pa.array([], plain(column).type)
     if field.codec is not None and not isinstance(field.codec, ScalarCodec):
         return _decode_encoded(array, field)
@@ -81,7 +81,7 @@ def _decode_encoded(array: pa.Array, field: UnischemaField) -> list[Any]:
 
 
 def batch_arrays(table: pa.Table, schema: Unischema, place: str) -> dict[str, Any]:
-    """Return each column as a numpy array, lists of one length as a matrix.
+    """Return each column as a numpy array; lists become a matrix.
 
     Raises:
         DecodeFieldError: lists differ in length; names file, row group and field.
@@ -118,7 +118,7 @@ def _matrix(column: pa.ChunkedArray, field: UnischemaField | None, where: str) -
     lengths = pc.unique(pc.list_value_length(column)).to_pylist()
     if len(lengths) > 1 or None in lengths:
         raise DecodeFieldError(
-            f"{where}: lists of a batch have one length, and these have "
+            f"{where}: the lists of a batch must have one length, and these have "
             f"{sorted(n for n in lengths if n is not None)}"
             f"{' and nulls' if None in lengths else ''}; make them equal with a TransformSpec, "
             "or read them as they are with parquet_loader.BatchedDataLoader"
@@ -132,7 +132,7 @@ def _matrix(column: pa.ChunkedArray, field: UnischemaField | None, where: str) -
 
 
 def decode_stored_row(row: dict[str, Any], schema: Unischema) -> dict[str, Any]:
-    """Return a row as Spark reads it with the schema's fields decoded.
+    """Return a row that Spark has read, with the schema's fields decoded.
 
     Raises:
         DecodeFieldError: a value cannot be decoded; names the field.

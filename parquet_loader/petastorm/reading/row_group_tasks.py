@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import importlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,23 @@ class Work(abc.ABC):
             return table.take(pa.array(order[rows]))
         return table.slice(rows.start, rows.stop - rows.start)
 
+    def _check_fields(self, returned: Collection[str], place: str) -> None:
+        """Check the names of the fields that the function of the `TransformSpec` returned.
+
+        Raises:
+            TransformError: one is missing, or unknown.
+        """
+        assert self.transform is not None
+        missing = [name for name in self.delivered.fields if name not in returned]
+        known = {*self.delivered.fields, *self.transform.removed_fields}
+        unknown = [] if self.transform.selected_fields is not None else [n for n in returned if n not in known]
+        if missing or unknown:
+            raise TransformError(
+                f"{place}: the function of the TransformSpec returned "
+                f"{'no ' + ', '.join(missing) if missing else ', '.join(map(str, unknown))}; "
+                f"expected the fields {', '.join(self.delivered.fields)} (see edit_fields and removed_fields)"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class RowWork(Work):
@@ -92,7 +109,7 @@ class RowWork(Work):
     def __call__(self, part: RowGroupPart, epoch: int) -> deque[Any]:
         """Return the rows or n-grams of a part."""
         table = self._table(part, epoch)
-        place = self.dataset.describe(part.row_group)
+        place = self.dataset.snapshot.row_group(part.row_group).name
         known: dict[str, list[Any]] = {}
         if self.predicate is not None:
             known = decode_columns(table.select(sorted(self.predicate.get_fields())), self.dataset.unischema, place)
@@ -107,7 +124,7 @@ class RowWork(Work):
         known |= decode_columns(table.select(others), self.dataset.unischema, place)
         names = [name for name in self.stored.fields if name in known]
         if self.ngram is not None:
-            return self._ngrams(known)
+            return self._ngrams(known, place)
         if self.transform is None:
             make = self.delivered._get_namedtuple()._make
             return deque(map(make, zip(*(known[name] for name in self.delivered.fields), strict=True)))
@@ -121,24 +138,14 @@ class RowWork(Work):
             raise TransformError(
                 f"{place}: the function of the TransformSpec returned {type(changed).__name__}, expected a dict"
             )
-        missing = [name for name in self.delivered.fields if name not in changed]
-        removed = set(self.transform.removed_fields)
-        chosen = self.transform.selected_fields is not None
-        unknown = [n for n in changed if n not in self.delivered.fields and n not in removed and not chosen]
-        if missing or unknown:
-            raise TransformError(
-                f"{place}: the function of the TransformSpec returned "
-                f"{'no ' + ', '.join(missing) if missing else ', '.join(map(str, unknown))}; "
-                f"expected the fields {', '.join(self.delivered.fields)} (see edit_fields and removed_fields)"
-            )
+        self._check_fields(changed, place)
         return self.delivered.make_namedtuple(**{name: changed[name] for name in self.delivered.fields})
 
-    def _ngrams(self, columns: dict[str, list[Any]]) -> deque[Any]:
+    def _ngrams(self, columns: dict[str, list[Any]], place: str) -> deque[Any]:
         assert self.ngram is not None
         rows: Sequence[dict[str, Any]]
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         if self.transform is not None:
-            place = "an n-gram"
             time = self.ngram.timestamp_name
             changed = [self._transformed(row, place)._asdict() for row in rows]
             rows = [{time: row[time], **new} for row, new in zip(rows, changed, strict=True)]
@@ -155,14 +162,14 @@ class BatchWork(Work):
     def __call__(self, part: RowGroupPart, epoch: int) -> deque[Any]:
         """Return the batch of a part, or nothing if no row passes."""
         table = self._table(part, epoch)
-        place = self.dataset.describe(part.row_group)
+        place = self.dataset.snapshot.row_group(part.row_group).name
         if self.predicate is not None and len(table):
             tested = table.select(sorted(self.predicate.get_fields()))
             included = np.asarray(self.predicate.do_include(_pandas(tested)), bool)
             if included.shape != (len(table),):
                 raise ConfigurationError(
-                    f"the predicate returned the shape {included.shape} for {len(table)} rows; of make_batch_reader it "
-                    "takes columns as pandas Series and returns a Series of bools"
+                    f"the predicate returned the shape {included.shape} for {len(table)} rows; a predicate of "
+                    "make_batch_reader takes pandas Series and returns a Series of bools"
                 )
             table = table.filter(pa.array(included))
         if not len(table):
@@ -178,33 +185,24 @@ class BatchWork(Work):
         return deque([self.delivered._get_namedtuple()(*(arrays[name] for name in self.delivered.fields))])
 
     def _frame(self, table: pa.Table, place: str) -> Any:
-        """Return the frame that the transformation makes of a table: the columns that are delivered."""
+        """Return the transformed frame of a table, with the columns that are delivered."""
         assert self.transform is not None
         frame = _pandas(table)
         if self.transform.func is not None:
             frame = self.transform.func(frame)
-        removed = set(self.transform.removed_fields)
-        found = [name for name in frame.columns if name not in removed]
-        wanted = list(self.delivered.fields)
-        if self.transform.selected_fields is not None:
-            found = [name for name in found if name in self.delivered.fields]
-        if set(found) != set(wanted):
-            raise TransformError(
-                f"{place}: the function of the TransformSpec returned the columns {', '.join(map(str, found))}, "
-                f"expected {', '.join(wanted)} (see edit_fields and removed_fields)"
-            )
-        return frame[wanted]
+        self._check_fields(list(frame.columns), place)
+        return frame[list(self.delivered.fields)]
 
 
 def _from_series(series: Any, field: Any, place: str) -> Any:
-    """Return a column of a frame as an array: arrays in its cells stacked, of the shape that the field says."""
+    """Return a column of a frame as an array; arrays in its cells are stacked, and must have the field's shape."""
     values = series.to_numpy()
     if values.dtype != object or not len(values):
         return values if values.flags.writeable else values.copy()
     if any(isinstance(v, np.ndarray | list | tuple) for v in values):
         cells = [np.asarray(v) for v in values]
         if len({cell.shape for cell in cells}) != 1:
-            raise TransformError(f"{place}, column {field.name!r}: the arrays of a batch have one shape, these differ")
+            raise TransformError(f"{place}, column {field.name!r}: the arrays of a batch must have one shape")
         expected = field.shape
         stacked = np.stack(cells)
         if len(expected) > 1 and None not in expected and stacked.shape[1:] != tuple(expected):

@@ -1,4 +1,4 @@
-"""Spark data frames as training data; needs pyspark."""
+"""Feeds Spark data frames to training; needs pyspark."""
 
 from __future__ import annotations
 

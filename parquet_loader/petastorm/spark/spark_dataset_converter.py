@@ -1,4 +1,4 @@
-"""`make_spark_converter`: a Spark data frame written as Parquet once, and read by training from there."""
+"""`make_spark_converter`: writes a Spark data frame as Parquet once, for training to read."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _delete_handler: Callable[[str], None] = _delete_directory
 
 
 def register_delete_dir_handler(handler: Callable[[str], None] | None) -> None:
-    """Set what removes a directory, by its URL; None: the filesystem of the URL does."""
-    global _delete_handler  # one for the process, as Petastorm has it
+    """Set the function that deletes a directory by its URL; None: the default, which uses the URL's filesystem."""
+    global _delete_handler  # one for each process, as in Petastorm
     _delete_handler = handler or _delete_directory
 
 
 def _plain(url: str) -> str:
-    """Return a URL as pyarrow takes it: Spark writes local ones with one slash."""
+    """Return a URL as pyarrow takes it: Spark writes local URLs with one slash."""
     if url.startswith("file:/") and not url.startswith("file://"):
         return unquote("file://" + url.removeprefix("file:"))
     return url
@@ -51,7 +51,7 @@ def _plain(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    """A data frame that was written: its plan (never the frame itself), how it was written, and where."""
+    """A data frame that was written: its plan (not the frame itself), how it was written, and where."""
 
     plan: Any
     options: tuple[Any, ...]
@@ -70,12 +70,12 @@ _cache = _Cache()
 
 
 class SparkDatasetConverter:
-    """A data frame that lies as Parquet, to be read by torch or TensorFlow, here or in other processes.
+    """A data frame stored as Parquet, which torch or TensorFlow reads in this or other processes.
 
     Attributes:
-        cache_dir_url: Where it lies.
+        cache_dir_url: Its directory.
         file_urls: Its files.
-        dataset_size: Its rows.
+        dataset_size: Its number of rows.
     """
 
     PARENT_CACHE_DIR_URL_CONF = "petastorm.spark.converter.parentCacheDirUrl"
@@ -98,12 +98,12 @@ class SparkDatasetConverter:
         data_loader_fn: Callable[..., Any] | None = None,
         **petastorm_reader_kwargs: Any,
     ) -> Iterator[Any]:
-        """Give a torch loader of the rows; the reader is closed at the end of the `with` block.
+        """Return a torch loader of the rows as a context manager, which closes the reader.
 
         Args:
             batch_size: Rows of a batch.
-            num_epochs: Passes; None: without end.
-            workers_count: Threads that read; None: 4.
+            num_epochs: Number of epochs; None: without end.
+            workers_count: Number of reading threads; None: 4.
             shuffling_queue_capacity: As in `pytorch.DataLoader`.
             data_loader_fn: Makes the loader; None: `pytorch.DataLoader`.
             petastorm_reader_kwargs: Further arguments of `make_batch_reader`.
@@ -127,13 +127,13 @@ class SparkDatasetConverter:
         shuffling_queue_capacity: int | None = None,
         **petastorm_reader_kwargs: Any,
     ) -> Iterator[Any]:
-        """Give a `tf.data.Dataset` of batches; the reader is closed at the end of the `with` block.
+        """Return a `tf.data.Dataset` of batches as a context manager, which closes the reader.
 
         Args:
             batch_size: Rows of a batch; None: 32.
-            prefetch: Batches made ahead; None: TensorFlow decides.
+            prefetch: Batches to prefetch; None: TensorFlow decides.
             num_epochs, workers_count, petastorm_reader_kwargs: As in `make_torch_dataloader`.
-            shuffling_queue_capacity: Rows of TensorFlow's shuffle buffer; None: no shuffling.
+            shuffling_queue_capacity: Size of TensorFlow's shuffle buffer; None: no shuffling.
         """
         import tensorflow.compat.v1 as tf  # noqa: PLC0415
 
@@ -151,7 +151,7 @@ class SparkDatasetConverter:
         return make_batch_reader(self.file_urls, num_epochs=num_epochs, workers_count=threads, **options)
 
     def delete(self) -> None:
-        """Remove the files."""
+        """Delete the files."""
         with _cache.lock:
             _cache.entries[:] = [entry for entry in _cache.entries if entry.url != self.cache_dir_url]
         _delete_handler(self.cache_dir_url)
@@ -180,16 +180,16 @@ def make_spark_converter(
 ) -> SparkDatasetConverter:
     """Write a data frame below the directory of ``petastorm.spark.converter.parentCacheDirUrl``, once for each plan.
 
-    The files are removed by `SparkDatasetConverter.delete`, or when the process ends.
+    `SparkDatasetConverter.delete`, or the end of the process, deletes the files.
 
     Args:
-        df: The data frame, or the URL of a directory of Parquet that is there already.
-        parquet_row_group_size_bytes: Bytes of a row group.
-        compression_codec: Spark's name of the compression; None: none.
-        dtype: ``"float32"`` or ``"float64"``: what floats are cast to, those in arrays and vectors too; None: as is.
+        df: The data frame, or the URL of an existing directory of Parquet files.
+        parquet_row_group_size_bytes: Size of a row group.
+        compression_codec: Spark's name of the compression; None: no compression.
+        dtype: ``"float32"`` or ``"float64"``: cast floats to this type, also in arrays and vectors; None: do not cast.
 
     Raises:
-        ConfigurationError: the directory is not configured, or an argument is none of these.
+        ConfigurationError: the directory is not configured, or an argument has another value.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -234,11 +234,11 @@ def _delete_at_exit(url: str) -> None:
     try:
         _delete_handler(url)
     except Exception as error:
-        logger.warning("%s was not removed: %s", url, error)
+        logger.warning("%s was not deleted: %s", url, error)
 
 
 def _as_dtype(df: Any, dtype: str | None) -> Any:
-    """Return the frame with vectors as arrays, and floats of the wanted width."""
+    """Return the frame with vectors as arrays, and floats of the given width."""
     from pyspark.sql.types import ArrayType, DoubleType, FloatType  # noqa: PLC0415
 
     for column in df.schema:

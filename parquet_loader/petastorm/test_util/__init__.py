@@ -1,1 +1,1 @@
-"""Readers for tests."""
+"""Readers to test with."""

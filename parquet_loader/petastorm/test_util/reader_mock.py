@@ -1,4 +1,4 @@
-"""`ReaderMock`: rows that a function makes up, in the way of a reader."""
+"""`ReaderMock`: a reader of generated rows."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from parquet_loader.petastorm.unischema import Unischema
 
 
 class ReaderMock:
-    """Rows of a schema without end.
+    """An endless reader of generated rows.
 
     Args:
         schema: The schema.
-        schema_data_generator: From the schema to the values of a row, by name.
-        ngram: None; n-grams cannot be made up.
+        schema_data_generator: Takes the schema, and returns the values of a row by name.
+        ngram: None; n-grams are not supported.
     """
 
     def __init__(
         self, schema: Unischema, schema_data_generator: Callable[[Unischema], dict[str, Any]], ngram: Any = None
     ) -> None:
         if ngram is not None:
-            raise ValueError("ReaderMock: n-grams cannot be made up")
+            raise ValueError("ReaderMock: n-grams are not supported; pass ngram=None")
         self.schema = schema
         self.schema_data_generator = schema_data_generator
         self.ngram = None
