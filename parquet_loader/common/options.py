@@ -20,13 +20,9 @@ class RemoteOptions:
             Those made a second time (`hedge`) come on top.
         request_bytes: Largest request. A row group's columns are fetched as one range, or as several of this size side
             by side.
-        gap_bytes: Columns with at most so much between them are fetched together.
         stall_s: Seconds without a byte after which a request is given up and made again.
         deadline_s: Seconds that one range may take, with all attempts and the waits between them; not those in which it
             waits for other requests to make space.
-        attempts: How often a range is asked for where the reason may pass: no answer, a connection that broke, a body
-            that was cut short, status 408, 429 or 5xx. Waits between attempts grow from `backoff_s` by factors of two.
-        backoff_s: Seconds until the second attempt, times a random factor from 0.5 to 1.
         hedge: Ask a second time for what takes several times as long as others did, and take what comes first. That
             many as one request in twenty, or one at a time.
         snapshot_cache: A local directory in which the listing and the footers of each source are kept, so that the next
@@ -39,11 +35,8 @@ class RemoteOptions:
 
     max_requests: int = 64
     request_bytes: int | str = "16MiB"
-    gap_bytes: int | str = "1MiB"
     stall_s: float = 15.0
     deadline_s: float = 120.0
-    attempts: int = 8
-    backoff_s: float = 0.2
     hedge: bool = True
     snapshot_cache: str | os.PathLike[str] | None = None
     connections: Literal["obstore", "native"] | None = None
@@ -51,10 +44,8 @@ class RemoteOptions:
 
     def __post_init__(self) -> None:
         check_int("RemoteOptions max_requests", self.max_requests, 1, 4096)
-        check_int("RemoteOptions attempts", self.attempts, 1, 1000)
-        for name in ("request_bytes", "gap_bytes"):
-            object.__setattr__(self, name, parse_bytes(getattr(self, name), f"RemoteOptions {name}"))
-        for name in ("stall_s", "deadline_s", "backoff_s"):
+        object.__setattr__(self, "request_bytes", parse_bytes(self.request_bytes, "RemoteOptions request_bytes"))
+        for name in ("stall_s", "deadline_s"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
                 raise ConfigurationError(f"RemoteOptions({name}={value!r}): expected a positive number of seconds")

@@ -129,13 +129,7 @@ class ColumnChunkSource:
         """
         wanted = self.columns_read(row_group) if columns is None else columns
         try:
-            return row_group_ranges(
-                footer,
-                row_group.number,
-                wanted,
-                gap_bytes=int(options.gap_bytes),
-                request_bytes=int(options.request_bytes),
-            )
+            return row_group_ranges(footer, row_group.number, wanted, request_bytes=int(options.request_bytes))
         except MetadataError as error:
             raise DataError(
                 f"{row_group.name}, {error}; a loader with on_error='skip' leaves such row groups out"

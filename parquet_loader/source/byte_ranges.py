@@ -14,6 +14,8 @@ from parquet_loader.source.metadata import Metadata, MetadataError
 # Arrow reads so far behind a column chunk: old versions of parquet-cpp left the header of its dictionary page out of
 # its length (PARQUET-816).
 _BEHIND_CHUNK_BYTES = 100
+# Ranges this close together are fetched as one: reading the gap costs less than another request.
+GAP_BYTES = 2**20
 
 
 class ByteRange(NamedTuple):
@@ -79,11 +81,11 @@ def chunk_ranges(footer: Metadata, row_group: int, columns: Iterable[str] | None
     return found
 
 
-def merge(ranges: Iterable[ByteRange], *, gap_bytes: int, request_bytes: int) -> tuple[ByteRange, ...]:
+def merge(ranges: Iterable[ByteRange], *, request_bytes: int, gap_bytes: int = GAP_BYTES) -> tuple[ByteRange, ...]:
     """Return ranges that hold all of these, in order: as few as pay, none larger than a request should be.
 
-    Ranges with at most `gap_bytes` between them become one, as reading so much in vain costs less than another request.
-    What is then larger than `request_bytes` is divided evenly, so that its parts can be fetched side by side.
+    Ranges with at most `gap_bytes` between them become one. A range larger than `request_bytes` is divided evenly, so
+    that its parts are fetched in parallel.
     """
     merged: list[ByteRange] = []
     for start, stop in sorted(r for r in ranges if r.size):
@@ -104,8 +106,8 @@ def row_group_ranges(
     row_group: int,
     columns: Iterable[str] | None,
     *,
-    gap_bytes: int,
     request_bytes: int,
+    gap_bytes: int = GAP_BYTES,
 ) -> tuple[ByteRange, ...]:
     """Return the requests that a row group's columns take; arguments as in `chunk_ranges` and `merge`.
 

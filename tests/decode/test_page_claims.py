@@ -304,7 +304,7 @@ def test_row_groups_of_a_store_that_come_in_parts_are_checked(tmp_path: Path, pe
     field_of_page(0, PAGE_BYTES, MOST, 0)(file)
     file.write(tmp_path / "a.parquet")
     home = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    options = ReadOptions(remote=RemoteOptions(request_bytes=1024, gap_bytes=1))
+    options = ReadOptions(remote=RemoteOptions(request_bytes=1024))
     with pytest.raises(DataError, match="its column chunk has"):
         batches("a.parquet", filesystem=home, read_options=options)
     assert peak() < 16 * 2**20

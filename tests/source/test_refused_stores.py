@@ -142,12 +142,12 @@ def test_a_store_that_refuses_connections_later_is_asked_again(tmp_path: Path) -
     pq.write_table(pa.table({"id": range(10)}), tmp_path / "far" / "bucket" / "a.parquet")
     with Server(tmp_path / "far") as server:
         store = rclone_store(server.endpoint, SECRET_KEY)
-        remote = RemoteOptions(attempts=3, backoff_s=0.01)
+        remote = RemoteOptions(deadline_s=2.0)
         loader = BatchedDataLoader(
             "bucket/a.parquet", 5, filesystem=store, read_options=ReadOptions(remote=remote),
             output_options=OutputOptions(format="numpy"),
         )  # fmt: skip
-    with loader, pytest.raises(RemoteError, match=r"s3://bucket/a\.parquet.*3 attempts in"):
+    with loader, pytest.raises(RemoteError, match=r"s3://bucket/a\.parquet.*\d attempts in"):
         list(loader)
 
 

@@ -82,7 +82,7 @@ def loader_of(
 ) -> BatchedDataLoader:
     keys = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "region": "other"}
     home = pafs.S3FileSystem(endpoint_override=proxy.endpoint, scheme="http", **keys)
-    reading = ReadOptions(remote=RemoteOptions(hedge=False, backoff_s=0.01, **options))
+    reading = ReadOptions(remote=RemoteOptions(hedge=False, **options))
     more: dict[str, Any] = {"filters": filters, "num_threads": num_threads}
     return BatchedDataLoader(source, 64, filesystem=home, output_options=NUMPY, read_options=reading, **more)
 
@@ -381,7 +381,7 @@ def test_rows_that_pass_are_counted_by_one_fetcher_many_at_a_time(
 BY_HTTP = """
 from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions
 url, connections = sys.argv[1:]
-options = ReadOptions(remote=RemoteOptions(connections=connections or None, attempts=2))
+options = ReadOptions(remote=RemoteOptions(connections=connections or None, deadline_s=10.0))
 loader = BatchedDataLoader(url, 64, output_options=OutputOptions(format="numpy"), read_options=options)
 """
 

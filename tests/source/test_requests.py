@@ -57,8 +57,8 @@ class Scripted:
 
 @contextmanager
 def fetching(client: Scripted, **options: Any) -> Iterator[Fetcher]:
-    settings = {"backoff_s": 0.001, "hedge": False, **options}
-    with Fetcher(RequestScheduler(lambda plain: client, RemoteOptions(**settings))) as fetcher:
+    settings = RemoteOptions(**{"hedge": False, **options})
+    with Fetcher(RequestScheduler(lambda plain: client, settings, backoff_s=0.001)) as fetcher:
         yield fetcher
 
 
@@ -100,13 +100,13 @@ def test_a_client_that_tells_nothing_underway_has_time_for_the_whole(tells_progr
         await asyncio.sleep(0.5)
 
     client = Scripted(answer, tells_progress=tells_progress)
-    with fetching(client, stall_s=0.2, attempts=2) as fetcher:
+    with fetching(client, stall_s=0.2, deadline_s=1.0 if tells_progress else 10.0) as fetcher:
         if tells_progress:
-            with pytest.raises(RemoteError, match=r"2 attempts .* no byte came for 0.2 s"):
+            with pytest.raises(RemoteError, match=r"\d attempts .* no byte came for 0.2 s"):
                 fetcher.fetch(FILE, spans(1, 2**20))
         else:
             fetcher.fetch(FILE, spans(1, 2**20))  # 4 s at 256 KiB a second
-    assert len(client.asked) == (2 if tells_progress else 1)
+    assert (len(client.asked) > 1) == tells_progress
 
 
 def test_fewer_are_asked_for_where_bytes_stop_coming() -> None:
@@ -146,7 +146,7 @@ def test_a_second_request_that_fails_makes_room_for_another() -> None:
             raise TransientError("503")
 
     client = Scripted(answer)
-    with fetching(client, hedge=True, attempts=1, stall_s=1000.0, deadline_s=1000.0) as fetcher:
+    with fetching(client, hedge=True, stall_s=1000.0, deadline_s=1000.0) as fetcher:
         fetcher.fetch(FILE, spans(12)[1:])  # so that it is known how long one takes
         fetcher.fetch(FILE, spans(1))
         assert asked == 3

@@ -50,7 +50,7 @@ def home(endpoint: str) -> pafs.FileSystem:
 
 def load(endpoint: str, source: Any, connections: Any = None, **options: Any) -> list[int]:
     reading = ReadOptions(
-        remote=RemoteOptions(hedge=False, backoff_s=0.01, connections=connections),
+        remote=RemoteOptions(hedge=False, connections=connections),
         ignore_table_format=options.pop("ignore", False),
     )
     with BatchedDataLoader(

@@ -50,7 +50,7 @@ class RowGroupCache:
         self._read_columns = frozenset(columns_id(names) for names in columns)
         self._fetcher: RangeFetcher = snapshot.remote or DiskFetcher()
         options = snapshot.remote.options if snapshot.remote else RemoteOptions()
-        self._gap_bytes, self._request_bytes = int(options.gap_bytes), min(int(options.request_bytes), AT_ONCE_BYTES)
+        self._request_bytes = min(int(options.request_bytes), AT_ONCE_BYTES)
         self._is_read: BoolArray = snapshot.row_group_rows > 0
         self._reset()
 
@@ -69,7 +69,7 @@ class RowGroupCache:
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without what belongs to this process."""
-        kept = ("_settings", "_snapshot", "_read_columns", "_fetcher", "_gap_bytes", "_request_bytes", "_is_read")
+        kept = ("_settings", "_snapshot", "_read_columns", "_fetcher", "_request_bytes", "_is_read")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -207,7 +207,7 @@ class RowGroupCache:
 
         def spans() -> tuple[Ranges, Ranges]:
             chunks = chunk_ranges(self._snapshot.footers.get(row_group.file_number), row_group.number, columns)
-            return sorted(chunks), merge(chunks, gap_bytes=self._gap_bytes, request_bytes=self._request_bytes)
+            return sorted(chunks), merge(chunks, request_bytes=self._request_bytes)
 
         file, columns_digest = self._file_id(row_group.file_number), columns_id(columns)
         return RequestedRowGroup(file, row_group.number, columns_digest, row_group.file.size_bytes, spans)

@@ -152,9 +152,8 @@ def _check_same(meta: Mapping[str, Any], file: SourceFile) -> None:
 
 
 def _retries(options: RemoteOptions) -> dict[str, Any]:
-    waits = {"init_backoff": timedelta(seconds=options.backoff_s), "max_backoff": timedelta(seconds=20), "base": 2}
-    patience = timedelta(seconds=options.deadline_s)
-    return {"max_retries": options.attempts, "retry_timeout": patience, "backoff": waits}
+    waits = {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=20), "base": 2}
+    return {"max_retries": 1000, "retry_timeout": timedelta(seconds=options.deadline_s), "backoff": waits}
 
 
 def client_for(filesystem: pafs.FileSystem, options: RemoteOptions, *, lists: bool = False) -> ObstoreClient | None:

@@ -20,6 +20,8 @@ from parquet_loader.source.remote.task_group import ended
 _MOST_AT_ONCE = 3
 # A client that tells only of a whole answer is given as long as that takes on a slow line.
 _LEAST_BYTES_PER_S = 2**18
+# Waits between attempts grow from this by factors of two up to the limit, times a random factor from 0.5 to 1.
+_BACKOFF_S, _MOST_BACKOFF_S = 0.2, 20.0
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class RequestScheduler:
         options: Deadlines and limits.
         name_of: How messages name a file.
         first_requests: Requests in flight to begin with.
+        backoff_s: The wait before the second attempt.
     """
 
     def __init__(
@@ -68,7 +71,10 @@ class RequestScheduler:
         options: RemoteOptions,
         name_of: Callable[[str], str] = str,
         first_requests: int = FIRST_REQUESTS,
+        *,
+        backoff_s: float = _BACKOFF_S,
     ) -> None:
+        self._backoff_s = backoff_s
         self.figures = RemoteFigures()
         self._make_client = make_client
         self.options = options
@@ -129,11 +135,11 @@ class RequestScheduler:
                     said = str(error)
             finally:
                 self._free_slot()
-            wait_s = min(options.backoff_s * 2 ** min(attempts - 1, 16), 20.0) * random.uniform(0.5, 1.0)
-            if attempts >= options.attempts or loop.time() + wait_s >= give_up_s:
+            wait_s = min(self._backoff_s * 2 ** min(attempts - 1, 16), _MOST_BACKOFF_S) * random.uniform(0.5, 1.0)
+            if loop.time() + wait_s >= give_up_s:
                 raise RemoteError(
                     f"{self._where(file, span)}: {_times(attempts)} in {loop.time() - began_s:.1f} s without success, "
-                    f"the last: {said}; RemoteOptions(attempts=..., deadline_s=...) says how long to go on trying"
+                    f"the last: {said}; RemoteOptions(deadline_s=...) says how long to go on trying"
                 )
             self.figures.retries += 1
             await asyncio.sleep(wait_s)
