@@ -42,6 +42,7 @@ from parquet_loader.common.processors import available_processors
 from parquet_loader.common.progress import progress_bar
 from parquet_loader.common.signals import uninterrupted
 from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, Words, hashed_bytes, mixed, mixed_words
+from parquet_loader.common.storage.account_file import begin_account, end_account, format_account, parse_account
 from parquet_loader.common.storage.endpoints import (
     UnreachableError,
     endpoint_of,
@@ -122,6 +123,7 @@ __all__ = [
     "UnreachableError",
     "Words",
     "available_processors",
+    "begin_account",
     "bit_generator",
     "check_bool",
     "check_choice",
@@ -137,10 +139,12 @@ __all__ = [
     "check_transform",
     "check_window",
     "current_ranks",
+    "end_account",
     "endpoint_of",
     "endpoint_of_url",
     "exclusive",
     "explains_keywords",
+    "format_account",
     "format_bytes",
     "hashed_bytes",
     "holds_exclusive",
@@ -169,6 +173,7 @@ __all__ = [
     "nodes",
     "out_of_descriptors",
     "out_of_memory",
+    "parse_account",
     "parse_bytes",
     "permutation",
     "probe",

@@ -1,8 +1,6 @@
 """The byte count of a store, and the one lock under which it changes.
 
-The directory is the truth; the ledger avoids listing it for each reservation. A writer holds the lock on the ledger's
-file and marks it while it changes anything. A mark that is already there was left by a process that died: the count is
-then rebuilt from the directory. So it is if the text is damaged.
+The ledger avoids listing the directory for each reservation. `account_file` says how it stays sound if a writer dies.
 
 Under the lock only names, sizes and small files are touched, never samples.
 """
@@ -13,11 +11,10 @@ import contextlib
 import json
 import os
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from parquet_loader.common import exclusive, is_locked
+from parquet_loader.common import begin_account, end_account, exclusive, is_locked, parse_account
 from parquet_loader.store.commits import (
     Commit,
     finish_commits,
@@ -30,7 +27,6 @@ from parquet_loader.store.commits import (
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import NONE_KNOWN, StorePaths, names_in
 
-_CLEAN, _CHANGING = b"=", b"!"
 _MARKS = 32
 _MARK_INTERVAL_S = 1.0
 _MARKS_KEPT_S = 120.0
@@ -119,7 +115,7 @@ class Ledger:
             # Opened anew: where machines share the directory, that is what asks the server what another has written.
             totals, is_clean = self._read()
             is_sound = totals is not None and is_clean and not rebuild
-            os.pwrite(descriptor, _CHANGING, 0)
+            begin_account(descriptor)
             finished: list[str] = []
             if totals is None or not is_sound:
                 finished = finish_commits(self._paths, self._tag)
@@ -127,10 +123,7 @@ class Ledger:
                 totals.commits += len(finished)
             yield totals
             try:
-                text = _format(totals)
-                os.pwrite(descriptor, text, 1)
-                os.ftruncate(descriptor, 1 + len(text))
-                os.pwrite(descriptor, _CLEAN, 0)
+                end_account(descriptor, format_totals(totals))
             finally:
                 if then is not None:
                     then()
@@ -189,7 +182,8 @@ class Ledger:
                 data = file.read()
         except OSError:
             data = b""
-        return _parse(data[1:]), data[:1] == _CLEAN
+        text, is_clean = parse_account(data)
+        return None if text is None else _parse_totals(text), is_clean
 
     def _rebuilt(self, old: Totals) -> Totals:
         files, rows, size = 0, 0, 0
@@ -232,17 +226,15 @@ def live_writers(paths: StorePaths) -> list[str]:
     return [name for name in names_in(paths.writers) if is_locked(os.path.join(paths.writers, name))]
 
 
-def _format(totals: Totals) -> bytes:
-    body = json.dumps({name: getattr(totals, name) for name in Totals.__slots__}).encode("ascii")
-    return b"%08x%s\n" % (zlib.crc32(body), body)
+def format_totals(totals: Totals) -> bytes:
+    """Return the totals as text."""
+    return json.dumps({name: getattr(totals, name) for name in Totals.__slots__}).encode("ascii")
 
 
-def _parse(data: bytes) -> Totals | None:
-    crc, body = data[:8], data[8:].rstrip(b"\n")
+def _parse_totals(text: bytes) -> Totals | None:
+    """Return what a text says; None if another version wrote it."""
     try:
-        if int(crc, 16) != zlib.crc32(body):
-            return None
-        values = json.loads(body)
+        values = json.loads(text)
         values["marks"] = [(float(t), int(w), int(e)) for t, w, e in values["marks"]]
         return Totals(**values)
     except (ValueError, TypeError, KeyError):

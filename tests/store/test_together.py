@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, SampleStore, StoreOptions, WriteError
+from parquet_loader.common import format_account
 from parquet_loader.errors import UnfinishedCommitError
 from parquet_loader.store import ledger
 from parquet_loader.store import space as room
@@ -177,7 +178,7 @@ def test_a_listing_without_the_lock_is_whole_however_it_interleaves_with_a_commi
                 Path(places.unfinished, source).touch()
         if is_recorded:
             record_commit(places, commit, durable=False)
-        Path(places.ledger).write_bytes(b"!" + ledger._format(Totals(commits=commits)))
+        Path(places.ledger).write_bytes(b"!" + format_account(ledger.format_totals(Totals(commits=commits))))
         return places
 
     class Look(Ledger):

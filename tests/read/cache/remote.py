@@ -92,4 +92,4 @@ def account(cache: Path) -> int:
     """Return what a cache's ledger says is taken."""
     text = (cache / "ledger").read_bytes()
     assert text[:1] == b"=", "somebody changed the account and did not finish"
-    return int(text[1:21])
+    return int(text[9:])
