@@ -30,7 +30,7 @@ class RemoteOptions:
         snapshot_cache_shared: Use `snapshot_cache` even if it belongs to another user or others may write to it.
             Whoever can write there decides what is read.
         connections: What fetches S3, Google Cloud Storage, Azure and HTTP: ``"obstore"``, or ``"native"``, the
-            filesystem itself, with one request beforehand for each file. None: obstore where it is installed.
+            filesystem itself, with one request beforehand for each file. None: obstore if it is installed.
     """
 
     max_requests: int = 64
@@ -65,7 +65,7 @@ class ReadOptions:
     """How files are read.
 
     Attributes:
-        verify_checksums: Check each page against its CRC where the writer stored one. Costs up to three quarters of
+        verify_checksums: Check each page against its CRC if the writer stored one. Costs up to three quarters of
             the speed on tensors, little on compressed columns.
         remote: How files are fetched that are not local.
         ignore_table_format: Read the files of a Delta, Iceberg or other table as if they were no table. This also

@@ -6,10 +6,10 @@ the same on every machine:
     windows         the one being delivered, the next one's decoded rows, and its rows in their new order; and cursors
                     held open in row groups so large that a window takes slices of several
     reads           row groups being decoded, their buffers and pages; what the windows leave of their share, too
-    batches         batches being made by image decoding and `transform`, where there are any
+    batches         batches being made by image decoding and `transform`, if there are any
     fetched         what was fetched of files that are not local and is not decoded yet, and requests in flight
     rest            footers, and what allocators keep: measured, the process takes up to 1.8 times what is in use, since
-                    Arrow's pool and malloc keep memory that one thread took and another let go of
+                    Arrow's pool and malloc keep memory that one thread took and another released
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ SHARE_FOOTERS = 1 / 8
 SHARE_FETCHED = 0.20
 # A row's place in the permutations of the two windows being made: three int64 each, and passing copies.
 ORDER_BYTES = 48
-# A whole row group is read at once only where so many such reads fit into their share, or fewer if there are fewer
-# threads.
+# A whole row group is read at once only if this many such reads fit into their share; fewer with fewer threads.
 READS_AT_ONCE = 4
 # Rows that are copied to their window at once are decoded this much at a time: measured, 16 KiB rows load 1.2 times as
 # fast in pieces of 2 MiB, which stay in the cache and in warm memory, than in whole row groups of 16 MiB.
@@ -44,7 +43,7 @@ STREAM_BYTES = 2 * 2**20
 DECODING_FACTOR = 2.0
 # More open row groups mix sorted data better, and each holds a cursor's memory.
 MOST_OPEN_ROW_GROUPS = 16
-# A window takes whole row groups where at least this many fit, and slices of several where fewer do.
+# A window takes whole row groups if at least this many fit, and otherwise slices of several.
 ENOUGH_ROW_GROUPS = 4
 # Cursors held open for mixing may take as much memory as the windows.
 CURSORS_BESIDE_WINDOWS = 1.0
@@ -67,8 +66,8 @@ class RowSizes:
         processed: Bytes of a row in a batch made by image decoding or `transform`; 0 without these.
         staged: Of `gathered`, the bytes of columns whose rows are bytes of one width, in the files too.
         ragged: Of `gathered`, the bytes of each column of varying width, by name.
-        sampled_rows: Rows that were decoded to find out; 0 where all columns have fixed width.
-        cursor_bytes: What an open cursor in the largest row group holds, but for decoded rows.
+        sampled_rows: Rows that were decoded to find out; 0 if all columns have fixed width.
+        cursor_bytes: What an open cursor in the largest row group holds, without decoded rows.
     """
 
     gathered: float
@@ -103,13 +102,13 @@ class MemoryBudget:
         limit_bytes: The limit.
         row: Bytes of a row.
         window_rows: Most rows of a window.
-        open_row_groups: Row groups that share a window by slices; 1 where whole ones are small enough.
-        whole_rows: Row groups of up to so many rows are read whole, larger ones by a cursor.
+        open_row_groups: Row groups that share a window by slices; 1 if whole ones are small enough.
+        whole_rows: Row groups of up to this many rows are read whole, larger ones by a cursor.
         stream_rows: Rows that a cursor decodes at a time.
         cursor_bytes: What an open cursor holds, rows decoded and not yet taken included.
         reads_bytes: Share for reads in flight, with what the windows leave of theirs.
         batches_bytes: Share for batches being made.
-        fetch_bytes: Share for what is fetched ahead where files are not local, with half of what the windows leave.
+        fetch_bytes: Share for bytes prefetched from remote files, with half of what the windows leave.
         num_threads: Workers.
     """
 
@@ -228,8 +227,8 @@ def divide(
         snapshot: The row groups.
         counts: int64 ``[row groups]``, rows of each that pass the filter.
         batch_size: Rows of a batch; a window holds two of them at least, so that a batch spans two windows at most.
-        window_rows: What the caller asked for, or None for a default.
-        shuffle: Whether windows are shuffled; where not, large row groups are read one after another.
+        window_rows: The caller's argument, or None for a default.
+        shuffle: Whether windows are shuffled; if not, large row groups are read one after another.
         side_by_side: Parts of the epoch that share every window, each with row groups of its own.
         num_threads: Workers; the window does not depend on it.
 
@@ -308,7 +307,7 @@ def divide(
 
 
 def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number from `low`, which fits, to `high` that fits, where fewer always fit about as well."""
+    """Return the largest number from `low`, which fits, to `high` that fits; smaller numbers fit too."""
     while low < high:
         middle = (low + high + 1) // 2
         if fits(middle):

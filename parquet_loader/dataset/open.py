@@ -1,4 +1,4 @@
-"""Everything known before the first epoch: what the files hold, what is delivered of it, and how memory is divided."""
+"""Opens a resolved source for one loader: counts the rows that pass its filters, and divides its memory limit."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def open_dataset(
     row_numbers: str | None = None,
     known: PriorCounts | None = None,
 ) -> Dataset:
-    """Find out how many rows pass the filter, and what fits into memory; arguments as in `BatchedDataLoader`.
+    """Count the rows that pass the filter, and divide the memory limit; arguments as in `BatchedDataLoader`.
 
     `batch_size` is what the fewest ranks will deliver at a time, from `side_by_side` parts of the epoch. Rows are
-    counted by all `ranks` together, but for those that are `known`.
+    counted by all `ranks` together, except those that are `known`.
 
     With a filter this reads the filter's columns of all row groups that may match; with columns of varying width it
     decodes a few thousand rows.
@@ -129,7 +129,9 @@ def open_dataset(
     )
     if row_numbers is not None:
         if row_numbers in (column.name for column in reader.columns[:-1]):
-            raise SchemaError(f"row_numbers={row_numbers!r}: there is a column of this name already; choose another")
+            raise SchemaError(
+                f"row_numbers={row_numbers!r}: there is a column of this name already; choose another name"
+            )
         chosen = Schema({**chosen, row_numbers: Scalar(pa.int64())})
     with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
         counted = Counted(snapshot.row_group_rows)

@@ -30,7 +30,7 @@ def digest(*parts: bytes) -> str:
 
 
 def ranks_to_agree_with(shard: Shard | None) -> Ranks | None:
-    """Return the ranks of `torch.distributed` to agree with; None for one rank, or where the caller chose a shard.
+    """Return the ranks of `torch.distributed` to agree with; None for one rank, or if the caller chose a shard.
 
     A DataLoader's worker processes cannot reach the other ranks.
     """

@@ -40,14 +40,14 @@ class ResolvedSource:
 def resolve_source(
     snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, read_options: ReadOptions
 ) -> ResolvedSource:
-    """Find out what is delivered of a snapshot; arguments as in `BatchedDataLoader`.
+    """Resolve the schema of a snapshot; arguments as in `BatchedDataLoader`.
 
     Raises:
         SchemaError: the files differ, or do not fit; or no column is left.
     """
     typed, chosen = resolved_schema(snapshot, schema, columns, read_options)
     if not chosen and snapshot.row_group_rows.any():
-        raise SchemaError("there is no column to deliver: the schema names none")
+        raise SchemaError("there is no column to deliver: the schema names none; add a field to the schema")
     return ResolvedSource(snapshot, typed, chosen, schema)
 
 

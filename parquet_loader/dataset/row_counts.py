@@ -13,7 +13,7 @@ from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.read import RowFilter, RowGroupReader
 from parquet_loader.source import Snapshot
 
-# What lies in memory of row groups that are fetched to be counted, where more threads do so than decode.
+# Fetched bytes of row groups that are being counted, if more threads count than decode.
 _FETCHED_BYTES = 64 * 2**20
 
 
@@ -32,12 +32,12 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class PriorCounts:
-    """What a loader with the same arguments has found out before, of files that never change.
+    """What an earlier loader with the same arguments counted, of files that never change.
 
     Attributes:
         snapshot: The row groups that were counted.
         counted: What its filter gave; without a filter of no use.
-        row: Bytes of a row of this very snapshot, where it is the one to open; None: to be found out.
+        row: Bytes of a row of this very snapshot, if it is the one to open; None: not measured yet.
     """
 
     snapshot: Snapshot
@@ -136,7 +136,7 @@ def _count_some(
 
 
 def _threads_for(snapshot: Snapshot, reader: RowGroupReader, wanted: IntArray, num_threads: int) -> int:
-    """Return how many row groups are counted at a time: where they are fetched first, as many as fit into memory."""
+    """Return how many row groups are counted at a time; of remote files, as many as fit into memory."""
     if snapshot.remote is None:
         return num_threads
     largest = snapshot.row_group(int(wanted[np.argmax(snapshot.row_group_bytes[wanted])]))

@@ -1,4 +1,4 @@
-"""Which schema is delivered: what the files carry or their columns say, and the columns asked for."""
+"""Resolves the schema: the one that the files carry or that follows from their columns, limited to `columns`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def found_schema(
 ) -> Schema:
     """Return the schema that the files carry, or that follows from their columns, with the partition columns.
 
-    Files without rows have no say, nor has a file on the type of a column in which it holds nothing but nulls.
+    Files without rows are ignored, and so are columns of nothing but nulls in files that do not say their type.
 
     Args:
         snapshot: The files.
@@ -77,7 +77,7 @@ def files_by_schema(snapshot: Snapshot) -> IntArray:
 
 
 def _fields_of(snapshot: Snapshot, number: int, is_wanted: Callable[[str], bool]) -> dict[str, Field]:
-    """Return the wanted fields of one of the snapshot's schemas, but for columns in which it holds nothing but nulls.
+    """Return the wanted fields of one of the snapshot's schemas, without columns that hold only nulls.
 
     Raises:
         SchemaError: no tensor can hold the type of a column; names a file.
@@ -99,7 +99,7 @@ def _file_of(snapshot: Snapshot, number: int) -> str:
 
 
 def _wanting(columns: Sequence[str] | None, declared: Collection[str] = frozenset()) -> Callable[[str], bool]:
-    """Return what tells by dotted name whether a column is looked at."""
+    """Return a function that tells by dotted name whether a column is wanted."""
     if columns is None:
         return lambda name: not is_index_column(name) and not any(head in declared for head in heads(name))
     asked = set(columns)

@@ -128,7 +128,7 @@ class BatchedDataLoader(NotIndexed):
         on_error: ``"skip"`` leaves out row groups that cannot be read, and lists them in `stats`; only with one rank.
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
         progress: Show a progress bar (needs tqdm).
-        read_options: Checksums and memory mapping.
+        read_options: Checksums and remote requests.
         cache: A `LocalCache`: row groups of remote files are kept on a local disk as they are first read. The batches
             are the same with and without one.
         shard_options: What becomes of rows that do not come out even; an order that no number of ranks changes.

@@ -36,7 +36,7 @@ class ParquetDataset(ListedDataset):
         on_error: ``"skip"``: loaders leave out row groups that cannot be read; only with one rank.
         split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories;
             ``"all"`` reads all of them. Default: everything, but different splits are refused.
-        read_options: Checksums, memory mapping and remote requests.
+        read_options: Checksums and remote requests.
         cache: A `LocalCache` for row groups of remote files, shared by the loaders.
         shard: The part of the rows that loaders read, unless they are given another; with it, ranks do not list
             together. Default: that of this rank.

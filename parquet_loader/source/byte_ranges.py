@@ -36,7 +36,7 @@ class ByteRange(NamedTuple):
 
 
 class RangeFetcher(Protocol):
-    """What fetches bytes of a file that is not local."""
+    """Fetches bytes of a remote file."""
 
     def fetch(self, file: SourceFile, ranges: Sequence[ByteRange]) -> list[pa.Buffer]:
         """Return the bytes of each range, waiting for them; any thread may call it.

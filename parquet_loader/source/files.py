@@ -111,11 +111,11 @@ class Lister(Protocol):
         ...
 
     def head(self, path: str, most: int) -> bytes:
-        """Return at most so many of a file's first bytes; nothing if there is no such file, or it cannot be read."""
+        """Return at most that many of a file's first bytes; nothing if there is no such file, or it cannot be read."""
         ...
 
     def each(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:
-        """Return what `work`, which looks and lists, gives for each of the things; several at a time where that pays.
+        """Return the result of `work`, which looks and lists, for each of the things; in parallel if that pays.
 
         Raises:
             What `work` raises for the first of them for which it does.

@@ -94,7 +94,7 @@ class FooterCache:
         filesystem: Where the files are.
         files: The files.
         digests: uint64 ``[files]``, those of footers read before; 0: not read yet. They become known as they are read.
-        remote: What fetches from `filesystem`, where that is not local.
+        remote: Fetches from `filesystem` if that is not local.
     """
 
     def __init__(
@@ -158,13 +158,13 @@ class FooterCache:
             self._trim()
 
     def clear(self) -> None:
-        """Let go of all footers."""
+        """Release all footers."""
         with self._lock:
             self._kept.clear()
             self._held_bytes = 0
 
     def get(self, file: int, fetcher: RangeFetcher | None = None) -> Metadata:
-        """Return a file's footer, reading it if it is not kept; by `fetcher`, where the file is not local.
+        """Return a file's footer, reading it if it is not kept; through `fetcher` if the file is not local.
 
         Raises:
             SourceError: the file cannot be opened, has no valid footer, or another one than before.
@@ -175,7 +175,7 @@ class FooterCache:
         return self._keep(file, read_footer(self._filesystem, self._files[file], fetcher or self.remote))
 
     async def fetched(self, file: int, fetcher: Fetcher) -> Metadata:
-        """Return the same on the event loop of a fetcher, asked for once by all who want it. Raises as `get`."""
+        """Return the same on the event loop of a fetcher, in one request for all who want it. Raises as `get`."""
         kept = self.cached(file)
         return kept if kept is not None else await fetcher.once((self, file), partial(self._fetched, file, fetcher))
 
@@ -222,7 +222,10 @@ class FooterCache:
 
     def _keep(self, file: int, read: Footer, *, is_new: bool = True) -> Metadata:
         if self.digests[file] not in (0, read.digest):
-            raise SourceError(f"{self._files[file].name}: the file has changed since its footer was read first")
+            raise SourceError(
+                f"{self._files[file].name}: the file has changed since its footer was read first; "
+                "make a new loader to read it"
+            )
         self.digests[file] = read.digest
         if is_new and self.record is not None:
             self.record(file, read.parsed.raw)
@@ -263,7 +266,7 @@ def _footer_cache(
 
 
 def read_footer(filesystem: pafs.FileSystem, file: SourceFile, fetcher: RangeFetcher | None = None) -> Footer:
-    """Read and check one footer, through `fetcher` where one is given; no more is read than by Arrow itself.
+    """Read and check one footer, through `fetcher` if one is given; no more is read than by Arrow itself.
 
     Raises:
         SourceError: the file is empty, truncated, not Parquet, gone, or its footer contradicts itself.
@@ -273,7 +276,9 @@ def read_footer(filesystem: pafs.FileSystem, file: SourceFile, fetcher: RangeFet
     try:
         raw = _footer_bytes(filesystem, file.path) if fetcher is None else _fetched_footer(fetcher, file)
     except FileNotFoundError as error:
-        raise SourceError(f"{file.name}: the file has vanished since it was listed") from error
+        raise SourceError(
+            f"{file.name}: the file has vanished since it was listed; make a new loader to read the others"
+        ) from error
     except _PARSE_ERRORS as error:
         raise _unreadable(file, error) from error
     footer = _checked(raw, file)

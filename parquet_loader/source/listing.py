@@ -56,11 +56,10 @@ from parquet_loader.source.table_formats import (
 
 Source: TypeAlias = PathLike | Sequence[PathLike]
 
-# Remote files whose names say nothing, among others that are named as Parquet: that many are asked for their first
-# bytes.
+# If remote files without a telling name lie next to files named as Parquet: of that many the first bytes are read.
 _MOST_ASKED = 256
 _WITH_BUCKETS = ("s3://", "s3a://", "s3n://", "gs://", "gcs://", "abfs://", "abfss://")
-# Markers of tables above what was named that a store is asked for.
+# Markers of tables that a store is asked for, in the directories above the source.
 _MOST_MARKERS = 64
 
 
@@ -119,12 +118,12 @@ def list_files(
     Raises:
         SourceError: there are no files, a path does not exist or cannot be listed, a file is named twice, files belong
             to a table of another format, or to different splits.
-        ConfigurationError: `source` is no path or sequence of paths, or its paths lie on different filesystems.
+        ConfigurationError: `source` is not a path or a sequence of paths, or its paths lie on different filesystems.
     """
     selection = selection or Selection()
     entries = [source] if not isinstance(source, Sequence) or isinstance(source, str | bytes) else list(source)
     if not entries:
-        raise SourceError("the source is an empty list: there is no file to read")
+        raise SourceError("the source is an empty list; pass at least one file or directory")
     named: list[tuple[str, str]] = []
     home: pafs.FileSystem | None = None
     for entry in entries:

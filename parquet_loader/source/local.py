@@ -72,7 +72,7 @@ class LocalLister:
             return first, file.read(4)
 
     def head(self, path: str, most: int) -> bytes:
-        """Return at most so many of a file's first bytes; see `Lister`."""
+        """Return at most that many of a file's first bytes; see `Lister`."""
         try:
             with open(path, "rb") as file:
                 return file.read(most)
@@ -90,7 +90,7 @@ class _Walk:
     A glob of `n` names is matched name by name: number `i` stands for a directory below which the names from `i` on
     have still to match, and `n` for one that matched, of which all files count.
 
-    Directories that are no links are searched first, then those that links lead to, in the order of the links' paths.
+    Directories that are not links are searched first, then those that links lead to, in the order of the links' paths.
     So a file is found by its own path if that matches, and the result does not depend on the file system's order.
 
     Args:

@@ -21,7 +21,7 @@ _ARRAYS = ("file_schema", "file_digest", "row_group_file", "row_group_number", "
 
 
 def dump_snapshot(snapshot: Snapshot) -> bytes:
-    """Return a snapshot without its footers, which are read again where they are needed."""
+    """Return a snapshot without its footers, which are read again when they are needed."""
     files = [[f.path, f.size_bytes, f.mtime_ns, f.partitions, f.etag, f.prefix] for f in snapshot.files]
     schemas = [schema.serialize().to_pybytes() for schema in (*snapshot.schemas, snapshot.partition_schema)]
     arrays: dict[str, Any] = {name: getattr(snapshot, name) for name in _ARRAYS}

@@ -200,7 +200,7 @@ class Metadata:
 
     @cached_property
     def arrow(self) -> pq.FileMetaData:
-        """The same for pyarrow's readers, parsed when it is first asked for. Its attributes are not to be used.
+        """The same for pyarrow's readers, parsed on first use. Do not use its attributes.
 
         Raises:
             pyarrow.ArrowException, OSError: pyarrow refuses the footer.
@@ -262,7 +262,7 @@ class Metadata:
         return chunk.nulls if 0 <= chunk.nulls <= chunk.values else None
 
     def _bytes(self, claimed: IntArray) -> IntArray:
-        """Return the bytes of each row group before compression; as stored where what is claimed cannot be."""
+        """Return the bytes of each row group before compression; the stored bytes if the claim is impossible."""
         wrong = np.flatnonzero((claimed < 0) | (claimed > _MOST))
         if not len(wrong):
             return claimed

@@ -27,7 +27,7 @@ from parquet_loader.source.remote.task_group import side_by_side
 
 @dataclass(frozen=True, slots=True)
 class RowGroupRef:
-    """One row group of a snapshot, made when it is asked for.
+    """One row group of a snapshot, made on demand.
 
     Attributes:
         index: Its position in the snapshot, which the plan and arrays by row group use.
@@ -69,7 +69,7 @@ class Snapshot:
         row_group_number: int32 ``[row groups]``, position within its file.
         row_group_rows: int64 ``[row groups]``.
         row_group_bytes: int64 ``[row groups]``, all columns as encoded, before compression.
-        partition_schema: Columns that come from directory names: int64 where all values are integers, else string.
+        partition_schema: Columns that come from directory names: int64 if all values are integers, else string.
         footers: Parsed footers, kept within a limit and read again as needed.
         remote: What fetches from `filesystem`; None if that is local.
         listing_context: What was listed next to the files.
@@ -113,7 +113,7 @@ class Snapshot:
         starts = self.first_rows
         wrong = row_numbers[(row_numbers < 0) | (row_numbers >= starts[-1])]
         if len(wrong):
-            raise IndexError(f"row number {wrong[0]} of a data set of {starts[-1]} rows")
+            raise IndexError(f"row number {wrong[0]} does not exist; the data set has rows 0 to {starts[-1] - 1}")
         groups = np.searchsorted(starts, row_numbers, side="right") - 1
         files = [self.files[number].path for number in self.row_group_file[groups].tolist()]
         rows = (row_numbers - starts[groups]).tolist()

@@ -50,7 +50,7 @@ _KEPT_S = 3600.0
 def open_remembered(
     source: Source, filesystem: Any, remote: RemoteOptions, selection: Selection | None = None
 ) -> Snapshot:
-    """Return the snapshot of a source, and keep it in `remote.snapshot_cache` where the source is not local.
+    """Return the snapshot of a source, and keep it in `remote.snapshot_cache` if the source is not local.
 
     Signed URLs are secrets, and others the next time: what has such names is not kept.
 
@@ -82,7 +82,7 @@ class _FooterWriter:
     """Footers as they are read, written down at once: those of a hundred thousand files are gigabytes.
 
     Args:
-        folder: Where.
+        folder: The directory of the cache.
         key: What the names of its files begin with.
     """
 
@@ -117,7 +117,7 @@ class _FooterWriter:
             self._failed = error
 
     def publish(self) -> str:
-        """Let the file appear, and return its name. Raises OSError where it could not be written."""
+        """Let the file appear, and return its name. Raises OSError if it could not be written."""
         self.add(-1, b"")
         if self._out is not None:
             self._out.close()

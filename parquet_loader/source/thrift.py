@@ -1,7 +1,7 @@
 """A bounded reader of Thrift's compact protocol, for Parquet footers and page headers.
 
 It trusts no claim in the bytes: lengths and counts are compared with the bytes that are left, nesting is limited, and
-memory is allocated only for the fields that are asked for.
+memory is allocated only for the requested fields.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class CallThreads:
 
 
 class BlockingClient:
-    """Asks through a filesystem of pyarrow's, or through fsspec's own functions where it wraps one of those.
+    """Asks through a filesystem of pyarrow's, or through fsspec's own functions if it wraps one of those.
 
     Args:
         filesystem: The filesystem.

@@ -33,7 +33,7 @@ class TransientError(Exception):
 
 
 class PermanentError(Exception):
-    """What will not be better next time: there is no such file, it has changed, it may not be read."""
+    """A failure that a retry does not repair: the file is missing, has changed, or may not be read."""
 
 
 class UnsupportedServerError(Exception):

@@ -9,7 +9,7 @@ from statistics import median
 FIRST_REQUESTS = 16
 # A round is judged after as many answers as there were requests in flight, and not before this time.
 ROUND_S = 0.25
-# More requests are worth it where a round with them was so much faster than the best before.
+# More requests are worth it if a round with them was this much faster than the best before.
 GAIN = 1.05
 # Rounds without a gain, after which more are tried all the same, for a round: the line may have become better.
 PATIENCE = 16
@@ -25,7 +25,7 @@ HEDGE_FREE = 8  # of an epoch, before the share says anything
 
 
 class ConcurrencyLimit:
-    """How many requests may be in flight: more as long as more bytes arrive for it, fewer where the store is busy.
+    """How many requests may be in flight: more as long as more bytes arrive for it, fewer if the store is busy.
 
     Args:
         most: Never more than this.
@@ -71,7 +71,7 @@ class ConcurrencyLimit:
         self._best = max(rate, 0.98 * self._best)
 
     def busy(self, now_s: float) -> None:
-        """Take note that the store asked for fewer; at most once a while, as many requests hear it at the same time."""
+        """Allow fewer requests, as the store asks; at most once in a while, because many requests hear it at once."""
         if now_s - self._reduced_s >= BUSY_PAUSE_S:
             self._reduced_s = now_s
             self.requests = max(1, int(self.requests * BUSY_FACTOR))

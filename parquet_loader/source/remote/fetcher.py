@@ -103,7 +103,7 @@ class Fetcher:
         except BaseException as error:
             if self._ready.is_set():
                 raise
-            self._failed = error  # there are no more open files to be had, say
+            self._failed = error  # no more files can be opened, for example
         finally:
             self._ready.set()
 
@@ -126,7 +126,7 @@ class Fetcher:
         """Run a coroutine on the event loop; `done` takes there what it returns or raises.
 
         Raises:
-            LoaderStateError: the fetcher is closed. `done` takes the same where that happens later.
+            LoaderStateError: the fetcher is closed. `done` takes the same if that happens later.
         """
 
         def finished(task: asyncio.Task[T]) -> None:
@@ -188,7 +188,7 @@ class Fetcher:
     # ------------------------------------------------------------------ on the event loop
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return what a blocking function returns, called on a thread of its own, where `Fetcher.current` is this."""
+        """Call a blocking function on a thread of its own, in which `Fetcher.current` is this fetcher."""
 
         def call() -> T:
             _calling.fetcher = self

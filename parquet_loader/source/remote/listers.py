@@ -95,7 +95,7 @@ class RemoteLister:
         return buffers[0].tobytes(), buffers[1].tobytes()
 
     def head(self, path: str, most: int) -> bytes:
-        """Return at most so many of a file's first bytes; see `source.Lister`."""
+        """Return at most that many of a file's first bytes; see `source.Lister`."""
         try:
             entry = self.look(path)
             if not isinstance(entry, ListedFile) or entry.size_bytes == 0:
@@ -121,7 +121,7 @@ class RemoteLister:
 
 
 class PyarrowLister(RemoteLister):
-    """Lists through pyarrow's own functions, but for a part of the local file system, where links lead in circles.
+    """Lists through pyarrow's own functions, except a part of the local file system, in which links may form circles.
 
     Args:
         fetcher: See `RemoteLister`.
@@ -153,7 +153,7 @@ class ObstoreLister(RemoteLister):
     Args:
         fetcher: See `RemoteLister`.
         client: The client.
-        pages: Pages asked for at a time.
+        pages: Pages requested at a time.
         known: Paths of a listing made before, in their order: where its pages ended, the new one is divided.
         meanwhile: Called with a path while the first page of its listing is on its way.
     """
@@ -281,7 +281,10 @@ class FsspecLister(RemoteLister):
 
     def _described(self, path: str, info: dict[str, Any]) -> ListedFile:
         if info.get("size") is None:
-            raise SourceError(f"{shown(path)}: the server does not say how long this file is, and has to")
+            raise SourceError(
+                f"{shown(path)}: the server does not tell the size of this file; "
+                "download it, or serve it with Content-Length"
+            )
         modified = next((info[name] for name in ("mtime", "LastModified", "last_modified") if name in info), None)
         mtime = _ns(modified) if isinstance(modified, datetime) else None
         etag = info.get("ETag") or info.get("etag")
@@ -382,7 +385,7 @@ def _refused(error: Exception) -> OSError:
 
 
 def _http_refusal(url: str, error: FileNotFoundError) -> Exception:
-    """Return what an HTTP server said where fsspec says of everything that there is no such file."""
+    """Return the server's own answer, because fsspec reports every failure as a missing file."""
     cause = error.__cause__
     status = getattr(cause, "status", None)
     if isinstance(status, int) and status not in (404, 410):

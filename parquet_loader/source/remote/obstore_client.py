@@ -37,7 +37,7 @@ _LEAST_CHUNK_BYTES, _MOST_CHUNK_BYTES = 2**16, 2**20
 _NO_RETRIES = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
 _LASTING = ("NotFoundError", "PermissionDeniedError", "UnauthenticatedError", "PreconditionError", "NotModifiedError")
 
-# Where S3 credentials may come from that pyarrow finds and obstore does not: the files of the AWS command line.
+# If none of these is set, credentials may be in the files of the AWS command line, which only pyarrow reads.
 _S3_FOUND_BY_OBSTORE = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -140,7 +140,7 @@ class ObstoreClient:
         return judged(error)
 
     def close(self) -> None:
-        """Let go of nothing: obstore's connections end with the client."""
+        """Do nothing: obstore's connections end with the client."""
 
 
 def _check_same(meta: Mapping[str, Any], file: SourceFile) -> None:

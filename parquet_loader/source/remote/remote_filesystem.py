@@ -38,7 +38,7 @@ def fsspec_of(filesystem: pafs.FileSystem) -> Any:
 
 
 class RemoteStore:
-    """Where the files of a source are that is not local. Immutable but for the connections, which every process makes.
+    """The file system of a remote source. Immutable except for the connections, which every process makes.
 
     Args:
         filesystem: The filesystem.
@@ -86,19 +86,19 @@ class RemoteStore:
                 self.unshare(fetcher)
 
     def prepare(self, path: str) -> None:
-        """Make what will ask for a file's bytes; where that fails, it will say so when it is asked."""
+        """Make the client that will fetch a file; if that fails, the first request says so."""
         with suppress(Exception):
             client = self._client(plain=False)
             if isinstance(client, ObstoreClient):
                 client.placed(path)
 
     def cancel(self) -> None:
-        """Let nobody wait any more for what is fetched besides; it raises `LoaderStateError`."""
+        """End waiting for reads outside the epoch's own; they raise `LoaderStateError`."""
         if self._shared is not None:
             self._shared.close(wait=False)
 
     def share(self, fetcher: Fetcher) -> None:
-        """Let what is fetched besides go through an epoch's own fetcher, until `unshare`."""
+        """Send reads outside the epoch's own through its fetcher, until `unshare`."""
         self._shared = fetcher
 
     def unshare(self, fetcher: Fetcher) -> None:

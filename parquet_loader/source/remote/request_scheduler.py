@@ -58,7 +58,7 @@ class RequestScheduler:
     """Asks a store; belongs to one event loop, in which everything here is called.
 
     Args:
-        make_client: Makes what asks the store, or another where one cannot (``make_client(True)``).
+        make_client: Makes the client; ``make_client(True)`` makes another one if the first cannot read from the server.
         options: Deadlines and limits.
         name_of: How messages name a file.
         first_requests: Requests in flight to begin with.
@@ -95,7 +95,7 @@ class RequestScheduler:
         )
 
     def close(self) -> None:
-        """Let go of connections, when nothing is in flight any more."""
+        """Release connections when nothing is in flight any more."""
         if self._client is not None:
             self._client.close()
 
@@ -103,7 +103,8 @@ class RequestScheduler:
         """Fill a buffer with a range, however many attempts it takes.
 
         Raises:
-            SourceError: it cannot be had; a `RemoteError` where the store did not answer. Nothing is written any more.
+            SourceError: the request failed permanently; a `RemoteError` if the store did not answer. Nothing is written
+                to the buffer after that.
         """
         loop, options = asyncio.get_running_loop(), self.options
         began_s, give_up_s, attempts, said = 0.0, 0.0, 0, ""
@@ -123,7 +124,7 @@ class RequestScheduler:
             except UnsupportedServerError as error:
                 if was_plain:
                     raise self._lasting(file, span, attempts, error) from None
-                if not self._is_plain:  # others in flight may have found out before
+                if not self._is_plain:  # another request may have noticed before
                     self._client, self._is_plain = self._make_client(True), True
                 continue
             except PermanentError as error:
@@ -215,7 +216,7 @@ class RequestScheduler:
     # ------------------------------------------------------------------ how many at a time, what failed before first
 
     async def _take_slot(self, *, again: bool) -> None:
-        """Wait until a request may be made; before all that were not tried yet, where it was."""
+        """Wait until a request may be made; a retry goes before all first attempts."""
         if self._in_flight >= self._limit.requests:
             self._limit.full()
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

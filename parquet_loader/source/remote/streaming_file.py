@@ -12,7 +12,7 @@ import pyarrow as pa
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.remote.client import Bytes
 
-# Arrow asks for about so much at a time; smaller parts of a column chunk would only be more requests.
+# Arrow reads about this much at a time; smaller parts of a column chunk would only be more requests.
 _LEAST_PART_BYTES = 2**16
 
 
@@ -40,7 +40,7 @@ class _Chunk:
 class StreamedFile:
     """A file as Arrow reads one, of which column chunks are fetched in parts, those of all columns side by side.
 
-    All column chunks are divided into as many parts, but for small ones, since the rows that are decoded together lie
+    All column chunks but small ones are divided into equally many parts, because the rows that are decoded together lie
     about as far behind the beginning of each: what one column needs next, the others will need soon. Used by one thread
     at a time.
 
@@ -137,6 +137,6 @@ class StreamedFile:
         return True
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release the parts held."""
         self.closed = True
         self._chunks, self._starts = [], []

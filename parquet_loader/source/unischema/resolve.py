@@ -44,7 +44,7 @@ def with_partition_types(snapshot: Snapshot, record: UnischemaRecord) -> Snapsho
     """Return the snapshot with partition columns of the types that a Unischema gives them.
 
     Raises:
-        SourceError: the name of a directory is no value of its column's type.
+        SourceError: the name of a directory is not a value of its column's type.
     """
     types = {field.name: partition_type(field) for field in record.fields}
     schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in snapshot.partition_schema])
@@ -56,6 +56,6 @@ def with_partition_types(snapshot: Snapshot, record: UnischemaRecord) -> Snapsho
                 typed.partition_values(file)
             except pa.ArrowInvalid as error:
                 raise SourceError(
-                    f"{snapshot.files[file].name}: the name of a directory is no value of its column: {error}"
+                    f"{snapshot.files[file].name}: the name of a directory is not a value of its column: {error}"
                 ) from None
     return typed

@@ -120,7 +120,7 @@ def rewrite_dataset(
         filesystem: A `pyarrow.fs.FileSystem` to which the source's paths belong.
         target_filesystem: The same for `path`.
         progress: Show a progress bar (needs tqdm).
-        read_options: Checksums, memory mapping, and whether the files of a table are read as they lie.
+        read_options: Checksums, and whether the files of a table are read as they lie.
 
     Raises:
         SourceError, SchemaError, MemoryLimitError, ConfigurationError: as in `BatchedDataLoader`.
