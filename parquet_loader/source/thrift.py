@@ -13,6 +13,7 @@ TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range
 
 MOST_NESTED = 32
 _WORD = (1 << 64) - 1
+_BITS = {I16: 15, I32: 31, I64: 63}
 
 
 class ThriftError(ValueError):
@@ -61,7 +62,7 @@ class CompactReader:
         """Read a signed number, of the range of `I16`, `I32` or `I64`."""
         word = self.varint()
         value = (word >> 1) ^ -(word & 1)
-        bits = {I16: 15, I32: 31}.get(type_, 63)
+        bits = _BITS[type_]
         if not -(1 << bits) <= value < 1 << bits:
             raise ThriftError(f"the number {value} has more than {bits + 1} bits")
         return value
