@@ -35,12 +35,12 @@ def mixed_words(words: Words) -> Words:
     return words
 
 
-def hashed_bytes(values: pa.LargeBinaryArray) -> Words:
+def hashed_bytes(values: pa.LargeBinaryArray, block_words: int = _BLOCK_WORDS) -> Words:
     """Return a hash of each byte string, uint64 ``[values]``: method ``splitmix-bytes-1``. Nulls have any.
 
     A string is cut into words of 8 bytes, read with the lowest byte first, the last one filled up with zero bytes. The
     hash is the sum of ``mixed(word ^ mixed(i))`` over its words (i counts them from 0), and of its length in bytes,
-    modulo 2**64. No Python runs for a single row.
+    modulo 2**64. No Python runs for a single row. `block_words` bounds temporary memory, and changes no hash.
     """
     offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
     lengths = np.diff(offsets)
@@ -50,8 +50,8 @@ def hashed_bytes(values: pa.LargeBinaryArray) -> Words:
     begins = ends - words
     data = values.buffers()[2]
     total = int(ends[-1]) if len(ends) else 0
-    for first in range(0, total, _BLOCK_WORDS):
-        last = min(total, first + _BLOCK_WORDS)
+    for first in range(0, total, block_words):
+        last = min(total, first + block_words)
         row = np.arange(np.searchsorted(ends, first, "right"), np.searchsorted(begins, last, "left"))
         row = row[words[row] > 0]
         counts = np.minimum(ends[row], last) - np.maximum(begins[row], first)

@@ -20,17 +20,20 @@ import sys, warnings
 import numpy as np
 import parquet_loader as pl
 from parquet_loader.common.native.bindings import IS_BUILT
-from parquet_loader import BatchedDataLoader, write_dataset
+from parquet_loader import BatchedDataLoader, OutputOptions
+
+NUMPY = OutputOptions(format="numpy")  # imports no torch
 
 if __name__ == "__main__":
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for isolation in ("thread", "process") if sys.platform == "linux" else ("thread",):
-            with BatchedDataLoader(sys.argv[1], 100, isolation=isolation) as loader:
+            with BatchedDataLoader(sys.argv[1], 100, isolation=isolation, output_options=NUMPY) as loader:
                 assert sum(len(batch["x"]) for batch in loader) == 1000
-                again = str(loader.stats())
+                figures = loader.stats()
     for warning in caught:
         print(warning.category.__name__, "|", warning.filename == sys.argv[0], "|", warning.message)
+    print("kernels not used: " in str(figures), "|", figures.to_dict()["kernels"])
 """
 
 
@@ -53,11 +56,12 @@ def run(script: Path, *options: str, **variables: str) -> subprocess.CompletedPr
 def test_a_loader_warns_once_in_a_process_and_says_why_what_it_costs_and_what_to_run(script: Path) -> None:
     done = run(script, PARQUET_LOADER_KERNELS=str(script.parent / "nothing.so"))
     assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
+    line, figures = done.stdout.splitlines()
     assert line.startswith("PerformanceWarning | True | the compiled kernels of parquet_loader are missing: ")
     assert "not compiled when the package was installed" in line
     assert "twice the processor time" in line
     assert line.endswith("build.py")
+    assert figures == "True | it was not compiled when the package was installed"
     assert "kernels" not in done.stderr, "the process that reads says nothing of its own"
 
 
@@ -69,15 +73,19 @@ def test_kernels_of_other_source_or_that_do_not_load_are_missing_too(script: Pat
 
 @pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
 def test_kernels_that_are_there_or_switched_off_still_say_nothing(script: Path) -> None:
-    for variables in ({}, {"PARQUET_LOADER_NATIVE": "0"}):
+    for variables, said in (
+        ({}, "False | \n"),
+        ({"PARQUET_LOADER_NATIVE": "0"}, "True | PARQUET_LOADER_NATIVE=0 is set\n"),
+    ):
         done = run(script, **variables)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
 
 
 def test_the_warning_is_silenced_by_its_class_where_warnings_are_errors(script: Path) -> None:
     missing = {"PARQUET_LOADER_KERNELS": str(script.parent / "nothing.so")}
     data = str(script.parent / "data")
-    body = f"from parquet_loader import BatchedDataLoader\nBatchedDataLoader({data!r}, 100).close()\n"
+    options = "output_options=OutputOptions(format='numpy')"
+    body = f"from parquet_loader import *\nBatchedDataLoader({data!r}, 100, {options}).close()\n"
     ignoring = "import warnings, parquet_loader\nwarnings.simplefilter('ignore', parquet_loader.PerformanceWarning)\n"
     (script.parent / "strict.py").write_text(body)
     (script.parent / "filtered.py").write_text(ignoring + body)

@@ -20,7 +20,7 @@ import parquet_loader as pl
 from parquet_loader import BatchedDataLoader, LoaderStats
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.common.processors import available_processors
-from parquet_loader.loader import diagnosis, stats
+from parquet_loader.loader import stats
 
 RNG = np.random.default_rng(0)
 ISOLATIONS = ["thread", "process"] if sys.platform == "linux" else ["thread"]
@@ -205,13 +205,6 @@ def test_files_that_have_gone_leave_the_figures_without_them(tmp_path: Path) -> 
         assert sum(len(batch["x"]) for batch in loader) == 50_000
         (tmp_path / "data/a.parquet").unlink()
         assert loader.stats().rows == 50_000
-
-
-def test_missing_kernels_are_in_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "PROBLEM", "it was not compiled when the package was installed")
-    figures = epoch(write(tmp_path / "data", {"x": RNG.random(1000)}))
-    assert "kernels not used: it was not compiled" in str(figures)
-    assert figures.to_dict()["kernels"] == "it was not compiled when the package was installed"
 
 
 @pytest.mark.parametrize(

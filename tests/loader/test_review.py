@@ -350,7 +350,7 @@ def test_batches_before_an_error_reach_the_device(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "Event", _Event)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: _Stream())
-    monkeypatch.setattr(device_module, "_record", lambda *_: None)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
 
     def batches() -> Iterator[dict[str, Any]]:
         yield {"a": torch.tensor([1])}

@@ -174,7 +174,7 @@ def test_a_stateful_dataloader_with_workers_goes_on_in_mid_epoch(root: str, stat
 def test_a_state_of_other_workers_is_refused(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_worker(worker: int, workers: int) -> None:
         info = SimpleNamespace(id=worker, num_workers=workers)
-        monkeypatch.setattr("parquet_loader.loader.iterable_dataset.get_worker_info", lambda: info)
+        monkeypatch.setattr("torch.utils.data._utils.worker._worker_info", info)
 
     with new_loader(root) as loader:
         dataset = ParquetIterable(loader)

@@ -25,7 +25,6 @@ from parquet_loader.common.storage.redaction import without_secrets
 from parquet_loader.source.remote import listers as listing
 from parquet_loader.source.remote.client import words_of
 from parquet_loader.source.remote.concurrency import PATIENCE, ConcurrencyLimit, Hedging
-from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.snapshot import Snapshot, _distinct
 from parquet_loader.source.snapshot_cache import _loaded, open_remembered
 from tests.support.far import Line, Proxy, far
@@ -361,21 +360,12 @@ def test_what_is_no_parquet_is_found_out_by_its_end_alone(bucket: tuple[Path, st
 
 
 @needs_servers
-def test_rows_that_pass_are_counted_by_one_fetcher_many_at_a_time(
-    bucket: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[Fetcher] = []
-    start = Fetcher.start
-
-    def starts(fetcher: Fetcher) -> None:
-        started.append(fetcher)
-        start(fetcher)
-
-    monkeypatch.setattr(Fetcher, "start", starts)
+def test_rows_that_pass_are_counted_with_one_request_a_file_many_at_a_time(bucket: tuple[Path, str]) -> None:
+    with far(bucket[1], Line(latency_s=0.05)) as proxy, loader_of(proxy):
+        to_open = proxy.log.count("GET", ".parquet")
     with far(bucket[1], Line(latency_s=0.05)) as proxy, loader_of(proxy, filters=pc.field("x") > 0, num_threads=2):
-        assert len(started) == 2  # one to list and read footers, one to count
-        assert started[1].figures.requests == 36
-        assert started[1].figures.most_in_flight > 4
+        assert proxy.log.count("GET", ".parquet") == to_open + 36
+        assert proxy.log.most_open > 4
 
 
 BY_HTTP = """

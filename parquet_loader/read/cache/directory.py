@@ -31,11 +31,7 @@ from parquet_loader.read.cache.ledger import CacheLedger, transaction
 from parquet_loader.read.cache.paths import CachePaths, EntryName, names_in
 from parquet_loader.read.cache.pending_entry import PendingEntry
 
-# How long one waits for a row group that somebody else is fetching, before one fetches it oneself.
-_PATIENCE_S = 5.0
 _LOOK_AGAIN_S = 0.01
-# What is deleted by hand is missing from no account: who finds a cache full counts what is there, as often as this.
-_COUNT_AGAIN_S = 60.0
 _PROBE_BYTES = 2**20
 
 
@@ -107,13 +103,19 @@ class CacheDirectory:
     Args:
         root: Where it is; made if need be.
         limit_bytes: The most it may take of the disk.
+        patience_s: As in `CachePaths`.
+
+    Attributes:
+        count_again_s: Seconds after which a cache that is full counts its files again. The ledger does not notice files
+            that are deleted by hand.
 
     Raises:
         OSError, TimeoutError: it cannot be used.
     """
 
-    def __init__(self, root: str, limit_bytes: int) -> None:
-        self._paths = CachePaths(root)
+    def __init__(self, root: str, limit_bytes: int, patience_s: float = 5.0) -> None:
+        self.count_again_s = 60.0
+        self._paths = CachePaths(root, patience_s)
         self._lock = RLock()  # owns the rest; held for no I/O but what ranking takes
         # By name; small, since there may be a hundred thousand: a file's inode, and a bit for each range found whole.
         self._whole: dict[int, tuple[int, int]] = {}
@@ -222,7 +224,7 @@ class CacheDirectory:
         """Whether it is time to count what is there; asked before a row group finds no space."""
         now = time.monotonic()
         with self._lock:
-            is_due = now - self._counted_at >= _COUNT_AGAIN_S
+            is_due = now - self._counted_at >= self.count_again_s
             if is_due:
                 self._counted_at = now
         return is_due
@@ -248,7 +250,7 @@ class CacheDirectory:
 
     def wait_for_other(self, wanted: RequestedRowGroup) -> None:
         """Wait until nobody is fetching a row group any more, or for as long as that is worth."""
-        give_up = time.monotonic() + _PATIENCE_S
+        give_up = time.monotonic() + self._paths.patience_s
         while time.monotonic() < give_up and self.is_fetched_by_other(wanted):
             Event().wait(_LOOK_AGAIN_S)  # a lock of the system's knows no time-out
 

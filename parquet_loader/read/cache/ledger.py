@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from parquet_loader.common import begin_account, end_account, exclusive, parse_account
 from parquet_loader.read.cache.paths import CachePaths
 
-# A process that is stopped while it holds the lock must not stop the others, which then do without the cache.
-_PATIENCE_S = 5.0
-
 
 @dataclass(slots=True)
 class CacheLedger:
@@ -42,7 +39,7 @@ def transaction(paths: CachePaths, *, rebuild: bool = False) -> Iterator[CacheLe
         TimeoutError: another process holds the lock, and does not go on.
         OSError: the directory is gone, or cannot be written to.
     """
-    with exclusive(paths.ledger, _PATIENCE_S) as descriptor:
+    with exclusive(paths.ledger, paths.patience_s) as descriptor:
         text, is_clean = parse_account(os.pread(descriptor, 64, 0))
         is_sound = text is not None and text.isdigit() and is_clean and not rebuild
         begin_account(descriptor)

@@ -68,10 +68,13 @@ class CachePaths:
     Attributes:
         root, ledger, entries, unfinished, readers: As above.
         folders: How many directories there are.
+        patience_s: Longest wait for the lock, or for a row group that another process is fetching. A process that is
+            stopped must not stop the others, which then do without the cache.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, patience_s: float = 5.0) -> None:
         self.root = root
+        self.patience_s = patience_s
         self.ledger = os.path.join(root, "ledger")
         self.entries = os.path.join(root, _ENTRIES)
         self.unfinished = os.path.join(root, "unfinished-1")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import parquet_loader.read.cache.directory as directory_module
 from parquet_loader.common.storage.file_locks import exclusive
 from parquet_loader.read.cache.directory import CacheDirectory, CacheFullError, LookupResult, RequestedRowGroup
 from parquet_loader.read.cache.entry_file import Checksum, Index, occupied_bytes
@@ -40,8 +39,7 @@ def fill(filling: PendingEntry | None, nbytes: int = 100_000) -> PendingEntry:
 def test_who_comes_second_waits_for_the_first_and_reads_what_it_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory_module, "_PATIENCE_S", 600.0)
-    one, other = CacheDirectory(str(tmp_path), LIMIT), CacheDirectory(str(tmp_path), LIMIT)
+    one, other = CacheDirectory(str(tmp_path), LIMIT), CacheDirectory(str(tmp_path), LIMIT, patience_s=600.0)
     filling = fill(one.begin(wanted()))
     assert other.begin(wanted()) is None
     second = other.begin(wanted(1))
@@ -67,9 +65,8 @@ def test_who_comes_second_waits_for_the_first_and_reads_what_it_fetched(
     assert other.find(wanted()).path == path
 
 
-def test_nobody_waits_for_one_that_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_module, "_PATIENCE_S", 0.05)
-    one, other = CacheDirectory(str(tmp_path), LIMIT), CacheDirectory(str(tmp_path), LIMIT)
+def test_nobody_waits_for_one_that_is_stuck(tmp_path: Path) -> None:
+    one, other = CacheDirectory(str(tmp_path), LIMIT), CacheDirectory(str(tmp_path), LIMIT, patience_s=0.05)
     filling = one.begin(wanted())
     assert filling is not None
     other.wait_for_other(wanted())  # comes back
@@ -81,16 +78,15 @@ def test_nobody_waits_for_one_that_is_stuck(tmp_path: Path, monkeypatch: pytest.
     assert account(tmp_path) == 0
 
 
-def test_a_lock_that_is_not_let_go_of_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parquet_loader.read.cache.ledger._PATIENCE_S", 0.05)
-    opened = CacheDirectory(str(tmp_path), LIMIT)
+def test_a_lock_that_is_not_released_is_given_up(tmp_path: Path) -> None:
+    opened = CacheDirectory(str(tmp_path), LIMIT, patience_s=0.05)
     path = opened.published(fill(opened.begin(wanted())))
     with exclusive(str(tmp_path / "ledger")):
         assert opened.find(wanted()) == LookupResult(path, 100_000)  # what is there is read all the same
         with pytest.raises(TimeoutError, match="another process holds the lock"):
             opened.begin(wanted(1))
         with pytest.raises(TimeoutError):
-            CacheDirectory(str(tmp_path), LIMIT)
+            CacheDirectory(str(tmp_path), LIMIT, patience_s=0.05)
 
 
 DIES = """
@@ -138,7 +134,7 @@ def test_a_row_group_that_can_never_fit_is_refused(tmp_path: Path) -> None:
     assert os.path.exists(kept)  # and nothing leaves for it
 
 
-def test_row_groups_deleted_by_hand_make_room_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_deleted_by_hand_make_room_soon(tmp_path: Path) -> None:
     kept = wanted().name(4096).nbytes
     opened = CacheDirectory(str(tmp_path), 72 * 4096 + 3 * kept)
     ids = [row_group_id(wanted().file, number) for number in range(9)]
@@ -149,7 +145,7 @@ def test_row_groups_deleted_by_hand_make_room_soon(tmp_path: Path, monkeypatch: 
         path.unlink()
     with pytest.raises(CacheFullError):
         opened.begin(wanted(3))  # the account was made a moment ago
-    monkeypatch.setattr(directory_module, "_COUNT_AGAIN_S", 0.0)
+    opened.count_again_s = 0.0
     for number in range(3, 5):
         opened.published(fill(opened.begin(wanted(number))))
     with pytest.raises(CacheFullError):
