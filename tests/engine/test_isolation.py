@@ -33,6 +33,7 @@ from parquet_loader.schema.ragged import Ragged
 from tests.support import oracle
 from tests.support.datasets import Layout, write_layout, write_numbered
 from tests.support.processes import children
+from tests.support.transforms import of_all_kinds, unequal
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -74,13 +75,7 @@ def assert_same(one: Any, other: Any) -> None:
         assert one.numpy().tobytes() == other.numpy().tobytes()
 
 
-def doubled(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    rows = len(next(iter(columns.values())))
-    lists = Ragged(np.arange(rows), np.arange(rows + 1))
-    return {**columns, "drawn": rng.random(rows), "lists": lists, "words": np.array(["é"] * rows, object)}
-
-
-@pytest.mark.parametrize("transform", [None, doubled])
+@pytest.mark.parametrize("transform", [None, of_all_kinds])
 @pytest.mark.parametrize("options", [{"shuffle": True, "window_rows": 70}, {"drop_last": True}, {"num_threads": 1}])
 def test_the_batches_are_those_of_threads_bit_for_bit(root: str, options: dict[str, Any], transform: Any) -> None:
     with BatchedDataLoader(root, 7, transform=transform, **options) as threads:
@@ -158,10 +153,6 @@ class OddError(Exception):
 
 def failing(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     raise OddError(1, 2)
-
-
-def unequal(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return {"few": np.arange(3)}
 
 
 def test_what_a_transform_raises_arrives(root: str) -> None:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from parquet_loader import BatchedDataLoader, LoaderStateError, MixedLoader, ParquetIterable
 from tests.support.datasets import write_numbered
 from tests.support.processes import children
+from tests.support.transforms import doubled
 
 ROWS = 67
 AGAIN = r"iter\(loader\) was called again"
@@ -26,10 +27,6 @@ AGAIN = r"iter\(loader\) was called again"
 def root(tmp_path: Path) -> str:
     write_numbered(str(tmp_path / "data"), ((30, 11), (25,), (1,)))
     return str(tmp_path / "data")
-
-
-def doubled(columns: dict[str, Any], rng: Any) -> dict[str, Any]:
-    return {**columns, "twice": columns["id"] * 2}
 
 
 WAYS: list[dict[str, Any]] = [

@@ -15,13 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from torch.utils.data import DataLoader
 
 from parquet_loader import (
     BatchedDataLoader,
     ConfigurationError,
     DataError,
-    ParquetIterable,
     SampleStore,
     Scalar,
     Schema,
@@ -491,6 +489,12 @@ def test_files_of_others_are_never_read_counted_or_deleted(tmp_path: Path) -> No
 
 
 def test_worker_processes_are_refused_since_they_would_hold_nothing(store: SampleStore) -> None:
+    from torch.utils.data import DataLoader
+
+    from parquet_loader import (
+        ParquetIterable,  # not above: sampling processes import this module, and torch takes a second
+    )
+
     with store.writer() as writer:
         writer.write(rows(0, 100))
     with BatchedDataLoader(store, 10) as loader:
