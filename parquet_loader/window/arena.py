@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Memory = npt.NDArray[np.uint8]
-# A block may be larger than asked for by a quarter, and a page serves whatever has space in it.
+# A block may be larger than requested by a quarter, or up to a page.
 _LARGER_BY = 4
 _PAGE_BYTES = 4096
 T = TypeVar("T")
@@ -25,24 +25,24 @@ class Allocation(NamedTuple):
 
     Attributes:
         array: uint8 ``[nbytes]``, writable.
-        owner: What tensors over it are to be made from (a pinned tensor, say); None: the array itself.
+        owner: The object that owns the memory, from which tensors are made (such as a pinned tensor); None: the array.
     """
 
     array: Memory
     owner: Any = None
 
     def cut(self, nbytes: int) -> tuple[Allocation, Allocation]:
-        """Return the first `nbytes`, and the rest."""
+        """Return the first `nbytes` and the rest, as allocations."""
         head = Allocation(self.array[:nbytes], None if self.owner is None else self.owner[:nbytes])
         return head, Allocation(self.array[nbytes:], None if self.owner is None else self.owner[nbytes:])
 
 
 class Block(NamedTuple):
-    """What will be asked of an allocator.
+    """A future allocation.
 
     Attributes:
-        nbytes: How much.
-        written: Where it will be written to: first byte, and the one behind the last.
+        nbytes: Its size.
+        written: The ranges that will be written to: first byte, and the byte after the last.
     """
 
     nbytes: int
@@ -50,20 +50,20 @@ class Block(NamedTuple):
 
 
 class Allocator(Protocol):
-    """Gives memory for the columns of a window; called by any thread."""
+    """Allocates memory for the columns of a window; any thread may call it."""
 
     is_required: bool
-    """Whether what is delivered has to lie in this memory (pinned or shared), or may lie anywhere."""
+    """Whether delivered rows have to lie in this memory (pinned or shared), or may lie anywhere."""
 
     def taken_bytes(self, nbytes: int) -> int:
-        """Return what allocating so much takes, rounding included."""
+        """Return the bytes that an allocation of `nbytes` takes, rounding included."""
 
     def allocate(self, nbytes: int) -> Allocation:
-        """Return memory that nobody else uses for as long as the allocation, or a view of it, lives."""
+        """Return `nbytes` of memory, used by nothing else as long as the allocation or a view of it lives."""
 
 
 class _Lease:
-    """Stands for the use of a block: numpy keeps it as the base of arrays over it, so it lives as long as they do."""
+    """The use of a block: numpy keeps it as the base of arrays over the block, so it lives as long as they do."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_block")
 
@@ -73,7 +73,7 @@ class _Lease:
 
 
 class _End(weakref.ref[_Lease], Generic[T]):
-    """Tells of a lease's end, and keeps what was lent until then and beyond."""
+    """A weak reference to a lease, with a callback at its end; keeps the leased object."""
 
     __slots__ = ("lent",)
 
@@ -86,10 +86,10 @@ class _End(weakref.ref[_Lease], Generic[T]):
 
 
 class Leases(Generic[T]):
-    """Memory lent out until the last view of it dies.
+    """Memory leased until the last view of it is freed.
 
-    That may be anywhere: in a garbage collection, in a worker, between any two steps of the main thread, where Ctrl-C
-    may come. So a lease's end runs no Python code and takes no lock: it appends to a deque.
+    That may happen anywhere: in a garbage collection, in a worker, or in the main thread while SIGINT arrives. So the
+    end of a lease runs no Python code and takes no lock: it appends to a deque.
     """
 
     def __init__(self) -> None:
@@ -97,13 +97,13 @@ class Leases(Generic[T]):
         self._ended: deque[_End[T]] = deque()
 
     def lend(self, block: Memory, lent: T) -> Memory:
-        """Return the block as an array whose end, and that of all its views, is told by `ended`."""
+        """Lease the block: return it as an array. Once it and all its views are freed, `ended` returns `lent`."""
         lease = _Lease(block)
         self._open.add(_End(lease, self._ended.append, lent))
         return np.asarray(lease)
 
     def ended(self) -> list[T]:
-        """Return what was lent and came back since the last call."""
+        """Return the objects whose leases ended since the last call."""
         found: list[T] = []
         while True:
             try:
@@ -114,7 +114,7 @@ class Leases(Generic[T]):
             found.append(end.lent)
 
     def forget(self) -> None:
-        """Let go of what is lent: it ends with its last view, untold."""
+        """Forget all leases: memory is freed with its last view, and `ended` does not return it."""
         self._open.clear()
         self._ended.clear()
 
@@ -125,7 +125,7 @@ def heap_block(nbytes: int) -> Memory:
 
 
 class _Free:
-    """Blocks that nobody uses: found by size, dropped by age. Belongs to the lock of its `Arenas`."""
+    """Unused blocks: found by size, dropped by age. Guarded by the lock of its `Arenas`."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -135,7 +135,7 @@ class _Free:
         self._next = 0
 
     def put(self, block: Memory) -> None:
-        """Take a block in, as the newest."""
+        """Add a block, as the newest."""
         self._by_age[self._next] = block
         if block.nbytes not in self._by_size:
             self._by_size[block.nbytes] = deque()
@@ -145,7 +145,7 @@ class _Free:
         self.nbytes += block.nbytes
 
     def pop(self, nbytes: int, most_bytes: int) -> Memory | None:
-        """Return the smallest block of `nbytes` to `most_bytes`, of equal ones the newest; None: there is none."""
+        """Return the smallest block of `nbytes` to `most_bytes`, the newest of equal ones; None: there is none."""
         at = bisect_left(self._sizes, nbytes)
         if at == len(self._sizes) or self._sizes[at] > most_bytes:
             return None
@@ -169,21 +169,21 @@ class _Free:
 
 
 class Arenas:
-    """Ordinary memory, given out warm where it was used before.
+    """Ordinary memory in blocks that are reused.
 
     Freshly mapped memory costs a page fault every 4 KiB, which makes writing to it 1.3 to 3 times slower than to a
-    block used before. How much is needed differs a little from epoch to epoch, since row groups meet in other windows:
-    a block somewhat larger than asked for serves as well, so that soon all are of the largest size.
+    block used before. Sizes differ a little from epoch to epoch, since row groups meet in other windows: a somewhat
+    larger block serves as well, so that soon all blocks are of the largest size.
 
-    Invariants: a block is either free or leased, and it is leased for as long as any array or tensor over it lives, so
-    a batch that somebody holds is never overwritten. Free blocks take at most `keep_bytes`, and before a new block is
-    made as many bytes of them are given up, the oldest first: free ones and leased ones together never take more than
+    Invariants: a block is either free or leased. It is leased as long as any array or tensor over it lives, so a batch
+    that the caller holds is never overwritten. Free blocks take at most `keep_bytes`. Before a new block is allocated,
+    as many bytes of free blocks are unmapped, the oldest first: free and leased blocks together never take more than
     leased ones did once, or `keep_bytes` next to those that a caller keeps.
 
     Args:
-        keep_bytes: What free blocks may take.
-        new_block: Where blocks come from.
-        is_required: Whether what is delivered has to lie in this memory.
+        keep_bytes: Limit of free blocks.
+        new_block: Allocates a block.
+        is_required: Whether delivered rows have to lie in this memory.
 
     Attributes:
         keep_bytes: As given; may be set before the first use.
@@ -207,36 +207,36 @@ class Arenas:
 
     def allocate(self, nbytes: int) -> Allocation:
         """Return `nbytes` of memory."""
-        self._look_for_fork()
-        given_up: list[Memory] = []  # and unmapped without the lock
+        self._reset_after_fork()
+        dropped: list[Memory] = []  # unmapped without the lock
         with self._lock:
-            block = self._warm_block(nbytes, given_up)
-        given_up.clear()
+            block = self._reused_block(nbytes, dropped)
+        dropped.clear()
         if block is None:
             block = self._new_block(nbytes)
         with self._lock:
             whole = block[:nbytes]
             return Allocation(whole if self._is_closed else self._leases.lend(whole, block))
 
-    def _warm_block(self, nbytes: int, given_up: list[Memory]) -> Memory | None:
-        for back in self._leases.ended():
-            self._free.put(back)
+    def _reused_block(self, nbytes: int, dropped: list[Memory]) -> Memory | None:
+        for returned in self._leases.ended():
+            self._free.put(returned)
         block = self._free.pop(nbytes, max(nbytes + nbytes // _LARGER_BY, _PAGE_BYTES))
         limit = self.keep_bytes if block is not None else max(0, min(self.keep_bytes, self._free.nbytes - nbytes))
         while self._free.nbytes > limit:
-            dropped = self._free.drop()
-            assert dropped is not None
-            given_up.append(dropped)
+            oldest = self._free.drop()
+            assert oldest is not None
+            dropped.append(oldest)
         return block
 
-    def _look_for_fork(self) -> None:
-        """After a fork, begin anew: a thread that is not here may have been amid a step, and held the lock."""
+    def _reset_after_fork(self) -> None:
+        """Begin anew in a forked child: a thread of the parent may have held the lock in the middle of a step."""
         if self._pid != os.getpid():
             self._lock, self._free, self._leases, self._pid = Lock(), _Free(), Leases(), os.getpid()
 
     def clear(self) -> None:
-        """Let go of the free blocks, and keep none from now on: leased ones end with their last view."""
-        self._look_for_fork()
+        """Free all unused blocks, and keep none from now on: leased ones are freed with their last view."""
+        self._reset_after_fork()
         with self._lock:
             self._is_closed = True
             self._free = _Free()

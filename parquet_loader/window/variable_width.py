@@ -26,14 +26,14 @@ SEGMENT_BYTES = 1 << 20
 class RaggedRows:
     """The ragged columns of one window. `write_rows` may be called by several threads; the rest by one at a time.
 
-    Rows lie in the order of their arrival; `write_rows` returns where, and `set_order` takes indices of that kind, so
-    that the result does not depend on who came first.
+    Rows are numbered in the order of their arrival. `write_rows` returns the number of its first row, and `set_order`
+    takes such numbers, so that the result does not depend on the order of arrival.
 
     Args:
         columns: The columns, all canonical large binaries.
-        capacities: Bytes expected for each by name; more takes more memory, once.
-        staging: Where rows wait.
-        allocator: Where delivered rows go.
+        capacities: Bytes expected for each by name; more bytes are copied once more.
+        staging: Provides the staging buffers.
+        allocator: Provides the memory of delivered rows.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RaggedRows:
         self._out: dict[str, Allocation] = {}
 
     def blocks(self, share: float) -> list[Block]:
-        """Return the blocks that `set_order` is expected to allocate if it puts this share of the rows into order."""
+        """Return the blocks that `set_order` is expected to allocate for this share (0 to 1) of a full window."""
         sizes = [self._ordered_bytes(column.name) for column in self._columns]
         return [Block(nbytes, ((0, int(share * nbytes)),)) for nbytes in sizes]
 
@@ -61,7 +61,11 @@ class RaggedRows:
         return max(self._capacities.get(name, 0), 1)
 
     def write_rows(self, arrays: Mapping[str, pa.ChunkedArray]) -> tuple[int, int]:
-        """Copy rows in; return the arrival number of the first of them, and the bytes they take."""
+        """Copy rows to the staging buffers; return the arrival number of the first, and their bytes.
+
+        Args:
+            arrays: Canonical large binaries by column name, all of the same length.
+        """
         chunks = {name: [_bytes_of(chunk) for chunk in arrays[name].chunks] for name in self._blocks}
         lengths = {name: np.concatenate([np.diff(o) for o, _ in p] or [_NONE]) for name, p in chunks.items()}
         rows = len(next(iter(lengths.values())))
@@ -70,14 +74,14 @@ class RaggedRows:
             self._rows += rows
             self._lengths.append(lengths)
             spaces = {name: self._reserve(name, int(lengths[name].sum())) for name in chunks}
-        taken = 8 * rows * len(chunks)
+        nbytes = 8 * rows * len(chunks)
         for name, space in spaces.items():
             at = 0
             for _, data in chunks[name]:
                 space[at : at + len(data)] = data
                 at += len(data)
-            taken += at
-        return first, taken
+            nbytes += at
+        return first, nbytes
 
     def _reserve(self, name: str, nbytes: int) -> Memory:
         blocks = self._blocks[name]
@@ -89,7 +93,7 @@ class RaggedRows:
         return blocks[-1].reserve(nbytes)
 
     def set_order(self, indices: IntArray, delivered_rows: int) -> dict[str, pa.Array]:
-        """Fix the order, by arrival numbers; return the rows beyond `delivered_rows`, copied."""
+        """Fix the order, by arrival numbers, int64 ``[rows]``; return a copy of the rows after `delivered_rows`."""
         self._indices = indices[:delivered_rows]
         rest = pa.array(indices[delivered_rows:].view(np.uint64))
         left: dict[str, pa.Array] = {}
@@ -108,13 +112,13 @@ class RaggedRows:
         np.cumsum(lengths, out=offsets[1:])
         blocks = self._blocks[name]
         memory = blocks[0].memory if blocks else np.empty(0, np.uint8)
-        if len(blocks) > 1:  # more came than was expected
+        if len(blocks) > 1:  # more bytes arrived than expected
             memory = np.concatenate([block.memory[: block.used] for block in blocks])
             self._blocks[name] = []
         return _Staged(offsets, memory)
 
     def gather(self, start: int, stop: int) -> None:
-        """Copy delivered rows ``start`` to ``stop`` to their place; different ranges may run in parallel."""
+        """Copy delivered rows ``start`` to ``stop`` to their position; different ranges may run in parallel."""
         for column in self._columns:
             source, places = self._sources[column.name], self._offsets[column.name][start:stop]
             out = self._out[column.name].array
@@ -170,7 +174,7 @@ def _bytes_of(array: pa.Array) -> tuple[IntArray, npt.NDArray[np.uint8]]:
 
 
 def ragged_rows(data: Memory, offsets: IntArray, column: Column) -> Ragged:
-    """Return rows of bytes as what the column delivers; `offsets` count bytes."""
+    """Return rows of bytes as the column's `Ragged`; `offsets`, int64 ``[rows + 1]``, count bytes."""
     if column.kind != "list":
         return Ragged(data, offsets, "text" if column.kind == "text" else "bytes")
     assert column.item is not None
