@@ -36,6 +36,7 @@ from parquet_loader.schema import (
     plain_type,
     policy_of,
 )
+from parquet_loader.source import RowGroupRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,19 @@ class TableOrigin:
     """Where a table came from, for messages.
 
     Attributes:
-        name: File and row group.
-        first_row: Row of the row group at which the table begins.
+        row_group: The row group.
+        first_row: Row of the row group at which the table begins, or of those that pass the filter.
+        is_filtered: Whether rows count those that pass the filter.
     """
 
-    name: str
+    row_group: RowGroupRef
     first_row: int = 0
+    is_filtered: bool = False
+
+    @property
+    def name(self) -> str:
+        """How messages name it: its file and row group."""
+        return self.row_group.name + (" (rows that pass the filter)" if self.is_filtered else "")
 
 
 class NullError(DataError):

@@ -26,27 +26,27 @@ from parquet_loader.source import Fetcher, RemoteFigures, RowGroupRef
 
 Run = tuple[int, int]
 
-# Row groups begun before their bytes are needed, however small they are.
+# Row groups prefetched at a time, however small they are.
 _MOST_RUNS = 1024
-# The same where they go to the local cache, so that it does not drop some before they are read.
+# The same with a local cache, so that it does not evict some before they are read.
 _MOST_CACHED_RUNS = 64
-# The first row groups say how much of their bytes the columns read are; later ones may take somewhat more.
+# The first row groups show which share of their bytes is read; later ones may take somewhat more.
 _MARGIN = 1.1
-# What may lie in memory of a row group that is read from the store as it is decoded.
+# Memory of a row group that is fetched while it is decoded.
 _MOST_STREAMED_BYTES = 32 * 2**20
 
 
 @dataclass(slots=True)
 class _Fetch:
-    """A row group from the beginning of its fetching until it has been read.
+    """The prefetch of a row group, from its first request until the row group has been read.
 
     Attributes:
         window: The window that needs it first.
-        row_group: Which.
-        held_bytes: What it is counted as: an estimate at first.
-        location: Where its bytes are, once that is known.
-        error: What came instead.
-        is_cached: It was found in the local cache before, and is looked for there when it is read.
+        row_group: The row group.
+        held_bytes: Bytes reserved for it: an estimate until its size is known.
+        location: Where its bytes are, once they are fetched.
+        error: The error of its requests.
+        is_cached: Whether it was in the local cache before; the reader then finds it there.
     """
 
     window: int
@@ -57,22 +57,22 @@ class _Fetch:
     is_cached: bool = False
 
     @property
-    def is_there(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether it can be read, or has failed."""
         return self.is_cached or self.location is not None or self.error is not None
 
 
 class Prefetcher:
-    """Fetches row groups ahead of the engine. One for an epoch; belongs to the lock of `workers`.
+    """Fetches row groups ahead of the engine. One for an epoch; the lock of `workers` guards its state.
 
     Args:
-        reader: What reads row groups, and knows where they are.
+        reader: Knows where row groups are.
         plan: The epoch.
-        sizing: The budget's division.
-        budget: The budget.
-        workers: Whose lock this belongs to, and who is to hear of changes.
-        first_window: Where the epoch begins.
-        broken: Row groups that are left out; the engine's own set.
+        sizing: The division of the memory limit.
+        budget: The account in which fetched bytes are counted.
+        workers: The workers to notify of changes.
+        first_window: The window with which the epoch begins.
+        broken: Indices of row groups that are skipped; the engine's own set.
     """
 
     def __init__(
@@ -90,21 +90,21 @@ class Prefetcher:
         self._budget = budget
         self._workers = workers
         self._limit_bytes = sizing.fetch_bytes
-        # Where windows take slices of several row groups, that many lie there at a time, and the next ones.
+        # If windows share several row groups, these and the next one are in memory at a time.
         self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
         self._streamed_bytes = min(sizing.fetch_bytes // (sizing.open_row_groups + 1), _MOST_STREAMED_BYTES)
         self._broken = broken
         self._is_cached = reader.chunks.cache is not None
         self._store = reader.chunks.remote
         self._fetcher: Fetcher = reader.chunks.remote.fetcher()
-        self._runs: dict[Run, _Fetch] = {}
+        self._fetches: dict[Run, _Fetch] = {}
         self._first_window = first_window
-        # Row groups of the first window on their way, and how many may be before the last of them has arrived.
+        # Row groups of the first window in flight, and how many fetches may be in flight until all of them arrived.
         self._first_in_flight = 0
         self._most_at_first = 0
-        self._coming = self._first_slices(plan, first_window)
-        self._next: tuple[int, RowGroupSlice] | None = next(self._coming, None)
-        # Which part of a row group's bytes are fetched, as far as is known.
+        self._slices = self._first_slices(plan, first_window)
+        self._next: tuple[int, RowGroupSlice] | None = next(self._slices, None)
+        # The share of a row group's bytes that is fetched, if known.
         self._ratio = None if self._next is None else self._ratio_of(reader.snapshot.row_group(self._next[1].row_group))
         self._in_flight = 0
 
@@ -116,10 +116,10 @@ class Prefetcher:
                     yield window, slice_
 
     def _ratio_of(self, row_group: RowGroupRef) -> float | None:
-        """Return which part of a row group's bytes are fetched, by its footer; None if that is not at hand."""
+        """Return the share of a row group's bytes that is fetched; None if its footer is not in memory."""
         try:
             nbytes = self._reader.chunks.fetched_bytes(row_group)
-        except ParquetLoaderError:  # reading it will say so again
+        except ParquetLoaderError:  # raised again when the row group is read
             return None
         return None if nbytes is None else nbytes / max(1, row_group.encoded_bytes)
 
@@ -130,54 +130,54 @@ class Prefetcher:
 
     @property
     def figures(self) -> RemoteFigures:
-        """What fetching took so far."""
+        """Figures of remote reads so far."""
         return self._fetcher.figures
 
     def start(self) -> None:
-        """Start the fetching thread; without the lock."""
+        """Start the fetcher's thread; called without the lock."""
         self._fetcher.start()
         self._store.share(self._fetcher)
 
     def stop(self) -> None:
-        """Let nobody wait for the store any more; with or without the lock."""
+        """Cancel requests, so that no job waits for the store; called with or without the lock."""
         self._fetcher.close(wait=False)
 
     def close(self, *, wait: bool) -> None:
-        """Cancel what is in flight, end the thread, and release what was fetched; without the lock, to `wait`."""
+        """Cancel requests, end the thread, and release fetched bytes; to `wait`, call it without the lock."""
         self._store.unshare(self._fetcher)
         self._fetcher.close(wait=wait)
         if wait:
-            self._runs.clear()
+            self._fetches.clear()
 
     def step(self, needed_window: int) -> None:
-        """Begin to fetch what there is space for; the next row group of the window needed next always, if need be."""
+        """Start the prefetches that fit; one for the window needed next always, if none is in flight."""
         most = _MOST_CACHED_RUNS if self._is_cached else _MOST_RUNS
         while self._next is not None and self._fetcher.is_here:
             window, slice_ = self._next
             row_group = self._reader.snapshot.row_group(slice_.row_group)
             estimate = self._estimate(row_group)
-            has_room = len(self._runs) < most and self._budget.fetched_bytes + estimate <= self._limit_bytes
-            if not has_room and (window > needed_window or self._in_flight):
+            fits = len(self._fetches) < most and self._budget.fetched_bytes + estimate <= self._limit_bytes
+            if not fits and (window > needed_window or self._in_flight):
                 return
             if window > self._first_window and self._first_in_flight and self._in_flight >= self._most_at_first:
                 return
-            self._next = next(self._coming, None)
-            if slice_.run not in self._runs and slice_.row_group not in self._broken:
+            self._next = next(self._slices, None)
+            if slice_.run not in self._fetches and slice_.row_group not in self._broken:
                 self._begin(window, slice_.run, row_group, estimate)
 
     def _estimate(self, row_group: RowGroupRef) -> int:
-        """Return what a row group is counted as at first: larger ones do not come to lie in memory."""
+        """Return the bytes to reserve for a row group at first; larger ones are not held in memory whole."""
         estimate = int(_MARGIN * (1.0 if self._ratio is None else self._ratio) * row_group.encoded_bytes)
-        # The cache fetches them in parts, and keeps them on the disk.
+        # The cache fetches in parts, and keeps them on disk.
         return min(estimate, max(self._largest_bytes, AT_ONCE_BYTES) if self._is_cached else self._largest_bytes)
 
     def _begin(self, window: int, run: Run, row_group: RowGroupRef, estimate: int) -> None:
-        fetch = self._runs[run] = _Fetch(window, row_group, estimate)
+        fetch = self._fetches[run] = _Fetch(window, row_group, estimate)
         if self._reader.chunks.is_cached(row_group):
-            # Whoever reads it finds it there, sooner than by way of here.
+            # The reader finds it there, without a request.
             fetch.held_bytes, fetch.is_cached = 0, True
             return
-        self._hold(estimate)
+        self._reserve(estimate)
         self._in_flight += 1
         if window == self._first_window:
             self._first_in_flight += 1
@@ -198,40 +198,43 @@ class Prefetcher:
             fetch.location, fetch.error = location, error
             if ratio is not None:
                 self._ratio = max(self._ratio or 0.0, ratio)
-            if self._runs.get(run) is not fetch:  # released meanwhile
+            if self._fetches.get(run) is not fetch:  # released meanwhile
                 fetch.location, held = None, 0
-            self._hold(held - fetch.held_bytes)
+            self._reserve(held - fetch.held_bytes)
             fetch.held_bytes = held
             self._workers.notify()
 
     def is_ready(self, run: Run) -> bool:
         """Whether a row group can be read, or has failed."""
-        fetch = self._runs.get(run)
-        return fetch is not None and fetch.is_there
+        fetch = self._fetches.get(run)
+        return fetch is not None and fetch.is_settled
 
     def is_streamed(self, run: Run) -> bool:
         """Whether a row group is read from the store as it is decoded."""
-        fetch = self._runs.get(run)
+        fetch = self._fetches.get(run)
         return fetch is not None and fetch.location is not None and fetch.location.is_streamed
 
-    def taken(self, run: Run) -> Callable[[], ChunkLocation | None]:
-        """Return what says where a row group's bytes are, or raises what came instead; None: the reader finds them."""
-        fetch = self._runs[run]
+    def fetched(self, run: Run) -> Callable[[], ChunkLocation | None]:
+        """Return a function for the reading job: it returns where the bytes are, or raises the error of the requests.
 
-        def give() -> ChunkLocation | None:
+        None: the reader finds them.
+        """
+        fetch = self._fetches[run]
+
+        def location() -> ChunkLocation | None:
             if fetch.error is not None:
                 raise fetch.error
             return fetch.location
 
-        return give
+        return location
 
     def release(self, run: Run) -> None:
-        """Say that a row group has been read, or will not be."""
-        fetch = self._runs.pop(run, None)
-        if fetch is not None and fetch.is_there:
-            self._hold(-fetch.held_bytes)
+        """Release a row group that has been read, or will not be."""
+        fetch = self._fetches.pop(run, None)
+        if fetch is not None and fetch.is_settled:
+            self._reserve(-fetch.held_bytes)
             fetch.location = None
 
-    def _hold(self, change: int) -> None:
+    def _reserve(self, change: int) -> None:
         self._budget.fetched_bytes += change
         self._budget.reserve(change)

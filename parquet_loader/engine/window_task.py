@@ -65,10 +65,10 @@ class ReadSlice:
 
     Attributes:
         kept_bytes: Bytes that stay with the window.
-        read_bytes: Bytes of column chunks read, as they are in the file.
         left_open: The cursor, if more of the row group is read later.
+        stored_bytes: Bytes of the column chunks, as they are in the file, if the row group was opened for this slice.
     """
 
     kept_bytes: int
-    read_bytes: int
-    left_open: Cursor | None
+    left_open: Cursor | None = None
+    stored_bytes: int = 0

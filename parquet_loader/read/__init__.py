@@ -9,7 +9,7 @@ from parquet_loader.read.cache.stats import CacheStats
 from parquet_loader.read.chunk_locations import BUFFER_BYTES, ChunkLocation
 from parquet_loader.read.column_chunks import STREAMED_BYTES
 from parquet_loader.read.cursor import Cursor
-from parquet_loader.read.lazy_rows import READ_ERRORS, DeferredColumns
+from parquet_loader.read.lazy_rows import READ_ERRORS, LazyRows
 from parquet_loader.read.null_counts import NullAdvice, count_nulls
 from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
 from parquet_loader.read.row_group_reader import RowGroupReader
@@ -23,8 +23,8 @@ __all__ = [
     "CacheStats",
     "ChunkLocation",
     "Cursor",
-    "DeferredColumns",
     "Filters",
+    "LazyRows",
     "LocalCache",
     "NullAdvice",
     "RowFilter",

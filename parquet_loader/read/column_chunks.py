@@ -314,11 +314,13 @@ class ColumnChunkSource:
         return self._leaves_of[schema]
 
     def check_unchanged(self, row_group: RowGroupRef) -> None:
-        """Make sure that a row group's file is the one whose footer was read.
+        """Check that a local row group's file is the one whose footer was read.
 
         Raises:
             SourceError: it has vanished or changed since.
         """
+        if self._snapshot.remote is not None:  # requests notice it, if the store says
+            return
         changed = changed_since(self._snapshot.filesystem, row_group.file)
         if changed:
             raise SourceError(f"{row_group.name}: the file {changed}; make a new loader to read it")

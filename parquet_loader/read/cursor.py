@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from parquet_loader.errors import DataError
 from parquet_loader.read.chunk_locations import ChunkLocation
 from parquet_loader.read.lazy_rows import LazyRows
@@ -14,44 +16,61 @@ class Cursor:
 
     Args:
         reader: Reads it.
-        row_group: Which.
-        batch_rows: About how many rows are decoded at a time; rows that are not decoded may come more at a time.
+        row_group: The row group.
+        batch_rows: About how many rows are decoded at a time; columns left in the file may come in larger batches.
         location: Where its bytes are; None: it is found now, and fetched if need be.
-        straight: See `RowGroupReader.lazy_batches`.
+
+    Attributes:
+        position: Number of rows read, of those that pass the filter.
+        stored_bytes: Bytes of its column chunks that are read, as they are in the file.
     """
 
     def __init__(
-        self,
-        reader: RowGroupReader,
-        row_group: RowGroupRef,
-        batch_rows: int,
-        location: ChunkLocation | None = None,
-        *,
-        straight: bool = True,
+        self, reader: RowGroupReader, row_group: RowGroupRef, batch_rows: int, location: ChunkLocation | None = None
     ) -> None:
-        self._stream = reader.lazy_batches(row_group, batch_rows, location, straight=straight)
-        self._left: LazyRows | None = None
+        self._reader = reader
+        self._row_group = row_group
+        self._batch_rows = batch_rows
+        self._location = location
+        self.stored_bytes = reader.chunks.encoded_bytes(row_group)
+        self._open(straight=True)
+
+    def _open(self, *, straight: bool) -> None:
+        self._stream: Iterator[LazyRows] = self._reader.lazy_batches(
+            self._row_group, self._batch_rows, self._location, straight=straight
+        )
+        self._rest: LazyRows | None = None
         self.position = 0
 
     def next(self, most: int) -> LazyRows:
-        """Return the next canonical rows, at least one and `most` at most, to be read before more are asked for."""
-        batch, self._left = self._left, None
+        """Return the next canonical rows, from 1 to `most`; read them before asking for more.
+
+        Raises:
+            DataError: the row group has no more rows, or see `RowGroupReader.read`.
+            SourceError: see `RowGroupReader.read`.
+        """
+        batch, self._rest = self._rest, None
         while batch is None or not batch.rows:
             batch = next(self._stream, None)
             if batch is None:
                 raise DataError(f"a row group ended {most} rows early: it changed since its rows were counted")
         if batch.rows > most:
-            batch, self._left = batch.slice(0, most), batch.slice(most, batch.rows)
+            batch, self._rest = batch.slice(0, most), batch.slice(most, batch.rows)
         self.position += batch.rows
         return batch
 
+    def restart(self) -> None:
+        """Begin again at the first row, now with numbers decoded by Arrow, which kernels could not decode."""
+        self.close()
+        self._open(straight=False)
+
     def finish(self) -> None:
-        """Read to the end of the row group, which checks that its rows were those the footer promised, and close."""
+        """Read to the end of the row group, which checks that it has as many rows as its footer says, and close."""
         if any(batch.rows for batch in self._stream):
             raise DataError("a row group holds more rows than were counted: it changed since")
         self.close()
 
     def close(self) -> None:
-        """Close the file and release what is buffered."""
+        """Close the file and release buffers; idempotent."""
         self._stream.close()  # type: ignore[attr-defined]
-        self._left = None
+        self._rest = None

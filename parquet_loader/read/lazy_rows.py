@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,25 +18,32 @@ READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeErr
 
 @dataclass(frozen=True, slots=True)
 class DeferredColumns:
-    """Rows of columns that still are in the file.
+    """Columns of some rows that are still in the file.
 
     Attributes:
-        columns: By name in the batch.
-        first_row: Row of the row group that the first is.
-        explained: Says what is wrong with the file.
-        straight: Columns of numbers that are decoded straight to where they wait, forward only; None: there are none.
+        columns: Columns of plain values that are read as they are, by name.
+        first_row: Number of the first row in the row group.
+        explained: Returns the error to raise for one of `READ_ERRORS`.
+        straight: Columns of numbers that kernels decode to given addresses, forward only; None: there are none.
+        straight_names: Their names.
     """
 
     columns: Mapping[str, RawColumn]
     first_row: int
     explained: Callable[[Exception], Exception]
     straight: NativeChunks | None = None
+    straight_names: Sequence[str] = ()
 
     def read_straight(self, rows: int, addresses: npt.NDArray[np.int64]) -> None:
-        """Decode rows of the columns of `straight`, each to its address. Raises as `RowGroupReader.read`, too.
+        """Decode rows of the columns of `straight`.
+
+        Args:
+            rows: How many.
+            addresses: int64 ``[columns]``, the address of space for as many values of each; not checked.
 
         Raises:
-            NotDecodedError: these columns are Arrow's to decode, from this row on.
+            NotDecodedError: Arrow has to decode these columns from this row on.
+            DataError, SourceError: see `RowGroupReader.read`.
         """
         assert self.straight is not None
         try:
@@ -47,7 +54,11 @@ class DeferredColumns:
             raise self.explained(error) from error
 
     def read(self, name: str, out: npt.NDArray[np.uint8], slots: IntArray | slice) -> None:
-        """Read one row for each slot of `out`; see `RawColumn.read`. Raises as `RowGroupReader.read`."""
+        """Read one row for each slot of `out`, uint8 ``[n, width]``; see `RawColumn.read`.
+
+        Raises:
+            DataError, SourceError: see `RowGroupReader.read`.
+        """
         try:
             self.columns[name].read(self.first_row, out, slots)
         except READ_ERRORS as error:
@@ -59,16 +70,17 @@ class LazyRows:
     """Some rows of a row group that pass the filter.
 
     Attributes:
-        table: Canonical columns that are decoded.
-        rows: How many; a table without columns does not tell.
-        raw: The other columns.
+        table: The canonical columns that are decoded.
+        rows: Number of rows, also if the table has no columns.
+        deferred: The other columns.
     """
 
     table: pa.Table
     rows: int
-    raw: DeferredColumns
+    deferred: DeferredColumns
 
     def slice(self, first: int, rows: int) -> LazyRows:
-        """Return `rows` rows, or those that there are, from row `first` on."""
+        """Return `rows` rows, or as many as there are, from row `first` on."""
         rows = min(rows, self.rows - first)
-        return LazyRows(self.table.slice(first, rows), rows, replace(self.raw, first_row=self.raw.first_row + first))
+        deferred = replace(self.deferred, first_row=self.deferred.first_row + first)
+        return LazyRows(self.table.slice(first, rows), rows, deferred)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -113,7 +113,10 @@ class RowGroupReader:
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), (), location)]
-        return pa.concat_tables(tables or [self._canonical(row_group, row_group.schema.empty_table(), 0, None)])
+        if not tables:
+            partitions = self.snapshot.partition_values(row_group.file_number)
+            return self._canonical(row_group, row_group.schema.empty_table(), 0, None, partitions, ())
+        return pa.concat_tables(tables)
 
     def empty_table(self) -> pa.Table:
         """Return a canonical table without rows."""
@@ -134,15 +137,15 @@ class RowGroupReader:
     def lazy_batches(
         self, row_group: RowGroupRef, batch_rows: int, location: ChunkLocation | None = None, *, straight: bool = True
     ) -> Iterator[LazyRows]:
-        """Yield what `stream` does, with columns left in the file that can be read or decoded straight to their slots.
+        """Yield what `stream` does, but leave columns in the file that can be read straight to the window's buffers.
 
-        A batch has to be read before the next one but one is asked for, and before the iterator is closed.
+        Read a batch before the next one but one is asked for, and before the iterator is closed.
 
         Args:
             row_group: The row group.
             batch_rows: About how many rows are decoded at a time.
             location: Where its bytes are; None: it is found now, and fetched if need be.
-            straight: Whether numbers may be among these columns; not if they turned out to be not as expected.
+            straight: Whether columns of numbers may be left in the file; no after a `NotDecodedError`.
         """
         windows: Collection[str] = ("pages", "kernel") if straight else ("pages",)
         return self._lazy_batches(row_group, batch_rows, windows, location)
@@ -155,6 +158,7 @@ class RowGroupReader:
         routes = self.routes(row_group)
         lazy = [route for route in routes if route.window in windows] if row_filter is None else []
         numbers = [route.stored for route in lazy if route.window == "kernel"]
+        partitions = self.snapshot.partition_values(row_group.file_number)
         try:
             location = location or self.chunks.locate_forward(row_group, columns)
         except READ_ERRORS as error:
@@ -169,13 +173,15 @@ class RowGroupReader:
                 ):
                     if raw or straight is not None:
                         unchanged()  # values are taken as they lie in the files just opened
-                    left = {*raw, *(() if straight is None else straight.names)}
+                    names = () if straight is None else straight.names
+                    left = {*raw, *names}
                     others = [route for route in routes if route.stored not in left]
                     at_once = self._rows_at_once(row_group, left, batch_rows)
                     for batch in _behind(first_row, self._batches(row_group, at_once, others, location)):
-                        table = self._canonical(row_group, pa.Table.from_batches([batch]), first_row, row_filter, left)
+                        stored = pa.Table.from_batches([batch])
+                        table = self._canonical(row_group, stored, first_row, row_filter, partitions, left)
                         rows = len(batch) if left else len(table)
-                        yield LazyRows(table, rows, DeferredColumns(raw, first_row, explained, straight))
+                        yield LazyRows(table, rows, DeferredColumns(raw, first_row, explained, straight, names))
                         first_row += len(batch)
                 break
             except ParquetLoaderError:
@@ -325,23 +331,23 @@ class RowGroupReader:
         table: pa.Table,
         first_row: int,
         row_filter: RowFilter | None,
-        placed: Collection[str] = (),
+        partitions: Mapping[str, pa.Scalar],
+        placed: Collection[str],
     ) -> pa.Table:
-        name = row_group.name
+        origin = TableOrigin(row_group, first_row)
         if self._first_rows is not None:
             first_number = int(self._first_rows[row_group.index]) + first_row
             table = table.append_column(_ROW_NUMBER, pa.array(np.arange(first_number, first_number + len(table))))
         if row_filter is not None:
             known = self._with_known_columns(row_group, table, first_row)
-            table = row_filter.apply(known, row_group.schema_number, name)
-            name, first_row = f"{name} (rows that pass the filter)", 0
-        decoder, origin = self._decoder(row_group), TableOrigin(name, first_row)
-        values = self.snapshot.partition_values(row_group.file_number)
+            table = row_filter.apply(known, row_group.schema_number, row_group.name)
+            origin = TableOrigin(row_group, is_filtered=True)
+        decoder = self._decoder(row_group)
         try:
             decoded = (
-                decoder.decode_without(placed, table, values, origin)
+                decoder.decode_without(placed, table, partitions, origin)
                 if placed
-                else decoder.decode(table, values, origin)
+                else decoder.decode(table, partitions, origin)
             )
         except NullError as error:
             if self._null_advice is None:

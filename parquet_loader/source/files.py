@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common import is_local, shown
+from parquet_loader.common import shown
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -136,9 +136,7 @@ def seen(info: pafs.FileInfo) -> ListedFile | bool | None:
 
 
 def changed_since(filesystem: pafs.FileSystem, file: SourceFile) -> str | None:
-    """Say how a local file differs from when it was listed, or None; files elsewhere are not asked about again."""
-    if not is_local(filesystem):
-        return None
+    """Say how a local file differs from when it was listed, or None."""
     if _is_as_listed(file):
         return None
     info = filesystem.get_file_info(file.path)  # as it was listed: for paths, times and links of every kind

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import Digests, IntArray, no_link, system_error, without_secrets
+from parquet_loader.common import Digests, IntArray, is_local, no_link, system_error, without_secrets
 from parquet_loader.errors import ParquetLoaderError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher
 from parquet_loader.source.files import SourceFile, changed_since, same_etag
@@ -282,7 +282,7 @@ def read_footer(filesystem: pafs.FileSystem, file: SourceFile, fetcher: RangeFet
     except _PARSE_ERRORS as error:
         raise _unreadable(file, error) from error
     footer = _checked(raw, file)
-    changed = changed_since(filesystem, file)
+    changed = changed_since(filesystem, file) if is_local(filesystem) else None
     if changed:
         raise SourceError(f"{file.name}: the file {changed.replace('its footer was read', 'it was listed')}")
     return footer

@@ -14,10 +14,18 @@ import pyarrow.compute as pc
 from parquet_loader.common import IntArray
 from parquet_loader.decode import Arrangement, Column, arrangement_of
 from parquet_loader.errors import DataError
-from parquet_loader.read import DeferredColumns
+from parquet_loader.read import LazyRows
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
-from parquet_loader.window.fixed_width import DirectRows, Rows, StagedRows, as_delivered, copy_rows, fixed_rows, padded
+from parquet_loader.window.fixed_width import (
+    DirectRows,
+    Rows,
+    StagedRows,
+    as_delivered,
+    copy_column,
+    fixed_rows,
+    padded,
+)
 from parquet_loader.window.scalars import ScalarColumns
 from parquet_loader.window.variable_width import RaggedRows, ragged_rows
 
@@ -33,7 +41,7 @@ class Window:
     Attributes:
         rows: Rows delivered: a multiple of the batch size, but for the end of the epoch.
         arrays: ``[rows, ...]`` by name.
-        owners: For arrays whose memory is not numpy's: what tensors are to be made from.
+        owners: The objects that own the memory of arrays that is not numpy's; tensors are made from them.
     """
 
     rows: int
@@ -47,8 +55,8 @@ class Remainder:
 
     Attributes:
         rows: How many, less than a batch.
-        gathered: Canonical tables, one a part.
-        fixed: uint8 ``[rows, width]`` by name: rows that are placed or staged, and numbers.
+        gathered: Canonical tables, one for each part of `ColumnGroups.gathered`.
+        fixed: uint8 ``[rows, width]`` by name: wide, staged and narrow columns.
         ragged: Large binaries by name.
     """
 
@@ -60,17 +68,17 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class ColumnGroups:
-    """How columns are dealt with.
+    """The columns of a window, grouped by the way in which their rows are put into order.
 
     Attributes:
-        columns: All of them, in the order of delivery.
-        wide: Columns whose rows are copied to their place when decoded.
-        staged, ragged: Columns whose rows are staged when decoded, and copied to their place when all are there.
-        narrow: Parts of the columns of numbers, if there are kernels for them.
-        gathered: Parts of the other columns, of about equal size; each is gathered by one call.
-        names: The names of each of these parts.
-        row_bytes: Bytes of a row of each of them; None if rows differ.
-        ranges: How many ranges of rows the staged columns are divided into, to be copied in parallel.
+        columns: All columns, in the order of delivery.
+        wide: Columns whose rows are written to their delivered position when they are decoded.
+        staged, ragged: Columns whose rows are staged when they are decoded, and gathered when all rows are there.
+        narrow: Columns of numbers, in parts that are permuted in parallel.
+        gathered: The other columns, in parts of about equal size that Arrow gathers in parallel.
+        names: Column names of each part of `gathered`.
+        row_bytes: Bytes of a row of each part of `gathered`; None if rows differ.
+        ranges: Number of ranges of rows in which staged and ragged columns are gathered in parallel.
     """
 
     columns: tuple[Column, ...]
@@ -85,7 +93,7 @@ class ColumnGroups:
 
     @classmethod
     def from_columns(cls, columns: Sequence[Column], parts: int) -> ColumnGroups:
-        """Divide columns into this many parts or ranges."""
+        """Group columns, with at most `parts` parts or ranges to a group."""
         by_kind: dict[Arrangement, list[Column]] = {kind: [] for kind in Arrangement}
         for column in columns:
             by_kind[arrangement_of(column)].append(column)
@@ -100,12 +108,12 @@ class ColumnGroups:
 
     @property
     def jobs(self) -> int:
-        """How many steps putting the rows into order takes."""
+        """Number of steps that put the rows into order; they may run in parallel."""
         return len(self.narrow) + len(self.gathered) + self.ranges
 
 
 def _divided(columns: Sequence[Column], parts: int) -> tuple[tuple[Column, ...], ...]:
-    """Divide columns into at most that many parts of about as many bytes; lists of ragged things count as 64 a row."""
+    """Divide columns into at most `parts` parts of about equal bytes; a row of unknown size counts as 64 bytes."""
     weights = np.cumsum([c.row_bytes or 64 for c in columns])
     numbers = np.minimum(weights * parts // (weights[-1] + 1), parts - 1) if columns else np.zeros(0, np.int64)
     chosen = [tuple(c for c, n in zip(columns, numbers, strict=True) if n == part) for part in range(parts)]
@@ -114,13 +122,13 @@ def _divided(columns: Sequence[Column], parts: int) -> tuple[tuple[Column, ...],
 
 @dataclass(frozen=True, slots=True)
 class BufferSizes:
-    """What memory a window takes, the same for all windows of an epoch so that it is used again.
+    """Sizes of a window's buffers, the same for all windows of an epoch so that buffers are reused.
 
     Attributes:
-        rows: Rows to take memory for.
-        ragged_bytes: Bytes expected for each ragged column.
-        staging: Where rows of bytes, ragged or not, wait to be put into order.
-        allocator: Where delivered memory comes from.
+        rows: Capacity in rows.
+        ragged_bytes: Bytes expected for each ragged column, by name.
+        staging: Provides the memory in which rows wait to be put into order.
+        allocator: Provides the memory of delivered rows.
     """
 
     rows: int
@@ -130,20 +138,20 @@ class BufferSizes:
 
 
 class Assembly:
-    """A window while it is made. The engine sees to it that each step is taken once, and in this order.
+    """Puts one window together. The engine calls each step once, in this order.
 
-    `prepare` draws the permutation and takes memory; `write_rows` takes each slice's rows, in any order and in
-    parallel; then, when the window before is done, `begin_gathering`; then `gather` takes each job, in parallel; then
-    `finish`.
+    `prepare` allocates buffers. `write_rows` takes the rows of all slices, in any order and in parallel. When the
+    window before is finished, `begin_gathering` fixes the order. `gather` does each of `ColumnGroups.jobs`, in
+    parallel. Then comes `finish`.
 
     Args:
         parts: The columns.
         slice_rows: Rows of each slice.
         carried_rows: Rows that the window before leaves over, by the plan.
         batch_size: Rows of a batch.
-        space: Memory.
-        deliver_rest: Whether rows that fill no batch are delivered (the end of the epoch), else carried.
-        left_out: How many rows at the end of the order are neither delivered nor carried.
+        buffer_sizes: Sizes and allocators of the buffers.
+        deliver_rest: Whether rows that fill no batch are delivered (at the end of the epoch) instead of carried.
+        left_out: Number of rows at the end of the order that are neither delivered nor carried.
     """
 
     def __init__(
@@ -184,45 +192,43 @@ class Assembly:
         self._left_ragged: dict[str, pa.Array] = {}
 
     def prepare(self, order: IntArray | None) -> None:
-        """Take the permutation (None: as the rows lie), and memory for columns that are copied when decoded."""
+        """Take the permutation, see `Plan.order`, and allocate the buffers of fixed-width columns."""
         self._order = order
         self._placed.prepare(order)
         self._staged.prepare()
         self._narrow.prepare()
 
     def to_be_written(self) -> tuple[list[Memory], list[Block]]:
-        """Return what of the memory that `prepare` took will be written to, and what is yet to be asked for."""
+        """Return the parts of the buffers that will be written to, and the blocks that will be allocated later."""
         rows = self._planned_carry + int(self._ends[-1])
-        taken = [*self._placed.memory(rows), *self._staged.memory(rows), *self._narrow.memory(rows)]
+        buffers = [*self._placed.memory(rows), *self._staged.memory(rows), *self._narrow.memory(rows)]
         ragged = self._ragged.blocks(rows / max(1, self._buffer_sizes.rows))
-        return taken, [*self._staged.blocks(rows), *self._narrow.blocks(rows), *ragged]
+        return buffers, [*self._staged.blocks(rows), *self._narrow.blocks(rows), *ragged]
 
-    def write_rows(
-        self, number: int, at_row: int, table: pa.Table, rows: int, raw: DeferredColumns | None = None
-    ) -> int:
-        """Take rows of one slice.
+    def write_rows(self, number: int, at_row: int, rows: LazyRows) -> int:
+        """Write rows of one slice to the window's buffers.
 
         Args:
             number: The slice.
-            at_row: Its row from which on they are.
-            table: Canonical columns.
-            rows: How many there are.
-            raw: Columns that are not in the table.
+            at_row: Number of the first of these rows in the slice.
+            rows: The rows; columns that are still in the file are read now.
 
         Returns:
-            The bytes that stay with the window for them.
+            The bytes that the window holds for them.
 
         Raises:
-            NotDecodedError: as `ScalarColumns.write_rows`; nothing was taken.
+            NotDecodedError: as `ScalarColumns.write_rows`; nothing was written.
+            DataError: see `RowGroupReader.read`.
         """
         first = int(self._ends[number]) + at_row
-        kept = self._narrow.write_rows(first, rows, table, raw)
-        self._placed.write_rows(first, rows, table, raw)
-        kept += self._staged.write_rows(first, rows, table, raw)
+        kept = self._narrow.write_rows(first, rows)
+        self._placed.write_rows(first, rows)
+        kept += self._staged.write_rows(first, rows)
+        table = rows.table
         if self._parts.ragged:
-            arrival, taken = self._ragged.write_rows({c.name: table.column(c.name) for c in self._parts.ragged})
-            kept += taken
-            self._arrivals[first : first + rows] = np.arange(arrival, arrival + rows)
+            arrival, nbytes = self._ragged.write_rows({c.name: table.column(c.name) for c in self._parts.ragged})
+            kept += nbytes
+            self._arrivals[first : first + rows.rows] = np.arange(arrival, arrival + rows.rows)
         chunks = self._chunks[number]
         if chunks is None:
             chunks = self._chunks[number] = [[] for _ in self._parts.gathered]
@@ -230,26 +236,26 @@ class Assembly:
             chunk = table.select(names)
             chunks[part].append(chunk)
             row_bytes = self._parts.row_bytes[part]
-            kept += chunk.nbytes if row_bytes is None else rows * row_bytes
+            kept += chunk.nbytes if row_bytes is None else rows.rows * row_bytes
             if at_row and len(chunks[part]) % CHUNKS_JOINED == 0:
-                # Small tables that live as long as the window would scatter over the allocator's pages and pin them.
+                # Many small tables that live as long as the window would fragment the allocator's pages.
                 joined = pa.concat_tables(chunks[part][-CHUNKS_JOINED:]).combine_chunks()
                 chunks[part][-CHUNKS_JOINED:] = [joined]
         return kept
 
     def leave_out(self, number: int) -> None:
-        """Go on without a slice that cannot be read."""
+        """Leave out a slice that cannot be read, and its rows that were written."""
         self._chunks[number] = None
         self._missing.add(number)
 
     def begin_gathering(self, carry: Remainder) -> None:
-        """Take over the rows that the window before left, and fix the order of all."""
+        """Add the rows that the window before left over, and fix the order of all rows."""
         self._carry = carry
         order = self._counted()
         if self._missing:
             order = order[~np.isin(self._slice_of(order), list(self._missing))]
         self._total_rows = carry.rows + len(order)
-        indices = _behind(carry.rows, order)
+        indices = _after_carried(carry.rows, order)
         self._staged.set_order({c.name: carry.fixed[c.name] for c in self._parts.staged if carry.rows}, indices)
         narrow = [c.name for part in self._parts.narrow for c in part if carry.rows]
         self._narrow.set_order({name: carry.fixed[name] for name in narrow}, indices)
@@ -262,13 +268,13 @@ class Assembly:
             self._left_ragged = self._ragged.set_order(arrivals, self._delivered_rows)
         if self._parts.gathered and (self._order is not None or self._missing):
             if self._missing:
-                lost = np.isin(np.arange(len(self._chunks)), list(self._missing))
-                shift = np.concatenate([[0], np.cumsum(np.diff(self._ends) * lost)])
+                is_missing = np.isin(np.arange(len(self._chunks)), list(self._missing))
+                shift = np.concatenate([[0], np.cumsum(np.diff(self._ends) * is_missing)])
                 order = order - shift[self._slice_of(order)]
-            self._indices = _behind(carry.rows, order) if self._missing else indices
+            self._indices = _after_carried(carry.rows, order) if self._missing else indices
 
     def _counted(self) -> IntArray:
-        """Return the order of the rows that are delivered or carried, those of missing slices among them."""
+        """Return the order of the rows that are delivered or carried, those of missing slices included."""
         rows = int(self._ends[-1]) - self._left_out
         return np.arange(rows) if self._order is None else self._order[:rows]
 
@@ -281,7 +287,7 @@ class Assembly:
         return total if self._deliver_rest else total - total % self._batch_size
 
     def gather(self, job: int) -> None:
-        """Put a part of the columns, or a range of the ragged columns' rows, into order."""
+        """Do one step of `ColumnGroups.jobs`: put a part of the columns, or a range of rows, into order."""
         narrow, gathered, ranges = len(self._parts.narrow), len(self._parts.gathered), self._parts.ranges
         if job < narrow:
             self._narrow.gather(job)
@@ -310,7 +316,7 @@ class Assembly:
             together = together.slice(0, self._total_rows)
         else:
             together = pc.take(together, pa.array(indices), boundscheck=False)
-        # What Arrow has put into order may be delivered as it is, where memory need not be the allocator's.
+        # Arrow's result is delivered as it is, unless the allocator's memory is required.
         moves = indices is None or self._buffer_sizes.allocator.is_required
         rows, total = self._delivered_rows, self._total_rows
         if rows < total:
@@ -324,7 +330,7 @@ class Assembly:
             if space is not None:
                 mine, space = space.cut(padded(self._buffer_sizes.rows * column.row_bytes))
                 out, owner = mine.array[: total * column.row_bytes].reshape(-1, column.row_bytes), mine.owner
-                copy_rows(column, together, None, out, slice(0, total))
+                copy_column(together.column(column.name), out, slice(0, total))
             else:
                 out, owner = fixed_rows(_one_array(array), column.row_bytes), None
             self._delivered[column.name] = as_delivered(column, out[:rows]), owner
@@ -333,18 +339,18 @@ class Assembly:
         return sum(padded(self._buffer_sizes.rows * c.row_bytes) for c in columns if c.row_bytes is not None)
 
     def _check_rows(self, found: int) -> None:
-        """Make sure that every index is that of a row: Arrow is told not to check them."""
-        lost = sum(int(self._ends[n + 1] - self._ends[n]) for n in self._missing)
-        expected = self._carry.rows + int(self._ends[-1]) - lost
+        """Check that every index is that of a row, since `boundscheck` is off."""
+        missing = sum(int(self._ends[n + 1] - self._ends[n]) for n in self._missing)
+        expected = self._carry.rows + int(self._ends[-1]) - missing
         if found != expected:
             raise DataError(f"a window of {expected} rows got {found}: row groups changed since they were counted")
 
     def finish(self) -> tuple[Window, Remainder]:
-        """Return the finished window, and the rows it leaves over."""
+        """Return the finished window, and the rows that it leaves over."""
         rows, total = self._delivered_rows, self._total_rows
-        is_closed = self._carry.rows == self._planned_carry and not self._missing
+        is_complete = self._carry.rows == self._planned_carry and not self._missing
         carried = {c.name: self._carry.fixed[c.name] for c in self._parts.wide if self._carry.rows}
-        placed, left_placed = self._placed.finish(carried, None if is_closed else self._present, total, rows)
+        placed, left_placed = self._placed.finish(carried, None if is_complete else self._present, total, rows)
         staged, left_staged = self._staged.finish(rows)
         narrow, left_narrow = self._narrow.finish(rows)
         for done in (placed, staged, narrow):
@@ -362,17 +368,17 @@ class Assembly:
         return Window(rows, arrays, owners), carry
 
     def _present(self) -> IntArray:
-        """Return the places of the order whose rows were read."""
+        """Return the positions in the order whose rows were read, int64 ``[n]``."""
         return np.flatnonzero(~np.isin(self._slice_of(self._counted()), list(self._missing)))
 
 
-def _behind(before: int, order: IntArray) -> npt.NDArray[Any]:
-    """Return the first rows in their order and the others after them, numbered from there: uint32 if that is enough."""
-    rows = before + len(order)
-    last = before + int(order.max(initial=-1))
+def _after_carried(carried: int, order: IntArray) -> npt.NDArray[Any]:
+    """Return the order of carried rows followed by others: ``[rows]``, uint32 if it is wide enough, else int64."""
+    rows = carried + len(order)
+    last = carried + int(order.max(initial=-1))
     indices = np.empty(rows, np.uint32 if max(rows, last) < 2**32 else np.int64)
-    indices[:before] = np.arange(before)
-    np.add(order, before, out=indices[before:], casting="unsafe")
+    indices[:carried] = np.arange(carried)
+    np.add(order, carried, out=indices[carried:], casting="unsafe")
     return indices
 
 
@@ -383,7 +389,7 @@ def _one_array(array: pa.ChunkedArray) -> pa.Array:
 
 
 def nested_rows(array: pa.Array, column: Column) -> Array:
-    """Return lists of ragged things, and what they hold, as numpy; shares memory where that can be written."""
+    """Return nested lists as numpy arrays, which share the array's memory if it is writable."""
     if column.kind == "fixed":
         assert column.dtype is not None
         rows = fixed_rows(array, column.row_bytes or 1)
@@ -404,7 +410,7 @@ def nested_rows(array: pa.Array, column: Column) -> Array:
 
 
 def copied(array: npt.NDArray[Any], allocator: Allocator) -> tuple[npt.NDArray[Any], Any]:
-    """Copy an array into the allocator's memory."""
+    """Copy an array into the allocator's memory; return the copy, and the owner of the memory."""
     allocation = allocator.allocate(max(array.nbytes, 1))
     copy = allocation.array[: array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array

@@ -1,7 +1,7 @@
 """Builds a window's fixed-width columns.
 
 Rows of at least `WIDE_BYTES` are copied once, directly to their delivered position. Narrower rows are staged: copied
-next to one another as they are decoded, into reused memory, and permuted when all are there. For rows of 52 bytes,
+one after another as they are decoded, into reused memory, and permuted when all are there. For rows of 52 bytes,
 gathering them from all over a window costs half as much as scattering them over one.
 """
 
@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from parquet_loader.common import IntArray, take_rows
 from parquet_loader.decode import Column
-from parquet_loader.read import DeferredColumns
+from parquet_loader.read import LazyRows
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
 
 Rows = npt.NDArray[np.uint8]
 Delivered = tuple[npt.NDArray[Any], Any]
-"""``[rows, ...]``, and what tensors are to be made from."""
+"""``[rows, ...]``, and the owner of its memory; see `Window.owners`."""
 
 
 class DirectRows:
@@ -29,9 +29,9 @@ class DirectRows:
 
     Args:
         columns: The columns.
-        capacity: Rows to take memory for.
+        capacity: Capacity in rows.
         carried_rows: Rows that the window before leaves over, by the plan: they come first.
-        allocator: Where delivered rows go.
+        allocator: Provides the memory of delivered rows.
     """
 
     def __init__(self, columns: Sequence[Column], capacity: int, carried_rows: int, allocator: Allocator) -> None:
@@ -43,7 +43,7 @@ class DirectRows:
         self._arenas: dict[str, Allocation] = {}
 
     def prepare(self, order: IntArray | None) -> None:
-        """Take memory, and find out where each row goes, given which row comes at each place (None: as they lie)."""
+        """Allocate the arenas, and invert the permutation to get the slot of each row."""
         if not self._columns:
             return
         if order is not None:
@@ -53,26 +53,26 @@ class DirectRows:
             self._arenas[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
 
     def memory(self, rows: int) -> list[Memory]:
-        """Return where that many rows will be written as they are decoded."""
+        """Return the part of the buffers that `rows` rows will be written to."""
         return [self._rows_of(column)[:rows].reshape(-1) for column in self._columns]
 
-    def write_rows(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> None:
-        """Copy rows to their slots; the first of them is row `first` of the window as it is read."""
-        slots: IntArray | slice = slice(self._carried_rows + first, self._carried_rows + first + rows)
+    def write_rows(self, first: int, rows: LazyRows) -> None:
+        """Copy rows to their slots; `first` is the number of the first among the rows that the window reads."""
+        slots: IntArray | slice = slice(self._carried_rows + first, self._carried_rows + first + rows.rows)
         if self._slots is not None:
-            slots = self._slots[first : first + rows]
+            slots = self._slots[first : first + rows.rows]
         for column in self._columns:
-            copy_rows(column, table, raw, self._rows_of(column), slots)
+            copy_rows(column.name, rows, self._rows_of(column), slots)
 
     def finish(
         self, carried: Mapping[str, Rows], present: Callable[[], IntArray] | None, total: int, delivered: int
     ) -> tuple[dict[str, Delivered], dict[str, Rows]]:
-        """Return what is delivered, and the rows left over, copied.
+        """Return the delivered rows by name, and a copy of the rows left over.
 
         Args:
             carried: Rows that the window before left.
-            present: Returns which slots of the order have their rows, where some have not or fewer rows were carried
-                than planned; None: all.
+            present: Returns the slots of the order whose rows were read; None: all were, and as many rows were carried
+                as planned.
             total: Rows delivered or left over.
             delivered: Of these, rows delivered.
         """
@@ -80,7 +80,7 @@ class DirectRows:
         for column in self._columns:
             out = self._rows_of(column)
             before = len(carried[column.name]) if carried else 0
-            if present is not None:  # move rows together
+            if present is not None:  # close the gaps
                 out[before:total] = out[self._carried_rows + present()]
             if before:
                 out[:before] = carried[column.name]
@@ -100,10 +100,10 @@ class StagedRows:
 
     Args:
         columns: The columns.
-        capacity: Rows to take memory for.
+        capacity: Capacity in rows.
         carried_rows: Rows that the window before leaves over, by the plan: space for them comes first.
-        staging: Where rows wait.
-        allocator: Where delivered rows go.
+        staging: Provides the staging buffers.
+        allocator: Provides the memory of delivered rows.
     """
 
     def __init__(
@@ -119,35 +119,38 @@ class StagedRows:
         self._indices: npt.NDArray[Any] = np.zeros(0, np.int64)
 
     def prepare(self) -> None:
-        """Take memory for rows as they come."""
+        """Allocate the staging buffers."""
         for column in self._columns:
             width = column.arrow_type.byte_width
             self._staged[column.name] = self._staging.allocate(self._capacity * width).array.reshape(-1, width)
 
     def memory(self, rows: int) -> list[Memory]:
-        """Return where that many rows will be written as they are decoded."""
+        """Return the part of the buffers that `rows` rows will be written to."""
         return [staged[:rows].reshape(-1) for staged in self._staged.values()]
 
     def blocks(self, rows: int) -> list[Block]:
-        """Return what `set_order` will ask the allocator for, to put that many rows into order."""
+        """Return the blocks that `set_order` will allocate to put `rows` rows into order."""
         widths = [column.arrow_type.byte_width for column in self._columns]
         return [Block(self._capacity * width, ((0, rows * width),)) for width in widths]
 
-    def write_rows(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> int:
-        """Copy rows in, the first of them row `first` of the window as it is read; return the bytes they take."""
-        slots = slice(self._carried_rows + first, self._carried_rows + first + rows)
-        for column in self._columns:
-            copy_rows(column, table, raw, self._staged[column.name], slots)
-        return rows * sum(column.row_bytes or 0 for column in self._columns)
+    def write_rows(self, first: int, rows: LazyRows) -> int:
+        """Copy rows to the staging buffers; return their bytes.
+
+        `first` is the number of the first among the rows that the window reads.
+        """
+        slots = slice(self._carried_rows + first, self._carried_rows + first + rows.rows)
+        for name, staged in self._staged.items():
+            copy_rows(name, rows, staged, slots)
+        return rows.rows * sum(int(staged.shape[1]) for staged in self._staged.values())
 
     def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
-        """Fix the order: rows that the window before left, and behind them the rows of the window as it was read."""
+        """Fix the order: `indices` count the carried rows first, and then the rows that the window reads."""
         if not self._columns:
             return
         before = len(next(iter(carried.values()))) if carried else 0
-        self._carried_rows += make_room(self._staged.values(), self._carried_rows, before)
+        self._carried_rows += shift_staged(self._staged.values(), self._carried_rows, before)
         begin = self._carried_rows - before
-        # Where fewer rows were carried than planned, there is space before them.
+        # If fewer rows were carried than planned, there is free space before them.
         self._indices = indices + indices.dtype.type(begin) if begin else indices
         for column in self._columns:
             if before:
@@ -155,12 +158,12 @@ class StagedRows:
             self._out[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
 
     def gather(self, start: int, stop: int) -> None:
-        """Put the rows of slots ``start`` to ``stop`` there; different ranges may run in parallel."""
+        """Copy rows to slots ``start`` to ``stop``; different ranges may run in parallel."""
         for column in self._columns:
             take_rows(self._staged[column.name], self._indices[start:stop], self._rows_of(column)[start:stop])
 
     def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
-        """Return what is delivered, and the rows beyond, copied."""
+        """Return the delivered rows by name, and a copy of the rows after them."""
         done, left = dict[str, Delivered](), dict[str, Rows]()
         for column in self._columns:
             out = self._rows_of(column)
@@ -173,13 +176,18 @@ class StagedRows:
         return self._out[column.name].array.reshape(self._capacity, column.arrow_type.byte_width)
 
 
-def copy_rows(column: Column, table: pa.Table, raw: DeferredColumns | None, out: Rows, slots: IntArray | slice) -> None:
-    """Copy rows of a column, from the table or straight from the file, to these rows of `out`."""
-    if raw is not None and column.name in raw.columns:
-        raw.read(column.name, out, slots)
-        return
+def copy_rows(name: str, rows: LazyRows, out: Rows, slots: IntArray | slice) -> None:
+    """Copy a column of rows, decoded or still in the file, to these rows of `out`."""
+    if name in rows.deferred.columns:
+        rows.deferred.read(name, out, slots)
+    else:
+        copy_column(rows.table.column(name), out, slots)
+
+
+def copy_column(array: pa.ChunkedArray, out: Rows, slots: IntArray | slice) -> None:
+    """Copy a canonical fixed-width column to these rows of `out`, uint8 ``[rows, width]``."""
     done = 0
-    for chunk in table.column(column.name).chunks:
+    for chunk in array.chunks:
         end = done + len(chunk)
         if isinstance(slots, slice):
             out[slots.start + done : slots.start + end] = fixed_rows(chunk, out.shape[1])
@@ -188,10 +196,10 @@ def copy_rows(column: Column, table: pa.Table, raw: DeferredColumns | None, out:
         done = end
 
 
-def make_room(staged: Iterable[Rows], planned: int, carried: int) -> int:
-    """Move staged rows where more are carried to them than planned; return by how many.
+def shift_staged(staged: Iterable[Rows], planned: int, carried: int) -> int:
+    """Move staged rows back if more rows are carried than planned; return by how many rows.
 
-    That happens behind rows that could not be read, which leave the end of a window elsewhere.
+    That happens after row groups that could not be read: the windows then end elsewhere.
     """
     more = max(0, carried - planned)
     for rows in staged if more else ():

@@ -1,4 +1,4 @@
-"""Builds a window's columns of numbers: decoded next to one another, then permuted by kernels.
+"""Builds a window's columns of numbers: decoded one after another into a buffer, then permuted by kernels.
 
 Rows are 1 to 8 bytes wide. The kernels decode them directly into the staging buffer and permute one column at a time,
 so that the source column stays in the CPU cache.
@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from parquet_loader.common import take_columns
 from parquet_loader.decode import Column
-from parquet_loader.read import DeferredColumns
+from parquet_loader.read import LazyRows
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
-from parquet_loader.window.fixed_width import Delivered, Rows, as_delivered, copy_rows, make_room, padded
+from parquet_loader.window.fixed_width import Delivered, Rows, as_delivered, copy_rows, padded, shift_staged
 
-# A window of that many bytes has left the caches before most of it is read: it is written past them. Measured on
+# Larger windows are written past the CPU caches, which they would leave before most of them is read. Measured on
 # windows of 427,000 and 214,000 rows: a sixth less time to put them into order.
 PAST_CACHE_BYTES = 16 * 2**20
 
@@ -31,11 +30,11 @@ class ScalarColumns:
     Several threads may call `write_rows` and `gather`, each for its own rows.
 
     Args:
-        parts: The columns, in parts that are put into order each by one call.
-        capacity: Rows to take memory for.
+        parts: The columns, in parts that are permuted in parallel.
+        capacity: Capacity in rows.
         carried_rows: Rows that the window before leaves over, by the plan: space for them comes first.
-        staging: Where rows wait.
-        allocator: Where delivered rows go.
+        staging: Provides the staging buffer.
+        allocator: Provides the memory of delivered rows.
     """
 
     def __init__(
@@ -59,20 +58,20 @@ class ScalarColumns:
         self._indices: npt.NDArray[Any] = np.zeros(0, np.uint32)
 
     def prepare(self) -> None:
-        """Take memory for rows as they come."""
+        """Allocate the staging buffer of all columns."""
         if self._columns:
-            taken = self._staging.allocate(sum(map(self._column_bytes, self._columns.values()))).array
+            space = self._staging.allocate(sum(map(self._column_bytes, self._columns.values()))).array
             for column in self._columns.values():
-                mine, taken = taken[: self._column_bytes(column)], taken[self._column_bytes(column) :]
+                mine, space = space[: self._column_bytes(column)], space[self._column_bytes(column) :]
                 self._staged[column.name] = self._as_rows(column, mine)
                 self._addresses[column.name] = mine.__array_interface__["data"][0]
 
     def memory(self, rows: int) -> list[Memory]:
-        """Return where that many rows will be written as they are decoded."""
+        """Return the part of the buffer that `rows` rows will be written to."""
         return [staged[:rows].reshape(-1) for staged in self._staged.values()]
 
     def blocks(self, rows: int) -> list[Block]:
-        """Return what `gather` will ask the allocator for, part by part, to put that many rows into order."""
+        """Return the blocks that `gather` will allocate to put `rows` rows into order, one for each part."""
         found = []
         for part in self._parts:
             ends = list(accumulate(map(self._column_bytes, part), initial=0))
@@ -88,32 +87,31 @@ class ScalarColumns:
         width = column.row_bytes or 1
         return memory[: self._capacity * width].reshape(self._capacity, width)
 
-    def write_rows(self, first: int, rows: int, table: pa.Table, raw: DeferredColumns | None) -> int:
-        """Take rows, the first of them row `first` of the window as it is read; return the bytes they take.
+    def write_rows(self, first: int, rows: LazyRows) -> int:
+        """Write rows to the staging buffers; return their bytes.
+
+        `first` is the number of the first among the rows that the window reads.
 
         Raises:
-            NotDecodedError: nothing was taken; these rows, and what follows them in their row group, are Arrow's.
+            NotDecodedError: nothing was written; Arrow has to decode these rows and the rest of their row group.
         """
         if not self._columns:
             return 0
-        begin = self._carried_rows + first
-        straight: Sequence[str] = ()
-        if raw is not None and raw.straight is not None:
-            straight = raw.straight.names
-            addresses = [self._addresses[name] + begin * (self._columns[name].row_bytes or 0) for name in straight]
-            raw.read_straight(rows, np.array(addresses, np.int64))
-        done = set(straight)
-        for column in self._columns.values():
-            if column.name not in done:
-                copy_rows(column, table, raw, self._staged[column.name], slice(begin, begin + rows))
-        return rows * self._row_bytes
+        begin, straight = self._carried_rows + first, rows.deferred.straight_names
+        if straight:
+            addresses = [self._addresses[name] + begin * self._staged[name].shape[1] for name in straight]
+            rows.deferred.read_straight(rows.rows, np.array(addresses, np.int64))
+        for name, staged in self._staged.items():
+            if name not in straight:
+                copy_rows(name, rows, staged, slice(begin, begin + rows.rows))
+        return rows.rows * self._row_bytes
 
     def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
-        """Fix the order: rows that the window before left, and behind them the rows of the window as it was read."""
+        """Fix the order: `indices` count the carried rows first, and then the rows that the window reads."""
         before = len(next(iter(carried.values()))) if carried else 0
-        self._carried_rows += make_room(self._staged.values(), self._carried_rows, before)
+        self._carried_rows += shift_staged(self._staged.values(), self._carried_rows, before)
         begin = self._carried_rows - before
-        # Where fewer rows were carried than planned, there is space before them.
+        # If fewer rows were carried than planned, there is free space before them.
         self._indices = indices + indices.dtype.type(begin) if begin else indices
         for name, rows in carried.items():
             self._staged[name][begin : self._carried_rows] = rows
@@ -131,7 +129,7 @@ class ScalarColumns:
         take_columns([self._staged[column.name] for column in columns], self._indices, outs, is_large=is_large)
 
     def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
-        """Return what is delivered, and the rows beyond, copied."""
+        """Return the delivered rows by name, and a copy of the rows after them."""
         done, left = dict[str, Delivered](), dict[str, Rows]()
         for name, (out, owner) in self._delivered.items():
             done[name] = as_delivered(self._columns[name], out[:delivered]), owner

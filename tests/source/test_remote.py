@@ -371,7 +371,7 @@ def test_a_cache_without_room_leaves_large_row_groups_to_be_streamed(
     def arrives(ahead: Prefetcher, run: Any, fetch: Any, copy: Any, error: Any) -> None:
         arrived(ahead, run, fetch, copy, error)
         with ahead._workers.lock:
-            held = [getattr(fetch.location, "held_bytes", 0) for fetch in ahead._runs.values()]
+            held = [getattr(fetch.location, "held_bytes", 0) for fetch in ahead._fetches.values()]
             kept.append(sum(held))
 
     monkeypatch.setattr(Prefetcher, "_arrived", arrives)
