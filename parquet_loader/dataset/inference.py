@@ -1,4 +1,4 @@
-"""`Schema.infer` and `Schema.from_frame`: a whole schema of files or of a frame, with what nulls mean."""
+"""Implements `Schema.infer` and `Schema.from_frame`: the schema of files or of a frame, with a policy for nulls."""
 
 from __future__ import annotations
 

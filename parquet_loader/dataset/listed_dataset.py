@@ -123,7 +123,7 @@ class ListedDataset:
 
     @property
     def schema(self) -> Schema:
-        """What a batch holds: a field by name."""
+        """The fields of a batch by name."""
         return self._source.schema
 
     @property
@@ -172,7 +172,7 @@ class ListedDataset:
         )
 
     def _check_left_to_dataset(self, on_error: str, **given: Any) -> None:
-        """Check that a loader's arguments leave to the data set what it decides.
+        """Check that a loader does not repeat arguments of its data set.
 
         Raises:
             ConfigurationError: one of them is given; names it.
@@ -196,7 +196,7 @@ def locate(snapshot: Snapshot, row_numbers: Any) -> list[tuple[str, int, int]]:
 def check_dataset_arguments(
     schema: Any, columns: Any, split: Any, on_error: Any, read_options: Any, cache: Any, shard: Any
 ) -> None:
-    """Check what a data set is made with, apart from its source and filters.
+    """Check a data set's arguments, except its source and filters.
 
     Raises:
         ConfigurationError: an argument has the wrong kind or value.

@@ -1,15 +1,15 @@
-"""How much memory rows take, and so how many of them a window may hold: the arithmetic behind `memory_limit`.
+"""Divides `memory_limit`: measures the bytes of a row, and derives the size of a window.
 
 The limit is divided once, in fixed shares that no thread count enters, so that the window (and with it the order) is
 the same on every machine:
 
     windows         the one being delivered, the next one's decoded rows, and its rows in their new order; and cursors
                     held open in row groups so large that a window takes slices of several
-    reads           row groups being decoded, their buffers and pages; what the windows leave of their share, too
+    reads           row groups being decoded, their buffers and pages; and the rest of the share of windows
     batches         batches being made by image decoding and `transform`, if there are any
-    fetched         what was fetched of files that are not local and is not decoded yet, and requests in flight
-    rest            footers, and what allocators keep: measured, the process takes up to 1.8 times what is in use, since
-                    Arrow's pool and malloc keep memory that one thread took and another released
+    fetched         bytes of remote files that are not decoded yet, and requests in flight
+    rest            footers, and free memory of allocators: measured, the process takes up to 1.8 times the bytes in
+                    use, as Arrow's pool and malloc keep memory that one thread took and another released
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHARE_READS = 0.16
 SHARE_FOOTERS = 1 / 8
 # Bytes fetched of files that are not local, before they are decoded: mapped memory, which no allocator keeps.
 SHARE_FETCHED = 0.20
-# A row's place in the permutations of the two windows being made: three int64 each, and passing copies.
+# A row's entries in the permutations of the two windows being made: three int64 each, and short-lived copies.
 ORDER_BYTES = 48
 # A whole row group is read at once only if this many such reads fit into their share; fewer with fewer threads.
 READS_AT_ONCE = 4
@@ -130,7 +130,7 @@ class MemoryBudget:
         return int(self.limit_bytes * SHARE_WINDOWS) + self.batches_bytes
 
     def row_group_bytes(self, rows: int) -> int:
-        """Return what decoding `rows` rows of a row group at once takes."""
+        """Return the bytes that decoding `rows` rows of a row group at once takes."""
         return int(rows * self.row.decoded * DECODING_FACTOR)
 
 

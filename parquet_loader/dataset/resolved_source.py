@@ -15,7 +15,7 @@ from parquet_loader.source import Snapshot, with_unischema
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSource:
-    """A snapshot and the schema of what is delivered from it. Immutable.
+    """A snapshot and the schema that is delivered from it. Immutable.
 
     Attributes:
         listed: The snapshot as it was listed; filters see its columns.
@@ -54,10 +54,10 @@ def resolve_source(
 def resolved_schema(
     snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, read_options: ReadOptions
 ) -> tuple[Snapshot, Schema]:
-    """Return what is delivered of a source, and the snapshot to read it from.
+    """Return the snapshot to read from, and the schema to deliver.
 
-    A declared schema says it all, unless it is one with ``extra="infer"``; what it does not name follows from the
-    metadata of Petastorm, the schema that the files carry, or the types of their columns.
+    A declared schema is taken as it is. With ``extra="infer"``, or without one, the other columns follow from
+    Petastorm's metadata, the schema that the files carry, or the types of their columns.
 
     Raises:
         SchemaError: the files differ, or do not fit.

@@ -1,4 +1,4 @@
-"""How many rows of each row group pass a filter: counted in parallel, by all ranks together, and once a file."""
+"""Counts the rows of each row group that pass a filter, in parallel and divided over the ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FETCHED_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What counting rows gave.
+    """The result of counting rows.
 
     Attributes:
         counts: int64 ``[row groups]``, rows of each that pass the filter.
@@ -32,11 +32,11 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class PriorCounts:
-    """What an earlier loader with the same arguments counted, of files that never change.
+    """Counts of an earlier loader with the same arguments, over files that never change.
 
     Attributes:
         snapshot: The row groups that were counted.
-        counted: What its filter gave; without a filter of no use.
+        counted: Its counts; not used without a filter.
         row: Bytes of a row of this very snapshot, if it is the one to open; None: not measured yet.
     """
 
@@ -56,7 +56,7 @@ class PriorCounts:
         if len(known):
             found = known[order[place]] == wanted
             counts[found] = self.counted.counts[order[place[found]]]
-            if self.counted.skipped:  # what could not be read may be readable by now
+            if self.counted.skipped:  # a row group that could not be read may be readable by now
                 again = np.isin(wanted, known[[group for group, _ in self.counted.skipped]])
                 counts[again & found] = -1
         return counts

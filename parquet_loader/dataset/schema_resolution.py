@@ -109,12 +109,12 @@ def _wanting(columns: Sequence[str] | None, declared: Collection[str] = frozense
 
 
 def is_carrying(schema: pa.Schema) -> bool:
-    """Whether a file of this Arrow schema says itself what its columns mean."""
+    """Whether a file of this Arrow schema carries a `Schema`."""
     return METADATA_KEY in (schema.metadata or {})
 
 
 def _differ(snapshot: Snapshot, different: Mapping[str, Mapping[Field | None, list[int]]]) -> SchemaError:
-    """Return the error about columns that are not the same in all files: what each is, and where."""
+    """Return the error about columns that differ between files, with example files of each kind."""
     texts = []
     for name, variants in list(different.items())[:_COLUMNS_SHOWN]:
         shown = [
@@ -195,7 +195,7 @@ def decoders_of(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
                 decoders[-1] = Decoder(schema, file_schema, snapshot.partition_schema, name)
             except ColumnProblems as error:
                 for column, reason in error.problems:
-                    # What a missing column is like depends on the file; that it is missing does not.
+                    # The name suggested for a missing column depends on the file; that it is missing does not.
                     kind = reason.partition(". ")[0] if reason.startswith("there is no") else reason
                     problems.setdefault((column, kind), (reason, []))[1].append(number)
     if problems:

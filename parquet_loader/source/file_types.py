@@ -24,7 +24,7 @@ _OTHER_NAMES = ("_$folder$", "._copying_", "~")
 
 
 def kind_of(name: str) -> Literal["parquet", "other", "unknown"]:
-    """Return what a file's name says of its format; its bytes have to decide about ``"unknown"``."""
+    """Return a file's format by its name; ``"unknown"`` is left to its bytes."""
     name = name.lower()
     if name.endswith(PARQUET_SUFFIXES):
         return "parquet"

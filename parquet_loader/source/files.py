@@ -44,7 +44,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class ListingContext:
-    """What a listing showed next to the files, so that a store need not be asked again.
+    """Names that a listing showed next to the files, so that a store need not be asked again.
 
     Attributes:
         directories: Directories that were listed with all that is below them.
@@ -84,7 +84,7 @@ class ListedFile(NamedTuple):
 
 
 class Lister(Protocol):
-    """What lists a filesystem. Any thread may use it."""
+    """Lists a file system. Any thread may use it."""
 
     def look(self, path: str) -> ListedFile | bool | None:
         """Return the file that a path names, True if it names a directory, or None if there is nothing.

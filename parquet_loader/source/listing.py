@@ -80,7 +80,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one entry of a source names.
+    """The files of one entry of a source.
 
     Attributes:
         name: How messages name the entry.
@@ -107,7 +107,7 @@ def list_files(
     lister_of: Callable[[pafs.FileSystem], Lister] = lambda _: LocalLister(),
     selection: Selection | None = None,
 ) -> tuple[pafs.FileSystem, tuple[SourceFile, ...], ListingContext]:
-    """List the files that `source` names, and what is next to them, with the lister of their filesystem.
+    """List the files that `source` names, and the names next to them, with the lister of their file system.
 
     A directory is searched through all its levels. Names that begin with ``.`` or ``_`` are skipped. Files named
     ``.parquet``, ``.parq`` or ``.pq`` are Parquet, files whose names say another format are ignored, and the first and

@@ -92,7 +92,7 @@ class FileSchema(NamedTuple):
 
 
 class ColumnChunk(NamedTuple):
-    """What a footer says of a column chunk; -1: nothing.
+    """A footer's entry for a column chunk; -1: not given.
 
     Attributes:
         physical_type: Index in `PHYSICAL_TYPES`, if there is such a type.

@@ -71,8 +71,8 @@ class Snapshot:
         row_group_bytes: int64 ``[row groups]``, all columns as encoded, before compression.
         partition_schema: Columns that come from directory names: int64 if all values are integers, else string.
         footers: Parsed footers, kept within a limit and read again as needed.
-        remote: What fetches from `filesystem`; None if that is local.
-        listing_context: What was listed next to the files.
+        remote: Fetches from `filesystem`; None if that is local.
+        listing_context: Names that were listed next to the files.
     """
 
     filesystem: pafs.FileSystem
@@ -154,7 +154,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _FileFooters:
-    """What one file adds to a snapshot."""
+    """One file's part of a snapshot."""
 
     rows: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -230,7 +230,7 @@ def _all_examined(
     known: Snapshot | None,
     record: Callable[[int, bytes], None] | None,
 ) -> tuple[FooterCache, list[_FileFooters]]:
-    """Return a cache of the files' footers, and what each file adds to a snapshot; arguments as in `open_snapshot`."""
+    """Return a cache of the files' footers, and each file's part of a snapshot; arguments as in `open_snapshot`."""
     footers = FooterCache(home, files, remote=store)
     footers.record = record
     earlier = np.full(len(files), -1, np.int64) if known is None else _take_over(known, files, footers)
@@ -259,7 +259,7 @@ def _described(footer: Metadata) -> _FileFooters:
 
 
 def _in_parallel(work: Callable[[int], _FileFooters], count: int, threads: int) -> list[_FileFooters]:
-    """Return what `work` gives for each number, several at a time."""
+    """Return the result of `work` for each number, several at a time."""
     if count < 2 or threads == 1:
         return [work(number) for number in range(count)]
     with ThreadPoolExecutor(min(threads, count), thread_name_prefix="parquet_loader-footers") as pool:

@@ -176,7 +176,7 @@ def _keep(path: str, snapshot: Snapshot, read: _FooterWriter, known: Snapshot | 
 
 
 def _clean(folder: str, key: str, footers: str) -> None:
-    """Remove what nobody reads from any more, and what a process that was killed had begun."""
+    """Remove files that nobody reads from any more, and unfinished files of killed processes."""
     oldest_s = time.time() - _KEPT_S
     for other in os.listdir(folder):
         is_ours = other.startswith((f"{key}-", f".{key}-"))

@@ -20,7 +20,7 @@ _UNSIGNED = {"INT32": "<I", "INT64": "<Q"}
 
 
 def guarantees(footer: Metadata, row_group: int, names: Sequence[str], schema: pa.Schema) -> list[pc.Expression]:
-    """Return what is true for each row of a row group, by the statistics of these columns.
+    """Return an expression that is true for each row of a row group, by the statistics of these columns.
 
     Args:
         footer: Of the file.

@@ -21,7 +21,7 @@ _MOST_WORDS = 300
 
 
 class TransientError(Exception):
-    """What may be better next time: no answer, a broken connection, too few bytes, a server that is busy.
+    """A failure that a retry may repair: no answer, a broken connection, too few bytes, a busy server.
 
     Attributes:
         is_busy: Whether the store asked for fewer requests (429, 503).
@@ -63,7 +63,7 @@ class Client(Protocol):
 
 
 def words_of(error: BaseException) -> str:
-    """Return what an error says, on one line, without secrets; of an S3 server's XML the code and the message."""
+    """Return an error's message on one line, without secrets; of an S3 server's XML the code and the message."""
     text = str(error).split("\n\nDebug source:")[0]
     named = dict(_XML.findall(text))
     if named:
@@ -90,5 +90,5 @@ def judged(error: BaseException) -> TransientError | PermanentError:
 
 
 def view(data: Any) -> Bytes:
-    """Return what holds bytes as an array of them."""
+    """Return a buffer as an array of bytes."""
     return np.frombuffer(data, np.uint8)

@@ -343,7 +343,7 @@ class HdfsLister(RemoteLister):
 def lister_for(
     store: RemoteStore, fetcher: Fetcher, known: Sequence[str] = ()
 ) -> PyarrowLister | ObstoreLister | FsspecLister | HdfsLister:
-    """Return what lists a store, on the threads and the event loop of a fetcher; `known` as in `ObstoreLister`."""
+    """Return the lister of a store, on the threads and the event loop of a fetcher; `known` as in `ObstoreLister`."""
     lister = _lister_for(store, fetcher, known)
     lister.endpoint, lister.is_encrypted = endpoint_of(store.filesystem), is_encrypted(store.filesystem)
     return lister
@@ -364,7 +364,7 @@ def _lister_for(
 
 
 def _local_base(filesystem: pafs.FileSystem) -> str | None:
-    """Return what stands before paths of a filesystem that shows local files; None if it does not."""
+    """Return the local directory that a file system shows, as a prefix of its paths; None if it shows none."""
     fs = fsspec_of(filesystem)
     if fs is not None and "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol):
         return ""

@@ -27,7 +27,7 @@ _SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
 
 
 def store_of(filesystem: pafs.FileSystem, options: RemoteOptions) -> RemoteStore | None:
-    """Return what fetches from a filesystem; None if it is local, and nothing is fetched."""
+    """Return the store of a file system; None if it is local, and nothing is fetched."""
     return None if is_local(filesystem) else RemoteStore(filesystem, options)
 
 
@@ -72,12 +72,12 @@ class RemoteStore:
         return shown(path) if scheme is None or "://" in path else f"{scheme}://{path}"
 
     def fetcher(self, first_requests: int = FIRST_REQUESTS) -> Fetcher:
-        """Return what fetches, not yet started; whoever starts it closes it."""
+        """Return a fetcher that is not started; whoever starts it closes it."""
         return Fetcher(RequestScheduler(self._client, self.options, self.name_of, first_requests))
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Let what is fetched go through one fetcher, for what comes before the first epoch."""
+        """Send all reads before the first epoch through one fetcher."""
         with self.fetcher() as fetcher:
             self.share(fetcher)
             try:

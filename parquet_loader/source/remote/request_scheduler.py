@@ -16,7 +16,7 @@ from parquet_loader.source.remote.client import Bytes, Client, PermanentError, T
 from parquet_loader.source.remote.concurrency import FIRST_REQUESTS, HEDGE_LEAST_S, ConcurrencyLimit, Hedging
 from parquet_loader.source.remote.task_group import ended
 
-# A request and those that were made next to it because it was slow, which may be slow as well.
+# A request and its hedges.
 _MOST_AT_ONCE = 3
 # A client that tells only of a whole answer is given as long as that takes on a slow line.
 _LEAST_BYTES_PER_S = 2**18
@@ -26,15 +26,15 @@ _BACKOFF_S, _MOST_BACKOFF_S = 0.2, 20.0
 
 @dataclass(slots=True)
 class RemoteFigures:
-    """What fetching took.
+    """Counters of fetching.
 
     Attributes:
         requests: Requests made, all attempts together.
-        fetched_bytes: Bytes that came, gaps between columns included, and what came twice.
+        fetched_bytes: Bytes received, with gaps between columns and answers received twice.
         retries: Requests made again because one before had failed.
         hedged: Requests made a second time because the first was slow.
         row_groups: Row groups fetched whole.
-        row_group_requests: Ranges that these were fetched as.
+        row_group_requests: Ranges fetched for these.
         most_in_flight: Most requests at a time.
     """
 

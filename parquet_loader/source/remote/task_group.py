@@ -19,7 +19,7 @@ async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[int], most: int) -> dict[int, T]:
-    """Return what `work` gives for each number, at most that many at a time; the first in order that fails is raised.
+    """Return the result of `work` for each number, at most that many at a time; raises the first failure in order.
 
     If a store does not answer, nothing else is waited for.
     """
@@ -45,7 +45,7 @@ async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[in
 
 
 class TaskGroup:
-    """Runs coroutines side by side; the first that fails ends all, and its own error is what is raised."""
+    """Runs coroutines concurrently; the first that fails ends all, and its own error is raised."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
