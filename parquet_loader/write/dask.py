@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from parquet_loader.common import PathLike
+from parquet_loader.common import PathLike, named
 from parquet_loader.errors import ConfigurationError, MissingPackageError, WriteError
 from parquet_loader.schema import Schema, complete_schema, pieces
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
@@ -291,7 +291,8 @@ def _delayed_parts(data: Any, dask: Any) -> list[Any]:
         if all(dask.is_dask_collection(part) or hasattr(part, "key") for part in parts):
             return parts
     raise ConfigurationError(
-        f"write_dask: expected a Dask DataFrame, a bag, or a list of delayed batches, found {type(data).__name__}"
+        f"write_dask: expected a Dask DataFrame, a bag, or a list of delayed batches, found {named(data)}; "
+        "write_dataset(data, path) writes what is in memory"
     )
 
 

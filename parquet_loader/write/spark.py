@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import json
+import re
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -13,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from parquet_loader.common import PathLike
-from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SchemaError
+from parquet_loader.common import PathLike, named
+from parquet_loader.errors import ConfigurationError, MissingPackageError, ParquetLoaderError, SchemaError
 from parquet_loader.schema import Group, Image, Schema, Tensor, infer_schema
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_runner import Bar, PartitionTask, Step, check_columns, run_job
@@ -31,6 +33,7 @@ _MOST_ROWS = 10_000
 _IMAGE_BYTES = 128 * 2**10
 _REPORT = "kind string, report string"
 _MARK = "<<parquet_loader "
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(parquet_loader|pyarrow|numpy)'")
 _REPORTS: dict[str, Any] = {"WrittenFile": WrittenFile, "Chunk": Chunk}
 _DONE = "done"
 _POLL_S = 0.5
@@ -81,12 +84,16 @@ def write_spark(
         DataError, SchemaError: rows do not fit the schema; partition, field and row within the partition are named.
         WriteError: the directory is not empty, not replaceable, or the file system refuses.
         ConfigurationError: `df` is no Spark DataFrame, or an argument has the wrong kind.
+        MissingPackageError: Spark's Python workers lack this package, numpy or pyarrow.
 
     Example:
         >>> write_spark(df, "/mnt/shared/train", SAMPLES, shuffle=True, seed=1)
     """
     if not hasattr(df, "mapInArrow"):
-        raise ConfigurationError(f"write_spark: expected a Spark DataFrame (pyspark 3.5 or newer), found {type(df)}")
+        raise ConfigurationError(
+            f"write_spark: expected a Spark DataFrame (pyspark 3.5 or newer), found {named(df)}; "
+            "write_dataset(data, path) writes what is in memory"
+        )
     schema = schema or schema_of(path) or _infer(df)
     if schema.extra == "infer":
         known, inferred = schema.column_names(), _infer(df)
@@ -131,9 +138,16 @@ class _SparkRunner:
                 rows = reports.collect()
         except Exception as error:
             failure = _marked_failure(str(error))
-            if failure is None:
+            if failure is not None:
+                raise failure.error() from None
+            missing = _MISSING.search(str(error))
+            if missing is None:
                 raise
-            raise failure.error() from None
+            raise MissingPackageError(
+                f"write_spark: Spark's Python workers find no package {missing[1]!r}; on one machine, set the "
+                f"environment variable PYSPARK_PYTHON to {sys.executable} before the session begins (Spark takes "
+                "python3 from PATH); on a cluster, install numpy, pyarrow and this package on the executors"
+            ) from error
         found = [_REPORTS[row["kind"]](**json.loads(row["report"])) for row in rows if row["kind"] != _DONE]
         bar.begin(len(rows) - len(found))
         bar.show(len(rows) - len(found))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -28,6 +29,7 @@ from parquet_loader import (
     ConfigurationError,
     DataError,
     Image,
+    MissingPackageError,
     RaggedList,
     Scalar,
     Schema,
@@ -40,10 +42,11 @@ from parquet_loader import (
 from parquet_loader.common.storage.file_locks import FileLock
 from parquet_loader.errors import UnfinishedCommitError
 from parquet_loader.write import spark
+from parquet_loader.write.dask import write_dask
 from parquet_loader.write.jobs import commit, lease
 from parquet_loader.write.jobs.commit import Journal, publish_files, renames_directories
 from parquet_loader.write.jobs.job import JobSpec, WriteJob, WrittenFile, remove_dead_jobs
-from parquet_loader.write.jobs.job_runner import check_bucket_bytes
+from parquet_loader.write.jobs.job_runner import Bar, check_bucket_bytes
 from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.jobs.spark_vectors import with_plain_vectors
 from parquet_loader.write.jobs.task import merge_files, plan_merges, write_partition
@@ -755,6 +758,31 @@ def test_errors_name_partition_field_and_row_within_the_partition(tmp_path: Path
     with pytest.raises(DataError, match="partition 5: field 'id', row 31: the value is null"):
         write_partition(spec, 5, batches())
     assert list((tmp_path / "job").iterdir()) == []
+
+
+@pytest.mark.parametrize("package", ["parquet_loader", "pyarrow"])
+def test_spark_workers_of_another_python_are_told_which_one_to_use(package: str) -> None:
+    class Reports:
+        def collect(self) -> list[Any]:
+            raise RuntimeError(f"Traceback ...\nModuleNotFoundError: No module named '{package}'\n")
+
+    class Frame:
+        sparkSession = None  # noqa: N815  (Spark's name)
+
+        def mapInArrow(self, *_: Any) -> Reports:  # noqa: N802  (Spark's name)
+            return Reports()
+
+    runner = spark._SparkRunner(Frame())
+    with pytest.raises(MissingPackageError, match=f"no package '{package}'; .* PYSPARK_PYTHON to {sys.executable}"):
+        runner._collect(Frame().mapInArrow(), Bar())
+
+
+def test_a_frame_of_pandas_is_not_called_a_frame_of_dask_or_spark(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [1]})
+    with pytest.raises(ConfigurationError, match=r"found a pandas.DataFrame; write_dataset\(data, path\)"):
+        write_dask(frame, tmp_path / "a")
+    with pytest.raises(ConfigurationError, match=r"found a pandas.DataFrame; write_dataset\(data, path\)"):
+        spark.write_spark(frame, tmp_path / "a")
 
 
 # ---- Spark's settings ----------------------------------------------------------------------------------------------
