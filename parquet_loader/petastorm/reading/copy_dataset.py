@@ -17,6 +17,7 @@ from parquet_loader.decode import RowProblem, TableOrigin, number_type, unpack
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.reading.dataset import RowGroups, StoredColumns
+from parquet_loader.petastorm.reading.decoding import one_array
 from parquet_loader.read import RowGroupReader
 from parquet_loader.schema import Encoded, Field, Image, Schema, Tensor, unpacked_field
 from parquet_loader.source import Snapshot, declared_unischema
@@ -134,9 +135,8 @@ class _Unpacked(StoredColumns):
         stored = super().decode(table, partitions, origin)
         for name, (field, unpacked) in self._unpacked.items():
             column = stored.column(name)
-            whole = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
             try:
-                array = _as_written(unpack(whole, field), unpacked)
+                array = _as_written(unpack(one_array(column), field), unpacked)
             except RowProblem as problem:
                 row = origin.first_row + problem.row
                 raise DataError(f"{origin.name}, column {name!r}, row {row}: {problem}") from None

@@ -34,7 +34,7 @@ def decode_columns(table: pa.Table, schema: Unischema, place: str) -> dict[str, 
 
 def decode_column(column: pa.ChunkedArray, field: UnischemaField) -> list[Any]:
     """Return the values of one column. As in pandas, null is NaN for floats, NaT for times, and else None."""
-    array = pa.concat_arrays(plain(column).chunks) if column.num_chunks else pa.array([], plain(column).type)
+    array = one_array(plain(column))
     if field.codec is not None and not isinstance(field.codec, ScalarCodec):
         return _decode_encoded(array, field)
     dtype: Any = field.numpy_dtype
@@ -58,6 +58,11 @@ def decode_column(column: pa.ChunkedArray, field: UnischemaField) -> list[Any]:
         if pa.types.is_floating(array.type):
             return list(array.to_numpy(zero_copy_only=False).astype(dtype))
     return [None if v is None else dtype(v) for v in array.to_pylist()]
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array, without a copy if it has one chunk."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
 
 
 def _as_array(value: Any, dtype: Any) -> Any:
