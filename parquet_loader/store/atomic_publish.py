@@ -70,7 +70,7 @@ class AtomicPublish:
 
         Raises:
             WriteError: a file is none of this store's, or all of them exceed its limit. Nothing is published.
-            UnfinishedCommitError: the file system refuses amid the commit, and to take it back. All appear later.
+            UnfinishedCommitError: the file system refuses to complete the commit and to undo it. All appear later.
             OSError: the file system refuses. Nothing is published.
         """
         files = [self._look_at(path) for path in paths]
@@ -86,7 +86,7 @@ class AtomicPublish:
             with contextlib.suppress(OSError):
                 reservation.close()
             with contextlib.suppress(OSError), self._ledger.transaction() as totals:
-                take_back(self._paths, self._ledger, totals)  # what was moved in and not published
+                take_back(self._paths, self._ledger, totals)  # files that were moved in and not published
 
     def _look_at(self, path: str) -> _Finished:
         try:
@@ -116,7 +116,7 @@ class AtomicPublish:
             delay = min(2 * delay, LONGEST_WAIT_S)
 
     def _move_in(self, reservation: Reservation, files: Sequence[_Finished]) -> list[str]:
-        """Move files to where unfinished ones lie, and return their names there."""
+        """Move files to the directory of unfinished ones, and return their names there."""
         names = [f"{reservation.writer}-{number}.parquet" for number in range(1, len(files) + 1)]
         for file, name in zip(files, names, strict=True):
             _move(file.path, os.path.join(self._paths.unfinished, name))
@@ -163,10 +163,11 @@ class AtomicPublish:
         return [self._paths.file(name) for name in names]
 
     def _carry_out(self, commit: Commit, *, durable: bool) -> list[OSError]:
-        """Let the files appear; where the file system refuses, take back what had appeared, and return why.
+        """Publish the files; if the file system refuses, undo that, and return why.
 
         Raises:
-            UnfinishedCommitError: neither this way nor back is possible; who opens the store next finishes the record.
+            UnfinishedCommitError: it can neither be completed nor undone; the next process that opens the store
+                completes it.
         """
         try:
             record_commit(self._paths, commit, durable=durable)
@@ -195,7 +196,7 @@ class AtomicPublish:
 
 
 def _move(source: str, target: str) -> None:
-    """Rename a file, or copy it where the two places cannot be renamed into each other (a mount within the store)."""
+    """Rename a file, or copy it if the paths are on two mounts."""
     try:
         os.rename(source, target)
     except OSError as error:

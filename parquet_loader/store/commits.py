@@ -1,6 +1,6 @@
 """Atomic publication of several files: all or none, even if a process is killed at any instant.
 
-A record under ``commits/`` says for each file where it lies (under ``unfinished/``) and its final name. The record
+A record under ``commits/`` gives the current path (under ``unfinished/``) and the final name of each file. The record
 appears whole, by one rename, under the store's lock: that is the commit. Then the files are renamed, in the record's
 order, under the same lock, and the record is removed when the ledger counts the commit. If the process dies in between,
 its mark stays in the ledger, and the next holder of the lock completes the renames of all records before anything else.
@@ -49,7 +49,7 @@ def is_recorded(paths: StorePaths, name: str) -> bool:
 
 
 def read_commits(paths: StorePaths, tag: str) -> list[Commit]:
-    """Return the commits whose records are there; what is no record of this store's files is left out."""
+    """Return the recorded commits, except records that do not fit this store's files."""
     return [found for name in names_in(paths.commits) if (found := _read(paths, name, tag)) is not None]
 
 
@@ -59,24 +59,24 @@ def is_finished(paths: StorePaths, commit: Commit) -> bool:
 
 
 def finish_commit(paths: StorePaths, commit: Commit) -> None:
-    """Give the files their names, those that have not got them yet; called in a transaction."""
+    """Rename the files that do not have their final names yet; called in a transaction."""
     for move in commit.moves:
         with contextlib.suppress(FileNotFoundError):
             os.rename(_source(paths, move), paths.file(move[1]))
 
 
 def undo_commit(paths: StorePaths, commit: Commit) -> None:
-    """Take the names away again, the last first; called in the transaction in which some could not be given."""
+    """Undo the renames, the last first; called in the transaction in which one failed."""
     for move in reversed(commit.moves):
         if os.path.lexists(paths.file(move[1])):
             os.rename(paths.file(move[1]), _source(paths, move))
 
 
 def finish_commits(paths: StorePaths, tag: str) -> list[str]:
-    """Finish what processes that died have left; return the names of the records that may go once that is counted.
+    """Finish the commits of dead processes; return the names of records to remove once that is counted.
 
-    Called in a transaction. Where the file system refuses (a full disk), the commit waits for the next time, and
-    nobody sees any of its files until then.
+    Called in a transaction. If the file system refuses (a full disk), the commit stays recorded for the next time,
+    and nobody sees any of its files until then.
     """
     done: list[str] = []
     for commit in read_commits(paths, tag):
@@ -109,7 +109,7 @@ def _source(paths: StorePaths, move: Sequence[str]) -> str:
 
 
 def _read(paths: StorePaths, name: str, tag: str) -> Commit | None:
-    """Return what a record says; it is trusted with nothing but renames of unfinished files to published ones."""
+    """Return a record's commit; a record may only rename unfinished files to published ones."""
     try:
         with open(os.path.join(paths.commits, name), "rb") as file:
             moves = tuple((source, target) for source, target in json.load(file))

@@ -19,7 +19,7 @@ class Components:
     """The parts of a store that know each other; they belong to the process that made them.
 
     Attributes:
-        ledger: Its account, and what is published.
+        ledger: Its account, and the published files.
         files: What is known of its files, for reading.
         space: Reservations and eviction.
         reading: What loaders see.

@@ -195,7 +195,7 @@ class StoreEpoch:
                 self._lease.release([number], int(self._files.times[number]))
 
     def release(self, files: IntArray) -> None:
-        """Let go of files that are not delivered, or are counted elsewhere."""
+        """Release files that are not delivered, or are counted elsewhere."""
         if self._lease is not None:
             self._lease.release(files.tolist(), times=0)
 
@@ -276,7 +276,9 @@ class StoreFollower:
             copies = copies_of(self._weight, arrivals, listed.files, self._seed, number)
             times = np.array([c.max(initial=0) for c in copies], np.int64)
             if not times.any():
-                raise SourceError(f"{self._path}: the weights leave out every sample of the store")
+                raise SourceError(
+                    f"{self._path}: the weights leave out every sample of the store; give some a weight above 0"
+                )
         identity = _identity(sizes, None if copies is None else [*copies, epochs])
         snapshot = reading.snapshot(listed.files, copies)
         files_of_epoch = FileList(identity, snapshot, times, epochs, None, np.zeros(0, np.int64))

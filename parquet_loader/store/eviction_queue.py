@@ -25,7 +25,7 @@ def read_leaving(paths: StorePaths) -> list[str]:
 
 
 def let_leave(paths: StorePaths, ranking: Iterable[str], pinned: frozenset[str], count: int) -> None:
-    """Name as many files as make up `count` bytes, those named before first; called under the store's lock.
+    """Name files of at least `count` bytes together, those named before first; called under the store's lock.
 
     Args:
         paths: The paths of the store.

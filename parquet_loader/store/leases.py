@@ -7,7 +7,7 @@ lock when the process ends.
 
 Leases are made and removed under the store's lock, so that no file is evicted between a listing and its lease.
 
-A list that is held on purpose is a file under ``holds/`` instead, and needs no process.
+A list that `SampleStore.hold` keeps is a file under ``holds/`` instead, and needs no process.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MOST_TIMES = 254
 
 
 class FileLease:
-    """This process's hold on the files of one epoch. One thread at a time.
+    """This process's lease on the files of one epoch. One thread at a time.
 
     Args:
         paths: The paths of the store.
         names: The files; all are needed at first.
-        about: What others may want to know of the reader.
+        about: Facts about the reader, for status reports.
 
     Raises:
         WriteError: the file system refuses (a full disk).
@@ -59,7 +59,7 @@ class FileLease:
 
     @property
     def is_here(self) -> bool:
-        """Whether the hold is in force and this process's."""
+        """Whether this process holds the lease."""
         return self._file.is_here
 
     @property
@@ -68,7 +68,7 @@ class FileLease:
         return int((self._times == 0).sum()) if self.is_here else 0
 
     def keep_only(self, files: Sequence[int]) -> None:
-        """Let go of all but these files, undelivered; from now on positions are those within `files`."""
+        """Release all but these files, undelivered; from now on positions are those within `files`."""
         self.release(sorted(set(range(len(self._times))) - set(files)), times=0)
         self._positions = np.asarray(files, np.int64)
 
@@ -81,13 +81,13 @@ class FileLease:
                 self._file.write(bytes([int(self._times[number])]), self._offset + number)
 
     def drop(self) -> None:
-        """End the hold, without the store's lock; whoever finds the file next counts deliveries, and removes it."""
+        """End the lease, without the store's lock; the next process that finds it counts deliveries."""
         self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseContent:
-    """What a lease's file says.
+    """The content of a lease's file.
 
     Attributes:
         about: As given by its reader, with ``files``, ``pid``, ``host`` and ``since`` (seconds since 1970).
@@ -105,7 +105,7 @@ class LeaseContent:
 
 
 def read_lease(path: str) -> LeaseContent | None:
-    """Return what a lease says; None if it is gone, or was never finished."""
+    """Return the content of a lease; None if it is gone, or was never finished."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -123,7 +123,7 @@ def read_lease(path: str) -> LeaseContent | None:
 
 @dataclass(frozen=True, slots=True)
 class NeededFiles:
-    """Files that may not be evicted, as it was at one moment: ``name in needed``."""
+    """The files that could not be evicted at one moment: ``name in needed``."""
 
     leases: tuple[tuple[dict[str, int], IntArray], ...]
     pinned: frozenset[str]
@@ -138,7 +138,7 @@ class NeededFiles:
 class LeaseTable:
     """Answers which files may not be evicted. One thread at a time.
 
-    What a lease says apart from its last bytes never changes, so that it is parsed once.
+    A lease never changes except for its last bytes, so it is parsed once.
     """
 
     def __init__(self, paths: StorePaths) -> None:
@@ -147,9 +147,9 @@ class LeaseTable:
         self._pinned: dict[str, tuple[int, frozenset[str]]] = {}
 
     def needed(self) -> NeededFiles:
-        """Return what live readers need and what is held on purpose.
+        """Return the files that live readers need, and those that `hold` keeps.
 
-        Called under the store's lock, or else a reader that begins meanwhile is missed.
+        Call it under the store's lock, or a reader that begins meanwhile is missed.
         """
         leases: list[tuple[dict[str, int], IntArray]] = []
         present = names_in(self._paths.readers)
@@ -162,7 +162,7 @@ class LeaseTable:
         return NeededFiles(tuple(leases), self.pinned())
 
     def pinned(self) -> frozenset[str]:
-        """Return the files that are held on purpose."""
+        """Return the files that `hold` keeps."""
         present = names_in(self._paths.holds)
         for gone in self._pinned.keys() - set(present):
             del self._pinned[gone]

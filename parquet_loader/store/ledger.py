@@ -35,13 +35,13 @@ _LOOKS = 100
 
 @dataclass(slots=True)
 class Totals:
-    """The account.
+    """The account of a store.
 
     Attributes:
         sequence: Number of the last publication.
         commits: How often files appeared together, or were to.
         files, rows, bytes: Of the files that are published and still there.
-        reserved_bytes: What writers may yet write; files under way count in full.
+        reserved_bytes: What writers may still write; unfinished files count in full.
         written_files, written_rows, written_bytes: Published since the store was made, as far as known.
         evicted_files, evicted_rows, evicted_bytes: Likewise removed.
         marks: (seconds since 1970, written bytes, evicted bytes) now and then, for rates.
@@ -63,7 +63,7 @@ class Totals:
 
     @property
     def used_bytes(self) -> int:
-        """What counts towards the limit."""
+        """Bytes that count towards the limit."""
         return self.bytes + self.reserved_bytes
 
     def published(self, rows: int, size_bytes: int) -> None:
@@ -103,16 +103,16 @@ class Ledger:
 
     @contextlib.contextmanager
     def transaction(self, *, rebuild: bool = False, then: Callable[[], None] | None = None) -> Iterator[Totals]:
-        """Hold the store's lock, and keep what the body makes of the totals.
+        """Hold the store's lock, and write the totals as the body leaves them.
 
-        A body that raises leaves the mark, so that the next one starts from the directory.
+        If the body raises, the mark stays, and the next transaction counts the directory.
 
         Args:
-            rebuild: Make the account from the directory, whatever the ledger says.
-            then: Called with the lock still held, when the account is written, or the file system has refused that.
+            rebuild: Count the directory, even if the ledger is sound.
+            then: Called with the lock held after the account is written, or could not be written.
         """
         with exclusive(self._paths.ledger) as descriptor:
-            # Opened anew: where machines share the directory, that is what asks the server what another has written.
+            # Open it again: if machines share the directory, this asks the server for the latest content.
             totals, is_clean = self._read()
             is_sound = totals is not None and is_clean and not rebuild
             begin_account(descriptor)
@@ -127,13 +127,13 @@ class Ledger:
             finally:
                 if then is not None:
                     then()
-        with contextlib.suppress(OSError):  # whoever makes the account anew the next time finds and forgets them
+        with contextlib.suppress(OSError):  # the next rebuild finds and forgets them
             forget_commits(self._paths, finished)
 
     def look(self) -> Totals:
         """Return the totals without the lock: as they are in the ledger, or else from the directory.
 
-        A change under way takes a moment, so this looks again before it counts the files, some of which may be amid it.
+        A change takes a moment, so this reads the ledger again before it counts the files.
         """
         totals: Totals | None = None
         for _ in range(_LOOKS):
@@ -146,7 +146,7 @@ class Ledger:
         """Return the published files by name, in their order: of files that appear together all or none.
 
         Needs no lock. A commit of which the listing shows a part has its record until it is counted in the ledger:
-        so it was there before, or is there after, or was counted in between, and then this looks again.
+        so it was there before, or is there after, or was counted in between; then this lists the files again.
 
         Args:
             known: What this returned before, which spares parsing most names.
@@ -176,7 +176,7 @@ class Ledger:
         return None if totals is None else totals.commits
 
     def _read(self) -> tuple[Totals | None, bool]:
-        """Return what the ledger says, and whether nobody is changing it."""
+        """Return the totals of the ledger, and whether nobody is changing them."""
         try:
             with open(self._paths.ledger, "rb") as file:
                 data = file.read()
@@ -208,7 +208,7 @@ class Ledger:
 
 
 def reserved_bytes(path: str) -> int:
-    """Return what a writer's file says that it reserves."""
+    """Return the bytes that a writer's file reserves."""
     try:
         with open(path, "rb") as file:
             return int(file.read(20) or b"0")
@@ -217,7 +217,7 @@ def reserved_bytes(path: str) -> int:
 
 
 def reservation_text(count: int) -> bytes:
-    """Return what stands in a writer's file, always as long."""
+    """Return the content of a writer's file, of fixed length."""
     return b"%020d" % count
 
 

@@ -78,7 +78,9 @@ def open_settings(
             if wanted != known or not os.path.exists(paths.settings):
                 write_atomically(paths.settings, wanted.to_json().encode("utf-8"))
     except OSError as error:
-        raise WriteError(f"{paths.root}: the store cannot be created or opened: {error.strerror}") from error
+        raise WriteError(
+            f"{paths.root}: the store cannot be created or opened: {error.strerror}; check its permissions"
+        ) from error
     return wanted, False
 
 
@@ -90,7 +92,7 @@ def _known_settings(paths: StorePaths) -> StoreSettings | None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise SourceError(f"{paths.settings}: cannot be read: {error.strerror}") from error
+        raise SourceError(f"{paths.settings}: cannot be read: {error.strerror}; check its permissions") from error
     return _settings_of_files(paths.root)
 
 

@@ -42,20 +42,20 @@ from parquet_loader.write import storage_errors
 
 
 class SampleStore:
-    """A growing directory of samples: any number of processes write, readers train on what is there, the oldest go.
+    """A growing directory of samples: any number of processes write, readers train, old files are evicted.
 
     The samples are plain Parquet files, each published whole. A store is opened anew by every process, with nothing but
-    its path; what it was told when it was made is kept in ``.store/`` next to the samples, and in their footers.
+    its path; its settings are kept in ``.store/`` next to the samples, and in their footers.
 
     Args:
         path: A local directory, created if there is a `schema`; it may hold other things, which are left alone.
         schema: What the columns mean; needed once, to make the store.
         max_bytes: Most bytes of published files and files under way together, as a number or text (``"200GB"``).
             None leaves it as it is, at first without a limit.
-        evict: Which files go when there is no space: ``"oldest"`` (the default), ``"random"``, ``"seen"`` (delivered in
-            the most epochs), ``"priority"`` (the lowest given to their writers), ``"never"``, or a function of a
-            `StoredFile` that returns a number, the least of which goes first. A function is not kept: only processes
-            that open the store with it evict.
+        evict: Which files are removed when there is no space: ``"oldest"`` (the default), ``"random"``, ``"seen"``
+            (delivered in the most epochs), ``"priority"`` (the lowest given to their writers), ``"never"``, or a
+            function of a `StoredFile` that returns a number, the least of which goes first. A function is not kept:
+            only processes that open the store with it evict.
         options: How files are cut.
 
     Any thread may use a store; it opens no file and starts no thread of its own. It may be pickled, if `evict` may.
@@ -83,7 +83,8 @@ class SampleStore:
         scheme, separator, _ = str(path).partition("://")
         if separator and scheme != "file":
             raise ConfigurationError(
-                f"{path}: a sample store lies in a local directory (or a mounted one), since it relies on locks"
+                f"{path}: a sample store lies in a local directory (or a mounted one), because it relies on locks; "
+                "pass a local path"
             )
         _, inner = resolve(path)
         self._paths = StorePaths(os.path.realpath(inner))
@@ -224,14 +225,16 @@ class SampleStore:
             try:
                 write_hold(self._paths, held, names)
             except OSError as error:
-                raise WriteError(f"{self.path}: the hold cannot be written: {error.strerror}") from error
+                raise WriteError(
+                    f"{self.path}: the hold cannot be written: {error.strerror}; free some space, or check permissions"
+                ) from error
         return held
 
     def release(self, held: HeldState | Mapping[str, Any]) -> bool:
         """End a hold; return whether there was one. What nothing else needs may then be evicted.
 
         Args:
-            held: What `hold` was given, or what it or `holds` returned.
+            held: An argument or result of `hold`, or a result of `holds`.
 
         Raises:
             ResumeError: it is none of these.
@@ -265,7 +268,7 @@ class SampleStore:
         Args:
             weights: `RecentFirst`, `AtMost`, or a function of an `Arrival` that returns how often a file's rows come in
                 an epoch, on average.
-            seed: From 0 to 2**64 - 1; what is drawn for fractions is a function of (seed, epoch, file).
+            seed: From 0 to 2**64 - 1; draws for fractions are a function of (seed, epoch, file).
         """
         if not callable(weights):
             raise ConfigurationError(f"weights={weights!r:.80}: expected RecentFirst, AtMost or a function")
@@ -299,7 +302,7 @@ class SampleStore:
         """Publish finished files in this order, all of them at once or none, and return their paths; called by jobs.
 
         Space for all of them is made, or waited for, first. Killed at any instant, a process leaves all of them or none
-        to be seen: what had begun to appear is finished by whoever looks at the store next.
+        to be seen: a commit that was cut short is completed by the next process that uses the store.
 
         Args:
             paths: Whole Parquet files with this store's `footer`, forced to the disk, in its file system. They are
@@ -308,8 +311,8 @@ class SampleStore:
         Raises:
             WriteError: a file is none of this store's, all of them exceed its limit, the file system refuses, or the
                 directory is read-only. Nothing is published.
-            UnfinishedCommitError: the file system refuses amid the commit, and to take it back: all of them appear when
-                the store is opened next.
+            UnfinishedCommitError: the file system refuses to complete the commit and to undo it: all of them appear
+                when the store is opened next.
         """
         parts = self._writable()
         together = AtomicPublish(self._paths, parts.ledger, parts.space, lambda: self.settings)
@@ -336,7 +339,7 @@ class SampleStore:
         return Samplers(partial(_writer_of, self, writer), function, processes, tuple(arguments))
 
     def status(self) -> StoreStatus:
-        """Return what is there and what happens to it; print it for a table."""
+        """Return the contents and rates of the store; print it for a table."""
         settings = self.settings
         return status_of(self._paths, self._parts().ledger, settings.max_bytes, self._policy_name(settings))
 

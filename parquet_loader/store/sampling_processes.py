@@ -24,7 +24,7 @@ _REPORT_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
 _STEADY_S = 60.0  # who lived so long starts again at once
 _GRACE_S = 20.0
-_LOOK_S = 0.5  # for ends of processes, where the system does not tell them
+_LOOK_S = 0.5  # to notice ended processes if the system does not report them
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Samplers:
             return condition(self.status())
 
     def stop(self) -> list[SamplerStatus]:
-        """Let each process publish what it has and end, and say what each did; idempotent."""
+        """Let each process publish its rows and end, and return a summary of each; idempotent."""
         self._finalizer()
         return self.status()
 
@@ -186,7 +186,7 @@ def _stop(shared: _Supervised, thread: threading.Thread, pid: int) -> None:
         return
     with contextlib.suppress(OSError):  # the thread has ended already
         shared.wake.send_bytes(b"stop")
-    # The collector may run this where the store's lock is held, for which the processes wait before they end.
+    # The collector may run this while the store's lock is held, and the processes need that lock to end.
     if thread is not threading.current_thread() and not holds_exclusive():
         thread.join()
 

@@ -31,7 +31,7 @@ class StoreOptions:
 
     Args:
         file_bytes: A file is published once it holds about this many bytes. None: 8 MiB, more if that would be more
-            than 8192 files in ``max_bytes`` (but at most 32 MiB), less where it would be fewer than 64.
+            than 8192 files in ``max_bytes`` (but at most 32 MiB), less if it would be fewer than 64.
         row_group_bytes: Size of a row group once decoded. None: as ``file_bytes``, so that a file holds one. Readers
             are done with a file when its last row group is delivered: with one in each, half of the store may go on
             average while an epoch runs; with several, spread over the epoch, less.

@@ -7,7 +7,7 @@ import pyarrow as pa
 from parquet_loader.write import Layout
 
 _LEAF_BYTES = 1024  # headers of a column chunk's pages
-_DICTIONARY_BYTES = 2**20 + 2**16  # where Parquet's writers give a dictionary up
+_DICTIONARY_BYTES = 2**20 + 2**16  # Parquet's writers give up a dictionary at this size
 _FOOTER_BYTES = 2048
 _FOOTER_LEAF_BYTES = 320  # of one column chunk, with statistics of numbers
 _FOOTER_TEXT_BYTES = 4 * 4096  # statistics of text: least and greatest, each twice, each up to 4 KiB

@@ -27,7 +27,7 @@ from parquet_loader.store.files.stored_file import StoredFile
 from parquet_loader.store.leases import LeaseTable, read_lease
 from parquet_loader.store.ledger import Ledger, Totals, reservation_text, reserved_bytes
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5  # between two looks of one who waits for space
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 0.5  # between two attempts of a writer that waits for space
 
 Policy: TypeAlias = str | Callable[[StoredFile], float]
 
@@ -82,7 +82,7 @@ class Reservation:
                 self._file.close()
 
     def drop(self) -> None:
-        """Give it back without the store's lock: whoever lacks space next takes it."""
+        """Release it without the store's lock: the next writer that lacks space takes it."""
         self._file.close()
 
 
@@ -122,7 +122,7 @@ class Space:
         return policy == "never" or (policy == "function" and not callable(policy))
 
     def reserve(self, reservation: Reservation, count: int, *, evicts: bool) -> bool:
-        """Let a writer have that many bytes in all; return False if there is no space for them.
+        """Reserve that many bytes in all for a writer; return False if there is no space for them.
 
         Args:
             reservation: The writer's.

@@ -68,12 +68,12 @@ class StoreWriter:
         self._run(lambda: self._output.write(batch))
 
     def flush(self) -> WrittenRows:
-        """Publish every row written so far, and say what was done in all. Raises as `write`."""
+        """Publish every row written so far, and return a summary of all. Raises as `write`."""
         self._run(self._output.publish_all)
         return self.done
 
     def close(self) -> WrittenRows:
-        """Publish what is left, end the writer, and say what it did; again, it only says so. Raises as `write`."""
+        """Publish the remaining rows and end the writer; return a summary, also if called again. Raises as `write`."""
         if self._state == "closed":
             return self.done
         self.flush()
@@ -86,7 +86,7 @@ class StoreWriter:
         self._output.stop.set()
 
     def abort(self) -> None:
-        """Drop what is not published, and end the writer; does nothing after `close`."""
+        """Drop rows that are not published, and end the writer; does nothing after `close`."""
         if self._state == "open" and self._pid == os.getpid():
             self._state = "aborted"
             self._end()
@@ -113,7 +113,7 @@ class StoreWriter:
 
 
 def _work(output: WriterState) -> None:
-    """The thread's work: publish what has waited long enough; at the end, remove what is not published."""
+    """The thread's work: publish rows that are old enough; at the end, remove unpublished files."""
     deadline: float | None = None
     try:
         while True:
@@ -133,7 +133,7 @@ def _work(output: WriterState) -> None:
 
 
 def _publish_if_due(output: WriterState) -> float | None:
-    """Publish, if what is there is old enough, and return when to look again."""
+    """Publish rows that are old enough, and return when to check again."""
     if output.deadline is None or output.error is not None or time.monotonic() < output.deadline:
         return output.deadline
     try:

@@ -28,7 +28,7 @@ from parquet_loader.write import Layout, RowGroupBuffer, choose_layout, reason, 
 
 WhenFull = Literal["wait", "drop", "fail"]
 
-# A writer that waits longer says so, once: an epoch under way may end soon, but what is held or kept for good does not.
+# A writer that waits longer warns once: a running epoch may end soon, but held files stay.
 SILENT_WAIT_S = 10.0
 
 _LOST = "samples could not be written to the store: {}; what was published before is whole, rows since then are lost"
@@ -87,7 +87,7 @@ class WriterState:
         self.error: BaseException | None = None
         self.done = WrittenRows()
         self.deadline: float | None = None
-        self.is_watched = False  # whether the thread will look by itself
+        self.is_watched = False  # whether the thread checks by itself
         self.options = options
         self._paths = paths
         self._ledger = ledger
@@ -118,8 +118,8 @@ class WriterState:
             raise self.error
 
     def write(self, batch: Any) -> None:
-        """Add rows, and publish what is full."""
-        self._write_full_groups()  # what was refused last time goes first
+        """Add rows, and publish full files."""
+        self._write_full_groups()  # rows that were refused last time go first
         for table in iter_tables(batch, self._schema):
             if table.num_rows and self.deadline is None:
                 self._set_deadline()
@@ -152,7 +152,7 @@ class WriterState:
         """Write one row group, once there is space, or drop it; publishes a file that is full.
 
         Raises:
-            StoreFullError: there is no space, and there was none for as long as was to be waited; nothing was written.
+            StoreFullError: there was no space for the whole time that the writer waits; nothing was written.
         """
         if self._layout is None:
             self._layout = choose_layout(table, self._settings().options.compression)
@@ -190,7 +190,7 @@ class WriterState:
             if self._space.reserve(self.reservation, needed, evicts=self.options.evicts):
                 return True
             if file is not None:
-                self._publish(file)  # what it holds can be evicted then, or read at least
+                self._publish(file)  # then it can be evicted, or at least read
                 continue
             if self.options.when_full == "drop":
                 return False
@@ -263,7 +263,7 @@ class WriterState:
 
     def _set_deadline(self) -> None:
         self.deadline = time.monotonic() + self.options.roll_s
-        if not self.is_watched:  # else the thread looks again at an earlier deadline, and finds this one
+        if not self.is_watched:  # else the thread wakes at an earlier deadline, and finds this one
             self.is_watched = True
             self.inbox.put(self.deadline)
 

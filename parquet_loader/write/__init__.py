@@ -1,25 +1,4 @@
-"""Writing data sets: any batch to whole Parquet files, laid out for training.
-
-options   sizes and codec
-layout    how each column is stored
-target    what is in the directory already
-staging   hidden files, renamed when they are whole
-publish   all files of a writer or none
-packer    batches of any size to files of even row groups
-writer    `DatasetWriter`, `write_dataset`
-
-Jobs of many tasks, on the workers of a cluster:
-
-lease     whether the process that began a job is alive
-commit    how its files appear
-job       `WriteJob`: what tasks write and report, and what of it is published
-task      rows to files, on a worker
-into_store  a job's files into a `SampleStore`
-shuffle   all rows of a job in a seeded order
-run       the steps of a job, whatever engine runs its tasks
-vectors   Spark's ML vectors
-dask, spark   `write_dask`, `write_spark`
-"""
+"""Writing data sets: turns batches of any form into whole Parquet files, laid out for training."""
 
 from __future__ import annotations
 

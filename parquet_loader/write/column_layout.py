@@ -1,7 +1,7 @@
 """How each column is stored: compressed or not, with a dictionary or not, with statistics or not.
 
-The choice is made from the data at hand by writing a sample to memory, once plain and once with dictionaries, and
-comparing what each column came to. Tensors, encoded images and other incompressible data end up plain, which decodes
+The choice is made from the data by writing a sample to memory, once plain and once with dictionaries, and comparing
+the sizes of each column. Tensors, encoded images and other incompressible data end up plain, which decodes
 at the speed of a memory copy.
 """
 
@@ -28,10 +28,10 @@ _MOST_BATCH_ROWS = 1024
 _BATCH_BYTES = 2**18
 
 # Decoding pays for both, so a column has to become this much smaller. Measured by benchmarks/layout.py, one thread,
-# from the page cache: LZ4 that halves a column takes its decoding from 8 to 2 GB/s, which pays where files come in
-# at less than about 2 GB/s a thread; a dictionary of few values takes it from 8 to 6, and the column to a sixth.
+# from the page cache: LZ4 that halves a column takes its decoding from 8 to 2 GB/s, which pays if files arrive at
+# less than about 2 GB/s a thread; a dictionary of few values takes it from 8 to 6, and the column to a sixth.
 _WORTH_COMPRESSION = 0.6
-# Rows of bytes (tensors, packed groups) that are neither compressed nor encoded are read straight to where they belong.
+# Rows of bytes (tensors, packed groups) that are neither compressed nor encoded are read straight into the window.
 # Measured on groups packed into rows of 104 bytes, which LZ4 halves: without it an epoch takes a third fewer processor
 # seconds, and as little as the copies that are left.
 _WORTH_COMPRESSION_OF_BYTES = 1 / 3

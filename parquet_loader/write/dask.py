@@ -24,8 +24,8 @@ from parquet_loader.write.writer import WriteMode
 _INFER_ROWS_BYTES = 2**20
 
 # Iterators that were begun in this process, by identity: they need not be hashable. Those that cannot be referenced
-# weakly (of lists, `map`, `zip`) are kept alive, the last so many of them; used up, they hold next to nothing, and one
-# that broke off keeps what it runs over until as many others have come.
+# weakly (of lists, `map`, `zip`) are kept alive, the last few of them; used up, they hold next to nothing, and one
+# that broke off keeps its source until that many others have come.
 _begun_lock = threading.Lock()
 _begun: weakref.WeakValueDictionary[int, Iterator[Any]] = weakref.WeakValueDictionary()
 _begun_and_kept: deque[Iterator[Any]] = deque(maxlen=1024)
@@ -80,7 +80,7 @@ def write_dask(
     Raises:
         DataError, SchemaError: rows do not fit the schema; partition, field and row within the partition are named.
         WriteError: the directory is not empty, not replaceable, or the file system refuses.
-        ConfigurationError: `data` is no such collection, or an argument has the wrong kind.
+        ConfigurationError: `data` is not such a collection, or an argument has the wrong kind.
 
     Example:
         >>> write_dask(frame, "train", SAMPLES, shuffle=True, seed=1)
@@ -151,7 +151,7 @@ class _DaskRunner:
         numbers = [n for n, part in enumerate(parts) if _is_task(part)]
         joined: dict[int, Any] = {}
         with contextlib.suppress(AttributeError), self._dask.config.set({"optimization.fuse.delayed": True}):
-            # Dask stumbles over literals and futures that it meets where it looks for tasks.
+            # Dask fails on literals and futures in the positions where it looks for tasks.
             optimized = self._dask.optimize(*[call(n, parts[n], True) for n in numbers])
             left = _keys_used(optimized[0]) if optimized else set()
             joined = {n: task for n, task in zip(numbers, optimized, strict=True) if parts[n].key not in left}

@@ -1,4 +1,4 @@
-"""What a writer can be told about the files it makes."""
+"""Options of every writer: sizes and codec."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from parquet_loader.common import parse_bytes
 from parquet_loader.errors import ConfigurationError
 
-# Sizes of row groups, where none is asked for: for few columns, for each of many, and for very many.
+# Default sizes of row groups: for few columns, for each of many, and for very many.
 _GROUP_BYTES = 8 * 2**20
 _COLUMN_BYTES = 32 * 2**10
 _MOST_GROUP_BYTES = 64 * 2**20
@@ -25,7 +25,7 @@ class WriteOptions:
     Args:
         row_group_bytes: Size of a row group once decoded, as a number of bytes or text such as ``"8MiB"``. A loader
             reads whole row groups, one on each thread, and shuffles the rows of at least 8 of them together. None: 8
-            MiB, or 32 KiB for each column where that is more, up to 64 MiB.
+            MiB, or 32 KiB for each column if that is more, up to 64 MiB.
         file_bytes: A file is closed once it holds at least this many bytes, as stored.
         compression: Codec for the columns that it shrinks to six tenths or less, tensors and packed groups to a third
             or less: ``"lz4"`` (raw), ``"snappy"``, ``"zstd"``, or ``"none"`` for no column.
@@ -42,7 +42,7 @@ class WriteOptions:
       1.3 ms. Smaller files cost more requests, larger ones more work lost when a writer dies.
     - LZ4 that halves a column takes its decoding from 8 to 2 GB/s a thread, zstd to 1 GB/s; on data that do not shrink
       it still costs a fifth. So only columns that shrink well are compressed. Tensors and packed groups that are not
-      are read straight to their place, at a third fewer processor seconds an epoch than halved by LZ4.
+      are read straight into the window, at a third less CPU time an epoch than if LZ4 halves them.
     - The size of pages (64 KiB to 8 MiB) makes no difference; verifying their checksums takes tensors from 9 to
       2.8 GB/s a thread.
     """
@@ -61,7 +61,7 @@ class WriteOptions:
             )
 
     def group_bytes(self, columns: int) -> int:
-        """Return the size of a row group of so many columns, once decoded."""
+        """Return the size of a row group of that many columns, once decoded."""
         if self.row_group_bytes is not None:
             return int(self.row_group_bytes)
         return max(_GROUP_BYTES, least_group_bytes(columns))

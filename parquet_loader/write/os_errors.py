@@ -1,4 +1,4 @@
-"""What a file system refuses, as the error that callers of writers get."""
+"""Turns errors of file systems into the `WriteError` that callers of writers get."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNPUBLISHED = "the data set could not be written, and nothing of it was publish
 
 @contextlib.contextmanager
 def storage_errors(path: str, told: str = _UNPUBLISHED) -> Iterator[None]:
-    """Turn what a file system raises into a `WriteError` that names a place.
+    """Turn the errors of a file system into a `WriteError` that names the path.
 
     Args:
         path: The data set, or the store.

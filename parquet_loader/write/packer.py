@@ -1,4 +1,4 @@
-"""From batches of any size to files of even row groups: what every writer does between its input and its storage."""
+"""Turns batches of any size into files of even row groups, for every writer."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class PackedFile:
 class Packer:
     """Buffers rows, writes full row groups, and begins the next file when one is full.
 
-    Memory: about one row group, and the batch at hand in slices. Belongs to one thread at a time. After an exception
-    it is of no further use; whoever made its files discards them.
+    Memory: about one row group, and slices of the current batch. Belongs to one thread at a time. After an exception
+    it cannot be used; its owner discards the files.
 
     Args:
         path: The data set, for errors.
@@ -98,7 +98,7 @@ class Packer:
         self._write_row_groups(last=False)
 
     def finish(self) -> None:
-        """Write what is buffered and finish the last file."""
+        """Write the buffered rows and finish the last file."""
         self._write_row_groups(last=True)
         self._finish_file()
 
@@ -110,11 +110,11 @@ class Packer:
         self._finish_file()
 
     def clear(self) -> None:
-        """Let go of what is buffered."""
+        """Drop the buffered rows."""
         self._buffer.clear()
 
     def _write_row_groups(self, *, last: bool) -> None:
-        """Write the row groups that are full; with `last`, what is left too."""
+        """Write the row groups that are full; with `last`, also the remaining rows."""
         while (table := self._buffer.peek(last=last)) is not None:
             self._buffer.pop()
             self._write_row_group(table)

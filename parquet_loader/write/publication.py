@@ -1,4 +1,4 @@
-"""From hidden files to a data set: how what one writer made appears, all of it or nothing."""
+"""Publishes the files of one writer, all of them or none."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from parquet_loader.write.target import RUN_LOCK, check_replaceable, listing
 class Publication:
     """The files of one writer: staged one by one, published or discarded together.
 
-    Locally, ``replace=True`` stages in a hidden directory beside `path` and exchanges the two. Where that cannot be
+    Locally, ``replace=True`` stages in a hidden directory next to `path` and exchanges the two. If that is impossible
     (object stores, mount points, a read-only parent), files are staged in `path` itself, published, and the old ones
-    deleted after: a reader that lists in between sees both. Once all new files are published nothing removes them any
-    more, whatever becomes of the old ones.
+    deleted after: a reader that lists in between sees both. When all new files are published, nothing removes them any
+    more, even if old ones cannot be deleted.
 
     Args:
         filesystem: Where the data set lives.
         path: Its directory.
-        replace: Whether what is there goes when the new files appear.
+        replace: Whether the new files replace all files of the directory.
     """
 
     def __init__(self, filesystem: pafs.FileSystem, path: str, *, replace: bool) -> None:
@@ -47,13 +47,13 @@ class Publication:
         self._staged: list[StagedFile] = []
         self._is_published = False
         self._created = look_up(filesystem, path).type == pafs.FileType.NotFound
-        self._beside = self._make_beside() if replace and not self._created and is_local(filesystem) else None
-        if self._beside is None:
+        self._sibling = self._make_sibling() if replace and not self._created and is_local(filesystem) else None
+        if self._sibling is None:
             make_directory(filesystem, path)
 
     @property
     def is_published(self) -> bool:
-        """Whether the new files have appeared, all of them."""
+        """Whether all new files have appeared."""
         return self._is_published
 
     @property
@@ -63,7 +63,7 @@ class Publication:
 
     def new_file(self) -> StagedFile:
         """Return the next file, not open yet."""
-        file = StagedFile(self.filesystem, self._beside or self.path, f"part-{self._id}-{len(self._staged)}.parquet")
+        file = StagedFile(self.filesystem, self._sibling or self.path, f"part-{self._id}-{len(self._staged)}.parquet")
         self._staged.append(file)
         return file
 
@@ -72,17 +72,17 @@ class Publication:
 
         Raises:
             OSError: one cannot be renamed; none is published then.
-            UnfinishedCommitError: all are published, but what they replace is not gone; or some are, and cannot be
-                taken back.
+            UnfinishedCommitError: all are published, but old files could not be deleted; or some are, and cannot be
+                removed.
         """
         old = listing(self.filesystem, self.path) if self.replace else []
         if self.replace:
             check_replaceable(old, self.path)
-        if self._beside is not None:
+        if self._sibling is not None:
             for file in self._staged:
                 file.publish()
-            sync_directory(self.filesystem, self._beside)
-            self._exchange(self._beside)
+            sync_directory(self.filesystem, self._sibling)
+            self._exchange(self._sibling)
         else:
             self._publish_in_place()
             self._is_published = True
@@ -90,7 +90,7 @@ class Publication:
         return [join(self.path, os.path.basename(file.path)) for file in self._staged]
 
     def discard(self) -> None:
-        """Remove every trace of what is not published; never raises. In a forked child it does nothing."""
+        """Remove all files that are not published; never raises. In a forked child it does nothing."""
         if self._process != os.getpid():
             for file in self._staged:
                 file.release()
@@ -99,39 +99,39 @@ class Publication:
             return
         for file in self._staged:
             file.discard()
-        if self._beside is not None:
-            remove_tree(self._beside)
+        if self._sibling is not None:
+            remove_tree(self._sibling)
         elif self._created and is_local(self.filesystem):
             with contextlib.suppress(OSError):
                 os.rmdir(self.path)  # only if it is empty
 
-    def _make_beside(self) -> str | None:
+    def _make_sibling(self) -> str | None:
         parent, name = os.path.split(os.path.realpath(self.path))
-        beside = os.path.join(parent, f".{name}-{self._id}.tmp")
+        sibling = os.path.join(parent, f".{name}-{self._id}.tmp")
         if os.path.ismount(self.path):
             return None
         try:
-            os.mkdir(beside)
-            copy_mode(self.path, beside)
+            os.mkdir(sibling)
+            copy_mode(self.path, sibling)
         except OSError:
             return None
-        return beside
+        return sibling
 
-    def _exchange(self, beside: str) -> None:
+    def _exchange(self, sibling: str) -> None:
         target = os.path.realpath(self.path)
-        exchange(beside, target)
+        exchange(sibling, target)
         self._is_published = True
         try:
             sync_directory(self.filesystem, os.path.dirname(target))
         except OSError as error:
             raise UnfinishedCommitError(
                 f"{self.path}: the new files are published, but their directory's name could not be forced to the disk "
-                f"({reason(error)}); what they replaced lies in {beside}"
+                f"({reason(error)}); the old ones lie in {sibling}"
             ) from error
         with contextlib.suppress(OSError):  # the lock says whose the old directory is, if this process is killed now
-            for name in filter(RUN_LOCK.fullmatch, os.listdir(beside)):
-                os.rename(os.path.join(beside, name), os.path.join(target, name))
-        remove_tree(beside)
+            for name in filter(RUN_LOCK.fullmatch, os.listdir(sibling)):
+                os.rename(os.path.join(sibling, name), os.path.join(target, name))
+        remove_tree(sibling)
 
     def _publish_in_place(self) -> None:
         try:

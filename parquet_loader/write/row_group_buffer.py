@@ -8,12 +8,12 @@ import pyarrow as pa
 
 
 class RowGroupBuffer:
-    """Rows on their way to a file. One thread at a time.
+    """Rows that are not written yet. One thread at a time.
 
     Args:
         goal_bytes: Size of a row group once decoded.
-        slack: By what share of it a row group may be larger, where that ends it with a batch: so no rest of the batch
-            has to be copied, to wait for the next one.
+        slack: The share by which a row group may exceed this size, if it then ends with a batch: so no remainder of
+            the batch has to be copied.
 
     Attributes:
         rows: Rows waiting.
@@ -34,9 +34,9 @@ class RowGroupBuffer:
         self.rows += table.num_rows
         while table.num_rows:
             row_bytes = max(1.0, table.nbytes / table.num_rows)
-            room = self._goal_bytes - self._waiting_bytes
-            rows = max(0 if self._waiting else 1, int(room / row_bytes))
-            if table.nbytes <= room + self._slack_bytes:
+            free = self._goal_bytes - self._waiting_bytes
+            rows = max(0 if self._waiting else 1, int(free / row_bytes))
+            if table.nbytes <= free + self._slack_bytes:
                 rows = table.num_rows
             head, table = table.slice(0, rows), table.slice(rows)
             if head.num_rows:
@@ -52,20 +52,20 @@ class RowGroupBuffer:
         return self._full[0] if self._full else None
 
     def pop(self) -> None:
-        """Let go of the row group that `peek` returned."""
+        """Release the row group that `peek` returned."""
         self.rows -= self._full.popleft().num_rows
         self._owned_full = max(0, self._owned_full - 1)
 
     def own(self) -> None:
-        """Copy what lies in the caller's memory, so that it may be changed, and holds no more alive than it needs."""
-        for place in range(self._owned_full, len(self._full)):
-            self._full[place] = owned(self._full[place])
+        """Copy the rows that lie in the caller's memory, which may then be changed or freed."""
+        for number in range(self._owned_full, len(self._full)):
+            self._full[number] = owned(self._full[number])
         self._owned_full = len(self._full)
         self._waiting[self._owned_waiting :] = [owned(table) for table in self._waiting[self._owned_waiting :]]
         self._owned_waiting = len(self._waiting)
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self._full.clear()
         self.rows = self._owned_full = 0
         self._forget_waiting()

@@ -78,12 +78,12 @@ def write_spark(
         seed: From 0 to 2**64 - 1. The order depends on it, on the partitions and on the order within them.
         bucket_bytes: With `shuffle`, how many bytes of rows a task permutes at a time; at most 1 GiB with columns of
             text, bytes, images or lists.
-        progress: Show a progress bar (needs tqdm) beside Spark's own.
+        progress: Show a progress bar (needs tqdm) next to Spark's own.
 
     Raises:
         DataError, SchemaError: rows do not fit the schema; partition, field and row within the partition are named.
         WriteError: the directory is not empty, not replaceable, or the file system refuses.
-        ConfigurationError: `df` is no Spark DataFrame, or an argument has the wrong kind.
+        ConfigurationError: `df` is not a Spark DataFrame, or an argument has the wrong kind.
         MissingPackageError: Spark's Python workers lack this package, numpy or pyarrow.
 
     Example:
@@ -225,7 +225,7 @@ class _Wishes:
         self.rows: list[int] = []
 
     def apply(self, conf: Any) -> None:
-        """Set what is wished, or what was there before, if that is lower or there are no wishes."""
+        """Set the requested value, or the previous one if that is lower or nothing is requested."""
         if self.rows:
             conf.set(_BATCH_ROWS, str(min(self.rows + self._users)))
         elif self._before is None:
@@ -242,7 +242,7 @@ _wishes: weakref.WeakKeyDictionary[Any, _Wishes] = weakref.WeakKeyDictionary()  
 def _batch_rows(spark: Any, rows: int) -> Iterator[None]:
     """Lower the rows of Arrow batches for the plans made in the body; a lower setting of the user's stays.
 
-    Jobs of several threads share a session: the last one to leave puts back what was there.
+    Jobs of several threads share a session: the last one to leave restores the previous value.
     """
     with _wishes_lock:
         wishes = _wishes.get(spark) or _Wishes(spark.conf.get(_BATCH_ROWS, None))
@@ -287,7 +287,7 @@ def _watched(spark: Any, bar: Bar) -> Iterator[None]:
 
 
 def _empty_batch(df: Any) -> pa.Table | None:
-    """Return a table without rows of the types that executors will see, or None where Spark cannot say."""
+    """Return a table without rows of the types that executors will see, or None if Spark cannot tell."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
     try:

@@ -1,7 +1,7 @@
-"""Files that are written under hidden names and published by renaming, and directories that are exchanged.
+"""Files written under hidden names and published by a rename, and directories that are exchanged.
 
-Readers skip names that begin with ``.``, so nothing is seen before it is whole. A process that is killed leaves its
-hidden files, which may be deleted; nothing else ever refers to them.
+Readers skip names that begin with ``.``, so they never see a partial file. A process that is killed leaves its hidden
+files, which may be deleted: nothing refers to them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class StagedFile:
         return size
 
     def publish(self) -> None:
-        """Let the file appear, whole, under its name."""
+        """Publish the file under its name."""
         move_file(self.filesystem, self.hidden_path, self.path)
 
     def discard(self) -> None:
@@ -106,7 +106,7 @@ def move_file(filesystem: pafs.FileSystem, source: str, target: str) -> None:
                     sink.write(data)
         except BaseException:
             with contextlib.suppress(OSError, pa.ArrowException):
-                filesystem.delete_file(target)  # closed with what had come so far
+                filesystem.delete_file(target)  # closed, so it holds a part of the data
             raise
         filesystem.delete_file(source)
 
@@ -117,7 +117,7 @@ def join(directory: str, name: str) -> str:
 
 
 def make_directory(filesystem: pafs.FileSystem, path: str) -> None:
-    """Create a directory and those above it, where the filesystem has directories at all."""
+    """Create a directory and those above it, if the filesystem has directories at all."""
     if filesystem.type_name not in _NO_DIRECTORIES:
         filesystem.create_dir(path, recursive=True)
 
@@ -131,7 +131,7 @@ def sync_directory(filesystem: pafs.FileSystem, path: str) -> None:
 def exchange(staged: str, path: str) -> None:
     """Swap two local directories; on Linux in one step, so that `path` always names a whole data set.
 
-    Where the kernel or the file system cannot exchange names, `path` does not exist for the moment between two renames.
+    If the kernel or the file system cannot exchange names, `path` does not exist between two renames.
 
     Raises:
         OSError: `path` cannot be renamed, because it is a mount point or its parent is read-only.
@@ -149,7 +149,7 @@ def exchange(staged: str, path: str) -> None:
 
 
 def finish_exchange(staged: str, path: str) -> None:
-    """Give `path` back to what had it, where an `exchange` was cut short between its two renames.
+    """Restore `path` if an `exchange` was cut short between its two renames.
 
     Raises:
         OSError: it cannot be renamed.
@@ -170,7 +170,7 @@ def remove_tree(path: str) -> None:
 
 
 def _renameat2_exchange(first: str, second: str) -> bool:
-    """Return False where the exchange is not supported."""
+    """Return False if the exchange is not supported."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):  # not Linux, or a C library without it

@@ -1,4 +1,4 @@
-"""What is in the directory already, and whether a writer may add to it or replace it."""
+"""Checks whether a writer may add to a directory or replace it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_new(found: list[pafs.FileInfo], path: str) -> None:
 
 
 def check_replaceable(found: list[pafs.FileInfo], path: str) -> None:
-    """Refuse to delete anything that is no part of a Parquet data set."""
+    """Refuse to delete anything that is not part of a Parquet data set."""
     for info in found:
         if info.type == pafs.FileType.File and not _OURS.fullmatch(info.base_name):
             raise WriteError(

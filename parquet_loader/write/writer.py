@@ -52,9 +52,9 @@ class DatasetWriter:
 
     Nothing is seen by readers before `close`; then each file appears whole. An exception in the ``with`` body, or in
     any method, publishes nothing and removes what was written. A process that is killed leaves hidden files behind
-    (``.part-*.tmp``, or ``.<name>-*.tmp`` beside the directory), which readers skip and which may be deleted.
+    (``.part-*.tmp``, or ``.<name>-*.tmp`` next to the directory), which readers skip and which may be deleted.
 
-    Memory: about one row group, and the batch at hand in slices; a batch may be reused or changed after `write`.
+    Memory: about one row group, and slices of the current batch; a batch may be reused or changed after `write`.
 
     Threads: a writer belongs to one thread at a time, and to the process that made it. Several writers may append to
     one directory at the same time, from any number of processes or machines.
@@ -66,9 +66,10 @@ class DatasetWriter:
         mode: ``"error"`` refuses a directory that is not empty. ``"append"`` adds files to those there, which must
             have the same schema. ``"overwrite"`` replaces the directory by the new files when the writer is closed:
             on Linux, on a local file system, in one atomic exchange of two directories; elsewhere by two renames (a
-            kill between them leaves the old one beside, as ``.<name>-*.tmp.old``); on object stores and mount points
-            the new files appear one by one and the old ones are deleted after, so that a reader that lists in between,
-            or after a delete that failed, sees both. It refuses directories that hold anything but Parquet files.
+            kill between them leaves the old one next to it, as ``.<name>-*.tmp.old``). On object stores and mount
+            points the new files appear one by one, and the old ones are deleted after, so a reader that lists in
+            between, or after a delete that failed, sees both. It refuses directories that hold anything but Parquet
+            files.
         options: Sizes and codec.
         filesystem: A `pyarrow.fs.FileSystem`; `path` is then a path within it.
 
@@ -134,7 +135,7 @@ class DatasetWriter:
         """Add rows: a dict of columns, row dicts, Arrow data, a frame, or an iterable of rows or of any of these.
 
         Args:
-            batch: As in `write_dataset`; readers and iterables are consumed a piece at a time.
+            batch: As in `write_dataset`; readers and iterables are consumed in parts.
 
         Raises:
             DataError, SchemaError: the batch does not fit the schema.
@@ -152,7 +153,7 @@ class DatasetWriter:
         """Add rows that have the stored form of the schema already, with each column stored as `layout` says.
 
         Args:
-            table: The columns of ``schema.arrow_schema()``; each may be not-null where the schema admits nulls. All
+            table: The columns of ``schema.arrow_schema()``; each may be not-null even if the schema admits nulls. All
                 tables of one writer have the same Arrow schema.
             layout: The same for all tables of one writer.
 
@@ -171,7 +172,7 @@ class DatasetWriter:
 
     @property
     def rows(self) -> int:
-        """How many rows it was given so far."""
+        """Rows added so far."""
         return self._packer.added_rows
 
     @property
@@ -180,7 +181,7 @@ class DatasetWriter:
         return self._publication.id
 
     def close(self) -> WriteSummary:
-        """Write what is buffered, publish all files, and say what was published; again, it only says it again.
+        """Write the buffered rows, publish all files, and return a summary; a second call returns it again.
 
         Raises:
             WriteError: the file system refuses; nothing was published.
@@ -205,7 +206,7 @@ class DatasetWriter:
         return self._summary
 
     def abort(self) -> None:
-        """Remove all that was written and publish nothing; does nothing after `close`."""
+        """Remove all written files and publish nothing; does nothing after `close`."""
         if self._summary is not None:
             return
         self._is_aborted = True
@@ -246,7 +247,7 @@ class DatasetWriter:
 
 
 def _forgotten(publication: Publication, packer: Packer, path: str, pid: int) -> None:
-    """Remove what a writer wrote that nobody closed, and say that its rows are lost."""
+    """Remove the files of a writer that nobody closed, and warn that its rows are lost."""
     publication.discard()
     if packer.added_rows and os.getpid() == pid:
         warnings.warn(
@@ -267,7 +268,7 @@ def write_dataset(
     options: WriteOptions | None = None,
     filesystem: Any = None,
 ) -> WriteSummary:
-    """Write `data` as a data set and say what was written.
+    """Write `data` as a data set and return a summary.
 
     Args:
         data: A dict of columns, a list of row dicts, a pandas or Polars frame, Arrow data, a `datasets.Dataset`, or an

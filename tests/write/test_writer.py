@@ -626,7 +626,7 @@ def test_what_was_exchanged_is_kept_where_the_disk_does_not_confirm_it(
 
     monkeypatch.setattr(publish, "sync_directory", refuse)
     with pytest.raises(
-        UnfinishedCommitError, match=r"published, but .* \(Input/output error\); what they .* lies in"
+        UnfinishedCommitError, match=r"published, but .* \(Input/output error\); the old ones lie in"
     ) as caught:
         write_dataset(batch(5), tmp_path / "d", SCHEMA, mode="overwrite")
     assert numbers_in(tmp_path / "d") == list(range(5))

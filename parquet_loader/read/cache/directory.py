@@ -44,8 +44,8 @@ class RequestedRowGroup:
         columns: `columns_id` of the columns.
         size: Bytes of the file.
         spans: Returns the bytes of the column chunks, and the ranges that are fetched to have them: each with its begin
-            and end, in order; none of the ranges has bytes of another. Not called where a file for these very columns
-            is there, as finding out takes a while where columns are many.
+            and end, in order; ranges do not overlap. Not called if there is a file for exactly these columns,
+            because it is slow for many columns.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RequestedRowGroup:
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """What was found of a row group.
+    """The result of a lookup.
 
     Attributes:
         path: A file that holds it, or None.
@@ -94,7 +94,7 @@ class LookupResult:
 
 
 class CacheFullError(Exception):
-    """What would have to leave is being read by somebody."""
+    """Every row group that could be evicted is being read."""
 
 
 class CacheDirectory:
@@ -138,10 +138,10 @@ class CacheDirectory:
             self._make_room(account, 0)  # another limit than before, perhaps
 
     def lease(self, row_groups: Digests, columns: frozenset[int]) -> HeldLease:
-        """Say what this process reads; see `ReaderLease`.
+        """Lease the row groups that this process reads; see `ReaderLease`.
 
         Raises:
-            OSError, TimeoutError: it cannot be said.
+            OSError, TimeoutError: the lease cannot be written.
         """
         with transaction(self._paths) as account:
             self._make_room(account, _in_blocks(lease_bytes(len(row_groups), len(columns)), self._block_bytes))
@@ -304,7 +304,7 @@ class CacheDirectory:
         return False
 
     def _take_back(self, account: CacheLedger) -> None:
-        """Remove what the dead left: row groups on their way, and leases; in a transaction."""
+        """Remove unfinished row groups and leases of dead processes; in a transaction."""
         for name in names_in(self._paths.unfinished):
             path = os.path.join(self._paths.unfinished, str(name))
             if not is_locked(path):
@@ -325,7 +325,10 @@ def _check_locks(paths: CachePaths) -> None:
         OSError: they do not, and another may be given what is held.
     """
     if not is_locked(paths.ledger):
-        raise OSError(f"{paths.root}: the file system gives one lock to two holders, and a cache relies on locks")
+        raise OSError(
+            f"{paths.root}: the file system gives one lock to two holders, and a cache relies on locks; "
+            "choose a directory on a local disk"
+        )
 
 
 def _check_sparse(paths: CachePaths) -> None:
@@ -340,7 +343,10 @@ def _check_sparse(paths: CachePaths) -> None:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"\1", _PROBE_BYTES - 1)
         if os.fstat(descriptor).st_blocks * 512 >= _PROBE_BYTES:
-            raise OSError(f"{paths.root}: the file system keeps no holes in files, which a cache relies on")
+            raise OSError(
+                f"{paths.root}: the file system keeps no holes in files, which a cache relies on; "
+                "choose another directory"
+            )
     finally:
         os.close(descriptor)
         os.unlink(path)

@@ -40,11 +40,11 @@ class CacheEntry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReaderLease:
-    """What one loader reads.
+    """The row groups that one loader reads.
 
     Attributes:
         row_groups: As in `CacheEntry`, uint64 ``[n]``.
-        columns: As in `CacheEntry`; more than one where files have different ones.
+        columns: As in `CacheEntry`; more than one if files have different ones.
         began_ns: When it began to, in nanoseconds since 1970.
     """
 
@@ -56,7 +56,7 @@ class ReaderLease:
 def in_order_of_leaving(
     entries: Sequence[CacheEntry], leases: Iterable[ReaderLease]
 ) -> tuple[list[CacheEntry], list[CacheEntry]]:
-    """Return what nobody reads, and what somebody does, each with the least recently used first."""
+    """Return the entries that nobody reads, and those that are read, each least recently used first."""
     row_groups = np.fromiter((entry.row_group for entry in entries), np.uint64, len(entries))
     used_ns = np.fromiter((entry.used_ns for entry in entries), np.int64, len(entries))
     is_read = np.zeros(len(entries), np.bool_)
@@ -68,7 +68,7 @@ def in_order_of_leaving(
 
 
 def enough(leaving: Iterable[CacheEntry], missing_bytes: int) -> list[CacheEntry]:
-    """Return the first of these that together free that many bytes, or none where all of them would not."""
+    """Return the first of these that together free that many bytes, or none if all of them would not suffice."""
     chosen: list[CacheEntry] = []
     for entry in leaving:
         if missing_bytes <= 0:

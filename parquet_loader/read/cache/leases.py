@@ -37,7 +37,7 @@ class HeldLease:
         self._finalizer = weakref.finalize(self, _end, file)
 
     def release(self) -> None:
-        """Let go of it; idempotent."""
+        """Release it; idempotent."""
         self._finalizer()
 
 
@@ -54,7 +54,7 @@ def lease_bytes(row_groups: int, columns: int) -> int:
 
 
 def lease_sizes(paths: CachePaths) -> list[int]:
-    """Return how long each lease is that lies there."""
+    """Return the size of each lease."""
     sizes: list[int] = []
     with os.scandir(paths.readers) as found:
         for item in found:
@@ -69,14 +69,14 @@ def live_leases(paths: CachePaths) -> frozenset[str]:
 
 
 def _names(paths: CachePaths) -> list[str]:
-    """Return what leases are called; whatever else lies next to them is none of ours."""
+    """Return the names of leases; other files next to them are ignored."""
     with contextlib.suppress(FileNotFoundError):
         return [name for name in os.listdir(paths.readers) if _NAME.fullmatch(name)]
     return []
 
 
 def read_lease(paths: CachePaths, name: str) -> ReaderLease | None:
-    """Return what a lease says, or None if it is gone, or no lease."""
+    """Return the content of a lease, or None if it is gone or damaged."""
     try:
         with open(os.path.join(paths.readers, name), "rb") as file:
             content = file.read()

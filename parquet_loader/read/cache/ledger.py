@@ -16,10 +16,10 @@ from parquet_loader.read.cache.paths import CachePaths
 
 @dataclass(slots=True)
 class CacheLedger:
-    """What is taken of the disk.
+    """The account of a cache.
 
     Attributes:
-        taken_bytes: By row groups that are kept, and by reservations.
+        taken_bytes: Bytes of cached row groups and of reservations.
     """
 
     taken_bytes: int
@@ -27,16 +27,16 @@ class CacheLedger:
 
 @contextlib.contextmanager
 def transaction(paths: CachePaths, *, rebuild: bool = False) -> Iterator[CacheLedger]:
-    """Hold the cache's lock, and keep what the body makes of the account.
+    """Hold the cache's lock, and write the account as the body leaves it.
 
-    A body that raises leaves the mark, so that the next one starts from a listing.
+    If the body raises, the mark stays, and the next transaction lists the directory.
 
     Args:
         paths: The paths of the cache.
-        rebuild: Make the account anew, whatever the ledger says.
+        rebuild: List the directory, even if the ledger is sound.
 
     Raises:
-        TimeoutError: another process holds the lock, and does not go on.
+        TimeoutError: another process holds the lock and does not release it.
         OSError: the directory is gone, or cannot be written to.
     """
     with exclusive(paths.ledger, paths.patience_s) as descriptor:

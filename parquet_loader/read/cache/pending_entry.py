@@ -14,12 +14,12 @@ from parquet_loader.read.cache.paths import CachePaths, EntryName
 
 
 class PendingEntry:
-    """A reservation and the file that it is for. Used by one thread; whoever has it publishes or abandons it.
+    """A reservation and the file that it is for. One thread at a time; its owner publishes or abandons it.
 
     Args:
         paths: The paths of the cache.
         name: What the file will be called.
-        file: The unfinished file, locked by this process: what tells others that somebody is at work on it.
+        file: The unfinished file, locked by this process: its lock tells others that this process is fetching it.
         size: Bytes of the original file.
         ranges: What will be written of it, apart from one another.
     """
@@ -41,7 +41,7 @@ class PendingEntry:
             OSError: the disk is full, or does not work.
         """
         if not self._is_sized:
-            # Some file systems take more space than is written where a file grows.
+            # Some file systems take more space than is written if a file grows.
             self._file.resize(self._size + index_bytes(len(self._ranges)))
             self._is_sized = True
         view = memoryview(data).cast("B")
@@ -50,7 +50,7 @@ class PendingEntry:
         self._written[number] += len(view)
 
     def publish(self) -> tuple[Index, str, int]:
-        """Let the row group appear, in place of one for the same columns; return its index, path and inode.
+        """Publish the row group, in place of one for the same columns; return its index, path and inode.
 
         Raises:
             OSError, TimeoutError: it cannot; abandon it.
@@ -73,7 +73,7 @@ class PendingEntry:
         return index, target, inode
 
     def abandon(self) -> None:
-        """Remove the file and give back what was reserved; what cannot be removed now, others remove later."""
+        """Remove the file and release its reservation; if this fails, another process does it later."""
         if self._file.is_here:
             with contextlib.suppress(OSError), transaction(self._paths) as account:
                 self._check_name()

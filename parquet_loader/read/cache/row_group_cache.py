@@ -257,7 +257,7 @@ class RowGroupCache:
             self._figures = replace(self._figures, problem=problem)
             self._resumes_at = time.monotonic() + _PAUSE_S
         if is_new:
-            with contextlib.suppress(Warning):  # an epoch does not fail for it, even where warnings are errors
+            with contextlib.suppress(Warning):  # an epoch does not fail because of it, even if warnings are errors
                 warnings.warn(f"LocalCache({str(self._settings.path)!r}): {problem}", RuntimeWarning, stacklevel=2)
 
 

@@ -69,7 +69,7 @@ class FileCatalog:
         return MappingProxyType(self._refused)
 
     def examine(self, names: Iterable[str]) -> list[CatalogEntry]:
-        """Return what is known of these files, in this order, without those that are gone or refused.
+        """Return the known facts of these files, in this order, without files that are gone or refused.
 
         Only footers not read before are read, and those of refused files again: what ails them may pass.
         """
@@ -92,14 +92,14 @@ class FileCatalog:
         return [self._known[name] for name in wanted if name in self._known]
 
     def forget_all_but(self, names: Iterable[str]) -> None:
-        """Let go of what is known of files that are gone."""
+        """Forget files that are gone."""
         keep = set(names)
         for known in (self._known, self._refused):
             for name in known.keys() - keep:
                 del known[name]
 
     def forget(self, names: Iterable[str]) -> None:
-        """Let go of what is known of these files."""
+        """Forget these files."""
         for name in names:
             self._known.pop(name, None)
 

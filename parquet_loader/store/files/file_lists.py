@@ -180,7 +180,7 @@ def write_hold(paths: StorePaths, held: HeldState, names: Sequence[str]) -> None
 
 
 def read_holds(paths: StorePaths) -> list[HeldState]:
-    """Return what is held, the oldest first."""
+    """Return the held lists, the oldest first."""
     found: list[HeldState] = []
     for name in names_in(paths.holds):
         with (

@@ -46,7 +46,7 @@ class FileName:
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """Return what a name says, or None if it is none of a published file."""
+        """Return the parts of a name, or None if it is not the name of a published file."""
         found = _PATTERN.fullmatch(name)
         if found is None:
             return None

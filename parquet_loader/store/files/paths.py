@@ -27,7 +27,7 @@ class StorePaths:
 
     @property
     def hidden(self) -> str:
-        """All that is no sample."""
+        """The directory of everything but samples."""
         return os.path.join(self.root, HIDDEN)
 
     @property
@@ -67,7 +67,7 @@ class StorePaths:
 
     @property
     def commits(self) -> str:
-        """Which files are on their way to appear together."""
+        """Records of files that are being published together."""
         return os.path.join(self.hidden, "commits")
 
     @property

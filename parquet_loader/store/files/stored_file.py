@@ -23,7 +23,7 @@ class StoredFile:
         priority: As given to the writer.
         metadata: As given to the writer, text by name.
         epochs_seen: In how many epochs of readers it was delivered. Known to eviction and weights.
-        times_sampled: How often it was delivered in all; more often than `epochs_seen` where weights repeat it.
+        times_sampled: How often it was delivered in all; more often than `epochs_seen` if weights repeat it.
     """
 
     name: str

@@ -1,10 +1,13 @@
-"""How the files of a finished job appear, and what is done about a job that died while they did.
+"""Publishes the files of a finished job, and completes or undoes the commit of a job that died.
 
-Where directories can be renamed, all files appear by one rename of the job's own subdirectory. Elsewhere they are
-renamed one by one under the cover of a journal in the job's directory: a journal that says ``publish`` means that the
-commit did not come to its end, and what it lists is taken back; one that says ``remove`` means that the new files are
-all there, and the old ones it lists go. Writing the journal anew, or removing it, is the commit. Where neither way can
-be gone to its end, the journal stays, and the next job on the path goes it.
+If directories can be renamed, all files appear by one rename of the job's own subdirectory. Otherwise they are renamed
+one by one, and a journal in the job's directory says how far this got. A journal with the step ``publish`` means that
+the commit was cut short: the files it lists are removed. One with the step ``remove`` means that all new files are
+published: the old files it lists are removed. Rewriting or removing the journal is the commit. If neither succeeds, the
+journal stays, and the next job on the path completes it.
+
+A `DatasetWriter` publishes without a journal (`publication`), because nobody can tell whether its process is alive; a
+job's lease says so.
 """
 
 from __future__ import annotations
@@ -31,14 +34,14 @@ _THREADS = 16
 
 
 class Journal:
-    """What a commit file by file is about to do, for whoever has to bring it to an end.
+    """The record of a commit file by file, for the process that completes it.
 
     Args:
         filesystem: Where the job lives.
         path: The journal's file.
 
     Attributes:
-        is_needed: Whether files have appeared, or may have, of a commit that has not come to its end.
+        is_needed: Whether a commit is incomplete, of which files may have appeared.
     """
 
     def __init__(self, filesystem: pafs.FileSystem, path: str) -> None:
@@ -73,14 +76,14 @@ def renames_directories(filesystem: pafs.FileSystem) -> bool:
 def publish_directory(
     filesystem: pafs.FileSystem, data: str, path: str, folder: str, *, mode: Literal["error", "append", "overwrite"]
 ) -> str:
-    """Let a directory of files appear in one step, and return where.
+    """Publish a directory of files in one step, and return its path.
 
     Args:
         filesystem: One that renames directories.
         data: The directory.
         path: The data set: `data` takes its place, if it does not exist or is empty, or if `mode` is
             ``"overwrite"`` (local only; what was there is then in `data`).
-        folder: Name within `path` that `data` gets where that holds files to which `mode` appends.
+        folder: Name within `path` that `data` gets if `path` holds files to which `mode` appends.
         mode: As in `DatasetWriter`.
 
     Raises:
@@ -114,12 +117,12 @@ def publish_files(
     replaced: Sequence[str],
     journal: Journal,
 ) -> None:
-    """Let files appear one by one, then delete those they replace.
+    """Publish files one by one, then delete those they replace.
 
     Args:
         filesystem: Any.
         path: The data set, for errors.
-        moves: Hidden path and path of each file; hidden directories may be given where these can be renamed.
+        moves: Hidden path and path of each file; or of a directory, if directories can be renamed.
         replaced: Paths of the files that go.
         journal: Not written yet.
 
@@ -169,14 +172,14 @@ def _take_back(
 
 
 def finish_or_undo(filesystem: pafs.FileSystem, journal: str, data_set: str) -> None:
-    """Bring a commit that was cut short to an end: back if it was not complete, forward if it was.
+    """Undo a commit that was cut short, or complete it if all its files are published.
 
-    Whoever may write into the data set may have written the journal, so that it removes nothing elsewhere.
+    Anyone who may write into the data set may have written the journal, so nothing outside the data set is removed.
 
     Raises:
         WriteError: the journal names what does not lie in the data set.
     """
-    for path in (journal, _fresh(journal)):  # the second alone: HDFS has let go of the old one before it renames
+    for path in (journal, _fresh(journal)):  # the second alone: HDFS removes the old one before it renames
         try:
             with filesystem.open_input_stream(path) as stream:
                 entries = json.loads(stream.read())
@@ -210,7 +213,7 @@ def visible_files(filesystem: pafs.FileSystem, path: str) -> list[str]:
 
 
 def _take_place(filesystem: pafs.FileSystem, data: str, path: str) -> bool:
-    """Rename `data` to `path`, which does not exist or is empty; return False where it is not."""
+    """Rename `data` to `path`, which does not exist or is empty; return False if it is not."""
     if is_local(filesystem):
         target = os.path.realpath(path)
         if os.path.isdir(target):

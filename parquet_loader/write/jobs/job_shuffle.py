@@ -1,9 +1,12 @@
-"""All rows of a job in a seeded order, in bounded memory: scatter to chunks, then gather buckets.
+"""Puts all rows of a job into a seeded order, in bounded memory: tasks write chunks, others gather buckets from them.
 
-Each task permutes its rows a chunk at a time and writes the chunks in a form from which any run of rows can be read.
-Once all are there their sizes are known, and so is the number of buckets. Bucket ``b`` takes an equal run of every
-chunk (`ShufflePlan.slices`), permutes these rows together, and writes them. Every row can land in any bucket and at
-any place of it, and each bucket has its share of every chunk, so that a small window of the result is like all of it.
+Each task permutes its rows a chunk at a time and writes the chunks in a form from which any slice can be read. When all
+chunks are written, their sizes give the number of buckets. Bucket ``b`` takes an equal slice of every chunk
+(`ShufflePlan.slices`), permutes these rows together, and writes them. Every row can get into any bucket and to any
+position in it. Each bucket has its share of every chunk, so a small window of the result represents all rows.
+
+`rewrite_dataset` has another shuffle (`external_shuffle`): its one process sorts rows by a random key, so its order
+depends on no size. A task of a job cannot know how many buckets the others need, so here sizes enter the order.
 
 The order is a function of the seed and of the rows of each partition in their order, never of the engine, of the
 number of workers, or of retries. Permutations are those of `parquet_loader.plan.epoch`.

@@ -1,12 +1,12 @@
-"""Whether the process that began a job is still alive: a lock where there are locks, a renewed lease where not.
+"""The lease of a job, which says whether the process that began it is alive: a file lock, or a file that is renewed.
 
-On local and network file systems with locks the driver holds `flock` on the lease's file; the kernel lets go of it
-when the process ends in whatever way, so a job is known to be dead, never guessed to be. Where the file system has no
-locks (object stores, HDFS), a thread writes the lease anew every `RENEW_S` seconds, and a lease that the store itself
-says is older than `EXPIRE_S` has expired: both times are the store's, so that no two clocks are compared.
+On local and network file systems with locks the driver holds a `FileLock` on the lease's file. The kernel releases it
+when the process ends, in any way, so a job is known to be dead, never guessed. If the file system has no locks (object
+stores, HDFS), a thread rewrites the lease every `RENEW_S` seconds. A lease is expired if the store's own times say that
+it is older than `EXPIRE_S`, so no two clocks are compared.
 
-A lease that expires under a driver which was only held up does no harm: whoever sweeps removes the job's directory,
-and the driver finds at its commit that the lease is gone, and publishes nothing.
+If the lease of a delayed driver expires, the next job removes the directory of the delayed one. The driver finds at its
+commit that the lease is gone, and publishes nothing.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.E
 class JobLease:
     """Held from the beginning of a job to its end, by the process that drives it.
 
-    Threads: `acquire` starts one, ``parquet_loader-lease``, where there are no locks; `release` ends it.
+    Threads: `acquire` starts one, ``parquet_loader-lease``, if there are no locks; `release` ends it.
 
     Args:
         filesystem: Where the job lives.
         path: The lease's file.
-        renew_s: Seconds between renewals where there are no locks.
+        renew_s: Seconds between renewals if there are no locks.
     """
 
     def __init__(self, filesystem: pafs.FileSystem, path: str, *, renew_s: float = RENEW_S) -> None:
@@ -69,16 +69,16 @@ class JobLease:
         self._thread.start()
 
     def is_held(self) -> bool:
-        """Whether the lease is still this one's: nobody took the job for dead."""
+        """Whether the lease is still held here: nobody took the job for dead."""
         with contextlib.suppress(OSError, pa.ArrowException):
             return self._is_written() if self._lock is None else self._lock.has_its_name
         return False
 
     def release(self) -> None:
-        """Remove the lease's file and let go; never raises, and does nothing the second time.
+        """Remove the lease's file and release the lock; idempotent, never raises.
 
-        A renewal under way is waited for a while, no longer than the store may take for it: one that comes to its end
-        later leaves a lease that expires. The collector may have this called in the renewing thread itself.
+        Waits a limited time for a renewal in flight: one that completes later leaves a lease that expires. The garbage
+        collector may call this in the renewing thread itself.
         """
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -108,12 +108,12 @@ class JobLease:
 
 @contextlib.contextmanager
 def dead_lease(filesystem: pafs.FileSystem, path: str, *, expire_s: float = EXPIRE_S) -> Iterator[bool]:
-    """Yield whether the job that took the lease is dead; within the body nobody else may find it dead as well.
+    """Yield whether the job that took the lease is dead; within the body nobody else finds it dead as well.
 
     Args:
         filesystem: Where the lease lives.
         path: The lease's file; a job without one is dead, because it is taken first and removed last.
-        expire_s: Age of an expired lease where there are no locks.
+        expire_s: Age of an expired lease if there are no locks.
     """
     if is_local(filesystem):
         try:

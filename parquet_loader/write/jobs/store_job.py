@@ -87,7 +87,9 @@ class StoreJob(WriteJob):
         if list(schema.items()) != list(there.items()):
             names = [repr(name) for name in {**there, **schema} if there.get(name) != schema.get(name)]
             what = f"in {', '.join(names)}" if names else "in the order of its columns"
-            raise SchemaError(f"{self.path}: the job's schema differs from the store's {what}")
+            raise SchemaError(
+                f"{self.path}: the job's schema differs from the store's {what}; write with schema=store.schema"
+            )
         self._has_rows_already = True  # a store without samples holds no file
         return schema
 

@@ -1,12 +1,12 @@
-"""All rows of a data set in random order, in bounded memory: scattered to files by a random key, then sorted by it.
+"""Puts all rows of a data set into random order, in bounded memory: scattered to files by a random key, then sorted.
 
-Every row gets 64 random bits, from a stream that its row group and its place there name. Rows are delivered in the
-order of these keys (equal keys, one pair in 2**64, in the order of the source). So the order is a uniformly random one,
-and a function of the snapshot, the filters and the seed alone: neither memory nor the number of files enters it.
+The row's key is 64 random bits, from a stream that its row group and its position there select. Rows are delivered in
+the order of their keys (equal keys, one pair in 2**64, in the order of the source). So the order is uniformly random,
+and a function of the snapshot, the filters and the seed alone: memory and the number of files never enter it.
 
-A *bucket* is the rows whose keys begin with the same bits. The first pass appends each row to its bucket's file; the
-second reads bucket after bucket, sorts its rows, and removes its file. A bucket that came out larger than memory allows
-is scattered again by the bits that follow.
+A *bucket* is the rows whose keys begin with the same bits. First each row is appended to its bucket's file. Then one
+bucket after another is read, sorted, and its file removed. A bucket that is larger than memory allows is scattered
+again by the following bits.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from parquet_loader.write.rewrite.scratch import Scratch
 METHOD = "philox-sort-64"
 _KEY_BITS = 64
 _MOST_BITS = 10
-# What is appended to a file at once should be this much at least, or Arrow's own words about it (some 150 bytes a
-# column) would weigh: with fewer files a bucket is divided more often instead.
-_LEAST_PIECE_BYTES = 32 * 1024
-_LEAST_PIECE_BYTES_PER_COLUMN = 2048
+# Append at least this much to a file at once, or Arrow's message headers (about 150 bytes a
+# column) add up; with fewer files a bucket is divided more often instead.
+_LEAST_APPEND_BYTES = 32 * 1024
+_LEAST_APPEND_BYTES_PER_COLUMN = 2048
 _KEY = "parquet_loader.key"
 
 Keys = npt.NDArray[np.uint64]
@@ -49,19 +49,19 @@ class RowKeys:
 
 
 class Buckets:
-    """Rows divided by the first bits of their keys. Used by one thread.
+    """Rows divided by the first bits of their keys. One thread at a time.
 
-    Memory: at most `buffer_bytes` wait to be written, and three times that for the moment in which they are; the second
-    pass holds one bucket twice. Disk: all rows once, in Arrow's form, and 8 bytes a row; each bucket's file is removed
-    once it has been read.
+    Memory: at most `buffer_bytes` of rows are buffered, three times that while they are written; sorting holds one
+    bucket twice. Disk: all rows once, in Arrow's form, and 8 bytes a row; each bucket's file is removed after it is
+    read.
 
     Args:
         schema: Of the tables.
         scratch: Where files go.
         name: Begins the names of the files.
-        total_bytes: How much is expected in all.
-        bucket_bytes: How much of it a bucket should hold; one that comes out with twice as much is divided again.
-        buffer_bytes: How much waits in memory.
+        total_bytes: The expected size of all rows.
+        bucket_bytes: The size a bucket should have; one of more than twice that is divided again.
+        buffer_bytes: How much is buffered in memory.
         used_bits: Bits of the keys that are the same for all rows here.
     """
 
@@ -84,7 +84,7 @@ class Buckets:
         self._buffer_bytes = buffer_bytes
         self._used_bits = used_bits
         wanted = max(0, (max(total_bytes, 1) - 1) // self._bucket_bytes).bit_length()
-        least = max(_LEAST_PIECE_BYTES, _LEAST_PIECE_BYTES_PER_COLUMN * len(schema))
+        least = max(_LEAST_APPEND_BYTES, _LEAST_APPEND_BYTES_PER_COLUMN * len(schema))
         most = max(1, min(_MOST_BITS, (buffer_bytes // least).bit_length() - 1))
         self._bits = min(wanted, most, _KEY_BITS - used_bits)
         self._sizes: dict[int, int] = {}
@@ -94,7 +94,7 @@ class Buckets:
         self.spilled_bytes = 0
 
     def add(self, table: pa.Table, keys: Keys) -> None:
-        """Take rows and their keys.
+        """Add rows and their keys.
 
         Raises:
             OSError: the disk is full, or fails.
@@ -147,7 +147,7 @@ class Buckets:
         return table.select(range(self._columns)).combine_chunks().take(order)
 
     def _flush(self) -> None:
-        """Append what waits to its buckets' files."""
+        """Append the buffered rows to their buckets' files."""
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_bytes = pa.concat_tables(self._waiting), [], 0

@@ -1,4 +1,4 @@
-"""Hidden files beside what is written, and how those of a run that was killed are found and removed by the next."""
+"""The temporary files of a `rewrite_dataset` run, and the removal of those that a killed run left."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Scratch:
     """Names for the temporary files of one run, all removed by `close`.
 
     A file ``.rewrite-<id>.lock`` in the target directory is locked as long as the run lives, and names the hidden files
-    of its writer. The kernel lets go of the lock with the process, whatever ended it; so whoever can lock such a file
-    knows that its run is over and may remove all it left. `remove_leftovers` does so.
+    of its writer. The kernel releases the lock when the process ends, in any way. So a process that can lock such a
+    file knows that its run is over, and may remove its files. `remove_leftovers` does so.
 
     Args:
-        target: Local directory that is written; None where that is no local one: then temporary files lie in a
-            directory of their own below the system's one for such, and what a killed run leaves there is left to that.
+        target: Local directory that is written; None if it is not local: then temporary files lie in a directory of
+            their own in the system's one, and a killed run leaves them there.
         staging_id: `DatasetWriter.staging_id`.
     """
 
@@ -65,7 +65,7 @@ class Scratch:
 
 
 def remove_leftovers(target: str) -> None:
-    """Remove what runs that were killed left in a local directory and beside it; those that live are left alone."""
+    """Remove the hidden files of killed runs in a local directory and next to it; runs that live keep theirs."""
     folder = os.path.realpath(target)
     parent, name = os.path.split(folder)
     # The directory that was replaced takes the lock with it, until its writer puts it back.
@@ -110,7 +110,7 @@ def _remove_dead(folder: str, lock: str, run_id: str) -> None:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[str | None]:
-    """Yield the identity of a dead run's writer, empty if it was killed before it said it; None if the run lives."""
+    """Yield the identity of a dead run's writer, empty if it was killed before it wrote it; None if the run lives."""
     staging_id: str | None = None
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # it cannot be opened, or is not ours to remove

@@ -1,7 +1,6 @@
-"""Source files to stored columns: what a reader hands over here is written as it is, with nulls, times and decimals.
+"""Decodes source files to stored columns, which are written unchanged, with nulls, times and decimals.
 
-Between a loader's files and its batches lie canonical columns without nulls; between files and files lie these, in the
-types of `Schema.arrow_schema`.
+A loader decodes to canonical columns, which have no nulls. Stored columns have the types of `Schema.arrow_schema`.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class Target:
 
     Attributes:
         schema: What the new files carry.
-        lenient: Fields that follow from the files alone, not from a schema that somebody wrote: their nulls are kept
-            as nulls, though a loader will refuse them until it is told what they mean.
-        even_lists: Columns of lists that are taken to have one length in every row, and are stored as tensors.
+        lenient: Fields inferred from the files, not declared in a schema: their nulls are kept as nulls, though a
+            loader refuses them until a schema says what they mean.
+        even_lists: Columns of lists that are assumed to have one length in every row, and are stored as tensors.
     """
 
     schema: Schema
@@ -71,7 +70,7 @@ class StoredDecoder(Decoder):
 
         Raises:
             DataError: a value does not fit its field; names file, row group, column and row.
-            AssumptionError: lists differ in length, or there are nulls where a packed group cannot hold them.
+            AssumptionError: lists differ in length, or there are nulls in a packed group, which cannot hold them.
         """
         positions = {name: number for number, name in enumerate(table.column_names)}
         columns: dict[str, Any] = {}
@@ -112,7 +111,8 @@ class StoredDecoder(Decoder):
             raise  # memory that ran out says nothing about the data
         except pa.ArrowException as error:
             raise DataError(
-                f"{place.name}, column {name!r}: {array.type} cannot be stored as {field!r}: {error}"
+                f"{place.name}, column {name!r}: {array.type} cannot be stored as {field!r}: {error}; "
+                "declare a field that fits"
             ) from None
         if array.null_count:
             numbers = pc.if_else(array.is_valid(), numbers, pa.scalar(None, numbers.type))

@@ -1,4 +1,4 @@
-"""What the new files hold: the source's fields, lists of one length as raw tensors, columns of a kind packed."""
+"""The schema of the new files: the source's fields, lists of one length as raw tensors, packed groups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Fields:
     is_given: bool
 
     def readable(self, schema: Schema) -> Schema:
-        """Return a schema with which a loader reads what is written, nulls that nobody explained included."""
+        """Return a schema with which a loader reads what is written, including nulls without a policy."""
         return schema if self.is_given else Schema({name: _readable(kind) for name, kind in schema.items()})
 
 
@@ -118,7 +118,7 @@ def _given_groups(fields: Mapping[str, Field], pack: Any) -> dict[str, list[str]
             if member not in fields:
                 raise SchemaError(f"pack[{group!r}]: there is no column {member!r}. {nearest(str(member), fields)}")
             if member in taken:
-                raise SchemaError(f"pack[{group!r}]: column {member!r} is packed twice")
+                raise SchemaError(f"pack[{group!r}]: column {member!r} is packed twice; name it in one group")
             if not isinstance(fields[member], Scalar | Category):
                 raise SchemaError(f"pack[{group!r}]: column {member!r} is {fields[member]!r}; only numbers are packed")
             taken.add(member)
