@@ -67,15 +67,16 @@ class NullProblem(ValueProblem):
 
 def plain(array: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the array with dictionaries, run-end encoding and extension types taken off."""
-    while plain_type(array.type) != array.type:
+    while True:
         type_ = array.type
         if isinstance(type_, pa.BaseExtensionType):
             array = pa.chunked_array([c.storage for c in array.chunks], type_.storage_type)
         elif pa.types.is_dictionary(type_):
             array = array.cast(type_.value_type)
-        else:
+        elif pa.types.is_run_end_encoded(type_):
             array = pc.run_end_decode(array)
-    return array
+        else:
+            return array
 
 
 def without_extensions(array: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -114,6 +114,7 @@ class Decoder:
         self._paths: dict[str, tuple[str, str] | None] = {}
         reads: dict[str, None] = {}
         self._parts = [(name, field, self._stored_parts(name, field)) for name, field in schema.items()]
+        self._masked = {name for name, field in schema.items() if policy_of(field) == "mask"}
         self._carried = _carried_categories(schema, file_schema)
         self._sources: dict[str, str] = {}  # by column, the one of its names that the file has
         sources: list[ColumnSource] = []
@@ -222,7 +223,7 @@ class Decoder:
         for own_name, field, parts in self._parts:
             if own_name in placed:
                 continue
-            masked = policy_of(field) == "mask"
+            masked = own_name in self._masked
             arrays, masks = [], []
             for name, part in parts:
                 array = self._source(table, positions, name, part, partitions)
