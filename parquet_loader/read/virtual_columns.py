@@ -14,7 +14,7 @@ import pyarrow as pa
 from parquet_loader.common import GOLDEN, Words, hashed_bytes, mixed, mixed_words
 from parquet_loader.source import RowGroupRef, Snapshot
 
-Unit: TypeAlias = "int | Literal['row_group', 'file']"
+Unit: TypeAlias = int | Literal["row_group", "file"]
 """Rows that share a hash: that many neighbours of a file, or a whole row group or file."""
 
 _POSITION = re.compile(r"parquet_loader\.positions-1:(?:(row_group|file)|rows/(\d+)):(\d+)")
