@@ -1,6 +1,6 @@
 """What to change about an epoch: causes with figures and a remedy each, as a pure function of its `LoaderStats`.
 
-A rule speaks only where its figures leave no doubt; `cost_s` is about what the cause costs the caller in waiting. Rules
+A rule applies only if its figures leave no doubt; `cost_s` is about what the cause costs the caller in waiting. Rules
 about time need an epoch long enough to judge, and a loop that waits; rules about mixing need neither.
 """
 
@@ -24,7 +24,7 @@ SLOW_DECODING_BYTES_PER_S = 300e6
 HEAVY_CODECS = frozenset({"zstd", "gzip", "brotli"})
 # The kernels take about half of Arrow's processor time.
 KERNELS_SAVE = 0.5
-# A batch is cut and handed over in 10 to 50 µs; where it takes much longer, its size is not the cause.
+# A batch is cut and handed over in 10 to 50 µs; if it takes much longer, its size is not the cause.
 MOST_DELIVERY_S = 1e-3
 # So many row groups from all over the data set mix well enough, even if it is sorted.
 ENOUGH_ROW_GROUPS = 10
@@ -194,7 +194,7 @@ def _parallelism(stats: LoaderStats) -> Iterator[Finding]:
 
 
 def _threads(stats: LoaderStats) -> Iterator[Finding]:
-    """Say where there are too few threads for the processors, or too few processors for the threads."""
+    """Tell if there are too few threads for the processors, or too few processors for the threads."""
     busy, processors, threads = stats.busy_s, stats.processors, stats.num_threads
     queued_s, worked_s = busy - stats.work_s, sum(stats.cpu_s.values())
     if threads > processors > 0 and queued_s > 0.3 * busy:
@@ -313,7 +313,7 @@ def _transform(stats: LoaderStats) -> Iterator[Finding]:
 
 
 def _gil_of_the_loop(stats: LoaderStats) -> Iterator[Finding]:
-    """Say where the training loop and the workers keep each other from the GIL."""
+    """Tell if the training loop and the workers keep each other from the GIL."""
     waited_s = sum(map(stats.waited_s, ("read", "permute", "gather")))
     is_local = stats.remote is None and stats.bytes_from_disk <= stats.bytes_read // 16
     loop_share = 1 - stats.wait_share
@@ -334,7 +334,7 @@ def _gil_of_the_loop(stats: LoaderStats) -> Iterator[Finding]:
 
 
 def _small_batches(stats: LoaderStats) -> Iterator[Finding]:
-    """Say where batches are so small that handing them over takes the time."""
+    """Tell if batches are so small that handing them over takes the time."""
     each_s = stats.delivery_s / max(1, stats.batches)
     if stats.bound_by != "delivery" or stats.storage is None or each_s > MOST_DELIVERY_S:
         return

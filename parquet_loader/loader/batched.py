@@ -1,4 +1,4 @@
-"""`BatchedDataLoader`: the arguments, the epochs, and the iterator that trains are fed from."""
+"""`BatchedDataLoader`, the public loader: validates arguments, opens the data set, starts epochs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows:
-    """What `BatchedDataLoader.dataset` is: the number of rows, for code that asks ``len(loader.dataset)``.
+    """The value of `BatchedDataLoader.dataset`: the number of rows, for code that calls ``len(loader.dataset)``.
 
     Attributes:
         rows: Rows of an epoch, those of all ranks together.
@@ -119,7 +119,7 @@ class BatchedDataLoader(NotIndexed):
             object arrays of str, bytes likewise, lists as `Ragged`.
         device: ``"cuda"``: batches arrive there, copied ahead on a side stream.
         memory_limit: Bytes, as an int or as text (``"1GiB"``): everything the loader holds.
-        shard: The part of the rows to read; default: that of this rank where `torch.distributed` is initialised (rank
+        shard: The part of the rows to read; default: that of this rank if `torch.distributed` is initialised (rank
             0 then lists the files for all, and rows are counted by all ranks together), else everything.
         num_threads: Background threads; default: the processors, at most 8. The order does not depend on it.
         isolation: ``"process"`` reads in a process of its own, with `num_threads` threads there: the same batches in
@@ -310,9 +310,9 @@ class BatchedDataLoader(NotIndexed):
         return EpochPlan._from_plan(self._plan(self._next_epoch), self._dataset, self.num_threads)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose which epoch the next pass is.
+        """Choose the next epoch.
 
-        Where `load_state_dict` or `seek` placed the loader in the midst of this very epoch, it stays there.
+        If `load_state_dict` or `seek` chose a batch of this epoch, the loader stays at that batch.
         """
         check_int("epoch", epoch, 0, 2**63 - 1)
         if not self._is_placed or epoch != self._next_epoch:
@@ -320,7 +320,7 @@ class BatchedDataLoader(NotIndexed):
 
     @property
     def sampler(self) -> Any:
-        """Where trainers such as Lightning's look for `set_epoch`, as with torch's `DistributedSampler`."""
+        """An object with `set_epoch`, which trainers such as Lightning's call as on torch's `DistributedSampler`."""
         return epoch_sampler(self)
 
     @property
@@ -334,7 +334,7 @@ class BatchedDataLoader(NotIndexed):
         return NotCopied()
 
     def seek(self, epoch: int, batch: int) -> None:
-        """Let the next pass begin with a batch of an epoch; at most two windows are read for it.
+        """Start the next iteration at a batch of an epoch; at most two windows are read for it.
 
         Raises:
             ConfigurationError: the epoch has no such batch.
@@ -354,7 +354,7 @@ class BatchedDataLoader(NotIndexed):
         return locate(self._dataset.snapshot, row_numbers)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin the next epoch, or go on where `seek` or `load_state_dict` placed the loader.
+        """Begin the next epoch, or continue at the batch that `seek` or `load_state_dict` chose.
 
         The iterator before this one ends, and raises `LoaderStateError` if it is used again before its last batch. One
         of which no batch was asked for does not count as an epoch.
@@ -479,7 +479,7 @@ class BatchedDataLoader(NotIndexed):
         return stats if self._following is None else replace(stats, growth=self._following.growth)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Return where the loader is, as a small dict of JSON values, the same on all ranks.
+        """Return the position of the loader as a small dict of JSON values, the same on all ranks.
 
         It names the batch behind the last one delivered: of the pass under way, or of the last one, even where it was
         left early, until `set_epoch`, `seek` or `load_state_dict`; behind an epoch's last batch comes the next epoch.
@@ -502,9 +502,9 @@ class BatchedDataLoader(NotIndexed):
         return make_state({**named, "snapshot": self._following.keep()}, epoch, batch, left_out)
 
     def load_state_dict(self, state: dict[str, Any], *, if_gone: Literal["raise", "next_epoch"] = "raise") -> None:
-        """Let the next iteration go on where a state was taken, with the very next batch; the one under way ends.
+        """Continue from a state, with the next batch; ends an iteration that is running.
 
-        At most two windows are read again. Where `window_rows` is not given, that of the state is taken over, so that
+        At most two windows are read again. If `window_rows` is not given, that of the state is used, so that
         another `memory_limit` changes nothing.
 
         Over a `SampleStore`, the state's own files are read, as long as those that the rest of its epoch needs are
@@ -512,7 +512,7 @@ class BatchedDataLoader(NotIndexed):
 
         Args:
             state: What `state_dict` returned.
-            if_gone: What happens where a store has evicted some of these files: ``"next_epoch"`` goes on with the first
+            if_gone: What happens if a store has evicted some of these files: ``"next_epoch"`` goes on with the first
                 batch of the next epoch, over what is there then.
 
         Raises:
@@ -586,7 +586,7 @@ class BatchedDataLoader(NotIndexed):
             raise
 
     def _take(self, dataset: Dataset) -> None:
-        """Read a data set with other windows from now on."""
+        """Use a data set with other windows from now on."""
         self._dataset = dataset
         self.__dict__.pop("_identity", None)
         if self._reading is not None:
@@ -622,7 +622,7 @@ class BatchedDataLoader(NotIndexed):
         )
 
     def close(self) -> None:
-        """End a pass that is under way, its threads included; idempotent. The loader cannot be used afterwards."""
+        """End a running epoch and its threads; idempotent. The loader cannot be used afterwards."""
         self.reset()
         self._closed = True
         if self._following is not None:
@@ -641,7 +641,7 @@ class BatchedDataLoader(NotIndexed):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let the arguments, the snapshot and the place travel; a pass under way does not.
+        """Pickle the arguments, the snapshot and the position, but no running epoch.
 
         Raises:
             LoaderStateError: the loader is closed, or an iteration is under way.
@@ -654,12 +654,14 @@ class BatchedDataLoader(NotIndexed):
                 "a loader cannot be pickled or copied while it is iterated; finish the loop, or call loader.reset()"
             )
         if self._following is not None:
-            raise UnsupportedError("a loader over a SampleStore does not travel: make one where it is used")
+            raise UnsupportedError(
+                "a loader over a SampleStore cannot be pickled; make one in the process that uses it"
+            )
         arguments = {**self._arguments, "shard": self.shard}
         return _restored, (self._dataset, arguments, self._next_epoch, self._next_batch)
 
     def _take_back_unused(self) -> None:
-        """Let the next pass begin where the last one did, if no batch was asked of that."""
+        """Begin the next epoch at the position of the last one, if no batch of that was requested."""
         last = self._figures
         if last is not None and not last.was_asked and not self._is_placed:
             self._place(last.epoch, last.first_batch)

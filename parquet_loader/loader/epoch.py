@@ -1,4 +1,4 @@
-"""One pass over the data: asks the engine for windows, hands over their batches, and keeps time."""
+"""One epoch: takes windows from the engine, delivers their batches, and measures times."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class EpochFigures:
         engine: What reads the pass.
         num_threads: Number of workers.
         skipped: Row groups left out before the pass began.
-        first_batch: Where in the epoch the pass began.
+        first_batch: Number of the first batch delivered.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class EpochFigures:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and number of the next batch; of the next epoch where this one is over."""
+        """Epoch and number of the next batch; of the next epoch if this one is over."""
         return (self.epoch + 1, 0) if self.is_complete else (self.epoch, self.next_batch)
 
     def is_done(self, batches: int) -> bool:

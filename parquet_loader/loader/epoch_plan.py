@@ -1,4 +1,4 @@
-"""What an epoch will do, worked out from its plan before anything is read."""
+"""`EpochPlan`: figures of the next epoch, computed from its plan before anything is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EpochPlan:
         steps: Batches delivered.
         windows: Number of windows.
         window_rows: Most rows of a window.
-        open_row_groups: Row groups that give a slice of each window; 1 where windows are made of whole ones.
+        open_row_groups: Row groups that give a slice of each window; 1 if windows consist of whole ones.
         row_groups: Row groups read.
         requests: Column chunks read, before neighbours are read as one.
         predicted_peak_bytes: Most memory the loader will hold.

@@ -24,7 +24,7 @@ class ParquetIterable(IterableDataset[Batch]):
     background threads of its own and up to `memory_limit` of memory; together they deliver exactly as many rows and
     batches as the loader would, in another order. How workers are started does not matter.
 
-    Each pass is the next epoch, also where worker processes live for one pass only: their count is kept in shared
+    Each iteration is the next epoch, also if worker processes live for one epoch only: their count is kept in shared
     memory. `state_dict` and `load_state_dict` are those of the loader, with the worker; torchdata's
     `StatefulDataLoader` calls them in each worker.
 
@@ -83,7 +83,7 @@ class ParquetIterable(IterableDataset[Batch]):
         return int(self._passes[0]) + int(self._passes[1 + worker])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this worker is; see `BatchedDataLoader.state_dict`."""
+        """Return the position of this worker; see `BatchedDataLoader.state_dict`."""
         state = self.loader.state_dict()
         if get_worker_info() is None:
             return state
@@ -93,7 +93,7 @@ class ParquetIterable(IterableDataset[Batch]):
         return {**state, "epoch": epoch, "batch": batch, "worker": worker, "workers": workers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let this worker's next pass go on where a state was taken.
+        """Continue this worker from a state.
 
         Raises:
             ResumeError: the state is another worker's, or as in `BatchedDataLoader.load_state_dict`.

@@ -1,4 +1,4 @@
-"""Sources that change between epochs: each epoch sees one immutable snapshot, and says what it needs no longer."""
+"""Protocols of sources that change between epochs: an epoch reads one snapshot, and releases files as they are done."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SourceChange:
 
 
 class EpochFiles(Protocol):
-    """What one epoch reads; all of it stays readable until it is said to be delivered, or `close`."""
+    """The files of one epoch; each stays readable until `delivered`, `release` or `close`."""
 
     def dump(self) -> bytes:
         """Return the snapshot and what belongs to it, for the other ranks."""
@@ -40,7 +40,7 @@ class EpochFiles(Protocol):
     def keep(self, about: bytes) -> str:
         """Let the source keep the list of files, so that `Follower.recall` finds it; return its name.
 
-        Idempotent; works after `close` too. Where the source cannot be written to, there is only the name.
+        Idempotent; works after `close` too. If the source is read-only, only the name is computed.
 
         Args:
             about: What the loader knows of these files; kept as it is, and lists that differ in it are two.
@@ -48,7 +48,7 @@ class EpochFiles(Protocol):
 
     @property
     def about(self) -> bytes | None:
-        """As given to `keep`; None where the files are not of a list that was kept."""
+        """As given to `keep`; None if the files are not of a list that was kept."""
 
     @property
     def gone(self) -> IntArray:
@@ -56,7 +56,7 @@ class EpochFiles(Protocol):
 
     @property
     def identity(self) -> str:
-        """Names the snapshot: equal where it is the same."""
+        """Name of the snapshot: equal if the snapshot is the same."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -67,13 +67,13 @@ class EpochFiles(Protocol):
         """How they differ from the last epoch's."""
 
     def delivered(self, files: IntArray) -> None:
-        """Let go of files, by their position in the snapshot, and count them as delivered."""
+        """Release files, by their position in the snapshot, and count them as delivered."""
 
     def release(self, files: IntArray) -> None:
-        """Let go of files that this pass does not need, or whose delivery another rank counts."""
+        """Release files that this epoch does not need, or whose delivery another rank counts."""
 
     def close(self) -> None:
-        """Let go of all of them; idempotent, waits for nothing, and is called by finalisers too."""
+        """Release all of them; idempotent, waits for nothing, and is called by finalisers too."""
 
 
 class Follower(Protocol):
@@ -103,7 +103,7 @@ class Deliveries:
     Args:
         files: What the epoch reads.
         plan: Its order.
-        first_batch: Where in the epoch the pass begins.
+        first_batch: Number of the first batch delivered.
     """
 
     def __init__(self, files: EpochFiles, plan: Plan, first_batch: int = 0) -> None:
@@ -118,7 +118,7 @@ class Deliveries:
             files.release(self._next(first_batch))
 
     def after(self, batches: int) -> None:
-        """So many batches of the epoch are delivered."""
+        """Release the files that are done after that many batches of the epoch."""
         if self._released < len(self._done) and self._done[self._released] <= batches:
             done = self._next(batches)
             self._files.delivered(done[self._counts[done]])

@@ -1,4 +1,4 @@
-"""A loader's side of a source that changes: what each epoch sees of it, the same on all ranks, and what states name."""
+"""A loader's view of a source that changes: one snapshot an epoch, the same on all ranks, named by states."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Following:
     Args:
         source: What changes.
         open_dataset: Opens a snapshot as the loader's arguments say.
-        shard: This rank's place among those that look together; None where it is alone.
+        shard: This rank's place among those that look together; None if it is alone.
         filters: Whether rows are counted, so that counts of files seen before are worth keeping.
     """
 
@@ -108,13 +108,13 @@ class Following:
     def go_on(self, seen: EpochView, dataset: Dataset, plan: Plan, batch: int) -> list[str]:
         """Let the next pass of an epoch read recalled files, and return those of them that are gone and needed.
 
-        Where there are any, nothing is held, and the next pass looks at the source as ever.
+        If there are any, nothing is held, and the next epoch lists the source as usual.
 
         Args:
             seen: What `recall` returned.
             dataset: The same with the state's windows.
             plan: The epoch.
-            batch: Where the pass begins.
+            batch: Number of the first batch delivered.
         """
         ranks = self._ranks()
         missing = [seen.files.snapshot.files[n].path for n in _needed(seen.files, plan, batch).tolist()]
@@ -131,7 +131,7 @@ class Following:
         return []
 
     def remember(self, name: Any) -> None:
-        """Learn from a list that was kept when each file arrived; nothing where there is no such list."""
+        """Learn from a list that was kept when each file arrived; nothing if there is no such list."""
         ranks = self._ranks()
 
         def found() -> bytes:

@@ -1,4 +1,4 @@
-"""Several loaders in one, by weight: which gives which batch is a pure function, so that any batch can be gone to."""
+"""`MixedLoader`: batches of several loaders by weight, in an order that is a pure function of the weights."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ class MixedLoader(NotIndexed):
         if not loaders or any(not isinstance(loader, BatchedDataLoader) for loader in loaders.values()):
             raise ConfigurationError(f"loaders={loaders!r:.80}: expected a BatchedDataLoader for each name")
         if any(loader._changes for loader in loaders.values()):
-            raise UnsupportedError("a SampleStore changes from epoch to epoch, and so would every place in a mixture")
+            raise UnsupportedError(
+                "a SampleStore changes from epoch to epoch, so positions in a mixture would change too; mix loaders of "
+                "fixed lists of files"
+            )
         if set(weights) != set(loaders):
             raise ConfigurationError(
                 f"weights: expected one for each of {sorted(loaders)}, found them for {sorted(weights)}"
@@ -125,7 +128,7 @@ class MixedLoader(NotIndexed):
 
     @property
     def sampler(self) -> Any:
-        """Where trainers look for `set_epoch`."""
+        """An object with `set_epoch`, for trainers."""
         return epoch_sampler(self)
 
     @property
@@ -134,13 +137,13 @@ class MixedLoader(NotIndexed):
         return
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose which epoch the next pass is; stays at its batch where the loader was placed in this very epoch."""
+        """Choose the next epoch; if a batch of this epoch was chosen already, the loader stays at it."""
         check_int("epoch", epoch, 0, 2**62)
         if not self._is_placed or epoch != self._next[0]:
             self._place(epoch, 0)
 
     def seek(self, epoch: int, batch: int) -> None:
-        """Let the next pass begin with a batch of an epoch.
+        """Start the next iteration at a batch of an epoch.
 
         Raises:
             ConfigurationError: the epoch has no such batch.
@@ -152,7 +155,7 @@ class MixedLoader(NotIndexed):
         self._next, self._is_placed = (epoch, batch), True
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next epoch, or go on where the loader was placed, when the first batch is asked for."""
+        """Begin the next epoch, or continue at the chosen batch, when the first batch is requested."""
         epoch, first = self._next
         self.reset()
         number = self._pass
@@ -188,7 +191,7 @@ class MixedLoader(NotIndexed):
                 )
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Return where the loader is, as a dict of JSON values: the next batch, and the states of the loaders.
+        """Return the position as a dict of JSON values: the next batch, and the states of the loaders.
 
         As in `BatchedDataLoader`, it speaks of the pass under way, or of the last one until another place is chosen.
 
@@ -211,7 +214,7 @@ class MixedLoader(NotIndexed):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next pass go on where a state was taken.
+        """Continue from a state.
 
         Raises:
             ResumeError: it is a state of other weights or loaders; says what differs.
@@ -235,14 +238,14 @@ class MixedLoader(NotIndexed):
         self._place(epoch, batch)
 
     def reset(self) -> None:
-        """End a pass that is under way."""
+        """End a running epoch."""
         self._pass += 1
         self._is_running = False
         for loader in self.loaders.values():
             loader.reset()
 
     def close(self) -> None:
-        """End a pass that is under way, and close all loaders; idempotent."""
+        """End a running epoch, and close all loaders; idempotent."""
         self.reset()
         for loader in self.loaders.values():
             loader.close()

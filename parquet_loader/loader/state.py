@@ -30,7 +30,7 @@ Identity = Mapping[str, Any]
 
 
 def described(values: Sequence[str] | str) -> str:
-    """Return text as it is where it is short, else its beginning and a digest of all of it."""
+    """Return short text as it is, of other text its beginning and a digest of all of it."""
     text = values if isinstance(values, str) else ", ".join(values)
     if len(text) <= SHOWN_CHARACTERS:
         return text

@@ -1,4 +1,4 @@
-"""What an epoch was spent on, and what holds it back."""
+"""`LoaderStats`: how long the stages of an epoch took, and advice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parquet_loader.source import RemoteFigures
 
 # Below this share of waiting the training step sets the pace.
 LEAST_WAIT_SHARE = 0.1
-# Shorter epochs are mostly their first batch; nothing is said about where their time went.
+# The first batch takes most of a shorter epoch, so there is no advice for it.
 JUDGED_FROM_S = 1.0
 
 
@@ -40,7 +40,7 @@ class Finding:
     Attributes:
         cause: A short name, for programs.
         text: The cause with its figures, and the remedy.
-        cost_s: About how many seconds of waiting it causes; 0 where it costs quality, not time.
+        cost_s: About how many seconds of waiting it causes; 0 if it costs quality, not time.
     """
 
     cause: str
@@ -169,8 +169,8 @@ class LoaderStats:
         processors: Processors that the process may use, by affinity and container quota.
         isolation: As given to the loader.
         transforms: Whether batches go through image decoding or `transform`.
-        kernels: Why the compiled kernels are not used; "" where they are.
-        max_requests: `RemoteOptions.max_requests`; None where files are local.
+        kernels: Why the compiled kernels are not used; "" if they are.
+        max_requests: `RemoteOptions.max_requests`; None if files are local.
         storage: How the columns are stored; None in epochs too short to judge.
         shuffling: What is shuffled together, and how well it mixes.
         findings: What holds the epoch back: first what spoils the shuffle, then by cost. Empty if nothing does.

@@ -48,7 +48,7 @@ def pandas_key(frame: Any, schema: Schema | None) -> tuple[str, int]:
 
 
 def dask_key(data: Any) -> str:
-    """Return Dask's own token: of the graph, and of files' sizes and times where it reads some."""
+    """Return Dask's own token: of the graph, and of files' sizes and times if it reads some."""
     from dask.base import tokenize  # noqa: PLC0415  (the data are Dask's, so it is there)
 
     return str(tokenize(data))
@@ -71,7 +71,7 @@ def spark_key(df: Any) -> str:
 
 
 def _sources(plan: Any) -> list[str] | None:
-    """Return what the text of a plan does not say of its leaves, or None where it says too little."""
+    """Return what the text of a plan does not say of its leaves, or None if it says too little."""
     if plan.getClass().getSimpleName() not in _PORTABLE_NODES:
         return None
     if not all(map(_is_portable, _items(plan.expressions()))):
