@@ -184,7 +184,7 @@ def test_what_cannot_be_brought_in_there_is_raised_here(
         loader = isolated(root, transform=importlib.import_module("only_here").same)
     with loader, pytest.raises(ModuleNotFoundError, match="only_here") as raised:
         next(iter(loader))
-    assert "raised while transform was brought into the process that reads" in raised.value.__notes__
+    assert "raised while transform was unpickled in the process that reads" in raised.value.__notes__
     assert children() == set()
 
 

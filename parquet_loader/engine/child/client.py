@@ -51,32 +51,32 @@ main(int(sys.argv[1]), int(sys.argv[2]))
 
 @dataclass(slots=True)
 class _Child:
-    """A running process, its channel, and the shared memory taken from it."""
+    """A running process, its channel, and the shared memory received from it."""
 
     process: subprocess.Popen[bytes]
     channel: Channel
-    taker: SharedMemoryReceiver
+    receiver: SharedMemoryReceiver
     pid: int
 
     def stop(self) -> None:
-        """Kill and reap it; idempotent. A process forked off the one that started it leaves it alone."""
+        """Kill and reap it; idempotent. Does nothing in a process forked off the one that started it."""
         if self.pid != os.getpid():
             return
         self.channel.close()
         self.process.kill()
         self.process.wait(_KILLED_S)
-        self.taker.release()
+        self.receiver.release()
 
 
 class ReadingProcess:
     """Starts the process that reads a data set, and starts it again after it was ended.
 
     Args:
-        dataset: What to read.
-        options: How.
+        dataset: The data set to read.
+        options: How to read it.
 
     Raises:
-        ConfigurationError: something of these cannot be sent to another process.
+        ConfigurationError: one of them cannot be sent to another process.
         UnsupportedError: the system has no nameless shared memory.
     """
 
@@ -84,7 +84,7 @@ class ReadingProcess:
         check_shared_memory()
         self._dataset = dataset
         self._options = by_value(options)
-        self._packed_dataset()  # what cannot be sent is refused now
+        self._packed_dataset()  # raises now if it cannot be sent
         self._child: _Child | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
@@ -110,7 +110,7 @@ class ReadingProcess:
         uninterrupted(self._start)
         assert self._child is not None
         self._child.channel.send(Open(self._packed_dataset(), self._options))
-        # Footers were needed to find out what to read; from now on they are kept where that is done.
+        # From now on the child keeps the footers.
         self._dataset.snapshot.footers.clear()
         return self._child
 
@@ -144,10 +144,10 @@ class ReadingProcess:
         self._finalizer = weakref.finalize(self, self._child.stop)
 
     def stop(self, child: _Child | None = None) -> None:
-        """End the process; idempotent. Batches that were handed over stay valid.
+        """End the process; idempotent. Delivered batches stay valid.
 
         Args:
-            child: The process meant, if another may have been started since.
+            child: The process to end, if another may have been started since; None: the current one.
         """
         if child is not None and child is not self._child:
             child.stop()
@@ -161,13 +161,13 @@ class ReadingProcess:
 
 
 class IsolatedEngine:
-    """The caller's side of one epoch; what `Engine` is within one process. Used by one thread at a time.
+    """The caller's side of one epoch, with the methods of `Engine`. Used by one thread at a time.
 
     Args:
         reading: The process.
-        plan: The pass's order.
-        first_batch: Where in it to begin.
-        processes: Whether batches are handed over one by one.
+        plan: The plan of the epoch.
+        first_batch: The batch with which it begins.
+        processes: Whether batches are delivered one by one instead of windows.
     """
 
     def __init__(self, reading: ReadingProcess, plan: Plan, first_batch: int, *, processes: bool) -> None:
@@ -192,17 +192,17 @@ class IsolatedEngine:
         self._is_over = True
 
     def account(self) -> EngineFigures:
-        """Return what the epoch had taken when the last window or batch was handed over."""
+        """Return the figures of the epoch as of the last delivered window or batch."""
         return self._account
 
     def next_window(self) -> Window | None:
-        """Return the next window, waiting for it; None at the end. Raises what spoiled it."""
+        """Return the next window, waiting for it; None at the end. Raises as `Engine.next_window`."""
         window = self._next()
         assert window is None or isinstance(window, Window)
         return window
 
     def next_batch(self) -> ProcessedBatch | None:
-        """Return the next processed batch, waiting for it; None at the end. Raises what spoiled it."""
+        """Return the next processed batch, waiting for it; None at the end. Raises as `Engine.next_batch`."""
         batch = self._next()
         assert batch is None or isinstance(batch, ProcessedBatch)
         return batch
@@ -212,7 +212,7 @@ class IsolatedEngine:
         child = self._child
         if child is not None and not self._is_over:
             try:
-                child.channel.send(Release(child.taker.ended()))
+                child.channel.send(Release(child.receiver.ended()))
             except OSError:
                 raise self._death(child) from None
 
@@ -221,11 +221,11 @@ class IsolatedEngine:
         if child is None or self._is_over:
             raise LoaderStateError("the loader was closed while a batch was awaited")
         try:
-            child.channel.send(Next(child.taker.ended()))
+            child.channel.send(Next(child.receiver.ended()))
             reply = child.channel.receive()
             assert isinstance(reply, Reply)
             for number, nbytes in () if reply.parcel is None else reply.parcel.new:
-                child.channel.receive_file(partial(child.taker.add_block, number, nbytes))
+                child.channel.receive_file(partial(child.receiver.add_block, number, nbytes))
         except ParquetLoaderError:
             raise
         except (EOFError, OSError):
@@ -236,10 +236,10 @@ class IsolatedEngine:
         if reply.parcel is None:
             self._is_over = True
             return None
-        return child.taker.unpack(reply.parcel)
+        return child.receiver.unpack(reply.parcel)
 
     def _death(self, child: _Child) -> ReadingProcessError:
-        """Reap a process that has ended by itself, and say how."""
+        """Reap a process that has ended by itself; return the error that says how it ended."""
         try:
             code: int | None = child.process.wait(_KILLED_S)
         except subprocess.TimeoutExpired:

@@ -31,10 +31,10 @@ from parquet_loader.errors import ReadingProcessError
 from parquet_loader.plan import Plan
 from parquet_loader.window import Arenas, Window
 
-_LOOK_FOR_PARENT_MS = 250
+_POLL_PARENT_MS = 250
 
-# By how much the caller's process comes first, where both want the same processor: a training loop that is busy in
-# Python lost 4 to 7 percent of its time to two reading threads on two processors, and next to none with this.
+# Niceness of the child, so that training wins if both need the processor: a training loop that is busy in Python lost
+# 4 to 7 percent of its time to two reading threads on two processors, and almost none with this.
 NICENESS = 5
 
 
@@ -42,11 +42,11 @@ NICENESS = 5
 class Open:
     """What to read; the first message.
 
-    Both are pickled by themselves: what cannot be brought in here is an error to be sent back, not the end.
+    Each is pickled by itself: if one cannot be unpickled here, the error is sent back.
 
     Attributes:
-        dataset: Files, columns, sizes.
-        options: How to read.
+        dataset: A pickled `Dataset`.
+        options: Pickled `EngineOptions`.
     """
 
     dataset: bytes
@@ -58,8 +58,8 @@ class Begin:
     """Begin an epoch.
 
     Attributes:
-        plan: Its order.
-        first_batch: Where in it to begin.
+        plan: The plan of the epoch.
+        first_batch: The batch with which it begins.
     """
 
     plan: Plan
@@ -71,7 +71,7 @@ class Next:
     """Send the next window or batch.
 
     Attributes:
-        unseen: Tags of parcels that nobody sees any more.
+        unseen: Tags of segments that no array views any more.
     """
 
     unseen: list[int]
@@ -89,9 +89,9 @@ class Reply:
     """Answer to `Next`.
 
     Attributes:
-        account: What the epoch has taken so far.
-        parcel: A window or batch; None at the end of the epoch, which is over then.
-        error: What came in its place, pickled.
+        account: Figures of the epoch so far.
+        parcel: A window or batch; None at the end of the epoch.
+        error: The error instead of it, pickled.
     """
 
     account: EngineFigures
@@ -101,7 +101,7 @@ class Reply:
 
 def main(socket_number: int, parent: int) -> None:
     """Serve until the caller's process closes the socket or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles SIGINT
     end = socket.socket(fileno=socket_number)
     Thread(target=_end_with, args=(end, parent), name="parquet_loader-parent", daemon=True).start()
     os.nice(NICENESS)
@@ -109,7 +109,7 @@ def main(socket_number: int, parent: int) -> None:
     use_returning_pool()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         _Server(Channel(end)).serve()
-    os._exit(0)  # threads may be in the midst of reads
+    os._exit(0)  # without waiting for threads that read
 
 
 def _end_with(end: socket.socket, parent: int) -> None:
@@ -120,18 +120,18 @@ def _end_with(end: socket.socket, parent: int) -> None:
     try:
         waiting.register(os.pidfd_open(parent), select.POLLIN)
     except (AttributeError, OSError):
-        timeout = _LOOK_FOR_PARENT_MS  # an older or a simulated kernel: look every now and then
+        timeout = _POLL_PARENT_MS  # an older or a simulated kernel: poll
     while os.getppid() == parent and not waiting.poll(timeout):
         pass
     os._exit(0)
 
 
 class _Server:
-    """One caller's passes, one after another."""
+    """Runs one caller's epochs, one after another."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._giver = SharedMemorySender()
+        self._sender = SharedMemorySender()
         self._staging = Arenas(0)
         self._dataset: Dataset | None = None
         self._options: EngineOptions | None = None
@@ -148,10 +148,10 @@ class _Server:
                 case Begin():
                     self._begin(message)
                 case Next():
-                    self._giver.take_back(message.unseen)
+                    self._sender.take_back(message.unseen)
                     self._answer()
                 case Release():
-                    self._giver.take_back(message.unseen)
+                    self._sender.take_back(message.unseen)
                     if self._engine is not None:
                         self._engine.release_previous()
 
@@ -162,9 +162,9 @@ class _Server:
             what = "transform"
             self._options = pickle.loads(message.options)  # noqa: S301 - likewise
             self._staging.keep_bytes = self._dataset.sizing.made_bytes
-            self._giver.limit(self._dataset.sizing.made_bytes)
-        except BaseException as error:  # of a module that cannot be imported here, say
-            error.add_note(f"raised while {what} was brought into the process that reads")
+            self._sender.limit(self._dataset.sizing.made_bytes)
+        except BaseException as error:  # such as a module that cannot be imported here
+            error.add_note(f"raised while {what} was unpickled in the process that reads")
             self._failure = error
 
     def _begin(self, message: Begin) -> None:
@@ -176,7 +176,7 @@ class _Server:
                 message.plan,
                 self._options,
                 first_batch=message.first_batch,
-                allocator=self._giver.arenas,
+                allocator=self._sender.arenas,
                 staging=self._staging,
                 is_first=self._is_first,
             )
@@ -187,21 +187,21 @@ class _Server:
 
     def _answer(self) -> None:
         try:
-            made = self._made()
-            packed = None if made is None else self._giver.pack(made)
+            result = self._next()
+            packed = None if result is None else self._sender.pack(result)
         except BaseException as error:
             self._channel.send(Reply(self._account(), error=packed_error(error)))
             return
         if packed is not None:
             parcel, files = packed
             self._channel.send(Reply(self._account(), parcel), files)
-            self._giver.sent(parcel)
+            self._sender.sent(parcel)
         elif self._engine is not None:
             self._engine.close()
             self._channel.send(Reply(self._account()))
             self._engine = None
 
-    def _made(self) -> Window | ProcessedBatch | None:
+    def _next(self) -> Window | ProcessedBatch | None:
         if self._failure is not None:
             raise self._failure
         assert self._engine is not None
@@ -214,14 +214,14 @@ class _Server:
 
 
 def packed_error(error: BaseException) -> bytes:
-    """Pickle an error with the traceback of this process as a note; by its text where it does not survive that."""
+    """Pickle an error with the traceback of this process as a note; only its text if it cannot be pickled."""
     trace = "".join(traceback.format_exception(error))
     error.add_note(f"in the process that reads:\n{trace}")
     try:
         packed = pickle.dumps(error)
-        pickle.loads(packed)  # noqa: S301 - just made; some are pickled, and then cannot be made again
+        pickle.loads(packed)  # noqa: S301 - pickled above; some errors cannot be unpickled
     except Exception:
-        told = ReadingProcessError(f"{type(error).__name__}: {error}")
-        told.add_note(f"in the process that reads:\n{trace}")
-        packed = pickle.dumps(told)
+        as_text = ReadingProcessError(f"{type(error).__name__}: {error}")
+        as_text.add_note(f"in the process that reads:\n{trace}")
+        packed = pickle.dumps(as_text)
     return packed

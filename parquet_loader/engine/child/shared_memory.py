@@ -41,14 +41,14 @@ _MOST_BLOCKS = 64
 
 @dataclass(frozen=True, slots=True)
 class SharedMessage:
-    """Something handed over: its arrays lie in shared blocks, the rest is pickled.
+    """An object in transit: its arrays lie in shared blocks, the rest is pickled.
 
     Attributes:
         pickled: The rest.
-        locations: For each array: the number of its segment, where in it, and how many bytes; None for an empty one.
-        segments: Each one's block, where it begins and ends there, and its tag: what to send back when no array sees
-            it.
-        new: Blocks not mapped yet, number and bytes; their files come with the message, in this order.
+        locations: For each array: number of its segment, offset in it, and bytes; None for an empty array.
+        segments: For each segment: number of its block, first byte and the byte after the last, and its tag, which is
+            sent back when no array views the segment any more.
+        new: Blocks not mapped yet: number and bytes; their files come with the message, in this order.
         gone: Blocks that are not used again.
     """
 
@@ -60,7 +60,7 @@ class SharedMessage:
 
 
 class SharedMemorySender:
-    """The filling side. `arenas` may be used by any thread; `pack` and `take_back` by one."""
+    """Sending side. Any thread may use `arenas`; one thread uses `pack` and `take_back`."""
 
     def __init__(self) -> None:
         check_shared_memory()
@@ -77,7 +77,7 @@ class SharedMemorySender:
         self._held: dict[int, list[Any]] = {}
 
     def limit(self, made_bytes: int) -> None:
-        """Set how many bytes windows may take in all; before the first use."""
+        """Set the limit of all windows in bytes; before the first use."""
         self.arenas.keep_bytes = made_bytes
         self._block_bytes = max(_LEAST_BLOCK_BYTES, made_bytes // _MOST_BLOCKS)
 
@@ -124,12 +124,12 @@ class SharedMemorySender:
         return block, mapped
 
     def pack(self, thing: Any) -> tuple[SharedMessage, list[int]]:
-        """Return `thing` to be handed over, and the files of its new blocks; call `sent` when they are sent."""
+        """Return the message of an object, and the files of its new blocks; call `sent` after sending them."""
         buffers: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
         arrays = [np.frombuffer(raw, np.uint8) if (raw := b.raw()).nbytes else None for b in buffers]
         with self._lock:
-            self._forget_gone()  # first: what is handed over may lie where a block was
+            self._forget_gone()  # first: an array may lie at the address of a freed block
             found = [None if array is None else self._find(array) for array in arrays]
         strays = [
             array for array, location in zip(arrays, found, strict=True) if array is not None and location is None
@@ -170,7 +170,7 @@ class SharedMemorySender:
                     block.file = None
 
     def take_back(self, tags: list[int]) -> None:
-        """Let segments be used again that no array sees any more."""
+        """Reuse the segments of these tags, which no array views any more."""
         for tag in tags:
             self._held.pop(tag, None)
 
@@ -203,7 +203,7 @@ class SharedMemorySender:
         return found
 
     def _forget_gone(self) -> None:
-        """Drop blocks whose memory has died, since another may come to lie where they were; called with the lock."""
+        """Drop freed blocks, whose addresses may be reused; called with the lock."""
         dead = {start: block for start, block in self._blocks.items() if block.mapped() is None}
         for start, block in dead.items():
             del self._blocks[start]
@@ -216,7 +216,7 @@ class SharedMemorySender:
 
 @dataclass(slots=True)
 class _SharedBlock:
-    """A block on the filling side; belongs to the lock of its `SharedMemorySender`.
+    """A block on the sending side. Guarded by the lock of its `SharedMemorySender`.
 
     Attributes:
         number, nbytes: Which, and how large.
@@ -263,7 +263,7 @@ def _remove_pages(mapped: mmap.mmap, start: int, size: int) -> None:
 
 
 class SharedMemoryReceiver:
-    """The side that looks. Used by one thread at a time, but arrays may die anywhere."""
+    """Receiving side. Single-threaded, but its arrays may be freed on any thread."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, tuple[mmap.mmap, Memory]] = {}
@@ -285,14 +285,14 @@ class SharedMemoryReceiver:
         return pickle.loads(message.pickled, buffers=arrays)  # noqa: S301 - of our own process, see `channel`
 
     def ended(self) -> list[int]:
-        """Return the tags of what no array sees any more, since the last call."""
+        """Return the tags of segments that no array views any more, since the last call."""
         ended = self._leases.ended()
         for tag in ended:
             self._lent.pop(tag, None)
         return ended
 
     def release(self) -> None:
-        """Give back the pages that no array sees, when the filling side is dead; a kept batch keeps its own alone."""
+        """Free the pages that no array views, after the sending side has ended; a batch keeps only its own pages."""
         self.ended()
         seen: dict[int, list[tuple[int, int]]] = {}
         for number, start, stop in self._lent.values():
@@ -351,7 +351,7 @@ def _system_mmap() -> Callable[..., int | None]:
 
 
 def check_shared_memory() -> None:
-    """Raise where the system has no nameless shared memory.
+    """Raise if the system has no unnamed shared memory.
 
     Raises:
         UnsupportedError: not on Linux.
