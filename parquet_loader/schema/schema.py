@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.schema.base import FieldBase, describe
@@ -179,7 +180,7 @@ class Schema(Mapping[str, Field]):
         *,
         nulls: Literal["mask", "fill"] | None = None,
         columns: Sequence[str] | None = None,
-        filesystem: Any = None,
+        filesystem: pafs.FileSystem | None = None,
     ) -> Schema:
         """Return the schema by which a loader without one reads a source, to be printed, changed and passed on.
 

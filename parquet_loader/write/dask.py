@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import pyarrow.fs as pafs
+
 from parquet_loader.common import PathLike, named
 from parquet_loader.errors import ConfigurationError, MissingPackageError, WriteError
 from parquet_loader.schema import Schema, complete_schema, pieces
@@ -38,7 +40,7 @@ def write_dask(
     *,
     mode: WriteMode = "error",
     options: WriteOptions | None = None,
-    filesystem: Any = None,
+    filesystem: pafs.FileSystem | None = None,
     shuffle: bool = False,
     seed: int = 0,
     bucket_bytes: int | str = "128MiB",

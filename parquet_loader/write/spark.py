@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from parquet_loader.common import PathLike, named
 from parquet_loader.errors import ConfigurationError, MissingPackageError, ParquetLoaderError, SchemaError
@@ -46,7 +47,7 @@ def write_spark(
     *,
     mode: WriteMode = "error",
     options: WriteOptions | None = None,
-    filesystem: Any = None,
+    filesystem: pafs.FileSystem | None = None,
     shuffle: bool = False,
     seed: int = 0,
     bucket_bytes: int | str = "128MiB",

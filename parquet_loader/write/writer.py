@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from parquet_loader.common import WRITER_KEYWORDS, PathLike, explains_keywords, named, resolve
 from parquet_loader.errors import ConfigurationError, SchemaError, WriteError
@@ -92,7 +93,7 @@ class DatasetWriter:
         *,
         mode: WriteMode = "error",
         options: WriteOptions | None = None,
-        filesystem: Any = None,
+        filesystem: pafs.FileSystem | None = None,
     ) -> None:
         if not isinstance(path, str | os.PathLike):
             raise ConfigurationError(
@@ -266,7 +267,7 @@ def write_dataset(
     *,
     mode: WriteMode = "error",
     options: WriteOptions | None = None,
-    filesystem: Any = None,
+    filesystem: pafs.FileSystem | None = None,
 ) -> WriteSummary:
     """Write `data` as a data set and return a summary.
 
