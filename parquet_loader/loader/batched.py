@@ -74,6 +74,9 @@ from parquet_loader.window import Arenas
 if TYPE_CHECKING:
     import torch
 
+# Attributes that batches and states depend on.
+_FIXED = ("batch_size", "seed", "shuffle", "drop_last", "num_threads")
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows:
@@ -284,6 +287,18 @@ class BatchedDataLoader(NotIndexed):
     def _changes(self) -> bool:
         """Whether the source is looked at anew at each epoch's start, as a `SampleStore` is."""
         return self._following is not None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute; those that batches and states depend on only once.
+
+        Raises:
+            ConfigurationError: the attribute is one of these.
+        """
+        if name in _FIXED and name in self.__dict__:
+            raise ConfigurationError(
+                f"{name}: cannot be set after the loader is made; make another loader with {name}={value!r}"
+            )
+        super().__setattr__(name, value)
 
     @property
     def shard(self) -> Shard:

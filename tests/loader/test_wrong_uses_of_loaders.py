@@ -1,7 +1,8 @@
 """Common mistakes with a loader get one line that names what to use: sources, keywords, item access, torch's wrappers.
 
 Each of these tests failed on commit 519114a, except `test_the_equivalents_that_messages_name_exist`,
-`test_signatures_are_those_of_the_functions`, `test_a_transform_without_a_signature_is_taken` and
+`test_signatures_are_those_of_the_functions`, `test_an_attribute_that_the_order_depends_on_is_not_changed`,
+`test_a_transform_without_a_signature_is_taken` and
 `test_a_loader_can_be_looked_at_attribute_by_attribute` (which failed on 6579bfc).
 """
 
@@ -259,3 +260,16 @@ def test_a_loader_can_be_looked_at_attribute_by_attribute(loader: BatchedDataLoa
     members = dict(inspect.getmembers(loader))
     assert members["batch_size"] == 4
     assert all(hasattr(loader, name) for name in dir(loader))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("batch_size", 5), ("seed", 1), ("shuffle", True), ("drop_last", False), ("num_threads", 1)]
+)
+def test_an_attribute_that_the_order_depends_on_is_not_changed(tmp_path: Path, name: str, value: Any) -> None:
+    pq.write_table(pa.table({"id": range(10)}), tmp_path / "a.parquet")
+    with BatchedDataLoader(tmp_path, 2, num_threads=2) as loader:
+        before = getattr(loader, name)
+        with pytest.raises(ConfigurationError, match=rf"^{name}: cannot be set .* another loader with {name}={value}$"):
+            setattr(loader, name, value)
+        assert getattr(loader, name) == before
+        loader.my_own = 1
