@@ -60,6 +60,7 @@ from parquet_loader.errors import (
 from parquet_loader.loader.diagnosis import diagnosed, sorting_of, storage_figures
 from parquet_loader.loader.epoch import Epoch, EpochFigures, PassEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
+from parquet_loader.loader.fixed_attribute import FixedAttribute
 from parquet_loader.loader.live_source import Deliveries, EpochFiles, LiveSource
 from parquet_loader.loader.live_view import Following, files_named
 from parquet_loader.loader.sharing import check_still_divided, choose_sharding, looking_together
@@ -73,9 +74,6 @@ from parquet_loader.window import Arenas
 
 if TYPE_CHECKING:
     import torch
-
-# Attributes that batches and states depend on.
-_FIXED = ("batch_size", "seed", "shuffle", "drop_last", "num_threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +144,12 @@ class BatchedDataLoader(NotIndexed):
         TypeError: A keyword that there is not; of keywords of torch's `DataLoader` and of Petastorm the message names
             the equivalent.
     """
+
+    batch_size = FixedAttribute[int]()
+    seed = FixedAttribute[int]()
+    shuffle = FixedAttribute[bool]()
+    drop_last = FixedAttribute[bool]()
+    num_threads = FixedAttribute[int]()
 
     @explains_keywords(LOADER_KEYWORDS)
     def __init__(
@@ -287,18 +291,6 @@ class BatchedDataLoader(NotIndexed):
     def _changes(self) -> bool:
         """Whether the source is looked at anew at each epoch's start, as a `SampleStore` is."""
         return self._following is not None
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute; those that batches and states depend on only once.
-
-        Raises:
-            ConfigurationError: the attribute is one of these.
-        """
-        if name in _FIXED and name in self.__dict__:
-            raise ConfigurationError(
-                f"{name}: cannot be set after the loader is made; make another loader with {name}={value!r}"
-            )
-        super().__setattr__(name, value)
 
     @property
     def shard(self) -> Shard:

@@ -272,4 +272,4 @@ def test_an_attribute_that_the_order_depends_on_is_not_changed(tmp_path: Path, n
         with pytest.raises(ConfigurationError, match=rf"^{name}: cannot be set .* another loader with {name}={value}$"):
             setattr(loader, name, value)
         assert getattr(loader, name) == before
-        loader.my_own = 1
+        loader.my_own = 1  # type: ignore[attr-defined]
