@@ -185,8 +185,11 @@ class RowFilter:
         for node in nodes(read_expression(self._expression)):
             match node:
                 case Call(function, (FieldRef((name,)), Literal(value)) | (Literal(value), FieldRef((name,)))):
-                    word, field = value.as_py(), fields.get(name)
-                    if field is None or not isinstance(word, str):
+                    field = fields.get(name)
+                    if field is None or pa.types.is_temporal(value.type):  # Python has no value for some times
+                        continue
+                    word = value.as_py()
+                    if not isinstance(word, str):
                         continue
                     if function in _ORDERINGS:
                         raise SchemaError(
@@ -365,7 +368,9 @@ def _is_plain(node: Node) -> bool:
         case FieldRef((_,)):
             return True
         case Literal(value):
-            return not _is_nested(value.type) and value.as_py() == value.as_py()
+            # Only floats become Python values: it has none for some times.
+            is_nan = pa.types.is_floating(value.type) and value.as_py() != value.as_py()
+            return not _is_nested(value.type) and not is_nan
     return False
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, ConfigurationError, split, split_rows
+from parquet_loader import BatchedDataLoader, Category, ConfigurationError, Schema, split, split_rows
 from parquet_loader.common import Call, FieldRef, Literal, named_columns, nodes, read_expression
 
 X, THREE = FieldRef(("x",)), Literal(pa.scalar(3))
@@ -61,6 +61,25 @@ def test_columns_that_are_numbered_are_refused_as_filters_since_files_differ(tmp
     pq.write_table(pa.table({"a": range(10), "b": range(10)}), tmp_path / "a.parquet")
     with pytest.raises(ConfigurationError, match=r"name columns, as in pc.field\('label'\)"):
         BatchedDataLoader(str(tmp_path), 4, filters=pc.field(0) > 6)
+
+
+@pytest.mark.parametrize(
+    ("column", "latest"),
+    [
+        ("time", pa.scalar(2**62, pa.timestamp("us", "UTC"))),
+        ("day", pa.scalar(2**31 - 1, pa.date32())),
+        ("zoned", pa.scalar(50, pa.timestamp("us", "No/Such_Zone"))),
+    ],
+)
+def test_times_that_python_has_no_value_for_are_compared(tmp_path: Path, column: str, latest: pa.Scalar) -> None:
+    time = pa.array(range(100), pa.timestamp("us", "UTC"))
+    day = pa.array(range(100), pa.date32())
+    table = pa.table({"time": time, "day": day, "zoned": time, "f": pa.array([0.5] * 100), "word": ["a"] * 100})
+    pq.write_table(table, tmp_path / "a.parquet")
+    schema = Schema.infer(str(tmp_path))
+    for given in (None, Schema({**schema, "word": Category(["a"])})):
+        with BatchedDataLoader(str(tmp_path), 8, schema=given, filters=pc.field(column) < latest) as loader:
+            assert loader.plan().rows == (50 if column == "zoned" else 100)
 
 
 @pytest.mark.parametrize(
