@@ -207,6 +207,7 @@ class EpochFigures:
         num_threads: Number of workers.
         skipped: Row groups left out before the pass began.
         first_batch: Number of the first batch delivered.
+        mixing: Measured in an earlier epoch of the same data, if that was complete; else None: this epoch measures.
     """
 
     def __init__(
@@ -216,10 +217,12 @@ class EpochFigures:
         num_threads: int,
         skipped: tuple[tuple[int, str], ...],
         first_batch: int = 0,
+        mixing: MixingMeter | None = None,
     ) -> None:
         self.plan = plan
         self.epoch = plan.epoch
-        self.mixing = MixingMeter()
+        self.mixing = mixing or MixingMeter()
+        self._is_measured = mixing is not None or not plan.shuffle
         # Found out when they are asked for, once.
         self.storage: StorageFigures | None = None
         self.sorting: SortingFigures | None = None
@@ -260,8 +263,8 @@ class EpochFigures:
         return len((self._account if self._engine is None else self._engine.account()).skipped)
 
     def observe(self, window: Window) -> None:
-        """Look at a window that is about to be delivered."""
-        if self.plan.shuffle:
+        """Measure a window that is about to be delivered."""
+        if not self._is_measured:
             self.mixing.observe(window.arrays)
 
     def begin_wait(self) -> None:

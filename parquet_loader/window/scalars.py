@@ -101,8 +101,9 @@ class ScalarColumns:
         if straight:
             addresses = [self._addresses[name] + begin * self._staged[name].shape[1] for name in straight]
             rows.deferred.read_straight(rows.rows, np.array(addresses, np.int64))
+        done = set(straight)
         for name, staged in self._staged.items():
-            if name not in straight:
+            if name not in done:
                 copy_rows(name, rows, staged, slice(begin, begin + rows.rows))
         return rows.rows * self._row_bytes
 

@@ -1,0 +1,44 @@
+"""Mixing is measured in the first complete epoch of data that does not change, and reported in later ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquet_loader import BatchedDataLoader, LoaderStats, OutputOptions
+
+
+def mixing_of(stats: LoaderStats) -> Any:
+    return stats.to_dict()["shuffling"]["measured"]
+
+
+@pytest.fixture
+def loader(tmp_path: Path) -> BatchedDataLoader:
+    rows = np.arange(40_000)
+    table = pa.table({"label": rows // 10_000, "x": np.random.default_rng(0).random(len(rows))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1000)
+    return BatchedDataLoader(
+        tmp_path, 100, shuffle=True, window_rows=4000, output_options=OutputOptions(format="numpy")
+    )
+
+
+def test_later_epochs_report_what_the_first_complete_one_measured(loader: BatchedDataLoader) -> None:
+    with loader:
+        list(loader)
+        first = mixing_of(loader.stats())
+        assert first is not None
+        assert first["windows"] == 10
+        list(loader)
+        assert mixing_of(loader.stats()) == first
+
+
+def test_an_epoch_that_ended_early_is_measured_again(loader: BatchedDataLoader) -> None:
+    with loader:
+        next(iter(loader))
+        list(loader)
+        assert mixing_of(loader.stats())["windows"] == 10
