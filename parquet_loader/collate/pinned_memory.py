@@ -1,4 +1,4 @@
-"""Converts numpy to torch: a window's arrays become tensors once, and batches are views of them."""
+"""Page-locked memory for windows and batches that `cuda.py` copies to a GPU; tensors over numpy arrays."""
 
 from __future__ import annotations
 

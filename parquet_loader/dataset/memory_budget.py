@@ -219,7 +219,7 @@ def divide(
     side_by_side: int = 1,
     num_threads: int = READS_AT_ONCE,
 ) -> MemoryBudget:
-    """Divide the memory limit.
+    """Divide the memory limit, and choose the number of rows of a window.
 
     Args:
         limit_bytes: `memory_limit`.

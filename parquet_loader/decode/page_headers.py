@@ -2,7 +2,8 @@
 
 A page header says how many bytes its page takes in the file, how many decompressed, and how many values it holds. Arrow
 allocates these sizes before it finds that the chunk is shorter. So the headers of a chunk that Arrow is to decode are
-read first (`native/page_check.py`), and a false claim is an error.
+read first, and a false claim is an error. `native/page_check.py` checks them with `pages_check` of `kernels.c`, which
+has a parser of its own, or without kernels with `HeaderWalk`.
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ def page_header(data: bytes) -> PageHeader:
 
     Raises:
         TruncatedThriftError: the header is longer than the data.
-        ThriftError: it is none.
+        ThriftError: the data do not begin with a page header.
     """
     reader = CompactReader(data)
     structs: dict[int, dict[int, int]] = {}

@@ -1,5 +1,7 @@
 """Schedules reads: which slice of a row group is read next, and how much memory an open row group holds.
 
+Under ``on_error="skip"`` it leaves out row groups whose bytes are damaged (`errors.is_skippable` decides which).
+
 The engine's lock guards all state.
 """
 

@@ -58,13 +58,13 @@ from parquet_loader.errors import (
     UnsupportedError,
 )
 from parquet_loader.loader.diagnosis import diagnosed, sorting_of, storage_figures
-from parquet_loader.loader.epoch import Epoch, EpochFigures, PassEngine
+from parquet_loader.loader.epoch import Epoch, EpochFigures, EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.fixed_attribute import FixedAttribute
 from parquet_loader.loader.live_source import Deliveries, EpochFiles, LiveSource
 from parquet_loader.loader.live_view import Following, files_named
 from parquet_loader.loader.sharing import check_still_divided, choose_sharding, looking_together
-from parquet_loader.loader.state import OF_FILES, make_state, order_identity, read_state
+from parquet_loader.loader.state import OF_FILES, make_state, order_identity, check_state
 from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Division, Plan, split_over_workers
 from parquet_loader.read import Filters, LocalCache, as_expression
@@ -546,7 +546,7 @@ class BatchedDataLoader(NotIndexed):
     def _place_of(self, state: dict[str, Any]) -> tuple[int, int]:
         """Return the epoch and batch of a state of a loader like this one, over whatever files."""
         self._end_for_state()
-        return read_state(state, self._identity, 2**62, OF_FILES)
+        return check_state(state, self._identity, 2**62, OF_FILES)
 
     def _recall(self, following: Following, state: dict[str, Any], *, goes_on: bool) -> tuple[int, int]:
         """Let the next pass read the files that a state names; return its epoch and batch, or the next epoch's first.
@@ -589,7 +589,7 @@ class BatchedDataLoader(NotIndexed):
         if self._chooses_window and isinstance(window, int) and 0 < window != self.window_rows:
             self._take(before.with_window(window, **self._window_needs()))
         try:
-            return read_state(state, self._identity, len(self))
+            return check_state(state, self._identity, len(self))
         except ResumeError:
             if self._dataset is not before:
                 self._take(before)
@@ -707,7 +707,7 @@ class BatchedDataLoader(NotIndexed):
             epoch=epoch,
         )
 
-    def _engine(self, plan: Plan, first_batch: int = 0) -> PassEngine:
+    def _engine(self, plan: Plan, first_batch: int = 0) -> EpochEngine:
         if self._reading is not None:
             processes = BatchProcessor.is_needed(self._dataset.reader.columns, self._options.transform)
             return IsolatedEngine(self._reading, plan, first_batch, processes=processes)

@@ -21,7 +21,7 @@ from parquet_loader.source import Snapshot
 from parquet_loader.window import Allocator, Window
 
 
-class PassEngine(Protocol):
+class EpochEngine(Protocol):
     """What reads a pass, in this process or in another; see `Engine`."""
 
     @property
@@ -65,7 +65,7 @@ class Epoch:
 
     def __init__(
         self,
-        engine: PassEngine,
+        engine: EpochEngine,
         batch_size: int,
         output: Output,
         pinned: Allocator | None,
@@ -182,7 +182,7 @@ class Epoch:
 
 
 def _pull(
-    engine: PassEngine, output: Output, batch_size: int, pinned: Allocator | None, figures: EpochFigures
+    engine: EpochEngine, output: Output, batch_size: int, pinned: Allocator | None, figures: EpochFigures
 ) -> Iterator[Batch]:
     while engine.processes and (made := engine.next_batch()) is not None:
         yield output.from_batch(made, pinned)
@@ -213,7 +213,7 @@ class EpochFigures:
     def __init__(
         self,
         plan: Plan,
-        engine: PassEngine,
+        engine: EpochEngine,
         num_threads: int,
         skipped: tuple[tuple[int, str], ...],
         first_batch: int = 0,
@@ -231,7 +231,7 @@ class EpochFigures:
         self.was_asked = False
         self.is_complete = False
         self._skipped = skipped
-        self._engine: PassEngine | None = engine
+        self._engine: EpochEngine | None = engine
         self._account = EngineFigures.nothing()
         self._num_threads = num_threads
         self._rows = 0

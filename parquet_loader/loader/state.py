@@ -98,17 +98,17 @@ def make_state(identity: Identity, epoch: int, batch: int, left_out: int) -> dic
     return state
 
 
-def read_state(state: Any, identity: Identity, batches: int, but: frozenset[str] = frozenset()) -> tuple[int, int]:
-    """Return the epoch and batch at which a state continues; an epoch has so many `batches`.
+def check_state(state: Any, identity: Identity, batches: int, but: frozenset[str] = frozenset()) -> tuple[int, int]:
+    """Check a state against this loader, and return the epoch and batch at which it continues.
 
     Args:
-        state: What is said to be a state.
+        state: The argument of `load_state_dict`.
         identity: As in `make_state`.
-        batches: Of an epoch.
+        batches: Number of batches of an epoch.
         but: Names of the identity that are not compared.
 
     Raises:
-        ResumeError: it is no state, or one of another loader; says what differs.
+        ResumeError: it is not a state, or belongs to another loader; says what differs.
     """
     if not isinstance(state, Mapping) or "version" not in state:
         raise ResumeError(f"expected what state_dict() returned, found {state!r:.80}")

@@ -162,7 +162,7 @@ def list_files(
         with _listing_errors(named[0][1]):
             table = _table_of([file for file, _ in pairs], tables, is_local=is_local(home))
         if table is not None:
-            raise SourceError(table.refuse_reading(has_options=selection.has_options))
+            raise SourceError(table.reading_refusal(has_options=selection.has_options))
     chosen = select_split(files, selection.split, has_options=selection.has_options)
     if selection.split != ALL:
         head_of = partial(lister.head, most=MOST_BYTES)

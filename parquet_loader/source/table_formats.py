@@ -1,5 +1,7 @@
 """Recognises directories of table formats (Delta, Iceberg and others) by file names, without opening a file.
 
+`listing.py` refuses to read them; `write/target.py` and `store/open.py` refuse to write into them.
+
 Such tables keep deleted and replaced rows in Parquet files until these are cleaned up. The table's metadata says which
 files and rows are current, so the Parquet files alone give other rows than the table has.
 """
@@ -52,8 +54,8 @@ class Table:
     format: TableFormat
     root: str
 
-    def refuse_reading(self, *, has_options: bool = True) -> str:
-        """Return the message that refuses to read its files."""
+    def reading_refusal(self, *, has_options: bool = True) -> str:
+        """Return the error message for reading its files."""
         root = shown(self.root or ".")  # of a file system that begins at the table
         export = self.format.export.format(root=root)
         anyway = ", or take every row of every file with ReadOptions(ignore_table_format=True)" if has_options else ""
@@ -62,8 +64,8 @@ class Table:
             f"export its rows with its own reader, such as {export}{anyway}"
         )
 
-    def refuse_writing(self, path: str) -> str:
-        """Return the message that refuses to write to a directory."""
+    def writing_refusal(self, path: str) -> str:
+        """Return the error message for writing to a directory."""
         if self.root.startswith(path.rstrip("/") + "/"):
             what = (
                 f"the directory holds {self.format.name} in {shown(self.root)!r}, next to which no other files belong"

@@ -64,7 +64,7 @@ def open_settings(
     if known is None:
         table = table_to_write_to(pafs.LocalFileSystem(), paths.root, ())
         if table is not None:
-            raise WriteError(table.refuse_writing(paths.root))
+            raise WriteError(table.writing_refusal(paths.root))
     try:
         paths.make()
         check_locks_exclude(os.path.join(paths.hidden, "lock-check"))

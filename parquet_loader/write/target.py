@@ -35,7 +35,7 @@ def listing(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
     found = list_below(filesystem, path, recursive=True)
     table = table_to_write_to(filesystem, path, (i.path for i in found if i.type == pafs.FileType.File))
     if table is not None:
-        raise WriteError(table.refuse_writing(path))
+        raise WriteError(table.writing_refusal(path))
     if any(info.path == f"{path.rstrip('/')}/.store/store.json" for info in found):
         raise WriteError(
             f"{path}: this is a sample store, which reads no other files than its own; write with "
