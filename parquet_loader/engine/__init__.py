@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
-from parquet_loader.engine.budget import EngineFigures
 from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
+from parquet_loader.engine.usage import EngineFigures
 
 __all__ = [
     "BatchProcessor",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from parquet_loader.dataset import BATCHES_AT_ONCE, MemoryBudget
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
-from parquet_loader.engine.budget import Budget
+from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job
 from parquet_loader.window import Allocator
@@ -22,7 +22,7 @@ class BatchScheduler:
         batch_size: Rows of a batch.
         first_batch: The batch with which the epoch begins.
         sizing: The division of the memory limit.
-        budget: The account in which batches are counted.
+        usage: The counters of the epoch, to which batches are added.
         allocator: Provides the memory of delivered rows.
     """
 
@@ -32,7 +32,7 @@ class BatchScheduler:
         batch_size: int,
         first_batch: int,
         sizing: MemoryBudget,
-        budget: Budget,
+        usage: Usage,
         allocator: Allocator,
     ) -> None:
         self._processor = processor
@@ -40,7 +40,7 @@ class BatchScheduler:
         self._next_begun = first_batch
         self._next_delivered = first_batch
         self._sizing = sizing
-        self._budget = budget
+        self._usage = usage
         self._allocator = allocator
         self._ready: dict[int, ProcessedBatch | BaseException] = {}
         self._batch_bytes = int(sizing.row.processed * batch_size)
@@ -58,7 +58,7 @@ class BatchScheduler:
         self._next_delivered += 1
         if isinstance(batch, BaseException):
             raise batch
-        self._budget.reserve(-batch.nbytes)
+        self._usage.reserve(-batch.nbytes)
         return batch
 
     def clear(self) -> None:
@@ -84,14 +84,14 @@ class BatchScheduler:
         self._next_begun += 1
         if stop == window.rows:
             release()
-        self._budget.reserve(expected)
+        self._usage.reserve(expected)
 
         def settle(batch: ProcessedBatch | BaseException, nbytes: int) -> None:
             self._ready[number] = batch
-            self._budget.reserve(nbytes - expected)
+            self._usage.reserve(nbytes - expected)
             task.unprocessed -= 1
             if not task.unprocessed:
-                self._budget.reserve(-task.held_bytes)
+                self._usage.reserve(-task.held_bytes)
                 task.window = None
 
         def done(batch: ProcessedBatch) -> None:

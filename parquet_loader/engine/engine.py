@@ -3,7 +3,7 @@
 Order. Jobs finish in any order. Windows (or batches, if each is processed) are delivered in order. An error takes the
 place of the window or batch that failed, so everything before it is still delivered.
 
-Budget. `Budget.held_bytes` counts reads in flight, decoded slices, windows, open cursors and batches. The window that
+Memory. `Usage.held_bytes` counts reads in flight, decoded slices, windows, open cursors and batches. The window that
 the consumer needs next may always continue, with at least one read; later windows wait until there is free space. An
 estimate that is too low slows read-ahead down. It never changes the order and never blocks the consumer.
 
@@ -23,9 +23,9 @@ from parquet_loader.common import IntArray
 from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset, MemoryBudget
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.engine.batch_scheduler import BatchScheduler
-from parquet_loader.engine.budget import Budget, EngineFigures
 from parquet_loader.engine.prefault import Prefault
 from parquet_loader.engine.read_scheduler import ReadScheduler
+from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job, WorkerPool
 from parquet_loader.errors import LoaderStateError
@@ -121,7 +121,7 @@ class Engine:
         skips: bool,
         first_batch: int = 0,
     ) -> None:
-        self.budget = Budget(int(sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)))
+        self.usage = Usage(int(sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)))
         self.workers = WorkerPool(self._choose, num_threads)
         self._plan = plan
         self._reader = reader
@@ -150,7 +150,7 @@ class Engine:
             plan,
             counts,
             sizing,
-            self.budget,
+            self.usage,
             self.workers,
             self._windows,
             first_window=self._first_window,
@@ -160,7 +160,7 @@ class Engine:
         self._next_to_order = self._first_window
         self._batches: BatchScheduler | None = None
         if processor is not None:
-            self._batches = BatchScheduler(processor, plan.batch_size, first_batch, sizing, self.budget, allocator)
+            self._batches = BatchScheduler(processor, plan.batch_size, first_batch, sizing, self.usage, allocator)
 
     @property
     def processes(self) -> bool:
@@ -188,16 +188,16 @@ class Engine:
 
     def account(self, footers_bytes: int = 0) -> EngineFigures:
         """Return the figures of the epoch so far; those of a running epoch may be a job apart from each other."""
-        budget, times, remote = self.budget, self.workers.times, self._reads.remote_figures
+        usage, times, remote = self.usage, self.workers.times, self._reads.remote_figures
         return EngineFigures(
             cpu_s={str(stage): seconds for stage, seconds in times.cpu_s.items()},
             blocked_s={str(stage): seconds for stage, seconds in times.blocked_s.items()},
             disk_bytes=times.disk_bytes,
-            bytes_read=budget.bytes_read,
-            row_groups=budget.row_groups,
-            skipped=tuple(budget.skipped),
-            held_bytes=budget.held_bytes,
-            peak_bytes=budget.peak_bytes,
+            bytes_read=usage.bytes_read,
+            row_groups=usage.row_groups,
+            skipped=tuple(usage.skipped),
+            held_bytes=usage.held_bytes,
+            peak_bytes=usage.peak_bytes,
             footers_bytes=footers_bytes,
             cache=self._reader.chunks.cache_figures(self._cache_before),
             remote=None if remote is None else replace(remote),
@@ -281,7 +281,7 @@ class Engine:
         while len(self._delivered) > keep:
             window = self._delivered.popleft()
             if self._parts.wide:
-                self.budget.reserve(-window.held_bytes)
+                self.usage.reserve(-window.held_bytes)
             else:
                 self._released.append(window)
             self.workers.notify()
@@ -346,14 +346,14 @@ class Engine:
         match window.phase:
             case "new" if self._parts.wide and len(self._delivered) > 1 and not self._is_awaited:
                 return None  # until the window before last is released, whose memory is faulted in
-            case "new" if may_exceed or self.budget.fits(owed + self._arena_bytes()):
+            case "new" if may_exceed or self.usage.fits(owed + self._arena_bytes()):
                 return self._prepare_job(window)
             case "read" if window.waiting:
                 return self._reads.job(window, owed, may_exceed=may_exceed)
             case "read" if not window.unread and self._remainder is not None and window.index == self._next_to_order:
                 if not self._has_warmed():
                     return None  # in a moment
-                if may_exceed or self.budget.fits(owed + window.decoded_bytes):
+                if may_exceed or self.usage.fits(owed + window.decoded_bytes):
                     return self._order_job(window, self._remainder)
             case "gather" if window.jobs:
                 return self._gather_job(window, window.jobs.pop(0))
@@ -375,13 +375,13 @@ class Engine:
     def _prepare_job(self, window: WindowTask) -> Job[None]:
         window.phase = "busy"
         window.arena_bytes = self._arena_bytes()
-        self.budget.reserve(window.arena_bytes)
+        self.usage.reserve(window.arena_bytes)
         warms = self._warms_first and window.index == self._first_window
 
         def done(_: None) -> None:
             window.phase = "read"
             if warms:
-                self._warming = Prefault(*window.assembly.to_be_written(), self._allocator, self.budget)
+                self._warming = Prefault(*window.assembly.to_be_written(), self._allocator, self.usage)
 
         def run() -> None:
             window.assembly.prepare(self._plan.order(window.index, self._begun_in(window.index)))
@@ -393,7 +393,7 @@ class Engine:
         self._next_to_order += 1
         window.phase = "busy"
         window.gathered_bytes = self._allocator.taken_bytes(window.decoded_bytes)
-        self.budget.reserve(window.gathered_bytes)
+        self.usage.reserve(window.gathered_bytes)
 
         def done(_: None) -> None:
             window.jobs = list(range(self._parts.jobs))
@@ -416,7 +416,7 @@ class Engine:
         def done(outcome: tuple[Window, Remainder]) -> None:
             window.window, self._remainder = outcome
             window.phase = "ready"
-            self.budget.reserve(-window.decoded_bytes)
+            self.usage.reserve(-window.decoded_bytes)
             window.decoded_bytes = 0
             window.unprocessed = -(-window.window.rows // self._plan.batch_size)
 
@@ -427,13 +427,13 @@ class Engine:
             window.window = None
 
         def done(_: None) -> None:
-            self.budget.reserve(-window.held_bytes)
+            self.usage.reserve(-window.held_bytes)
 
         return Job("gather", run, done, window.fail)
 
     def _process_job(self, batches: BatchScheduler) -> Job[ProcessedBatch] | None:
         while self._windows and self._windows[0].window is not None and not self._windows[0].window.rows:
-            self.budget.reserve(-self._windows.popleft().held_bytes)
+            self.usage.reserve(-self._windows.popleft().held_bytes)
             self.workers.notify()
         if not self._windows or self._windows[0].window is None:
             return None

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from functools import partial
 
-from parquet_loader.engine.budget import Budget
+from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.worker_pool import Job
 from parquet_loader.window import Allocation, Allocator, Block, Memory
 
@@ -40,20 +40,20 @@ def populate(memory: Memory) -> bool:
 
 
 class Prefault:
-    """What a window will be written to, made ready step by step; belongs to the engine's lock.
+    """Pre-faults the memory that a window will be written to, step by step. Guarded by the engine's lock.
 
     Args:
         taken: Memory that the window has taken, as far as it will be written to.
-        blocks: What it will yet ask the allocator for: blocks that are taken, and given back warm.
-        allocator: Which.
-        budget: What is to have space for all that.
+        blocks: Blocks that it will ask the allocator for later: they are taken, pre-faulted and given back.
+        allocator: The window's allocator.
+        usage: Counts the bytes; nothing is pre-faulted beyond its limit.
     """
 
-    def __init__(self, taken: Iterable[Memory], blocks: Iterable[Block], allocator: Allocator, budget: Budget) -> None:
+    def __init__(self, taken: Iterable[Memory], blocks: Iterable[Block], allocator: Allocator, usage: Usage) -> None:
         self._cold: deque[Memory] = deque()
         self._blocks = deque(blocks)
         self._allocator = allocator
-        self._budget = budget
+        self._usage = usage
         self._lent: list[Allocation] = []
         self._running = 0
         self._has_ended = False
@@ -74,7 +74,7 @@ class Prefault:
         Args:
             owed: What the windows under way will yet take, what is made ready here included.
         """
-        if not self._budget.fits(owed):
+        if not self._usage.fits(owed):
             return None
         if self._cold:
             self._running += 1

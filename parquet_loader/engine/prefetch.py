@@ -17,7 +17,7 @@ from functools import partial
 from threading import Thread
 
 from parquet_loader.dataset import MemoryBudget
-from parquet_loader.engine.budget import Budget
+from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.worker_pool import WorkerPool
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, RowGroupSlice
@@ -69,7 +69,7 @@ class Prefetcher:
         reader: Knows where row groups are.
         plan: The epoch.
         sizing: The division of the memory limit.
-        budget: The account in which fetched bytes are counted.
+        usage: The counters of the epoch, to which fetched bytes are added.
         workers: The workers to notify of changes.
         first_window: The window with which the epoch begins.
         broken: Indices of row groups that are skipped; the engine's own set.
@@ -80,14 +80,14 @@ class Prefetcher:
         reader: RowGroupReader,
         plan: Plan,
         sizing: MemoryBudget,
-        budget: Budget,
+        usage: Usage,
         workers: WorkerPool,
         first_window: int,
         broken: AbstractSet[int],
     ) -> None:
         assert reader.chunks.remote is not None
         self._reader = reader
-        self._budget = budget
+        self._usage = usage
         self._workers = workers
         self._limit_bytes = sizing.fetch_bytes
         # If windows share several row groups, these and the next one are in memory at a time.
@@ -156,7 +156,7 @@ class Prefetcher:
             window, slice_ = self._next
             row_group = self._reader.snapshot.row_group(slice_.row_group)
             estimate = self._estimate(row_group)
-            fits = len(self._fetches) < most and self._budget.fetched_bytes + estimate <= self._limit_bytes
+            fits = len(self._fetches) < most and self._usage.fetched_bytes + estimate <= self._limit_bytes
             if not fits and (window > needed_window or self._in_flight):
                 return
             if window > self._first_window and self._first_in_flight and self._in_flight >= self._most_at_first:
@@ -236,5 +236,5 @@ class Prefetcher:
             fetch.location = None
 
     def _reserve(self, change: int) -> None:
-        self._budget.fetched_bytes += change
-        self._budget.reserve(change)
+        self._usage.fetched_bytes += change
+        self._usage.reserve(change)

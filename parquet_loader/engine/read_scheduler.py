@@ -13,8 +13,8 @@ from dataclasses import replace
 from parquet_loader.common import IntArray, uninterrupted
 from parquet_loader.dataset import MemoryBudget
 from parquet_loader.decode import NotDecodedError
-from parquet_loader.engine.budget import Budget
 from parquet_loader.engine.prefetch import Prefetcher
+from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import ReadSlice, WindowTask
 from parquet_loader.engine.worker_pool import Job, WorkerPool
 from parquet_loader.errors import is_skippable
@@ -32,7 +32,7 @@ class ReadScheduler:
         plan: The epoch.
         counts: int64 ``[row groups]``, rows of each that pass the filter.
         sizing: The division of the memory limit.
-        budget: The account in which reads are counted.
+        usage: The counters of the epoch, to which reads are added.
         workers: The workers, whose lock guards all state here.
         windows: The windows in progress; the engine's own collection.
         first_window: The window with which the epoch begins.
@@ -45,7 +45,7 @@ class ReadScheduler:
         plan: Plan,
         counts: IntArray,
         sizing: MemoryBudget,
-        budget: Budget,
+        usage: Usage,
         workers: WorkerPool,
         windows: Collection[WindowTask],
         *,
@@ -55,7 +55,7 @@ class ReadScheduler:
         self._reader = reader
         self._counts = counts
         self._sizing = sizing
-        self._budget = budget
+        self._usage = usage
         self._workers = workers
         self._windows = windows
         self._first_window = first_window
@@ -65,7 +65,7 @@ class ReadScheduler:
         self._busy: set[tuple[int, int]] = set()
         self._prefetcher: Prefetcher | None = None
         if reader.chunks.remote is not None:
-            self._prefetcher = Prefetcher(reader, plan, sizing, budget, workers, first_window, self._broken)
+            self._prefetcher = Prefetcher(reader, plan, sizing, usage, workers, first_window, self._broken)
             workers.helper = self._prefetcher.thread
 
     @property
@@ -132,9 +132,9 @@ class ReadScheduler:
             read_bytes += 0 if whole or cursor else sizing.cursor_bytes
             # If nothing else is being read, the window needed next continues even beyond the limit.
             alone = may_exceed and not self._busy
-            if not alone and self._budget.reading_bytes + read_bytes > sizing.reads_bytes:
+            if not alone and self._usage.reading_bytes + read_bytes > sizing.reads_bytes:
                 return None
-            if not may_exceed and not self._budget.fits(owed + read_bytes + int(slice_.rows * sizing.row.gathered)):
+            if not may_exceed and not self._usage.fits(owed + read_bytes + int(slice_.rows * sizing.row.gathered)):
                 return None
             window.waiting.remove(number)
             return self._slice_job(window, number, read_bytes, whole=whole)
@@ -147,8 +147,8 @@ class ReadScheduler:
         # The bytes of an open cursor are reserved from its first slice to its last.
         was_open = self._sizing.cursor_bytes if cursor else 0
         self._busy.add(slice_.run)
-        self._budget.reading_bytes += read_bytes
-        self._budget.reserve(read_bytes + expected)
+        self._usage.reading_bytes += read_bytes
+        self._usage.reserve(read_bytes + expected)
         window.decoded_bytes += expected
 
         row_group = self._reader.snapshot.row_group(slice_.row_group)
@@ -171,14 +171,14 @@ class ReadScheduler:
                 stays = self._sizing.cursor_bytes
             elif prefetcher is not None:
                 prefetcher.release(slice_.run)
-            self._budget.reading_bytes -= read_bytes
-            self._budget.reserve(stays - was_open - read_bytes + kept_bytes - expected)
+            self._usage.reading_bytes -= read_bytes
+            self._usage.reserve(stays - was_open - read_bytes + kept_bytes - expected)
             window.decoded_bytes += kept_bytes - expected
 
         def done(read: ReadSlice) -> None:
             release(read.kept_bytes, read.left_open)
-            self._budget.bytes_read += read.stored_bytes
-            self._budget.row_groups += slice_.stop == slice_.last
+            self._usage.bytes_read += read.stored_bytes
+            self._usage.row_groups += slice_.stop == slice_.last
             window.unread -= 1
 
         def failed(error: BaseException) -> None:
@@ -223,7 +223,7 @@ class ReadScheduler:
     def _skip(self, row_group: int, reason: str) -> None:
         """Leave out the slices of a row group that are not read yet."""
         self._broken.add(row_group)
-        self._budget.skipped.append((row_group, reason))
+        self._usage.skipped.append((row_group, reason))
         for window in self._windows:
             for number in [n for n in window.waiting if window.slices[n].row_group == row_group]:
                 self._leave_out(window, number)

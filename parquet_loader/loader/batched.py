@@ -58,13 +58,13 @@ from parquet_loader.errors import (
     UnsupportedError,
 )
 from parquet_loader.loader.diagnosis import diagnosed, sorting_of, storage_figures
-from parquet_loader.loader.epoch import Epoch, EpochFigures, EpochEngine
+from parquet_loader.loader.epoch import Epoch, EpochEngine, EpochFigures
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.fixed_attribute import FixedAttribute
 from parquet_loader.loader.live_source import Deliveries, EpochFiles, LiveSource
 from parquet_loader.loader.live_view import Following, files_named
 from parquet_loader.loader.sharing import check_still_divided, choose_sharding, looking_together
-from parquet_loader.loader.state import OF_FILES, make_state, order_identity, check_state
+from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity
 from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Division, Plan, split_over_workers
 from parquet_loader.read import Filters, LocalCache, as_expression

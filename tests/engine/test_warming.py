@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions
-from parquet_loader.engine.budget import Budget
 from parquet_loader.engine.prefault import Prefault, populate
+from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.worker_pool import resource
 from parquet_loader.window.arena import Allocation, Arenas, Block
 from parquet_loader.window.assembly import Assembly
@@ -64,9 +64,9 @@ def test_blocks_are_found_again_warm() -> None:
         made.append(nbytes)
         return np.empty(nbytes, np.uint8)
 
-    arenas, budget = Arenas(10**9, new_block), Budget(10**9)
+    arenas, usage = Arenas(10**9, new_block), Usage(10**9)
     sizes = [10_000_000, 5_000_000, 5_000_000, 0, 100]
-    warming = Prefault([np.empty(9_000_000, np.uint8)], whole(*sizes), arenas, budget)
+    warming = Prefault([np.empty(9_000_000, np.uint8)], whole(*sizes), arenas, usage)
     assert steps(warming) > len(sizes) + 2
     assert made == sizes
     assert not warming.is_busy
@@ -87,7 +87,7 @@ def test_only_what_will_be_written_is_made_ready(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("parquet_loader.engine.prefault.populate", seen)
     block = np.zeros(50_000_000, np.uint8)
     arenas = Arenas(10**9, lambda nbytes: block[:nbytes])
-    warming = Prefault([], [Block(40_000_000, ((10, 20), (30_000_000, 39_000_000)))], arenas, Budget(10**9))
+    warming = Prefault([], [Block(40_000_000, ((10, 20), (30_000_000, 39_000_000)))], arenas, Usage(10**9))
     steps(warming)
     for memory in ready:
         memory[:] = 1
@@ -97,13 +97,13 @@ def test_only_what_will_be_written_is_made_ready(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_the_budget_has_no_room_for_is_not_made_ready() -> None:
-    budget = Budget(limit_bytes=100)
-    budget.reserve(40)
-    warming = Prefault([np.zeros(10, np.uint8)], whole(50), Arenas(10**9), budget)
+    usage = Usage(limit_bytes=100)
+    usage.reserve(40)
+    warming = Prefault([np.zeros(10, np.uint8)], whole(50), Arenas(10**9), usage)
     assert warming.job(owed=61) is None
     assert warming.job(owed=60) is not None
     assert warming.is_busy
-    assert budget.held_bytes == 40
+    assert usage.held_bytes == 40
 
 
 def test_it_ends_where_memory_is_not_to_be_had_or_comes_too_late() -> None:
@@ -116,8 +116,8 @@ def test_it_ends_where_memory_is_not_to_be_had_or_comes_too_late() -> None:
         def allocate(self, nbytes: int) -> Allocation:
             raise MemoryError(nbytes)
 
-    budget = Budget(10**9)
-    warming = Prefault([], whole(50, 60), Empty(), budget)
+    usage = Usage(10**9)
+    warming = Prefault([], whole(50, 60), Empty(), usage)
     job = warming.job(owed=0)
     assert job is not None
     with pytest.raises(MemoryError) as raised:
@@ -127,7 +127,7 @@ def test_it_ends_where_memory_is_not_to_be_had_or_comes_too_late() -> None:
     assert warming.job(owed=0) is None
 
     arenas = Arenas(10**9)
-    late = Prefault([], whole(50), arenas, budget)
+    late = Prefault([], whole(50), arenas, usage)
     job = late.job(owed=0)
     assert job is not None
     late.stop()

@@ -227,7 +227,7 @@ def test_resuming_reads_two_windows_at_most(tmp_path: Path) -> None:
                 window = engine.next_window()
                 assert window is not None
                 rows = window.rows
-            read = engine.budget.row_groups
+            read = engine.usage.row_groups
             engine.close()
             assert read <= 3 * 200 // 50  # two windows, and the one that is made ahead
 

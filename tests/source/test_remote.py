@@ -353,10 +353,10 @@ def test_what_is_fetched_ahead_stays_within_its_share(store: Store, tmp_path: Pa
         share = loader._dataset.sizing.fetch_bytes
         most = 0
         for _ in batches:
-            most = max(most, engine.budget.fetched_bytes)
-            assert engine.budget.fetched_bytes <= share
+            most = max(most, engine.usage.fetched_bytes)
+            assert engine.usage.fetched_bytes <= share
         assert most > 0 or max_bytes == "64MiB"
-        assert engine.budget.fetched_bytes == 0
+        assert engine.usage.fetched_bytes == 0
         assert loader.stats().peak_bytes <= 8 * 2**20
 
 

@@ -23,11 +23,11 @@ from typing import Any
 from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, uninterrupted
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
-from parquet_loader.engine.budget import EngineFigures
 from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.server import Begin, Next, Open, Release, Reply
 from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, check_shared_memory
 from parquet_loader.engine.engine import EngineOptions
+from parquet_loader.engine.usage import EngineFigures
 from parquet_loader.errors import (
     ConfigurationError,
     LoaderStateError,

@@ -23,10 +23,10 @@ from threading import Thread
 from parquet_loader.common import raise_limit, use_returning_pool
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
-from parquet_loader.engine.budget import EngineFigures
 from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.shared_memory import SharedMemorySender, SharedMessage
 from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
+from parquet_loader.engine.usage import EngineFigures
 from parquet_loader.errors import ReadingProcessError
 from parquet_loader.plan import Plan
 from parquet_loader.window import Arenas, Window

@@ -1,4 +1,4 @@
-"""The memory account and the counters of one epoch."""
+"""Counts the memory held and the work done in one epoch. `dataset/memory_budget.py` divides `memory_limit`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parquet_loader.source import RemoteFigures
 
 
 @dataclass(slots=True)
-class Budget:
+class Usage:
     """Bytes held and work done. Guarded by the engine's lock.
 
     Attributes:
@@ -50,7 +50,7 @@ class EngineFigures:
     Attributes:
         cpu_s, blocked_s: Processor seconds, and seconds without a processor, of the workers by stage.
         disk_bytes: Bytes that the workers read from a local disk, not from the page cache.
-        bytes_read, row_groups, skipped, held_bytes, peak_bytes: As in `Budget`.
+        bytes_read, row_groups, skipped, held_bytes, peak_bytes: As in `Usage`.
         footers_bytes: Bytes of parsed footers in the child process; 0 without one.
         cache: Figures of the local cache, if there is one.
         remote: Figures of remote reads; None if files are local.
