@@ -1,12 +1,12 @@
 """The command line: ``parquet-loader COMMAND``. Each command is a module of its own, added to `commands` below.
 
-console    errors and tables as people see them
-type_names types as people write them
-version    what is installed
+console    prints errors and tables
+type_names short names of Arrow types
+version    prints installed versions
 cache      the contents of a local cache, and how to clear it
 info       the contents of a data set
-petastorm  the same of Petastorm's, and a copy of one in this library's layout
-rewrite    a data set into the layout that loads fastest
+petastorm  the contents of a Petastorm data set, and a copy of one in this library's layout
+rewrite    rewrites a data set in the layout that loads fastest
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ commands.add_command(rewrite)
 def run() -> None:
     """Run a command and exit: 0 after success, 1 after an error, 2 after wrong use; errors are one line."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError):  # not text files of Python's own
+        with contextlib.suppress(AttributeError, ValueError):  # streams that are not Python's text files
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(_status())
 

@@ -13,14 +13,14 @@ from parquet_loader.read import CacheContents, clear, contents_of
 
 @click.group(epilog="Example: parquet-loader cache info /local/cache")
 def cache() -> None:
-    """Look at a local cache, or empty it."""
+    """Show or clear a local cache."""
 
 
 @cache.command(epilog="Example: parquet-loader cache info /local/cache --json")
 @click.argument("path", type=click.Path(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(path: str, *, as_json: bool) -> None:
-    """Show what the local cache in PATH holds."""
+    """Show the contents of the local cache in PATH."""
     found = contents_of(path)
     if as_json:
         show_json(

@@ -1,6 +1,6 @@
-"""What the commands print: results on standard output, everything else on standard error.
+"""Prints results to standard output, and everything else to standard error.
 
-Into a pipe or a file nothing is wrapped, cut or coloured. On a terminal lines are wrapped between words, and a table
+Output to a pipe or a file is not wrapped, cut or coloured. On a terminal lines are wrapped between words, and a table
 that is too wide becomes a block of lines for each of its rows.
 """
 
@@ -32,7 +32,7 @@ def show_error(error: Exception | str) -> int:
 
 
 def with_options(message: str) -> str:
-    """Return the message of an error with the arguments that it names as options of the commands."""
+    """Return an error's message, with the names of arguments replaced by those of command-line options."""
     message = message.replace("ReadOptions(ignore_table_format=True)", "--ignore-table-format")
     return re.sub(r"\bsplit='([^']*)'", lambda match: f"--split {shlex.quote(match[1])}", message)
 
@@ -50,7 +50,7 @@ def show_lines(*lines: str) -> None:
 
 
 def show_table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: frozenset[str] = frozenset()) -> None:
-    """Print a table; columns named in `numbers` stand to the right."""
+    """Print a table; columns named in `numbers` are right-aligned."""
     heads, cells = list(heads), [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     if out.is_terminal and sum(widths) + 2 * (len(widths) - 1) > out.width:
@@ -67,7 +67,7 @@ def show_table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: 
 
 
 def printable(text: str) -> str:
-    """Return text with control characters spelled out: names in files may hold anything."""
+    """Return text with control characters escaped: names in files may hold any character."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

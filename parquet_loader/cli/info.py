@@ -1,4 +1,4 @@
-"""``parquet-loader info SOURCE``: what a data set holds and how it is stored, from footers alone."""
+"""``parquet-loader info SOURCE``: contents and layout of a data set, from footers alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parquet_loader.loader.advice import FEWEST_TINY, TINY_ROW_GROUP_BYTES
 from parquet_loader.schema import Schema, describe, infer_fields, plain_type, policy_of
 from parquet_loader.source import Metadata, Selection, Snapshot, open_snapshot, with_unischema
 
-# Row groups that share a window; fewer mix neighbours only.
+# The least number of row groups in a window; with fewer, only neighbouring rows are mixed.
 _FEWEST_ROW_GROUPS, _LARGE_BYTES = 4, 64 * 2**20
 
 
@@ -113,7 +113,7 @@ def _facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _notes(snapshot: Snapshot) -> Iterator[str]:
-    """Say what of the row groups costs speed or mixing."""
+    """Return warnings about row groups that make loading slow or mixing poor."""
     nbytes, count = int(snapshot.row_group_bytes.sum()), snapshot.row_groups
     if count >= FEWEST_TINY and nbytes / count < TINY_ROW_GROUP_BYTES:
         yield (
@@ -128,7 +128,7 @@ def _notes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _fields(snapshot: Snapshot, columns: list[dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return what is delivered, and what would be refused, column by column."""
+    """Return how each column is delivered, or why it would be refused."""
     schema, problems = None, list[dict[str, Any]]()
     try:
         snapshot, schema = with_unischema(snapshot, None)
@@ -153,7 +153,7 @@ def _fields(snapshot: Snapshot, columns: list[dict[str, Any]]) -> tuple[dict[str
 
 
 def _refused(snapshot: Snapshot) -> dict[str, str]:
-    """Return the columns whose types no tensor holds, each with the reason."""
+    """Return the columns whose types no tensor can hold, each with the reason."""
     found: dict[str, str] = {}
     for schema in snapshot.schemas:
         for field in schema if not is_carrying(schema) else ():
@@ -165,7 +165,7 @@ def _refused(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _without(snapshot: Snapshot, refused: dict[str, str]) -> tuple[Schema | None, str]:
-    """Return the schema of the other columns, or None and what is wrong with them."""
+    """Return the schema of the other columns, or None and the error."""
     names = dict.fromkeys(name for schema in snapshot.schemas for name in schema.names)
     others = [name for name in [*names, *snapshot.partition_schema.names] if name not in refused]
     if not others:
@@ -177,7 +177,7 @@ def _without(snapshot: Snapshot, refused: dict[str, str]) -> tuple[Schema | None
 
 
 def _columns(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Return figures of each column: leaves of structs for themselves, lists as a whole."""
+    """Return figures of each column: one entry for each leaf of a struct, and one for a whole list."""
     found: dict[str, dict[str, Any]] = {}
     for number in range(len(snapshot.files)):
         footer = snapshot.footers.get(number)

@@ -15,7 +15,7 @@ from parquet_loader.write import WriteOptions
 
 @click.group(epilog="Example: parquet-loader petastorm info digits")
 def petastorm() -> None:
-    """Look at a data set of Petastorm's, or copy one into this library's layout."""
+    """Show a Petastorm data set, or copy one into this library's layout."""
 
 
 @petastorm.command(epilog="Example: parquet-loader petastorm info digits")

@@ -1,4 +1,4 @@
-"""Arrow types as people write them: ``list<float32>[768]``, ``timestamp[us, UTC]``, ``decimal(10, 2)``."""
+"""Short names of Arrow types: ``list<float32>[768]``, ``timestamp[us, UTC]``, ``decimal(10, 2)``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = {
 
 
 def type_text(type_: pa.DataType) -> str:
-    """Return a type's name; nested types with what they hold."""
+    """Return a type's name; that of a nested type includes its children."""
     types = pa.types
     if isinstance(type_, pa.BaseExtensionType):
         return f"{type_.extension_name}<{type_text(type_.storage_type)}>"

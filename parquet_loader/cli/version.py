@@ -1,4 +1,4 @@
-"""``parquet-loader --version``: what is installed, as a bug report needs it."""
+"""``parquet-loader --version``: installed versions, as a bug report needs them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PACKAGE = "torch-parquet-loader"
 
 
 def kernels_line() -> str:
-    """Say whether the compiled kernels are used, and if not why, and what to do."""
+    """Return whether the compiled kernels are used; if not, why, and what to do."""
     return f"no: {PROBLEM}; {kernels_remedy()}" if PROBLEM else "yes"
 
 
 def show_version(context: click.Context, _: click.Parameter, is_asked: Any) -> None:
-    """Print versions, none of whose packages is imported for it, and exit."""
+    """Print the versions of packages, without importing them, and exit."""
     if not is_asked or context.resilient_parsing:
         return
     show_lines(

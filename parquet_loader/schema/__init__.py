@@ -1,4 +1,4 @@
-"""What columns mean: field kinds, the `Schema` made of them, and the rules for files that carry none.
+"""Field kinds, the `Schema` made of them, and the rules that infer one for files without a schema.
 
 arrow_types            names of types, dtypes in which they are delivered
 base, encoded, fields  the kinds of field

@@ -99,12 +99,12 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def decimals_to_float64(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return decimals as the nearest float64; Arrow's cast is off by one in the last place for a third of them."""
+    """Return decimals as the nearest float64; Arrow's cast is off by one in the last digit for a third of them."""
     return pc.cast(pc.cast(array, pa.string()), pa.float64())
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:
-    """Return what Parquet keeps of a scalar type: it knows no unit of seconds, and dates as days only."""
+    """Return the scalar type as Parquet stores it: seconds become milliseconds, and dates are days."""
     if pa.types.is_timestamp(type_) and type_.unit == "s":
         return pa.timestamp("ms", tz=type_.tz)
     if pa.types.is_time32(type_):

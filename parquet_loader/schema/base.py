@@ -1,4 +1,4 @@
-"""What all kinds of field share: equality, `repr`, and the checks of their arguments."""
+"""The base class of all kinds of field: equality, `repr`, and the checks of arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NullPolicy: TypeAlias = Literal["refuse", "mask"]
 
 
 class FieldBase:
-    """What all kinds share: a `repr` of what differs from the defaults, and an equality to which NaN equals NaN."""
+    """Gives all kinds a `repr` of the arguments that are not defaults, and an equality that holds for NaN too."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class FieldBase:
 
 
 def describe(field: FieldBase, most_words: int | None = None) -> str:
-    """Return the call that makes the field, less what is left at its default.
+    """Return the call that makes the field, without arguments that have their default values.
 
     Args:
         field: Any kind of field.
@@ -63,7 +63,7 @@ def describe(field: FieldBase, most_words: int | None = None) -> str:
 
 
 def check_null(null: str) -> None:
-    """Refuse null policies that are none."""
+    """Refuse unknown null policies."""
     if null not in ("refuse", "mask"):
         raise ConfigurationError(f"null={null!r}: expected 'refuse' or 'mask'; to fill nulls give fill=<value>")
 
@@ -80,7 +80,7 @@ def checked_aliases(aliases: object) -> tuple[str, ...]:
 
 
 def number_of(where: str, value: Any, dtype: np.dtype[Any]) -> bool | int | float:
-    """Return `value` as a Python number of the dtype's kind; so equal fields have equal values, whoever made them."""
+    """Return `value` as a Python number of the dtype's kind, so that equal fields have equal values."""
     error = ConfigurationError(f"{where}: the value is not a {dtype} number")
     if not isinstance(value, bool | int | float | Decimal | np.generic):
         raise error

@@ -1,4 +1,4 @@
-"""Field kinds whose stored form stands for something else: codes for words, compressed bytes for pixels."""
+"""Field kinds whose stored form is an encoding: codes of words, compressed images, arrays as bytes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Category(FieldBase):
         vocabulary: The words, all text or all integers, in the order of their codes.
         dtype: Integer dtype of the delivered codes; int64 serves `nn.Embedding` and class targets alike.
         null: As in `Scalar`; under a mask the gaps hold code 0, or that of `fill`.
-        fill: Entry of the vocabulary that takes the place of a null.
+        fill: Entry of the vocabulary that replaces a null.
         missing: Entry of the vocabulary for files that lack the column.
-        unknown: Entry of the vocabulary that takes the place of a value not in it; None refuses such values.
+        unknown: Entry of the vocabulary that replaces values outside it; None refuses such values.
         storage: ``"words"`` stores the words, which other tools read, with Parquet's dictionary encoding; ``"codes"``
             stores the smallest signed integers that hold the codes.
         aliases: As in `Scalar`.
@@ -168,9 +168,9 @@ class Image(FieldBase):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Encoded(FieldBase):
-    """An array a row, kept as the bytes of a known format; what Petastorm's codecs for arrays and images write.
+    """One array per row, stored as bytes of a known format, as Petastorm's codecs for arrays and images write it.
 
-    How it is delivered follows from `type` and `shape`, never from the values:
+    `type` and `shape` alone decide how it is delivered:
 
     - numbers of a fixed shape: ``[batch, *shape]``;
     - numbers of which only the first length varies, from ``"npy"`` and ``"npz"``: a `Ragged` of ``[*shape[1:]]``;
@@ -239,12 +239,12 @@ class Encoded(FieldBase):
 
     @property
     def fill(self) -> None:
-        """There is none: a null is refused or masked."""
+        """Always None: a null is refused or masked."""
         return
 
     @property
     def missing(self) -> None:
-        """There is none: files without the column are refused."""
+        """Always None: files without the column are refused."""
         return
 
     @property

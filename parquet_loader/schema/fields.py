@@ -1,7 +1,7 @@
-"""The kinds of field a `Schema` is made of: small frozen values, validated once, with no behaviour of their own.
+"""The kinds of field that a `Schema` is made of: small frozen values, validated when they are made.
 
-Every field says what is stored in the file (`arrow_type`), what a null means (`null` and `fill`), what other names its
-column has in some files (`aliases`), and what stands in for it in a file that lacks it (`missing`).
+Every field has a stored type (`arrow_type`), a null policy (`null` and `fill`), other names that its column has in some
+files (`aliases`), and a value for files that lack the column (`missing`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Scalar(FieldBase):
 
     Args:
         type: Arrow type, numpy dtype or name, such as ``"float32"`` or ``"timestamp[us]"``.
-        null: ``"refuse"`` raises on a null; ``"mask"`` delivers ``<name>_valid`` (bool, True where a value is) beside
-            it, with `fill` or zero in the gaps.
-        fill: Value that takes the place of a null; ``float("nan")`` is allowed for floats.
+        null: ``"refuse"`` raises on a null; ``"mask"`` also delivers ``<name>_valid`` (bool, False for nulls), with
+            `fill` or zero in the gaps.
+        fill: Value that replaces a null; ``float("nan")`` is allowed for floats.
         missing: Value for files that lack the column; None refuses such files.
         aliases: Other names of the column; of these and its own, the first that a file has is read.
     """
@@ -156,7 +156,7 @@ class Text(FieldBase):
 
     Args:
         null: As in `Scalar`; gaps hold `fill` or the empty string.
-        fill: Text that takes the place of a null.
+        fill: Text that replaces a null.
         missing: Text for files that lack the column.
         aliases: As in `Scalar`.
     """
@@ -206,7 +206,7 @@ class RaggedList(FieldBase):
     """A list of varying length a row, delivered as `Ragged`: all values end to end, and offsets.
 
     Args:
-        item: What the list holds: a scalar type (``"int32"``), or a `Scalar`, `Tensor`, `Text`, `Bytes` or
+        item: The items of the list: a scalar type (``"int32"``), or a `Scalar`, `Tensor`, `Text`, `Bytes` or
             `RaggedList`. Its nulls are refused or filled, never masked.
         null: As in `Scalar`; gaps are empty lists.
         fill: ``()`` reads null rows as empty lists.
@@ -246,9 +246,9 @@ class Group(FieldBase):
 
     Args:
         members: Column names that share `field`, or a mapping from name to `Scalar` or `Category`.
-        field: The shared field where `members` is a sequence of names.
-        storage: ``"columns"`` stores a column each; ``"packed"`` stores one raw column of ``n`` numbers a row: one
-            decode and one gather instead of n. Packed groups hold no nulls: the writer fills them (or refuses).
+        field: The shared field if `members` is a sequence of names.
+        storage: ``"columns"`` stores one column per member; ``"packed"`` stores one raw column of ``n`` numbers a row:
+            one decode and one gather instead of n. Packed groups hold no nulls: the writer fills or refuses them.
 
     With ``null="mask"`` on every member, ``<name>_valid`` is a ``[batch, n]`` bool matrix.
     """
@@ -286,7 +286,7 @@ class Group(FieldBase):
 
     @property
     def aliases(self) -> tuple[()]:
-        """There are none: each member has its own."""
+        """Always empty: each member has its own."""
         return ()
 
     @property
@@ -296,7 +296,7 @@ class Group(FieldBase):
 
     @property
     def null(self) -> NullPolicy:
-        """``"mask"`` where the members have masks."""
+        """``"mask"`` if the members have masks."""
         return self.members[0][1].null  # type: ignore[no-any-return]
 
     @property
@@ -314,7 +314,7 @@ Field: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Imag
 
 
 def unpacked_field(field: Encoded) -> Scalar | Tensor | RaggedList | None:
-    """Return the field as which an encoded one is delivered once its bytes are arrays; None: as a list of arrays."""
+    """Return the field that describes an encoded column after decoding; None: it is delivered as a list of arrays."""
     shape, policy = field.shape, field.null
     if field.is_image:
         return None
@@ -334,7 +334,7 @@ def unpacked_field(field: Encoded) -> Scalar | Tensor | RaggedList | None:
 
 
 def policy_of(field: Field) -> Literal["refuse", "fill", "mask"]:
-    """Say what the field does with a null."""
+    """Return how the field treats a null, in words."""
     if field.null == "mask":
         return "mask"
     if isinstance(field, Group):

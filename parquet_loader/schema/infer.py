@@ -1,4 +1,4 @@
-"""The rules by which a file without a schema loads: from an Arrow type to the fields that deliver it."""
+"""Infers the fields of a file without a schema from its Arrow types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INDEX_COLUMN = re.compile(r"__index_level_\d+__|__null_dask_index__")
 
 
 def is_index_column(name: str) -> bool:
-    """Whether pandas or Dask made up the name, for an index that has none; such columns are read only by name."""
+    """Whether pandas or Dask invented the name for an unnamed index; such columns are read only if they are named."""
     return _INDEX_COLUMN.fullmatch(name) is not None
 
 
@@ -53,8 +53,8 @@ def infer_fields(
 
     Args:
         field: The column.
-        prefix: Dotted name of the struct it stands in, with the dot at the end.
-        is_wanted: Tells by dotted name which leaves to return; the types of others do not matter.
+        prefix: Dotted name of the struct that holds it, with the dot at the end.
+        is_wanted: Whether to return the leaf of a dotted name; the types of other leaves are ignored.
 
     Raises:
         SchemaError: no tensor can hold the type; the message names column and type.
@@ -68,7 +68,7 @@ def infer_columns(schema: pa.Schema, is_wanted: Callable[[str], bool] | None = N
 
     Args:
         schema: The columns.
-        is_wanted: As in `infer_fields`; default: all but the index columns of pandas and Dask that have no name.
+        is_wanted: As in `infer_fields`; default: all but unnamed index columns of pandas and Dask.
 
     Raises:
         SchemaError: no tensor can hold the type of a column, or two columns share a name.
@@ -96,7 +96,7 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def nodes(type_: pa.DataType, name: str) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield a column and all that is nested in it, in the file's order: dotted name as delivered, and plain type."""
+    """Yield a column and its nested fields in the file's order: dotted name as delivered, and plain type."""
     type_ = plain_type(type_)
     yield name, type_
     if pa.types.is_map(type_):
@@ -110,7 +110,7 @@ def nodes(type_: pa.DataType, name: str) -> Iterator[tuple[str, pa.DataType]]:
 
 
 def heads(name: str) -> Iterator[str]:
-    """Yield a dotted name, and what it begins with: all that stands for it."""
+    """Yield a dotted name and each of its prefixes: the names by which it can be selected."""
     yield name
     while "." in name:
         name = name.rpartition(".")[0]
@@ -198,7 +198,7 @@ def is_element(type_: pa.DataType) -> bool:
 
 
 def _fixed_shape(type_: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]] | None:
-    """Return element type and shape of fixed-size lists of numbers, None for any other list."""
+    """Return the element type and shape of fixed-size lists of numbers; None for other lists."""
     shape: list[int] = []
     while pa.types.is_fixed_size_list(type_):
         shape.append(type_.list_size)

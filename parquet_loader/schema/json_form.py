@@ -1,7 +1,7 @@
-"""Fields as plain JSON values, and back: the form in which a file's footer carries its schema.
+"""Converts fields to plain JSON values and back. A file's footer holds its schema in this form.
 
-Only what differs from a default is written, so a default can only change together with `VERSION`; but `Category` always
-says its storage, which was ``"codes"`` where nothing is said.
+Arguments with default values are not written, so a default can only change together with `VERSION`. `Category` always
+writes its storage: if a file does not name it, it is ``"codes"``.
 JSON has no NaN, infinity or bytes: these are objects with one key, ``{"float": "nan"}`` and ``{"bytes": "<base64>"}``.
 Nothing is evaluated or unpickled, and every value passes the checks of the field's own constructor.
 """
@@ -50,10 +50,10 @@ def dump_fields(fields_: Mapping[str, Field], extra: str = "refuse") -> str:
 
 
 def load_fields(text: str | bytes) -> tuple[dict[str, Field], Any]:
-    """Return the named fields of a JSON text, and what it says about extra columns.
+    """Return the named fields of a JSON text, and its `extra`.
 
     Raises:
-        SchemaError: it is no JSON, of a version or kind this library does not know, or describes no valid field.
+        SchemaError: it is not JSON, has an unknown version or kind of field, or describes an invalid field.
     """
     try:
         body = json.loads(text)

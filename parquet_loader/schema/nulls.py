@@ -1,4 +1,4 @@
-"""Fields that say what a null means, made from fields that do not; and schemas as Python source to paste."""
+"""Adds null policies to fields that have none, and writes schemas as Python source to paste."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def refuses_nulls(field: Field) -> bool:
 
 
 def with_nulls(fields: Mapping[str, Field], names: Collection[str], nulls: Nulls) -> dict[str, Field]:
-    """Return the fields, of which some say what a null means; a mask whose name is taken becomes a fill.
+    """Return the fields with a null policy for the named ones; a mask whose name is taken becomes a fill.
 
     Args:
         fields: By delivered name.
-        names: Those to change.
+        names: The fields to change.
         nulls: ``"mask"`` or ``"fill"``; see `filled` for the values.
 
     Raises:
@@ -76,8 +76,9 @@ def masked(field: Field) -> Field:
 def filled(field: Field) -> Field:
     """Return the field with a value for its nulls, if it has none.
 
-    NaN for floats, the lowest value for times (numpy's NaT for those of 64 bits), 0, False, and empty for what has
-    a length. Of a `Category` it is the word for unknown ones; without one it gets a mask, as arrays and images do.
+    NaN for floats, the lowest value for times (numpy's NaT for those of 64 bits), 0, False, or an empty value if the
+    values have a length. A `Category` is filled with its `unknown` word; without one it gets a mask, as arrays and
+    images do.
     """
     if isinstance(field, RaggedList):
         return replace(field, fill=(), item=filled(field.item))
@@ -100,7 +101,7 @@ def filled(field: Field) -> Field:
 
 
 def lenient(field: Field) -> Field:
-    """Return the field with a policy that lets nulls through, if it has none."""
+    """Return the field with a policy that accepts nulls, if it has none."""
     if isinstance(field, RaggedList):
         field = replace(field, item=lenient(field.item))
     if isinstance(field, Group) or policy_of(field) != "refuse":
@@ -150,7 +151,7 @@ def source_of(fields: Mapping[str, Field], *, extra: str = "refuse", comments: M
     Args:
         fields: By name.
         extra: As in `Schema`.
-        comments: What stands behind some of the fields.
+        comments: Comments to write behind some of the fields.
     """
     lines = []
     for name, field in fields.items():

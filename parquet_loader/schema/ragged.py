@@ -1,4 +1,4 @@
-"""`Ragged`: rows of varying length as two arrays, over numpy or torch, which is imported only if tensors come."""
+"""`Ragged`: rows of varying length as two arrays of numpy or torch; torch is imported only if tensors are given."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ RaggedKind: TypeAlias = Literal["list", "text", "bytes"]
 
 
 class Ragged:
-    """Rows of varying length: all values end to end, and where each row begins.
+    """Rows of varying length: all values end to end, and the offset of each row.
 
-    It moves, slices and travels like a tensor: `to`, `pin_memory`, indexing, `cat`, pickle, `torch.save`. Over numpy
-    arrays it works the same, without torch. Two are equal if kind, offsets and values are; it is not hashable. Nothing
-    is copied or checked when one is made from arrays; `from_list` and `from_padded` check.
+    It behaves like a tensor: `to`, `pin_memory`, indexing, `cat`, pickle, `torch.save`. Over numpy arrays it works the
+    same, without torch. Two are equal if kind, offsets and values are equal; it is not hashable. The constructor
+    neither copies nor checks the arrays; `from_list` and `from_padded` check them.
 
     Attributes:
         values: Array or tensor ``[total, ...]``, or a `Ragged` for lists of lists and lists of text; uint8 for text
             and bytes.
         offsets: int64 ``[rows + 1]``, from 0 to ``total``; row ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
-        kind: ``"list"``, ``"text"`` (UTF-8) or ``"bytes"``: what `to_list` makes of a row.
+        kind: ``"list"``, ``"text"`` (UTF-8) or ``"bytes"``: the type of a row in `to_list`.
     """
 
-    # A plain class: Lightning takes dataclasses and iterables apart, and so would read a batch size off the values.
+    # A plain class: Lightning searches dataclasses and iterables for the batch size, and would find that of the values.
     __slots__ = ("kind", "offsets", "values")
     __hash__ = None  # type: ignore[assignment]
     __module__ = "parquet_loader"  # what pickles name: its public name, wherever it is defined
@@ -48,19 +48,19 @@ class Ragged:
 
     @classmethod
     def _of(cls, values: Any, offsets: Any, kind: RaggedKind) -> Ragged:
-        """Return one of whatever parts, as those who take trees of arrays apart and put them together need it."""
+        """Return one made of any objects, as libraries need that flatten and rebuild trees of arrays."""
         made = object.__new__(cls)
         made.values, made.offsets, made.kind = values, offsets, kind
         return made
 
     @staticmethod
     def from_list(rows: Iterable[Any], dtype: Any = None) -> Ragged:
-        """Return rows given one by one.
+        """Return a `Ragged` of rows given as a list.
 
         Args:
             rows: Arrays, tensors or lists of numbers ``[length, ...]`` that differ in the first length only; or all
                 `str`; or all `bytes`; or lists of these; or all `Ragged`, each of which becomes one row.
-            dtype: Of the numbers, numpy's or torch's; default: that of the rows. torch's makes tensors of lists.
+            dtype: Of the numbers, numpy's or torch's; default: that of the rows. A torch dtype makes tensors.
 
         Raises:
             ConfigurationError: rows are of different kinds, shapes or devices; says which.
@@ -95,7 +95,7 @@ class Ragged:
         """Return the rows of all parts, one part after the other.
 
         Raises:
-            ConfigurationError: there is no part, or they differ in kind.
+            ConfigurationError: no part is given, or the parts differ in kind.
         """
         parts = list(parts)
         if not parts or not all(isinstance(part, Ragged) for part in parts):
@@ -148,7 +148,7 @@ class Ragged:
             ) from None
         return self._row(row)
 
-    if TYPE_CHECKING:  # it iterates by `__getitem__`: Lightning takes every Iterable apart in search of a batch size
+    if TYPE_CHECKING:  # it iterates by `__getitem__`: Lightning searches every Iterable for a batch size
 
         def __iter__(self) -> Iterator[Any]:
             """Iterate over the rows."""
@@ -288,7 +288,7 @@ class Ragged:
         return padded
 
     def to_mask(self, length: int | None = None) -> Any:
-        """Return which places of `to_padded` hold values: bool ``[rows, longest]``, as models take attention masks.
+        """Return an attention mask: bool ``[rows, longest]``, True for the elements of `to_padded` that hold values.
 
         Args:
             length: As in `to_padded`.
@@ -311,7 +311,7 @@ def _host(values: Any) -> Any:
 
 
 def _torch() -> Any:
-    """Return torch; the light core never gets here."""
+    """Import and return torch; never called without torch's tensors or dtypes."""
     import torch  # noqa: PLC0415
 
     return torch
@@ -349,7 +349,7 @@ def _is_tensor(values: Any) -> bool:
 
 
 def _described(ragged: Ragged) -> str:
-    """Return what the innermost rows are: a dtype, ``text`` or ``bytes``."""
+    """Return the kind of the innermost rows: a dtype, ``text`` or ``bytes``."""
     if isinstance(ragged.values, Ragged):
         return _described(ragged.values)
     return str(ragged.values.dtype).removeprefix("torch.") if ragged.kind == "list" else ragged.kind
@@ -407,7 +407,7 @@ def _index_like(values: Any, index: Any) -> Any:
 
 
 def _offsets_of(lengths: Any) -> Any:
-    """Return where rows of these lengths begin and end, int64 ``[rows + 1]``."""
+    """Return the offsets of rows of these lengths, int64 ``[rows + 1]``."""
     _, new = _array_functions(lengths)
     offsets = new((int(lengths.shape[0]) + 1,), 0)
     offsets[1:] = lengths.cumsum(0)
@@ -432,7 +432,7 @@ def _ragged_of(rows: list[Any], dtype: Any) -> Ragged:
         return Ragged(values, _index_like(values, _offsets_of(np.array([len(row) for row in rows], np.int64))))
     as_tensors = type(dtype).__module__ == "torch" or any(map(_is_tensor, rows))
     arrays = [_row_array(row, number, dtype, as_tensors=as_tensors) for number, row in enumerate(rows)]
-    # An empty list has no type of its own: that of the others counts.
+    # An empty list has no type of its own and takes that of the others.
     typed = [a for a, row in zip(arrays, rows, strict=True) if len(a) or not isinstance(row, list | tuple)] or arrays
     for number, array in enumerate(typed):
         if tuple(array.shape[1:]) != tuple(typed[0].shape[1:]):

@@ -1,6 +1,6 @@
-"""Makes `Ragged` known to the libraries that walk through batches: torch, optree, JAX. Imports none of them.
+"""Registers `Ragged` with libraries that traverse batches: torch, optree, JAX. Imports none of them.
 
-Each is told once, when it has been imported and a `Ragged` is made, whichever of the two comes first.
+Each registration happens once, when a `Ragged` is made and the library has been imported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def register_where_imported(ragged: Any) -> None:
-    """Tell the libraries that are imported by now and do not know the class yet.
+    """Register the class with the imported libraries that do not know it yet.
 
     Args:
         ragged: The class.

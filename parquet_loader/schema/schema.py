@@ -1,4 +1,4 @@
-"""`Schema`: what the job that writes and the script that trains agree on, and what files carry in their footer."""
+"""`Schema`: named fields, shared by writing jobs and training scripts, and stored in the footers of files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Schema(Mapping[str, Field]):
 
     Args:
         fields: Field by the name under which it is delivered.
-        extra: What becomes of columns that the schema does not name. ``"refuse"``: writers refuse them, and loaders
+        extra: How columns are treated that the schema does not name. ``"refuse"``: writers refuse them, and loaders
             leave them out. ``"drop"``: writers leave them out too. ``"infer"``: loaders and writers treat them as they
-            would without a schema, so that a schema need only name the columns that differ from that.
+            would without a schema, so a schema need only name the columns that differ from that.
 
     Raises:
-        SchemaError: a name is empty or no str, two fields are stored under one column name, an alias is the name of
+        SchemaError: a name is empty or not a str, two fields are stored under one column name, an alias is the name of
             another field, or the mask of a field (``<name>_valid``) would be delivered under the name of another.
 
     Example:
@@ -68,7 +68,7 @@ class Schema(Mapping[str, Field]):
 
     @property
     def extra(self) -> Extra:
-        """What becomes of columns that the schema does not name."""
+        """How columns are treated that the schema does not name."""
         return self._extra
 
     def __getitem__(self, name: str) -> Field:
@@ -108,22 +108,22 @@ class Schema(Mapping[str, Field]):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Schema:
-        """Return the schema of a text made by `to_json`.
+        """Return the schema from text that `to_json` returned.
 
         Raises:
-            SchemaError: the text is no schema, or one of a version or with a kind of field unknown here.
+            SchemaError: the text is not a schema, or has an unknown version or kind of field.
         """
         return cls(*load_fields(text))
 
     def stored_columns(self) -> dict[str, pa.Field]:
-        """Return what a file holds: Arrow field by stored column name, in file order.
+        """Return the Arrow fields of a file by stored column name, in file order.
 
         A packed group is one column under the group's name; any other group is a column for each member.
         """
         return dict(self._stored)
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the Arrow schema of the files: not null where nulls are refused, with the JSON form as metadata."""
+        """Return the Arrow schema of the files: not null if nulls are refused, with the JSON form as metadata."""
         carried = self._json if self._extra == "refuse" else dump_fields(self._fields)
         return pa.schema(self._stored.values(), metadata={METADATA_KEY: carried.encode("ascii")})
 
@@ -141,7 +141,7 @@ class Schema(Mapping[str, Field]):
 
         Args:
             inferred: Fields of columns that this schema does not name.
-            order: Names of columns; the fields of others stand behind.
+            order: Names of columns; the fields of other columns follow.
         """
         places: dict[str, int] = {}
         for name in order:
@@ -186,8 +186,8 @@ class Schema(Mapping[str, Field]):
 
         Args:
             source: As in `BatchedDataLoader`.
-            nulls: What nulls mean in the columns that have any by the files' statistics, or may have some for want of
-                these. ``"mask"`` delivers a mask, with 0 in the gaps. ``"fill"`` puts a value in the place of a null:
+            nulls: What nulls mean in columns that have some by the files' statistics, or may have some because
+                statistics are missing. ``"mask"`` delivers a mask, with 0 in the gaps. ``"fill"`` replaces nulls:
                 NaN for floats, 0 for integers, False for bool, the lowest value for times (numpy's NaT), and the empty
                 value for text, bytes and lists. None: as without a schema, NaN for floats, and an error for others.
             columns: Names of columns, as in `BatchedDataLoader`.
@@ -203,9 +203,9 @@ class Schema(Mapping[str, Field]):
         """Return the schema by which writers without one write a frame, to be printed, changed and passed on.
 
         Args:
-            frame: Any batch that `DatasetWriter.write` takes, but for an iterator.
-            nulls: What nulls mean in the columns that have any in this frame, as in `infer`; NaN in a column of a
-                pandas frame is a null. None: as without a schema.
+            frame: Any batch that `DatasetWriter.write` takes, except an iterator.
+            nulls: What nulls mean in columns of this frame that have some, as in `infer`; NaN in a column of a pandas
+                frame is a null. None: as without a schema.
 
         Raises:
             SchemaError: no field holds values of a column's kind.

@@ -1,11 +1,11 @@
-"""From what callers have to what files hold: batches of any form to Arrow tables in a schema's stored form.
+"""Converts callers' batches of any form to Arrow tables in a schema's stored form.
 
-sources                    a batch of any form, cut into pieces of columns
-containers                 data sets of other libraries as batches, or what to use for them instead
+sources                    splits a batch of any form into slices of rows
+containers                 data sets of other libraries as batches, or an error that names an alternative
 inputs                     one column of any form, as numpy array, Arrow array, list or `Ragged`
 lossless                   casts that keep every value
 columns, tensors, images, blobs   a column as its field stores it
-leaves                     nested columns taken apart
+leaves                     splits nested columns into their leaves
 tables                     `to_table`, `iter_tables`
 """
 

@@ -1,4 +1,4 @@
-"""Arrays to the bytes of a known format: what `np.save` and `np.savez_compressed` write, PNG and JPEG."""
+"""Encodes arrays as bytes in the formats of `np.save` and `np.savez_compressed`, or as PNG or JPEG."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def encode_arrays(field: Encoded, values: Values) -> pa.Array:
     """Return a binary column of encoded arrays.
 
     Args:
-        field: The field; its `encoding`, `type` and `shape` are what arrays must have and become.
-        values: Encoded bytes, which stay as they are, or arrays, one a row.
+        field: The field; arrays must have its `type` and `shape`, and get its `encoding`.
+        values: Encoded bytes, which are stored unchanged, or one array per row.
     """
     if isinstance(values, pa.Array):
         if not (is_bytes(values.type) or pa.types.is_null(values.type)):

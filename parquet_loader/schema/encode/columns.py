@@ -1,4 +1,4 @@
-"""One column: a caller's values to the Arrow array in which a field is stored, with nothing lost on the way."""
+"""Converts a caller's column to the Arrow array in which its field is stored, without loss."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def encode_column(field: Column, values: Any) -> pa.Array:
     """Return the array of `field.arrow_type` for any form of column that `plain` takes; nulls stay null.
 
     Raises:
-        Misfit: a value does not fit the field, or is null where nulls are refused.
+        Misfit: a value does not fit the field, or is null and the field refuses nulls.
     """
     keeps_nan = isinstance(field, Scalar) and field.dtype.kind == "f" and policy_of(field) == "refuse"
     array = _ENCODERS[type(field)](field, plain(values, nan_is_null=not keeps_nan))
@@ -47,7 +47,7 @@ def encode_column(field: Column, values: Any) -> pa.Array:
 
 
 def refuse_nulls(field: Column, array: pa.Array) -> None:
-    """Refuse nulls where the field has no policy for them."""
+    """Refuse nulls if the field has no policy for them."""
     if array.null_count and policy_of(field) == "refuse":
         row = pc.index(array.is_null(), True).as_py()
         raise NullMisfit("the value is null, and the field refuses nulls (the default policy)", row)
@@ -78,7 +78,7 @@ def numbers(field: Scalar | Category, values: Any) -> np.ndarray[Any, Any]:
 
 
 def constant(field: Column, rows: int) -> pa.Array:
-    """Return a column of what `missing=` says, for data that lack it."""
+    """Return a column filled with the value of `missing`, for data that lack the column."""
     value: Any = field.missing
     if isinstance(field, Tensor):
         return tensor_of(field, rows, value)
@@ -171,7 +171,7 @@ def checked_codes(field: Category, array: pa.Array) -> pa.Array:
     """Return codes as int32.
 
     Raises:
-        Misfit: one of them is no position in the vocabulary.
+        Misfit: one of them is not a position in the vocabulary.
     """
     count = len(field.vocabulary)
     inside = pc.and_(pc.greater_equal(array, 0), pc.less(array, count))

@@ -1,4 +1,4 @@
-"""Data sets and loaders of known libraries: as rows or batches in order, else what to use for them."""
+"""Reads data sets and loaders of known libraries as rows or batches, or says which alternative to use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARTITIONED = {"dask": "write_dask", "dask_expr": "write_dask", "distributed": 
 
 
 class RowsOrBatches(NamedTuple):
-    """What a data set of another library holds, in order.
+    """The rows or batches of another library's data set, in order.
 
     Attributes:
         items: Rows or batches.
@@ -43,7 +43,7 @@ def as_items(data: Any) -> RowsOrBatches | None:
     if ("datasets", "Dataset") in kinds:
         return _hugging_face(data)
     if ("datasets", "IterableDataset") in kinds:
-        # Its Arrow tables differ in type from batch to batch where it infers them, and then it fails itself.
+        # If it infers the types of its Arrow tables, they can differ between batches, and then it fails itself.
         rows = data.with_format(None)
         return RowsOrBatches(
             map(dict, rows.decode(False) if hasattr(rows, "decode") and data.features else rows), are_rows=True
@@ -69,7 +69,7 @@ def _kinds(data: Any) -> list[tuple[str, str]]:
 
 
 def _hugging_face(data: Any) -> RowsOrBatches:
-    """Return the rows that a data set shows, as Arrow tables where it can: columns that its format names, in order."""
+    """Return a data set's rows, as Arrow tables if possible: the columns that its format names, in order."""
     if data.format["type"] == "custom":  # a transform that is applied to rows as they are read
         return RowsOrBatches(data, are_rows=True)
     return RowsOrBatches(_arrow_tables(data), are_rows=False)
@@ -85,7 +85,7 @@ def _arrow_tables(data: Any) -> Iterator[Any]:
 
 
 def what_to_use(data: Any) -> str | None:
-    """Return what to do with data that cannot be read as they are, or None if nothing is known of their kind."""
+    """Return advice for data that cannot be read directly, or None if their kind is unknown."""
     package, name = type(data).__module__.partition(".")[0], type(data).__name__
     if package in _PARTITIONED and not isinstance(data, Mapping):
         return f"{_PARTITIONED[package]}(data, path) writes it in parallel"

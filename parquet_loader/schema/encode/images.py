@@ -1,4 +1,4 @@
-"""Images: encoded bytes are taken as they are, arrays of pixels are encoded by Pillow."""
+"""Encodes images: encoded bytes stay unchanged, and Pillow encodes arrays of pixels."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from parquet_loader.schema.infer import is_bytes
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _JPEG_QUALITY = 95
-# In a PNG, the bits of a channel and the kind of color stand at these bytes of the header.
+# Offsets in a PNG's header of the bits per channel and the color type.
 _BITS, _COLOR = 24, 25
 _SHAPES = {0: "(None, None)", 2: "(None, None, 3)"}
 
 
 def sixteen_bits(data: bytes) -> str | None:
-    """Return what to do about a PNG of 16 bits a channel, which an `Image` would cut to 8; None for any other image."""
+    """Return advice for a PNG of 16 bits a channel, which an `Image` would cut to 8; None for other images."""
     if data[: len(_PNG)] != _PNG or data[_BITS : _BITS + 1] != b"\x10":
         return None
     shape = _SHAPES.get(data[_COLOR])
@@ -34,7 +34,7 @@ def sixteen_bits(data: bytes) -> str | None:
 
 
 def pillow() -> Any:
-    """Return `PIL.Image`, which only images that are not encoded yet need.
+    """Import and return `PIL.Image`; needed only for images that are not encoded yet.
 
     Raises:
         ConfigurationError: Pillow is not installed.
@@ -53,7 +53,7 @@ def encode_images(field: Image, values: Values) -> pa.Array:
     """Return a binary column of PNG or JPEG bytes.
 
     Args:
-        field: The field; its `encoding` is used for arrays (JPEG at quality 95), its `shape` is what they must have.
+        field: The field; arrays must have its `shape` and get its `encoding` (JPEG at quality 95).
         values: Encoded bytes, uint8 arrays ``[h, w, c]`` (``[h, w]`` for one channel), or one array of these.
     """
     if isinstance(values, pa.Array):

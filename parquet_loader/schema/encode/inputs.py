@@ -1,4 +1,4 @@
-"""What callers hand over as one column, brought to one of four forms: numpy array, Arrow array, list, `Ragged`."""
+"""Normalizes one column of a caller to one of four forms: numpy array, Arrow array, list, `Ragged`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def plain(values: Any, *, nan_is_null: bool = True) -> Values:
         values: numpy array, masked array, torch or other tensor in host memory (``__array__`` or ``__dlpack__``),
             pandas Series, anything with the Arrow PyCapsule interface (Polars Series, Arrow arrays), a sequence of
             Python objects, or a *tuple* ``(values, offsets)`` of two arrays.
-        nan_is_null: Whether NaN in a pandas Series means a missing value, as pandas has it.
+        nan_is_null: Whether NaN in a pandas Series is a missing value, as in pandas.
 
     Raises:
-        Misfit: it is none of these.
+        Misfit: the column has none of these forms.
     """
     if isinstance(values, Ragged | np.ndarray | pa.Array | pa.ChunkedArray):
         return _known(values)
@@ -49,7 +49,7 @@ def plain(values: Any, *, nan_is_null: bool = True) -> Values:
 
 
 def is_values_and_offsets(values: Any) -> bool:
-    """Whether the column is a tuple of two arrays, ``(values, offsets)``; rows stand in a list."""
+    """Whether the column is a tuple of two arrays, ``(values, offsets)``; a column of rows is a list."""
     return (
         isinstance(values, tuple)
         and len(values) == 2
@@ -58,7 +58,7 @@ def is_values_and_offsets(values: Any) -> bool:
 
 
 def host_array(values: Any) -> np.ndarray[Any, Any]:
-    """Return a tensor of any library as a numpy array that shares its memory where it can."""
+    """Return a tensor of any library as a numpy array, which shares its memory if possible."""
     try:
         return np.asarray(values) if hasattr(values, "__array__") else np.from_dlpack(values)
     except (TypeError, RuntimeError, ValueError, BufferError) as error:
@@ -69,7 +69,7 @@ def host_array(values: Any) -> np.ndarray[Any, Any]:
 
 
 def to_arrow(values: Values) -> pa.Array:
-    """Return a column of one plain value a row as an Arrow array."""
+    """Return a column with one plain value per row as an Arrow array."""
     if isinstance(values, pa.Array):
         return values
     if isinstance(values, Ragged):
@@ -88,7 +88,7 @@ def to_arrow(values: Values) -> pa.Array:
 
 
 def numbers_to_arrow(values: np.ndarray[Any, Any]) -> pa.Array:
-    """Return a numpy array ``[n]`` as an Arrow array, without a copy where the two agree on the layout."""
+    """Return a numpy array ``[n]`` as an Arrow array, without a copy if the layouts agree."""
     kind = values.dtype.kind
     if kind in "Mm":
         unit, step = np.datetime_data(values.dtype)
@@ -187,7 +187,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def row_bytes(values: Any) -> float:
-    """Return about how many bytes a row of a caller's column takes, from a few rows where it has to be guessed."""
+    """Return about how many bytes a row of a caller's column takes, estimated from a few rows if necessary."""
     rows = max(1, count_rows(values))
     if is_values_and_offsets(values):
         return float(values[0].nbytes) / rows
@@ -219,15 +219,16 @@ def count_rows(values: Any) -> int:
     """Return the number of rows of a caller's column.
 
     Raises:
-        Misfit: it is no column.
+        Misfit: it is not a column.
     """
     if is_values_and_offsets(values):
         return max(0, int(values[1].shape[0]) - 1)
     shape = getattr(values, "shape", None)
     if isinstance(shape, Sequence) and len(shape):
         return int(shape[0])
+    # Arrow objects of Pillow have no `__len__`.
     is_arrow = hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
-    is_column = isinstance(values, Ragged | Sequence) or (is_arrow and hasattr(values, "__len__"))  # Pillow's lack it
+    is_column = isinstance(values, Ragged | Sequence) or (is_arrow and hasattr(values, "__len__"))
     if not is_column or isinstance(values, str | bytes | bytearray | memoryview):
         raise Misfit(
             f"expected an array or a list with one value a row, found {type(values).__name__} {values!r:.60}; "
@@ -237,7 +238,7 @@ def count_rows(values: Any) -> int:
 
 
 def slice_rows(values: Any, start: int, stop: int) -> Any:
-    """Return rows ``start`` to ``stop`` (exclusive) of a caller's column, without a copy where it can."""
+    """Return rows ``start`` to ``stop`` (exclusive) of a caller's column, without a copy if possible."""
     if is_values_and_offsets(values):
         values = Ragged(host_array(values[0]), host_array(values[1]))
     if isinstance(values, Ragged):

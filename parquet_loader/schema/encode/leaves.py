@@ -1,4 +1,4 @@
-"""Nested columns taken apart into the dotted columns that `infer_fields` names."""
+"""Splits nested columns into the dotted columns that `infer_fields` names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parquet_loader.schema.infer import is_list_like, plain_type
 
 
 def is_nested(type_: pa.DataType) -> bool:
-    """Whether a column of the type is delivered as several, with dotted names."""
+    """Whether a column of the type is delivered as several columns with dotted names."""
     type_ = plain_type(type_)
     if is_list_like(type_):
         return is_nested(type_.value_type)

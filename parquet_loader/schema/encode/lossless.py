@@ -1,4 +1,4 @@
-"""Casts that keep every value as it is, or name the first one they would change."""
+"""Casts that keep every value, or name the first value that they would change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parquet_loader.schema.arrow_types import decimals_to_float64, is_scalar_typ
 
 
 class Misfit(Exception):
-    """Values that do not fit their field: `reason` is a sentence, `row` the first such row, None where all are."""
+    """Values that do not fit their field: `reason` is a sentence, `row` the first such row, None if all rows are."""
 
     def __init__(self, reason: str, row: int | None = None) -> None:
         super().__init__(reason)
@@ -29,8 +29,8 @@ class NullMisfit(Misfit):
 def cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return `array` as the scalar type `type_`, with equal values.
 
-    A float may lose digits where `type_` is a narrower float, as the schema then says so itself, but never becomes
-    infinite. A time without zone is taken as UTC where `type_` says UTC; integers count units of `type_`.
+    A float may lose digits if `type_` is a narrower float, because the schema asks for it, but never becomes infinite.
+    A time without zone is taken as UTC if `type_` is in UTC; integers count units of `type_`.
 
     Raises:
         Misfit: the kinds differ (text for a number), or a value would change.
@@ -98,7 +98,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _advice(value: Any) -> str:
-    """Return what to give instead of a Python object, if its kind is known."""
+    """Return which type to pass instead of a Python object, if its kind is known."""
     if isinstance(value, os.PathLike):
         return "; str(path) is its text, and path.read_bytes() what the file holds"
     if type(value).__module__.partition(".")[0] == "PIL":
@@ -109,7 +109,7 @@ def _advice(value: Any) -> str:
 
 
 def first_failing(count: int, holds: Callable[[int], bool]) -> int:
-    """Return the row whose inclusion makes `holds(number of rows)` false, by bisection; all rows together fail."""
+    """Find by bisection the row whose inclusion makes `holds(number of rows)` false; it is false for all rows."""
     good, bad = 0, count
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -117,7 +117,7 @@ def first_failing(count: int, holds: Callable[[int], bool]) -> int:
     return bad - 1
 
 
-# For each kind of field, the kinds of value that can be equal to its values.
+# The kinds of value that can equal values of each kind of field.
 # b bool, i integer, f float, d decimal, D date, M timestamp, t time of day, m duration.
 _FITTING = {"b": "bi", "i": "ibfd", "f": "fibd", "d": "difb", "D": "DMi", "M": "MDi", "t": "ti", "m": "mi"}
 
@@ -172,7 +172,7 @@ def _attempt(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
 
 
 def _bridge(array: pa.Array, kind: str, wanted: str, type_: pa.DataType) -> pa.Array:
-    """Take the step between for casts that Arrow lacks."""
+    """Cast through an intermediate type if Arrow lacks the direct cast."""
     if kind == "b":
         array = pc.cast(array, pa.uint8())
         kind = "i"
@@ -211,5 +211,5 @@ def _infinities(array: pa.Array) -> int:
 def _show(scalar: pa.Scalar) -> str:
     try:
         return repr(scalar.as_py())
-    except (ValueError, OverflowError):  # nanoseconds, or years that Python's datetime lacks
+    except (ValueError, OverflowError):  # nanoseconds, or years outside Python's datetime
         return str(scalar)

@@ -1,4 +1,4 @@
-"""What an error about a null in a caller's columns says beyond its place: all such columns, and a schema for them."""
+"""Completes an error about a null in a caller's columns: names all such columns, and a schema that accepts them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NAMES_SHOWN = 20
 
 
 def null_advice(columns: Mapping[str, Any], schema: Schema, declared: Schema | None, first_row: int, rows: int) -> str:
-    """Return the columns of a piece that hold nulls which their fields refuse, and a schema that takes them.
+    """Return the columns of a slice that hold nulls which their fields refuse, and a schema that accepts them.
 
     Args:
-        columns: The piece, by name.
-        schema: What its columns mean.
-        declared: The schema that the caller gave; None if there is none.
+        columns: The columns of the slice, by name.
+        schema: Their schema.
+        declared: The schema that the caller gave, or None.
         first_row: Number of the first row, for the message.
-        rows: How many rows there are.
+        rows: Number of rows.
     """
     counts = {name: _count(name, field, columns) for name, field in schema.items() if refuses_nulls(field)}
     counts = {name: count for name, count in counts.items() if count}

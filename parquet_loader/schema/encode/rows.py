@@ -1,4 +1,4 @@
-"""Whether a dict that an iterable yields is one row or a batch of columns."""
+"""Decides whether a dict that an iterable yields is one row or a batch of columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_row(item: Mapping[Any, Any], schema: Mapping[str, Field] | None) -> bool 
     """Say whether a dict is one row (True) or a batch of columns (False), or None if it may be either.
 
     A value that cannot be a column, such as a number or a str, belongs to a row, and a Series or `Ragged` to a batch.
-    Lists and arrays may be either; they are told apart by how deep the values of their field are.
+    Lists and arrays may be either; the depth of their field's values decides.
 
     Args:
         item: Values by name.
@@ -50,14 +50,14 @@ def _can_be_column(value: Any) -> bool:
 
 
 def _is_column(value: Any) -> bool:
-    """Whether a value is a column of many rows for certain, as one row's value never has this type."""
+    """Whether a value is certainly a column: one row's value never has this type."""
     if isinstance(value, Ragged | pa.Array | pa.ChunkedArray) or is_values_and_offsets(value):
         return True
     return type(value).__module__.partition(".")[0] in ("pandas", "polars")
 
 
 class _Depth(NamedTuple):
-    """How deep a value is.
+    """The depth of a value.
 
     Attributes:
         axes: Axes of nested lists or of an array.
@@ -94,7 +94,7 @@ def _fields_by_name(schema: Mapping[str, Field]) -> dict[str, Field]:
 
 
 def _row_depths(field: Field, is_bytes: bool) -> tuple[int, ...]:
-    """Return how many axes one row's value of a field may have."""
+    """Return the possible numbers of axes of one row's value."""
     match field:
         case RaggedList():
             return tuple(1 + depth for depth in _row_depths(field.item, is_bytes))

@@ -1,4 +1,4 @@
-"""What callers hand over as a batch, cut into pieces of bounded size: columns by name."""
+"""Splits a caller's batch of any form into slices of bounded size: columns by name."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def pieces(data: Any, piece_bytes: int, schema: Mapping[str, Field] | None = Non
     """Yield the columns of `data` a slice of rows at a time; a reader or iterable is never held as a whole.
 
     Args:
-        data: As `to_table` takes it; an iterable yields row dicts, or anything else of that, batch after batch.
+        data: As in `to_table`; an iterable yields row dicts, or batches of any other of these forms.
         piece_bytes: About how large a slice may be.
-        schema: What the columns mean, if that is known: it tells the dict of one row from that of a batch.
+        schema: The columns' schema, if known: it distinguishes the dict of one row from that of a batch.
 
     Raises:
         SchemaError: `data` is of another form, a column is not a column, or a dict may be a row as well as a batch.
@@ -76,13 +76,13 @@ def pieces(data: Any, piece_bytes: int, schema: Mapping[str, Field] | None = Non
 def _of_iterable(
     items: Iterable[Any], piece_bytes: int, schema: Mapping[str, Field] | None, *, are_rows: bool | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the pieces of batches one after the other, or of single rows gathered up to `piece_bytes`.
+    """Yield slices of batches in order, or of single rows that are collected up to `piece_bytes`.
 
     Args:
         items: Rows, or batches of any form.
         piece_bytes: As in `pieces`.
         schema: As in `pieces`.
-        are_rows: Whether dicts among the items are rows; None: the first one tells.
+        are_rows: Whether dicts among the items are rows; None: the first one decides.
     """
     rows: list[Mapping[Any, Any]] = []
     size = 0.0

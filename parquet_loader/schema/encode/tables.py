@@ -44,15 +44,15 @@ def to_table(data: Any, schema: Schema | None = None) -> pa.Table:
             anything with ``__array__``, ``__dlpack__`` or the Arrow PyCapsule interface), a list, a pandas Series, or,
             for rows of varying length, a `Ragged` or a tuple ``(values, offsets)``. A group takes its members'
             columns, or one matrix ``[rows, members]`` under its own name.
-        schema: What the columns mean; None infers it from the first piece: numpy arrays ``[rows, *shape]`` become raw
+        schema: The columns' schema; None infers it from the first slice: numpy arrays ``[rows, *shape]`` become raw
             tensors, everything else follows the rules for files without a schema.
 
-    The conversion loses nothing but what the schema asks for: float64 values in a float32 field are rounded, pixels
+    The conversion is lossless unless the schema asks for a loss: float64 values in a float32 field are rounded, pixels
     in a JPEG field compressed. In pandas columns NaN is a missing value, except in float fields that refuse nulls,
     where it stays NaN; the frame's index is not written.
 
     Raises:
-        DataError: a value does not fit its field, or is null where the field refuses nulls; the message names field,
+        DataError: a value does not fit its field, or is null and the field refuses nulls; the message names field,
             row and value.
         SchemaError: a column is missing, unknown, or of a kind that does not fit its field.
     """
@@ -65,7 +65,7 @@ def to_table(data: Any, schema: Schema | None = None) -> pa.Table:
 
 
 def iter_tables(data: Any, schema: Schema | None = None, piece_bytes: int = PIECE_BYTES) -> Iterator[pa.Table]:
-    """Yield what `to_table` returns in pieces of about `piece_bytes`, without ever holding all of it.
+    """Yield the table of `to_table` in slices of about `piece_bytes`, without ever holding all of it.
 
     Data without a single row may yield nothing, or one empty table.
     """
@@ -80,18 +80,18 @@ def iter_tables(data: Any, schema: Schema | None = None, piece_bytes: int = PIEC
 
 
 def encode_columns(columns: Mapping[str, Any], schema: Schema, first_row: int) -> pa.Table:
-    """Return columns that are there as a whole in exactly ``schema.arrow_schema()``; as `to_table`.
+    """Return complete columns as a table in exactly ``schema.arrow_schema()``; as `to_table`.
 
     Args:
         columns: By name.
-        schema: What they mean.
+        schema: Their schema.
         first_row: Number of their first row, for messages.
     """
     return _encode(columns, schema, first_row, schema)
 
 
 def infer_schema(columns: Mapping[str, Any]) -> Schema:
-    """Return the schema of columns that come without one.
+    """Infer the schema of columns that have none.
 
     Raises:
         SchemaError: no field holds values of this kind.
@@ -112,7 +112,7 @@ def infer_schema(columns: Mapping[str, Any]) -> Schema:
 
 
 def complete_schema(schema: Schema | None, columns: Mapping[str, Any]) -> Schema:
-    """Return the schema, with what it leaves to be inferred: all, or with ``extra="infer"`` the columns it lacks.
+    """Return the schema with inferred fields: all if it is None, with ``extra="infer"`` those of columns it lacks.
 
     Raises:
         SchemaError: no field holds values of this kind.
@@ -159,7 +159,7 @@ def _infer_ragged(ragged: Ragged) -> Field:
 
 
 def _carried_schema(data: Any) -> Schema | None:
-    """Return the schema in an Arrow table's metadata, if the columns are still those it describes."""
+    """Return the schema in an Arrow table's metadata, if it still describes the table's columns."""
     arrow = getattr(data, "schema", None)
     if not isinstance(arrow, pa.Schema) or METADATA_KEY not in (arrow.metadata or {}):
         return None
@@ -203,7 +203,7 @@ def _stored(columns: Mapping[str, Any], schema: Schema, rows: int, first_row: in
 
 
 def _flatten_nested(columns: Mapping[str, Any], schema: Schema, first_row: int) -> dict[str, Any]:
-    """Replace structs, maps and lists of structs by their leaves; a schema has no field for them."""
+    """Replace structs, maps and lists of structs, for which a schema has no field, by their leaves."""
     out: dict[str, Any] = {}
     known = schema.column_names()
     for name, values in columns.items():
@@ -312,4 +312,4 @@ def _located(name: str, misfit: Misfit, first_row: int) -> DataError | SchemaErr
 
 
 class _NullError(DataError):
-    """A null whose field refuses nulls, on its way to where the other columns are known."""
+    """A null whose field refuses nulls; caught by the caller that knows the other columns, for a fuller message."""

@@ -1,4 +1,4 @@
-"""Fixed-shape tensors in all the forms in which callers have them, to the form in which they are stored."""
+"""Converts fixed-shape tensors, in any form that callers use, to their stored form."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def encode_tensor(field: Tensor, values: Values) -> pa.Array:
 
 
 def tensor_of(field: Tensor, rows: int, number: float) -> pa.Array:
-    """Return `rows` tensors of one number."""
+    """Return `rows` tensors filled with one number."""
     return _store(field, np.full((rows, field.size), number, dtype=field.dtype), None)
 
 
@@ -48,7 +48,7 @@ def _store(field: Tensor, elements: np.ndarray[Any, Any], valid: np.ndarray[Any,
 
 
 def _cast_elements(field: Tensor, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the array in the field's dtype; a misfit names the row and the place within it."""
+    """Return the array in the field's dtype; a misfit names the row and the index within it."""
     if values.dtype == field.dtype:
         return values
     flat = np.ascontiguousarray(values).reshape(-1)
@@ -68,7 +68,7 @@ def _place(misfit: Misfit, shape: tuple[int, ...]) -> Misfit:
 
 
 def _from_rows(field: Tensor, rows: list[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
-    """Stack arrays or nested lists, one a row; None is a null row."""
+    """Stack arrays or nested lists, one per row; None is a null row."""
     valid = np.array([row is not None for row in rows], dtype=bool)
     arrays: list[np.ndarray[Any, Any]] = []
     places: list[int] = []
@@ -117,7 +117,7 @@ _NO_NULL_ELEMENTS = "only whole rows can be null; give fill=<value>, or replace 
 
 
 def _from_raw(field: Tensor, array: pa.Array) -> pa.Array:
-    """Take rows given as raw bytes, as another file of this schema would hold them."""
+    """Convert rows given as raw bytes, in the stored form of this schema's files."""
     lengths = pc.binary_length(array)
     wrong = pc.index(pc.not_equal(lengths, field.width_bytes), True).as_py()
     if wrong >= 0:
@@ -134,7 +134,7 @@ def _from_raw(field: Tensor, array: pa.Array) -> pa.Array:
 
 
 def _from_arrow(field: Tensor, array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
-    """Take lists: nested ones with the lengths of `shape`, or flat ones with all elements of a row."""
+    """Convert lists: nested ones with the lengths of `shape`, or flat ones with all elements of a row."""
     if isinstance(array, pa.FixedShapeTensorArray):
         if array.null_count == 0:
             values = array.to_numpy_ndarray()
