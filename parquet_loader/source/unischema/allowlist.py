@@ -32,7 +32,7 @@ class AllowedName:
     """One name of the list.
 
     Attributes:
-        role: What it stands for.
+        role: Its meaning, such as a type or a codec.
         name: The canonical name within its role: ``"str_"`` for ``numpy.unicode_``.
     """
 
@@ -57,7 +57,7 @@ CALLED: frozenset[Role] = frozenset(
         "reconstructor",
     }
 )
-"""Roles of which a pickle makes objects; of the others it only gives the name."""
+"""Roles whose names a pickle calls to make objects; names of other roles are only values."""
 
 _PACKAGES = ("petastorm", "av.experimental.deepdrive.dataset_toolkit", "av.ml.dataset_toolkit")
 _CODECS = ("ScalarCodec", "NdarrayCodec", "CompressedNdarrayCodec", "CompressedImageCodec")

@@ -25,7 +25,7 @@ _MANY_ROOTS = 64
 def roots_of(files: Sequence[SourceFile]) -> list[str]:
     """Return the directories that may be roots of the files' data sets: theirs, less the partitions.
 
-    If there are very many, only the one that holds all of them.
+    If there are very many, only the directory that contains all of them.
     """
     roots: dict[str, None] = {}
     for file in files:
@@ -51,7 +51,7 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
         found: dict[bytes, bytes] = pq.read_metadata(path, filesystem=filesystem).metadata or {}
     except (pa.ArrowException, OSError, ValueError) as error:
         if "ACCESS_DENIED" in str(error) and not is_local(filesystem):
-            return None  # what S3 says of what is not there, to who may read and not list
+            return None  # S3 answers so for a missing object if the caller may read but not list
         failure = system_error(path, error)
         if failure is not None:
             raise failure from error
@@ -65,10 +65,10 @@ def declared_unischema(
 ) -> UnischemaRecord | None:
     """Return the Unischema that a source's data sets carry, or None if there is none.
 
-    What is known to lie next to the files is not asked about again.
+    Uses the results of the listing, and requests only files that it does not cover.
 
     Raises:
-        DataError: the metadata are refused, because they hold what Petastorm does not write.
+        DataError: the metadata are refused, because Petastorm does not write such values.
         SchemaError: data sets that are read together carry different Unischemas.
         SourceError: the file with the metadata cannot be read.
     """

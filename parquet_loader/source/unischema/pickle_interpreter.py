@@ -1,9 +1,8 @@
 """Runs the opcodes of a pickle without calling anything: the result is a tree of plain records.
 
-Python's own unpickler calls what a pickle tells it to call, and sets the attributes it is told to set; forbidding names
-leaves all that machinery in place. This interpreter has none: a name is an entry of `allowlist`, a call is recorded as
-a `PickledObject`, and no object of another kind exists. Lists, sets and dicts are records as well, so nothing is hashed
-or compared.
+Python's own unpickler executes the calls and sets the attributes that a pickle names, even if names are restricted.
+This interpreter cannot: a name is an entry of `allowlist`, a call is recorded as a `PickledObject`, and no other kind
+of object exists. Lists, sets and dicts are records as well, so nothing is hashed or compared.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ class PickledMapping:
 
 @dataclass(slots=True, eq=False, repr=False)  # a tree of shared parts can be too large to print
 class PickledObject:
-    """What a pickle would have made by a call: the name, the arguments, and what was then put into the object.
+    """The record of a call in a pickle: name, arguments, and the changes that the pickle makes to the result.
 
     Attributes:
-        name: What would have been called.
-        arguments: With what.
-        state: What its attributes would have become.
-        pairs: What would have been set in it as in a dict.
-        values: What would have been added to it as to a list or set.
+        name: The name of the callable.
+        arguments: Its arguments.
+        state: The state that sets the attributes.
+        pairs: Keys and values set as in a dict.
+        values: Values added as to a list or set.
     """
 
     name: AllowedName
@@ -66,10 +65,10 @@ _MARK = _Mark()
 
 
 def run(data: bytes) -> Value:
-    """Return what a pickle describes.
+    """Return the value of a pickle as plain records.
 
     Raises:
-        DataError: the pickle is damaged, names what is not on the list, calls what is no name, nests too deeply, or
+        DataError: the pickle is damaged, contains a name that is not on the list, calls a value, nests too deeply, or
             holds a value within itself.
     """
     check_ops(data)
@@ -254,7 +253,7 @@ def _inside(value: Any) -> list[Any]:
 
 
 class _Opened:
-    """A value that is looked at: what of it is left to see, and how high and large the rest has turned out to be."""
+    """A value being measured: its children that are left, and the depth and size of those already measured."""
 
     __slots__ = ("height", "left", "size")
 
@@ -271,8 +270,7 @@ class _Opened:
 def _check_tree(root: Any) -> None:
     """Refuse values that hold themselves, that nest too deeply, or that are too large written out.
 
-    What is shared is looked at once, and counts as often as it is referred to: whoever takes the tree apart copies it
-    that often.
+    A shared value is measured once and counted for each reference, because converting the tree copies it that often.
     """
     if not isinstance(root, PickledSequence | PickledMapping | PickledObject):
         return

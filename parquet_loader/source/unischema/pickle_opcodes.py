@@ -24,13 +24,13 @@ Op: TypeAlias = tuple[str, Any, int]
 
 
 def refuse(reason: str, position: int | None = None) -> NoReturn:
-    """Raise the one error of all that is refused here."""
+    """Raise the error for any refused pickle."""
     place = "" if position is None else f" (at byte {position})"
     raise DataError(f"the pickled metadata is refused: {reason}{place}")
 
 
 def check_name(module: str, name: str, position: int) -> AllowedName:
-    """Return what a name stands for.
+    """Return the entry of the list for a name.
 
     Raises:
         DataError: it is not on the list.
@@ -298,7 +298,7 @@ def read_ops(data: bytes) -> Iterator[Op]:
 
 
 def check_ops(data: bytes) -> None:
-    """Read a pickle once from end to end, making nothing, and refuse what could make too much.
+    """Read a pickle once without building values, and refuse opcodes that could build too many.
 
     Raises:
         DataError: as `read_ops`; it is too long or of a later protocol, or an index of the memo is not one that was

@@ -103,7 +103,7 @@ def read_unischema(data: bytes) -> UnischemaRecord:
     """Return the Unischema of a pickle.
 
     Raises:
-        DataError: it is none, or is refused; see `machine.run`.
+        DataError: it is not a Unischema, or is refused; see `pickle_interpreter`.
     """
     made = _object(run(data), "unischema", "a Unischema")
     state = _attributes(made, "the Unischema")
@@ -123,7 +123,7 @@ def read_indexes(data: bytes) -> dict[str, IndexRecord]:
     """Return the indexes of row groups of a pickle, by name.
 
     Raises:
-        DataError: they are none, or are refused; see `machine.run`.
+        DataError: they are not indexes, or are refused; see `pickle_interpreter`.
     """
     found: dict[str, IndexRecord] = {}
     known: dict[Any, Any] = {}
@@ -256,7 +256,7 @@ def _codec(value: Any, field_name: str) -> Codec | None:
 
 
 def _spark_type(value: Any, field_name: str) -> SparkType | None:
-    if isinstance(value, AllowedName) and value.role == "spark":  # the class, where an object was meant
+    if isinstance(value, AllowedName) and value.role == "spark":  # the class instead of an instance
         return SparkType(value.name)
     if value is None:
         return None
@@ -275,7 +275,7 @@ def _index(made: PickledObject, known: dict[Any, Any]) -> IndexRecord:
     data = state.get("_index_data")
     if not isinstance(data, PickledSequence | PickledMapping | PickledObject):
         refuse(f"index {name!r:.80} has no values")
-    if data not in known:  # what several indexes share is read once
+    if data not in known:  # data that several indexes share are read once
         if made.name.name == "FieldNotNullIndexer":
             known[data] = _numbers(data, name)
         else:

@@ -26,7 +26,7 @@ _TEXTS = {"str_": "string", "bytes_": "binary"}
 
 
 def schema_of(record: UnischemaRecord, files: pa.Schema, partitions: pa.Schema) -> Schema:
-    """Return what a Unischema means for the batches of `BatchedDataLoader`.
+    """Return the schema of a Unischema for the batches of `BatchedDataLoader`.
 
     Args:
         record: The Unischema.
