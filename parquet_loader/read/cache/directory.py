@@ -64,7 +64,7 @@ class RequestedRowGroup:
 
     @cached_property
     def ranges(self) -> Ranges:
-        """What is fetched to have them."""
+        """The byte ranges to fetch for them."""
         return self._spans()[1]
 
     @property
@@ -73,7 +73,7 @@ class RequestedRowGroup:
         return sum(end - begin for begin, end in self.ranges)
 
     def name(self, block_bytes: int) -> EntryName:
-        """Return what its file in the cache is called."""
+        """Return the name of its file in the cache."""
         nbytes = occupied_bytes(self.size, self.ranges, block_bytes)
         return EntryName(self.file, self.row_group, self.columns, nbytes)
 
@@ -84,8 +84,8 @@ class LookupResult:
 
     Attributes:
         path: A file that holds it, or None.
-        nbytes: What is read of it.
-        damaged: Files that were not what was written, and were dropped.
+        nbytes: Bytes that are read from it.
+        damaged: Damaged files, which were removed.
     """
 
     path: str | None
@@ -101,8 +101,8 @@ class CacheDirectory:
     """An open cache. Any thread of the process that opened it.
 
     Args:
-        root: Where it is; made if need be.
-        limit_bytes: The most it may take of the disk.
+        root: The directory; created if it does not exist.
+        limit_bytes: The most bytes that it may take on the disk.
         patience_s: As in `CachePaths`.
 
     Attributes:
@@ -116,7 +116,7 @@ class CacheDirectory:
     def __init__(self, root: str, limit_bytes: int, patience_s: float = 5.0) -> None:
         self.count_again_s = 60.0
         self._paths = CachePaths(root, patience_s)
-        self._lock = RLock()  # owns the rest; held for no I/O but what ranking takes
+        self._lock = RLock()  # guards the rest; held during I/O only to rank
         # By name; small, since there may be a hundred thousand: a file's inode, and a bit for each range found whole.
         self._whole: dict[int, tuple[int, int]] = {}
         self._ranked_for: frozenset[str] | None = None
@@ -193,7 +193,7 @@ class CacheDirectory:
             os.close(descriptor)
 
     def begin(self, wanted: RequestedRowGroup) -> PendingEntry | None:
-        """Reserve space for a row group and return what takes it in; None if another process is fetching it.
+        """Reserve space for a row group and return its unfinished file; None if another process is fetching it.
 
         Raises:
             CacheFullError: there is none.
@@ -221,7 +221,7 @@ class CacheDirectory:
         raise CacheFullError
 
     def _counts_again(self) -> bool:
-        """Whether it is time to count what is there; asked before a row group finds no space."""
+        """Whether it is time to count the files again; asked before a row group finds no space."""
         now = time.monotonic()
         with self._lock:
             is_due = now - self._counted_at >= self.count_again_s
@@ -230,7 +230,7 @@ class CacheDirectory:
         return is_due
 
     def published(self, filling: PendingEntry) -> str:
-        """Publish a row group, and return its path; what this process wrote it need not check.
+        """Publish a row group, and return its path; this process does not check its own files.
 
         Raises:
             OSError, TimeoutError: it cannot be published.
@@ -265,19 +265,19 @@ class CacheDirectory:
                 account.taken_bytes -= name.nbytes
 
     def _missing(self, account: CacheLedger, nbytes: int) -> int:
-        """Return how many bytes have to leave before that many come; in a transaction."""
+        """Return how many bytes to evict before adding this many; in a transaction."""
         leases = sum(_in_blocks(size, self._block_bytes) for size in lease_sizes(self._paths))
         return account.taken_bytes + leases + nbytes - self._limit_bytes
 
     def _make_room(self, account: CacheLedger, nbytes: int) -> None:
-        """Let row groups leave, what nobody reads first and then the rest; in a transaction."""
+        """Evict row groups, first those that nobody reads; in a transaction."""
         missing = self._missing(account, nbytes)
         if missing > 0:
             leaving, needed = self._ranked()
             self._evict(account, enough([*leaving, *needed], missing) or [*leaving, *needed])
 
     def _rank(self) -> None:
-        """Find out what may leave, if what loaders read has changed since that was last done."""
+        """Rank the row groups for eviction, if loaders' leases have changed since the last ranking."""
         live = live_leases(self._paths)
         with self._lock:
             if live != self._ranked_for:
@@ -319,10 +319,10 @@ def _in_blocks(nbytes: int, block_bytes: int) -> int:
 
 
 def _check_locks(paths: CachePaths) -> None:
-    """Check that the file system's locks do what they say; in a transaction, which holds one.
+    """Check that the file system's locks exclude other holders; in a transaction, which holds one.
 
     Raises:
-        OSError: they do not, and another may be given what is held.
+        OSError: they do not: a second holder got the lock.
     """
     if not is_locked(paths.ledger):
         raise OSError(

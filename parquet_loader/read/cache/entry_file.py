@@ -33,12 +33,12 @@ _MOST_RANGES = 2**20
 
 
 class DamagedError(Exception):
-    """A file of the cache is not what was written."""
+    """A file of the cache is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What a file holds.
+    """The index of a file.
 
     Attributes:
         size: Bytes of the original.
@@ -84,7 +84,7 @@ def index_bytes(ranges: int) -> int:
 
 
 def occupied_bytes(size: int, ranges: Ranges, block_bytes: int) -> int:
-    """Return what a file with these ranges takes of the disk, in blocks of that many bytes."""
+    """Return the disk space of a file with these ranges, in blocks of that many bytes."""
     blocks = 0
     behind = 0  # first block that is not counted yet
     for begin, end in (*sorted(ranges), (size, size + index_bytes(len(ranges)))):
@@ -96,14 +96,14 @@ def occupied_bytes(size: int, ranges: Ranges, block_bytes: int) -> int:
 
 
 def packed_index(name: str, index: Index) -> bytes:
-    """Return the index as it stands behind the ranges."""
+    """Return the index as bytes; it follows the ranges."""
     body = b"".join(_RANGE.pack(*span, check) for span, check in zip(index.ranges, index.checksums, strict=True))
     body += _COUNTS.pack(index.size, len(index.ranges))
     return body + _END.pack(zlib.crc32(body, zlib.crc32(name.encode())), _MARK)
 
 
 def read_index(descriptor: int, name: str) -> Index:
-    """Return what an open file holds.
+    """Return the index of an open file.
 
     Raises:
         DamagedError: it is not a whole file of this name.

@@ -5,8 +5,8 @@ it always evicts the row group that comes next. So a row group that a loader rea
 is read equally often. A fixed part of the data stays, and each epoch hits that part, whichever rank reads it. With `c`
 of `d` bytes cached, the hit rate is `c / d` in each epoch, and nothing is written after the first.
 
-Each loader says in a lease what it reads. A lease is void when its process ends. A row group cached for other columns
-than a loader reads counts as used by that loader only after it was used.
+Each loader's lease lists the row groups that it reads. A lease is void when its process ends. A row group cached for
+other columns than a loader reads counts as used by that loader only after it was used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CacheEntry:
         name: Its file.
         row_group: Which of which version of which file, in 64 bits.
         columns: For which columns it was fetched, likewise.
-        nbytes: What it takes of the disk.
+        nbytes: Bytes that it takes on the disk.
         used_ns: When it was used last, in nanoseconds since 1970.
     """
 

@@ -1,4 +1,4 @@
-"""Shows what a cache holds, and empties it."""
+"""Shows the contents of a cache, and clears it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from parquet_loader.read.cache.paths import CachePaths, names_in
 
 @dataclass(frozen=True, slots=True)
 class CacheContents:
-    """What a cache holds.
+    """The contents of a cache.
 
     Attributes:
         row_groups, files: Row groups, and the files that they belong to.
-        nbytes: What they take of the disk.
-        unfinished: Row groups on their way.
-        loaders: Loaders that run, by process.
+        nbytes: Bytes that they take on the disk.
+        unfinished: Row groups being fetched.
+        loaders: Running loaders, by process.
         oldest_use_s, latest_use_s: When the row groups were used, in seconds since 1970; None if there are none.
     """
 
@@ -34,7 +34,7 @@ class CacheContents:
 
 
 def contents_of(path: str) -> CacheContents:
-    """Return what the cache in a directory holds.
+    """Return the contents of the cache in a directory.
 
     Raises:
         SourceError: there is none.

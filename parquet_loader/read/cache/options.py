@@ -13,18 +13,18 @@ from parquet_loader.errors import ConfigurationError
 class LocalCache:
     """A directory on a local disk that keeps the row groups a loader reads from remote files.
 
-    Loaders, ranks and worker processes of one user on one machine share it, whatever data sets they read. What it
-    holds may be deleted at any time. See docs/cache.md.
+    Loaders, ranks and worker processes of one user on one machine share it, whatever data sets they read. Its files
+    may be deleted at any time. See docs/cache.md.
 
     Attributes:
-        path: The directory, created if need be; absolute in what is kept here.
-        max_bytes: The most bytes of disk that it takes, as an int or as text (``"100GB"``); an int in what is kept
-            here. Row groups count as the blocks they occupy.
-        shared: Use the directory even if it belongs to another user or others may write to it. Whoever can write there
-            decides what is read. Without it such a directory is refused when the loader opens it.
+        path: The directory, created if it does not exist; the attribute is absolute.
+        max_bytes: The most bytes of disk that it takes, as an int or as text (``"100GB"``); the attribute is an int.
+            Row groups count as the blocks they occupy.
+        shared: Use the directory even if it belongs to another user or others may write to it. Users who can write
+            there decide which data is read. Without it such a directory is refused when the loader opens it.
 
     Raises:
-        ConfigurationError: `path` is no path, `max_bytes` no number of bytes, or `shared` no bool.
+        ConfigurationError: `path` is not a path, `max_bytes` not a number of bytes, or `shared` not a bool.
     """
 
     path: str | os.PathLike[str]

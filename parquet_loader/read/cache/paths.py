@@ -2,7 +2,7 @@
 
     ledger                       bytes taken and reserved; the lock on it is the cache's lock
     entries-1/BB/NAME            row groups, in 64 directories
-    unfinished-1/NAME            one that is being fetched, locked by who does it; what it will take is reserved
+    unfinished-1/NAME            one that is being fetched, locked by the fetching process; its space is reserved
     readers/ID                   one lease for each loader, locked while it lives
 
 A NAME says which row group of which version of which file it is, for which columns, and how many bytes it takes of the
@@ -32,13 +32,13 @@ _MIX = 0x9E3779B97F4A7C15
 
 
 class EntryName(NamedTuple):
-    """What the name of a row group's file says.
+    """The parts of the name of a row group's file.
 
     Attributes:
         file: Which version of which file: 32 hexadecimal digits.
         row_group: Its number there.
         columns: 64 bits of a digest of the columns' names.
-        nbytes: What it takes of the disk.
+        nbytes: Bytes that it takes on the disk.
     """
 
     file: str
@@ -48,7 +48,7 @@ class EntryName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> EntryName | None:
-        """Return what a name says, or None if it is none of ours."""
+        """Return the parts of a name, or None if it is not the name of a cached row group."""
         match = _NAME.fullmatch(text)
         if match is None:
             return None
@@ -67,7 +67,7 @@ class CachePaths:
 
     Attributes:
         root, ledger, entries, unfinished, readers: As above.
-        folders: How many directories there are.
+        folders: Number of directories.
         patience_s: Longest wait for the lock, or for a row group that another process is fetching. A process that is
             stopped must not stop the others, which then do without the cache.
     """
@@ -130,7 +130,7 @@ class CachePaths:
                             yield CacheEntry(item.name, number, parsed.columns, parsed.nbytes, used_ns)
 
     def taken_bytes(self) -> int:
-        """Return what row groups take, and what is reserved, by a listing."""
+        """Return the bytes taken by row groups and by reservations, from a listing."""
         folders = (*self._buckets(), self.unfinished)
         return sum(name.nbytes for folder in folders for name in names_in(folder))
 

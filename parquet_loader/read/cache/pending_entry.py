@@ -18,10 +18,10 @@ class PendingEntry:
 
     Args:
         paths: The paths of the cache.
-        name: What the file will be called.
+        name: The file's final name.
         file: The unfinished file, locked by this process: its lock tells others that this process is fetching it.
         size: Bytes of the original file.
-        ranges: What will be written of it, apart from one another.
+        ranges: The byte ranges that will be written; they do not overlap.
     """
 
     def __init__(self, paths: CachePaths, name: EntryName, file: LockedFile, size: int, ranges: Ranges) -> None:
@@ -50,7 +50,7 @@ class PendingEntry:
         self._written[number] += len(view)
 
     def publish(self) -> tuple[Index, str, int]:
-        """Publish the row group, in place of one for the same columns; return its index, path and inode.
+        """Publish the row group, replacing one for the same columns; return its index, path and inode.
 
         Raises:
             OSError, TimeoutError: it cannot; abandon it.
@@ -67,7 +67,7 @@ class PendingEntry:
                         os.unlink(self._paths.entry(other))
                         account.taken_bytes -= other.nbytes
             os.rename(self._file.path, target)
-            if os.stat(target).st_ino != inode:  # the directory was deleted and made anew in this very moment
+            if os.stat(target).st_ino != inode:  # the directory was just deleted and made again
                 raise FileNotFoundError(errno.ENOENT, "it was deleted, and another came in its place", target)
         self._file.close()
         return index, target, inode
@@ -82,7 +82,7 @@ class PendingEntry:
             self._file.close()
 
     def _check_name(self) -> None:
-        """Check that the file is what lies at its path: names are the same whoever fetches a row group.
+        """Check that the path still belongs to this file: all processes give a row group the same name.
 
         Raises:
             FileNotFoundError: it was deleted, and perhaps another process has begun the same row group.

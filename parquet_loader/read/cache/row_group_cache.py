@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from parquet_loader.read.cache.pending_entry import PendingEntry
 
 _PAUSE_S = 60.0
-# So much of a row group is fetched at once, and then written.
+# Bytes of a row group that are fetched at once, and then written.
 AT_ONCE_BYTES = 16 * 2**20
 
 
@@ -39,8 +39,8 @@ class RowGroupCache:
     """A local cache as one reader uses it. Any thread; opened in each process at the first use.
 
     Args:
-        settings: Where it is.
-        snapshot: What is read.
+        settings: The cache's directory and limit.
+        snapshot: The files that are read.
         columns: The columns read of a file, for each of the snapshot's schemas.
     """
 
@@ -56,19 +56,19 @@ class RowGroupCache:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._lock = RLock()  # owns the rest; held while the directory is opened, since nobody can go on before
+        self._lock = RLock()  # guards the rest; held while the directory is opened, for which all threads wait
         self._directory: CacheDirectory | None = None
         self._lease: Any = None
         self._resumes_at: float | None = None
         self._files: dict[int, str] = {}
-        # What was found of each row group the last time: the bytes in its name, and those that are read; 0: nothing.
+        # For each row group at its last lookup: the bytes in its name, and those that are read; 0: not found.
         self._known = np.zeros(self._snapshot.row_groups, np.int64)
         self._known_bytes = np.zeros(self._snapshot.row_groups, np.int64)
         self._home = identity_of(self._snapshot.filesystem)
         self._figures = CacheStats()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel without what belongs to this process."""
+        """Pickle without the state of this process."""
         kept = ("_settings", "_snapshot", "_read_columns", "_fetcher", "_request_bytes", "_is_read")
         return {name: getattr(self, name) for name in kept}
 
@@ -79,16 +79,16 @@ class RowGroupCache:
 
     @property
     def figures(self) -> CacheStats:
-        """What the cache did in this process so far."""
+        """The cache's counters in this process so far."""
         self._check_process()
         return self._figures
 
     def _check_process(self) -> None:
-        if self._pid != os.getpid():  # after a fork: what is open, and the lock, belong to the parent
+        if self._pid != os.getpid():  # after a fork: the open directory and the lock belong to the parent
             self._reset()
 
     def expect(self, is_read: BoolArray) -> None:
-        """Say which row groups are read, bool ``[row groups]``: those no filter rules out."""
+        """Set which row groups are read, bool ``[row groups]``: those that no filter excludes."""
         self._check_process()
         with self._lock:
             self._is_read = is_read
@@ -99,9 +99,9 @@ class RowGroupCache:
                     self._pause(error)
 
     def local_path(self, row_group: RowGroupRef, columns: Sequence[str]) -> str | None:
-        """Return a local file in which a row group's column chunks lie at their places; it is fetched if need be.
+        """Return a local file with a row group's column chunks at their original offsets; fetch it if necessary.
 
-        None: there is none in the cache, and the row group is to be read from where it is.
+        None: the cache has no such file; read the row group from its source.
 
         Raises:
             SourceError, OSError: it cannot be fetched.
@@ -174,7 +174,7 @@ class RowGroupCache:
     def _filled(
         self, directory: CacheDirectory, filling: PendingEntry, parts: Iterable[tuple[int, Sequence[Any]]]
     ) -> str | None:
-        """Write a row group and publish it; what fetching raises is raised, what writing raises is not."""
+        """Write a row group and publish it; raises errors of fetching, not those of writing."""
         for first, buffers in parts:
             try:
                 for number, buffer in enumerate(buffers, first):
@@ -189,7 +189,7 @@ class RowGroupCache:
             return None
 
     def close(self) -> None:
-        """Say that nothing is read any more; what is read all the same is cached as before."""
+        """Release the lease, since no row groups are read any more; later reads are still cached."""
         self._check_process()
         with self._lock:
             if self._lease is not None:

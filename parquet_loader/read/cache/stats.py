@@ -9,7 +9,7 @@ from parquet_loader.common import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """What the local cache did in an epoch, for this loader.
+    """Counters of the local cache in an epoch, for this loader.
 
     Attributes:
         hits, misses: Row groups read from the cache, and not.
@@ -34,7 +34,7 @@ class CacheStats:
         return self.bytes_from_cache / max(self.bytes_from_cache + self.bytes_fetched, 1)
 
     def since(self, before: CacheStats) -> CacheStats:
-        """Return what was added to earlier figures of the same cache."""
+        """Return the difference from earlier figures of the same cache."""
         counts = [field.name for field in fields(self) if field.name != "problem"]
         return CacheStats(
             **{name: getattr(self, name) - getattr(before, name) for name in counts}, problem=self.problem
