@@ -23,12 +23,12 @@ from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.files.stored_file import FOOTER_KEY, StoredFile
 
 _FOOTERS_IN_PARALLEL = 16
-_FEW = 64  # footers that are read sooner than threads start
+_FEW = 64  # reading this many footers takes less time than starting threads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CatalogEntry:
-    """What a footer says.
+    """The facts in a footer.
 
     Attributes:
         file: The file.
@@ -47,11 +47,11 @@ class CatalogEntry:
 
 
 class FileCatalog:
-    """What is known of published files, by name. One thread at a time.
+    """The known facts of published files, by name. One thread at a time.
 
     Args:
         paths: The paths of the store.
-        identity: The store's identity; a file of another store is none of ours, whatever its name.
+        identity: The store's identity; files of other stores are refused, whatever their names.
     """
 
     def __init__(self, paths: StorePaths, identity: str) -> None:
@@ -65,13 +65,13 @@ class FileCatalog:
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Files that have a published file's name and are none, each with the reason."""
+        """Files that have a published file's name but do not belong to the store, each with the reason."""
         return MappingProxyType(self._refused)
 
     def examine(self, names: Iterable[str]) -> list[CatalogEntry]:
         """Return the known facts of these files, in this order, without files that are gone or refused.
 
-        Only footers not read before are read, and those of refused files again: what ails them may pass.
+        Only footers not read before are read, and those of refused files again, which may have been repaired.
         """
         wanted = list(names)
         new = [name for name in wanted if name not in self._known]
@@ -141,7 +141,7 @@ class FileCatalog:
     def _footer(
         self, name: str
     ) -> tuple[StoredFile, SourceFile, tuple[int, ...], tuple[int, ...], pa.Schema, int] | str | None:
-        """Return what the footer says, the reason why the file is none of ours, or None if it is gone."""
+        """Return the facts in the footer, the reason why the file is refused, or None if it is gone."""
         path = self._paths.file(name)
         parsed = FileName.parse(name)
         assert parsed is not None

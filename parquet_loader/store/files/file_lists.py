@@ -40,8 +40,8 @@ class FileList:
         snapshot: The files, in their order, as a loader reads them.
         times: int64 ``[files]``: how often each file's rows come in the epoch, rounded up.
         arrived: int64 ``[files]``: the loader's epoch in which each was first seen.
-        about: What a loader knows of these files, if the list was kept for one.
-        gone: int64: positions of files that are there no longer.
+        about: A loader's own data about these files, if the list was kept for one.
+        gone: int64: positions of files that no longer exist.
     """
 
     identity: str
@@ -126,7 +126,7 @@ def keep_list(paths: StorePaths, name: str, data: bytes) -> None:
 
 
 def read_list(paths: StorePaths, name: str) -> bytes | None:
-    """Return a list that was kept; None if there is none of this name."""
+    """Return a list that was kept; None if no list has this name."""
     if not is_list_name(name):
         return None
     try:
@@ -147,7 +147,7 @@ class HeldState:
 
     Attributes:
         snapshot: The snapshot that the state names.
-        epoch, batch: The place it speaks of.
+        epoch, batch: The state's position.
         since_s: Seconds since 1970 when the hold began.
         files: Files held.
         gone_files: Files of the snapshot that were gone already.

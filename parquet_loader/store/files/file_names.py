@@ -23,7 +23,7 @@ _LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """What the name of a published file says.
+    """The parts of the name of a published file.
 
     Attributes:
         sequence: The store's count of publications, from 1; the order of files.

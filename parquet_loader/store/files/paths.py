@@ -47,7 +47,7 @@ class StorePaths:
 
     @property
     def leaving(self) -> str:
-        """Names of files that are to make way."""
+        """Names of files to be evicted."""
         return os.path.join(self.hidden, "leaving")
 
     @property
@@ -91,13 +91,13 @@ class StorePaths:
         return os.path.join(self.root, name)
 
     def published(self, tag: str, known: Mapping[str, FileName] = NONE_KNOWN) -> dict[str, FileName]:
-        """Return the files that have the names of published ones, in their order; names alone are looked at.
+        """Return the files that have the names of published ones, in their order; reads no file.
 
-        Of files that appear together there may be a part: `Ledger.published` knows.
+        Of files that are published together, some may be missing: `Ledger.published` returns all or none.
 
         Args:
-            tag: What the store's files carry in their names.
-            known: What this returned before, which spares parsing most names.
+            tag: The store's tag, part of its files' names.
+            known: An earlier result, which saves parsing most names.
         """
         found: dict[str, FileName] = {}
         for name in sorted(os.listdir(self.root)):
@@ -108,7 +108,7 @@ class StorePaths:
 
 
 def remove_half_replaced(paths: StorePaths) -> int:
-    """Remove what processes left that died while they replaced a small file, and return how many there were.
+    """Remove temporary files of processes that died while they replaced a small file; return their number.
 
     Called under the store's lock, under which all of them are replaced.
     """

@@ -15,7 +15,7 @@ class PendingFile:
     """A Parquet file that is being written. One thread at a time.
 
     Args:
-        path: Where it is written, in the file system of the store.
+        path: Its path while it is written, in the file system of the store.
         schema: Its columns.
         arguments: For `pyarrow.parquet.ParquetWriter`.
         metadata: Added to the footer.
