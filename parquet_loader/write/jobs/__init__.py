@@ -1,1 +1,1 @@
-"""Jobs of several tasks: what each writes and reports, how their files appear together."""
+"""Write jobs of several tasks, whose files are published together."""

@@ -37,7 +37,7 @@ class Journal:
     """The record of a commit file by file, for the process that completes it.
 
     Args:
-        filesystem: Where the job lives.
+        filesystem: The file system of the job.
         path: The journal's file.
 
     Attributes:
@@ -50,7 +50,7 @@ class Journal:
         self._filesystem = filesystem
 
     def write(self, step: Literal["publish", "remove"], paths: Sequence[str]) -> None:
-        """Write it so that it is the old one or the new one, whole."""
+        """Replace it atomically: readers find the old one or the new one."""
         content = json.dumps({"step": step, "paths": list(paths)}).encode()
         # An object appears whole when it is closed.
         fresh = _fresh(self.path) if renames_directories(self._filesystem) else self.path
@@ -66,7 +66,7 @@ class Journal:
 
 
 def renames_directories(filesystem: pafs.FileSystem) -> bool:
-    """Whether a directory and all in it can be renamed in one step: locally, and on what says that it is HDFS."""
+    """Whether a directory can be renamed in one step: on local file systems, and those that say they are HDFS."""
     while isinstance(filesystem, pafs.SubTreeFileSystem):
         filesystem = filesystem.base_fs
     # "hdfs" is Arrow's own; "py::hdfs" and "py::fsspec+webhdfs" are Python's, handed to Arrow.
@@ -82,7 +82,7 @@ def publish_directory(
         filesystem: One that renames directories.
         data: The directory.
         path: The data set: `data` takes its place, if it does not exist or is empty, or if `mode` is
-            ``"overwrite"`` (local only; what was there is then in `data`).
+            ``"overwrite"`` (local only; the old files are then in `data`).
         folder: Name within `path` that `data` gets if `path` holds files to which `mode` appends.
         mode: As in `DatasetWriter`.
 
@@ -123,7 +123,7 @@ def publish_files(
         filesystem: Any.
         path: The data set, for errors.
         moves: Hidden path and path of each file; or of a directory, if directories can be renamed.
-        replaced: Paths of the files that go.
+        replaced: Paths of the files that are replaced.
         journal: Not written yet.
 
     Raises:
@@ -177,7 +177,7 @@ def finish_or_undo(filesystem: pafs.FileSystem, journal: str, data_set: str) -> 
     Anyone who may write into the data set may have written the journal, so nothing outside the data set is removed.
 
     Raises:
-        WriteError: the journal names what does not lie in the data set.
+        WriteError: the journal names a path outside the data set.
     """
     for path in (journal, _fresh(journal)):  # the second alone: HDFS removes the old one before it renames
         try:

@@ -1,18 +1,18 @@
 """Many tasks, one commit: the protocol that jobs on Dask, Spark or anything else share.
 
-The driver makes a `WriteJob`, hands its `spec` to tasks, and gives what the successful ones report to `commit`. Tasks
-write into the job's own hidden directory under names of their own attempt, and nowhere else, so that a task may fail,
-run again, or run twice at once: what no report names is never published.
+The driver makes a `WriteJob`, passes its `spec` to tasks, and passes the reports of successful tasks to `commit`. Tasks
+write only into the job's own hidden directory, under names unique to the attempt. So a task may fail, run again, or run
+twice at once: files that no report names are never published.
 
-    <parent>/.<name>.job-<id>/          beside the data set; where that cannot be, and on object stores, within it
-        tasks/  what tasks wrote        as .job-<id>/
-        data/   what reports name, gathered for the one rename
-        journal.json                    where there is no one rename: see `commit`
+    <parent>/.<name>.job-<id>/          next to the data set; if that is impossible, and on object stores, in it
+        tasks/  files of tasks          as .job-<id>/
+        data/   files named by reports, collected for the one rename
+        journal.json                    if a single rename is impossible: see `commit`
     <parent>/.<name>.job-<id>.lease     held while the driver lives
 
-A job that ends removes its directory. One that is killed leaves it, and so does one whose commit file by file could be
-brought neither forward nor back; every `WriteJob` on the same path begins by finishing and removing those whose lease
-nobody holds.
+A job that ends removes its directory. One that is killed leaves it, and so does one whose commit file by file could
+neither be completed nor undone. Every `WriteJob` on the same path first completes and removes those whose lease nobody
+holds.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ UNNAMED_LEASE = r"\.job-[0-9a-f]{32}\.lease" + re.escape(NEW_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a task needs to know; small, and it pickles.
+    """The parameters of a job that tasks need; small, and it pickles.
 
     Attributes:
         path: The data set, for errors.
-        directory: Where tasks write, within `filesystem`.
-        filesystem: Where the data set lives.
-        schema: What the columns mean.
+        directory: The directory in `filesystem` that tasks write to.
+        filesystem: The file system of the data set.
+        schema: The schema of the columns.
         options: Sizes and codec.
-        metadata: What files carry in their footers.
+        metadata: The metadata of the files' footers.
     """
 
     path: str
@@ -94,7 +94,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """What a task reports of a file.
+    """A task's report of a file.
 
     Attributes:
         partition: Which part of the job's input its rows are, for the order of the files.
@@ -113,7 +113,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class JobSummary(WriteSummary):
-    """What a job published.
+    """The files that a job published.
 
     Attributes:
         seconds: From the beginning of the job to its commit.
@@ -125,12 +125,12 @@ class JobSummary(WriteSummary):
 class WriteJob:
     """One job, from the check of its target to its commit; used by the process that drives the tasks.
 
-    Leaving the ``with`` body without `commit` removes all that was written. A job that is not closed is removed when
-    it is collected, or by the end of the interpreter.
+    Leaving the ``with`` body without `commit` removes all written files. A job that is not closed is removed when it is
+    garbage-collected, or when the interpreter exits.
 
     Args:
         path: Directory of the data set, local or a URL.
-        schema: What the columns mean.
+        schema: The schema of the columns.
         mode: As in `DatasetWriter`.
         options: Sizes and codec.
         filesystem: A `pyarrow.fs.FileSystem`; it has to pickle.
@@ -142,7 +142,7 @@ class WriteJob:
         SchemaError: appending to files of another schema.
 
     Attributes:
-        spec: What tasks need to know.
+        spec: The parameters for tasks.
     """
 
     def __init__(
@@ -191,10 +191,10 @@ class WriteJob:
         return self._place.id
 
     def commit(self, files: Iterable[WrittenFile]) -> JobSummary:
-        """Publish what is named, all of it or nothing, and remove the job's directory.
+        """Publish the named files, all or none, and remove the job's directory.
 
         Args:
-            files: What successful tasks reported, one report a task; the order of partitions is that of the files.
+            files: Reports of successful tasks, one for each task; files are ordered by partition.
 
         Raises:
             WriteError: a file is not there as reported, the job was taken for dead, or the file system refuses.
@@ -218,7 +218,7 @@ class WriteJob:
         return JobSummary(tuple(published), sum(f.rows for f in chosen), size, seconds)
 
     def abort(self) -> None:
-        """Remove all that was written and is not published; idempotent, never raises."""
+        """Remove all unpublished files; idempotent, never raises."""
         self._is_open = False
         if self._journal.is_needed:  # by the next job, which finds this one's directory as that of a dead one
             self._finalizer.detach()
@@ -244,7 +244,7 @@ class WriteJob:
         return JobDirectory.make(self._filesystem, self.path)
 
     def _metadata(self) -> Mapping[bytes, bytes]:
-        """Return what files carry in their footers."""
+        """Return the metadata of the files' footers."""
         return {}
 
     def _empty_file(self) -> WrittenFile:
@@ -302,8 +302,8 @@ class WriteJob:
 def new_task_file(spec: JobSpec, partition: int, number: int) -> StagedFile:
     """Return a file in the job's directory with a name that no other attempt has; tasks report its `hidden_path`.
 
-    Names sort by partition, and by the file's number in it: so rows are read in the order in which they were given, but
-    for those of small files that are written again together, which come where the first of them was.
+    Names sort by partition, and by the file's number in it: so rows are read in the order in which they were given.
+    Rows of small files that are written again together are an exception: they take the position of the first file.
     """
     name = f"part-{partition:06}-{number:04}-{uuid.uuid4().hex}.parquet"
     return StagedFile(spec.filesystem, spec.directory, name, spec.metadata)
@@ -315,12 +315,12 @@ def number_of(name: str) -> int:
 
 
 def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
-    """Remove what jobs left that were killed, and bring a commit that was cut short to an end.
+    """Remove the directories of killed jobs, and complete or undo their interrupted commits.
 
     Every job on `path` does this first. Jobs that are alive are left alone, see `parquet_loader.write.jobs.lease`.
 
     Args:
-        filesystem: Where the data set lives.
+        filesystem: The file system of the data set.
         path: Its directory.
     """
     real = os.path.realpath(path) if is_local(filesystem) else path
@@ -362,7 +362,7 @@ class JobDirectory:
 
     @classmethod
     def make(cls, filesystem: pafs.FileSystem, path: str) -> JobDirectory:
-        """Make the directory of a new job, beside `path` if that can be."""
+        """Make the directory of a new job, next to `path` if possible."""
         id_ = uuid.uuid4().hex
         if renames_directories(filesystem):
             real = os.path.realpath(path) if is_local(filesystem) else path

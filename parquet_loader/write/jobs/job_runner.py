@@ -1,4 +1,4 @@
-"""The steps of a job, whatever engine runs its tasks: partitions, then what follows from their reports, then commit."""
+"""The steps of a job on any engine: write partitions, shuffle or merge small files by their reports, commit."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ PartitionTask = Callable[[JobSpec, int, Any], "list[WrittenFile] | list[Chunk]"]
 
 
 class Runner(Protocol):
-    """What an engine has to be able to do; both calls raise the first error, and report each task once."""
+    """The interface to an engine; both calls raise the first error, and report each task once."""
 
     def partitions(self, spec: JobSpec, task: PartitionTask, bar: Bar) -> list[Any]:
-        """Call ``task(spec, number, rows)`` on the workers for every partition, and return all they report."""
+        """Call ``task(spec, number, rows)`` on the workers for every partition, and return all reports."""
 
     def step(self, spec: JobSpec, step: Step, bar: Bar) -> list[WrittenFile]:
-        """Call ``step.run(spec, index)`` on the workers for every index, and return all they report."""
+        """Call ``step.run(spec, index)`` on the workers for every index, and return all reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def run_job(
     bucket_bytes: int | str,
     progress: bool,
 ) -> JobSummary:
-    """Write what `runner` has, and commit it; arguments as in `write_dask`."""
+    """Write the rows of `runner`, and commit them; arguments as in `write_dask`."""
     seed = check_int("seed", seed, 0, 2**64 - 1)
     size = parse_bytes(bucket_bytes, "bucket_bytes")
     if shuffle:
@@ -161,23 +161,23 @@ def package_archive(path: PathLike) -> str:
 
 
 class Bar:
-    """Counts finished tasks for people to see; shows nothing without tqdm's bar."""
+    """Shows the number of finished tasks in tqdm's bar; without tqdm it shows nothing."""
 
     def __init__(self, bar: Any = None) -> None:
         self._bar = bar
 
     @property
     def is_shown(self) -> bool:
-        """Whether anybody looks."""
+        """Whether a bar is shown."""
         return self._bar is not None
 
     def begin(self, tasks: int) -> None:
-        """Say how many tasks there are."""
+        """Set the number of tasks."""
         if self._bar is not None and self._bar.total != tasks:
             self._bar.reset(total=tasks)
 
     def show(self, done: int) -> None:
-        """Say how many are done."""
+        """Set the number of finished tasks."""
         if self._bar is not None:
             self._bar.update(done - self._bar.n)
 

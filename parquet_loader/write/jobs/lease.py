@@ -28,7 +28,7 @@ RENEW_S = 30.0
 EXPIRE_S = 600.0
 _JOIN_S = 10.0
 
-# What follows a lease's name until it is locked.
+# Suffix of a lease's name until it is locked.
 NEW_SUFFIX = ".new"
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
@@ -40,7 +40,7 @@ class JobLease:
     Threads: `acquire` starts one, ``parquet_loader-lease``, if there are no locks; `release` ends it.
 
     Args:
-        filesystem: Where the job lives.
+        filesystem: The file system of the job.
         path: The lease's file.
         renew_s: Seconds between renewals if there are no locks.
     """
@@ -111,7 +111,7 @@ def dead_lease(filesystem: pafs.FileSystem, path: str, *, expire_s: float = EXPI
     """Yield whether the job that took the lease is dead; within the body nobody else finds it dead as well.
 
     Args:
-        filesystem: Where the lease lives.
+        filesystem: The file system of the lease.
         path: The lease's file; a job without one is dead, because it is taken first and removed last.
         expire_s: Age of an expired lease if there are no locks.
     """
@@ -132,7 +132,8 @@ def dead_lease(filesystem: pafs.FileSystem, path: str, *, expire_s: float = EXPI
 def _locked_new_file(path: str, content: bytes) -> LockedFile | None:
     """Return a new file, locked before it has its name, so nobody finds it unlocked; None if there are no locks.
 
-    Under its first name it may be taken for one whose maker died there, and be removed: then it is made again.
+    Another job may take it for the lease of a dead process while it has its first name, and remove it; then it is made
+    again.
     """
     while True:
         try:

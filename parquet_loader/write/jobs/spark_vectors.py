@@ -48,9 +48,9 @@ class _Wrong(Exception):
 
 
 def _plain(array: pa.StructArray) -> pa.Array:
-    """Return ``list<double>``, a null where the vector is null."""
+    """Return ``list<double>``, with a null for each null vector."""
     valid = array.is_valid().to_numpy(zero_copy_only=False)
-    vectors = array.filter(pa.array(valid)) if array.null_count else array  # nothing is said of what nulls hide
+    vectors = array.filter(pa.array(valid)) if array.null_count else array  # the values behind nulls are undefined
     dense = pc.equal(vectors.field("type"), _DENSE).to_numpy(zero_copy_only=False)
     values = vectors.field("values")
     if dense.all() and valid.all():

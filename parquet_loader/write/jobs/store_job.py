@@ -1,8 +1,8 @@
-"""The rows of a job into a `SampleStore`: tasks write files as the store has them, and it publishes them at once.
+"""Writes the rows of a job into a `SampleStore`: tasks write files in its format, and it publishes them at once.
 
-What a task that is run twice wrote to a store itself would be there twice. So tasks write to the job's hidden directory
-as for any other target, with the footers and sizes of the store's own files, and what successful ones reported appears
-by one commit of the store.
+If tasks wrote to the store directly, rows of a task that runs twice would be stored twice. So tasks write to the job's
+hidden directory, as for any other target, with the footers and sizes of the store's own files. One commit of the store
+publishes the files that successful tasks report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JOB_KEY = "job"
 
 
 class Sizes(Protocol):
-    """What is used of a store's settings."""
+    """The part of a store's settings that jobs use."""
 
     @property
     def file_bytes(self) -> int:
@@ -40,7 +40,7 @@ class Sizes(Protocol):
 
 @runtime_checkable
 class Store(Protocol):
-    """What is used of a `SampleStore`, which this package knows nothing of."""
+    """The part of `SampleStore` that jobs use; this package does not import it."""
 
     @property
     def path(self) -> str:
@@ -48,14 +48,14 @@ class Store(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """What its columns mean."""
+        """The schema of its columns."""
 
     @property
     def settings(self) -> Sizes:
-        """How its files are cut."""
+        """The sizes of its files and row groups."""
 
     def footer(self, metadata: Mapping[str, str]) -> Mapping[bytes, bytes]:
-        """Return what its files carry in their footers."""
+        """Return the metadata of its files' footers."""
 
     def publish(self, paths: Sequence[str]) -> list[str]:
         """Publish files, all at once or none, and return their paths."""
@@ -64,13 +64,13 @@ class Store(Protocol):
 class StoreJob(WriteJob):
     """A job whose rows are added to a store; used as `WriteJob` is.
 
-    The commit makes or waits for room, as any writer of the store does, and for all files before the first. Then all of
-    them appear at once, to whoever reads the store as one; other readers may see a part for the milliseconds that it
-    takes to rename them. If the commit fails or the driver is killed amid it, all of them appear or none.
+    The commit frees space or waits for it, as any writer of the store does, for all files before the first. Then all
+    files appear at once to readers of the store; other readers may see only some for the milliseconds that it takes to
+    rename them. If the commit fails or the driver is killed during it, all of them appear or none.
 
     Args:
         store: A `SampleStore`.
-        schema: What the columns mean to the job.
+        schema: The job's schema.
 
     Raises:
         SchemaError: the store has another schema.
@@ -94,7 +94,7 @@ class StoreJob(WriteJob):
         return schema
 
     def _make_place(self) -> JobDirectory:
-        return JobDirectory.make_within(self._filesystem, self.path)  # where files can be renamed to the store
+        return JobDirectory.make_within(self._filesystem, self.path)  # from there files can be renamed into the store
 
     def _metadata(self) -> Mapping[bytes, bytes]:
         return self._store.footer({JOB_KEY: self.id})
@@ -118,7 +118,7 @@ def open_job(
     """Return the job that writes to a directory or into a store.
 
     Raises:
-        ConfigurationError: an argument that a store has no use for.
+        ConfigurationError: an argument does not apply to a store.
         SchemaError, WriteError: as `WriteJob` and `StoreJob`.
     """
     if not isinstance(target, Store):

@@ -1,4 +1,4 @@
-"""What runs on a worker: rows to files in the job's directory, and a report of them. Needs numpy and pyarrow alone."""
+"""The code of a worker: writes rows to files in the job's directory, and reports them. Needs only numpy and pyarrow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SMALL_ROW_GROUPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error that will come again however often the task is tried; sent as a value, so that it is not.
+    """An error that every retry of the task would repeat; returned as a value, so that the engine does not retry.
 
     Attributes:
         kind: Name of the error's class.
@@ -60,7 +60,7 @@ def write_partition(spec: JobSpec, partition: int, data: Any) -> list[WrittenFil
 
 def merge_files(spec: JobSpec, partition: int, names: Sequence[str]) -> list[WrittenFile]:
     """Write the rows of several small files of the job again, as files of full row groups, and report those."""
-    # A partition's small file is its last one, whose place these files take.
+    # A partition's small file is its last one, which these files replace.
     with packing(spec, partition, number_of(names[0])) as packer:
         for name in names:
             path = join(spec.directory, name)
@@ -76,13 +76,13 @@ def merge_files(spec: JobSpec, partition: int, names: Sequence[str]) -> list[Wri
 def plan_merges(
     files: Sequence[WrittenFile], options: WriteOptions, columns: int
 ) -> tuple[list[WrittenFile], list[tuple[int, list[str]]]]:
-    """Decide which files are written again, so that files and row groups are sized by bytes however rows came in.
+    """Decide which files are written again, so that the sizes of files and row groups do not depend on the partitions.
 
     Files of less than four row groups are small, unless they are as large as files may be. They are gathered in
     order, until a group makes a full file.
 
     Args:
-        files: What tasks reported.
+        files: The reports of tasks.
         options: Sizes.
         columns: How many columns the files have.
 
@@ -118,12 +118,12 @@ def naming(partition: int) -> Iterator[None]:
 
 
 def lasting(error: BaseException) -> Failure | None:
-    """Return what to send to the driver in place of an error that no other try can mend."""
+    """Return the value to send to the driver instead of an error that a retry would repeat."""
     return Failure(type(error).__name__, str(error)) if isinstance(error, DataError | SchemaError) else None
 
 
 def check_directory(spec: JobSpec) -> None:
-    """Refuse to begin where the job's directory is not to be seen.
+    """Refuse to begin if the job's directory is not visible.
 
     Raises:
         WriteError: the worker sees other storage than the driver, or the job is over.
@@ -159,7 +159,7 @@ def packing(spec: JobSpec, partition: int, first_number: int = 0) -> Iterator[Pa
 
 
 def report(packer: Packer, partition: int) -> list[WrittenFile]:
-    """Return what to tell the driver of the files of a finished packer."""
+    """Return the report of the files of a finished packer."""
     return [
         WrittenFile(partition, os.path.basename(f.file.hidden_path), f.rows, f.bytes, f.decoded_bytes)
         for f in packer.files
