@@ -128,13 +128,20 @@ class FileLock:
     @property
     def has_its_name(self) -> bool:
         """Whether the file is open here and `path` leads to this very file: another may have come there meanwhile."""
-        with self._guard:
-            if not self.is_here:
-                return False
+        with self._if_here() as is_here:
             try:
-                return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+                return is_here and os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
             except FileNotFoundError:
                 return False
+
+    @contextlib.contextmanager
+    def _if_here(self) -> Iterator[bool]:
+        """Yield `is_here`, which stays as it is in the body; a forked child does not wait for its parent's threads."""
+        if self._pid != os.getpid():
+            yield False
+            return
+        with self._guard:
+            yield self.is_here
 
     @property
     def descriptor(self) -> int:
@@ -187,14 +194,14 @@ class LockedFile(FileLock):
 
     def write(self, data: bytes | memoryview, offset: int) -> None:
         """Overwrite bytes in place, whatever its name leads to now; nothing if the lock is not held here."""
-        with self._guard:
-            if self.is_here:
+        with self._if_here() as is_here:
+            if is_here:
                 _write_all(self._descriptor, data, offset)
 
     def resize(self, size: int) -> None:
         """Cut or lengthen the file to that many bytes, by a hole; nothing if the lock is not held here."""
-        with self._guard:
-            if self.is_here:
+        with self._if_here() as is_here:
+            if is_here:
                 os.ftruncate(self._descriptor, size)
 
 
