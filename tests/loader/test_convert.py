@@ -176,6 +176,40 @@ def test_what_a_killed_process_left_is_deleted_by_the_next(cache: Path) -> None:
     assert entries(cache) == [os.path.basename(loader.path)]
 
 
+FORKED = """
+    import os, signal, sys
+    import numpy as np, pandas as pd
+    from parquet_loader import from_pandas
+
+    frame = pd.DataFrame({"id": np.arange(100), "x": np.arange(100) / 2})
+    loader = from_pandas(frame, 40, cache_dir=sys.argv[1])
+    ready, tell = os.pipe()
+    if not os.fork():
+        own = from_pandas(frame, 40, cache_dir=sys.argv[1])
+        os.write(tell, b"1")
+        sys.stdin.readline()
+        print(sum(len(batch["id"]) for batch in own), flush=True)
+        os._exit(0)
+    os.read(ready, 1)
+    print(loader.path, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_forked_child_that_asks_for_its_parents_frame_keeps_it_when_the_parent_dies(cache: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", textwrap.dedent(FORKED), str(cache)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:  # type: ignore[call-overload]
+        path = process.stdout.readline().split()[0]
+        process.wait()
+        from_pandas(frame(7), 10, cache_dir=cache)
+        assert os.path.isdir(path)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline().split() == ["100"]
+
+
 def test_a_frame_can_outlive_its_processes(cache: Path) -> None:
     with using(cache, "keep") as process:
         path = process.stdout.readline().split()[0]

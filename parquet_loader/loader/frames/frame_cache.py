@@ -45,13 +45,18 @@ class Kept:
         self.path = path
         self._file_lock = lock
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this process holds the lock: not after `delete`, nor in a forked child."""
+        return self._file_lock.is_here
+
     def delete(self) -> bool:
         """Stop using it, and delete it unless another process uses it; return whether it was deleted."""
         return self._let_go(deletes=True)
 
     def _let_go(self, *, deletes: bool) -> bool:
         with _lock:
-            if _kept.get(self.path) is not self or not self._file_lock.is_here:
+            if _kept.get(self.path) is not self or not self.is_here:
                 return False
             del _kept[self.path]
         with self._file_lock:
@@ -79,6 +84,9 @@ def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[st
     path = os.path.join(root, key)
     with _lock:
         known = _kept.get(path)
+        if known is not None and not known.is_here:  # this process was forked, and the lock is its parent's
+            del _kept[path]
+            known = None
     if known is not None and not os.path.isdir(path):  # somebody removed it by hand
         known._let_go(deletes=False)
         known = None
