@@ -668,7 +668,7 @@ class BatchedDataLoader(NotIndexed):
                 "a loader over a SampleStore cannot be pickled; make one in the process that uses it"
             )
         arguments = {**self._arguments, "shard": self.shard}
-        return _restored, (self._dataset, arguments, self._next_epoch, self._next_batch)
+        return _restored, (self._dataset, arguments, self._is_part_chosen, self._next_epoch, self._next_batch)
 
     def _take_back_unused(self) -> None:
         """Begin the next epoch at the position of the last one, if no batch of that was requested."""
@@ -722,7 +722,10 @@ class BatchedDataLoader(NotIndexed):
         )
 
 
-def _restored(opened: Any, arguments: dict[str, Any], epoch: int, batch: int) -> BatchedDataLoader:
+def _restored(
+    opened: Any, arguments: dict[str, Any], is_part_chosen: bool, epoch: int, batch: int
+) -> BatchedDataLoader:
     loader = BatchedDataLoader(opened, **arguments)
+    loader._is_part_chosen = is_part_chosen
     loader._place(epoch, batch)
     return loader

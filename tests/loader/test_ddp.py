@@ -206,18 +206,25 @@ def test_a_loader_made_before_the_process_group_does_not_read_all_rows_on_every_
         root,
         """
         from parquet_loader import Shard
+        import pickle
         dist.destroy_process_group()
         early, chosen = BatchedDataLoader(root, 4), BatchedDataLoader(root, 4, shard=Shard(0, 1))
+        copies = pickle.dumps([early, chosen])  # as for a process that is spawned for the rank
         assert next(iter(early))["id"].tolist() == [0, 1, 2, 3]
         dist.init_process_group("gloo")
-        try:
-            next(iter(early))
-        except ParquetLoaderError as error:
-            said = f"{type(error).__name__}: {error}"
-        print(json.dumps([said, sum(len(batch["id"]) for batch in chosen)]))
+        said, rows = [], []
+        for one, other in ((early, chosen), pickle.loads(copies)):
+            try:
+                next(iter(one))
+            except ParquetLoaderError as error:
+                said.append(f"{type(error).__name__}: {error}")
+            rows.append(sum(len(batch["id"]) for batch in other))
+        print(json.dumps([said, rows]))
         """,
         tmp_path,
     )
     for rank, (said, rows) in enumerate(results):
-        assert said.startswith(f"LoaderStateError: this is rank {rank} of 2, but the loader was made before torch")
-        assert rows == 30
+        assert len(said) == 2
+        for one in said:
+            assert one.startswith(f"LoaderStateError: this is rank {rank} of 2, but the loader was made before torch")
+        assert rows == [30, 30]
