@@ -58,7 +58,7 @@ def refuse_configurations(
 def _refuse_converted(files: Sequence[SourceFile], below: Sequence[str]) -> None:
     found = [_CONVERTED.fullmatch(path) for path in below]
     first = {match[1]: file for match, file in zip(found, files, strict=True) if match}
-    if all(found) and len(first) > 1:
+    if all(found) and len(first) > 1 and not all(map(is_hive_folder, first)):
         names = ", ".join(map(repr, sorted(first)[:_NAMES_SHOWN])) + (", ..." if len(first) > _NAMES_SHOWN else "")
         one = posixpath.dirname(posixpath.dirname(first[min(first)].name))
         raise SourceError(

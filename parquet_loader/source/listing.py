@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import pyarrow.compute as pc
@@ -165,7 +165,11 @@ def list_files(
             raise SourceError(table.reading_refusal(has_options=selection.has_options))
     chosen = select_split(files, selection.split, has_options=selection.has_options)
     if selection.split != ALL:
-        head_of = partial(lister.head, most=MOST_BYTES)
+
+        @cache  # directories of a list often lie in one directory
+        def head_of(path: str) -> bytes:
+            return lister.each(partial(lister.head, most=MOST_BYTES), [path])[0]
+
         for one in (one for one in found if one.is_directory):
             refuse_configurations(one.base, chosen, one.has_readme, head_of)
     if len(chosen) < len(files):

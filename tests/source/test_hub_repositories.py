@@ -3,6 +3,7 @@
 Each of these tests failed on commit 519114a, except those named `test_plain_*`.
 """
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,25 @@ def test_a_store_that_hides_the_readme_is_read(tmp_path: Path) -> None:
     assert len(names_in("repo", filesystem=store)) == 2
 
 
+def test_a_store_is_asked_for_each_readme_once_and_on_threads_that_nobody_waits_for(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec.implementations.dirfs", reason="fsspec is not installed")
+    asked: list[tuple[str, bool]] = []
+
+    class Watched(fsspec.DirFileSystem):  # type: ignore[name-defined,misc]
+        def info(self, path: str, **options: Any) -> Any:
+            asked.append((path, threading.current_thread() is threading.main_thread()))
+            return super().info(path, **options)
+
+    below = [f"part{number}/{half}" for number in range(3) for half in ("left", "right")]
+    lay_out(tmp_path / "all", *(f"{folder}/a.parquet" for folder in below), readme="")
+    (tmp_path / "all" / "README.md").unlink()
+    store = pafs.PyFileSystem(pafs.FSSpecHandler(Watched(str(tmp_path))))
+    assert len(names_in([f"all/part{number}" for number in range(3)], filesystem=store)) == 6
+    readmes = [path for path, _ in asked if path.endswith("README.md")]
+    assert readmes == ["all/README.md"]
+    assert not any(is_main for path, is_main in asked if path.endswith("README.md"))
+
+
 @pytest.mark.parametrize("is_remote", [False, True])
 def test_configurations_that_the_hub_converted_are_told_apart_without_a_readme(tmp_path: Path, is_remote: bool) -> None:
     repo = lay_out(tmp_path / "repo", "en/train/0000.parquet", "en/test/0000.parquet", "fr/partial-train/0000.parquet")
@@ -122,6 +142,12 @@ def test_configurations_that_the_hub_converted_are_told_apart_without_a_readme(t
         "fr/partial-train/0000.parquet",
     ]
     assert len(names_in(root, **{**options, "split": "all"})) == 3
+
+
+def test_plain_partitions_are_not_taken_for_configurations(tmp_path: Path) -> None:
+    names = ("year=2024/train/0000.parquet", "year=2025/train/0000.parquet")
+    repo = lay_out(tmp_path / "repo", *names, readme="")
+    assert names_in(str(repo)) == list(names)
 
 
 def test_a_split_of_one_configuration_next_to_files_of_none_is_refused(tmp_path: Path) -> None:
