@@ -142,7 +142,7 @@ def test_a_store_that_refuses_connections_later_is_asked_again(tmp_path: Path) -
     pq.write_table(pa.table({"id": range(10)}), tmp_path / "far" / "bucket" / "a.parquet")
     with Server(tmp_path / "far") as server:
         store = rclone_store(server.endpoint, SECRET_KEY)
-        remote = RemoteOptions(deadline_s=2.0)
+        remote = RemoteOptions(deadline_s=6.0)  # an attempt of pyarrow takes up to 2 s
         loader = BatchedDataLoader(
             "bucket/a.parquet", 5, filesystem=store, read_options=ReadOptions(remote=remote),
             output_options=OutputOptions(format="numpy"),
