@@ -42,12 +42,12 @@ def findings_of(stats: LoaderStats) -> tuple[Finding, ...]:
 
 
 def _finding(stats: LoaderStats, cause: str, worker_s: float, text: str) -> Finding:
-    """Return a finding that takes so many seconds of the workers' own work."""
+    """Return a finding that costs that many seconds of the workers' own work."""
     return Finding(cause, text, stats.wait_s * min(1.0, worker_s / max(stats.work_s, 1e-9)))
 
 
 def _lost(stats: LoaderStats, cause: str, worker_s: float, text: str) -> Finding:
-    """Return a finding that keeps workers from work for so many seconds."""
+    """Return a finding that keeps workers idle for that many seconds."""
     return Finding(cause, text, min(stats.wait_s, worker_s / max(1, stats.num_threads)))
 
 

@@ -106,7 +106,7 @@ class BatchedDataLoader(NotIndexed):
         split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories;
             ``"all"`` reads all of them; see docs/sources.md. Default: everything, but different splits are refused.
         batch_size: Rows of a batch.
-        schema: What the columns mean; default: the schema the files carry, or the rules in docs/types.md.
+        schema: The schema of the columns; default: the schema the files carry, or the rules in docs/types.md.
         columns: Names to read, in the order of the batch; the name of a struct stands for all its leaves.
         filters: `pyarrow.compute` expression over the columns as they are stored, with words for categories, or tuples
             such as ``[("year", ">=", 2020)]``; prunes row groups by statistics, then filters rows exactly. Counting the
@@ -274,7 +274,7 @@ class BatchedDataLoader(NotIndexed):
 
     @property
     def schema(self) -> Schema:
-        """What a batch holds: a field by name."""
+        """The fields of a batch, by name."""
         return self._dataset.schema
 
     @property
@@ -312,7 +312,7 @@ class BatchedDataLoader(NotIndexed):
         )
 
     def plan(self) -> EpochPlan:
-        """Return what the next epoch will do; nothing is read."""
+        """Return figures of the next epoch; nothing is read."""
         self._check_open()
         return EpochPlan._from_plan(self._plan(self._next_epoch), self._dataset, self.num_threads)
 
@@ -491,12 +491,11 @@ class BatchedDataLoader(NotIndexed):
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the position of the loader as a small dict of JSON values, the same on all ranks.
 
-        It names the batch behind the last one delivered: of the pass under way, or of the last one, even where it was
-        left early, until `set_epoch`, `seek` or `load_state_dict`; behind an epoch's last batch comes the next epoch.
+        It names the batch after the last one delivered in the epoch under way, or in the last epoch, even if that was
+        left early, until `set_epoch`, `seek` or `load_state_dict`. After an epoch's last batch it names the next epoch.
 
         Args:
-            batches: Batches of this epoch that were used, where that is not what was delivered: for trainers that fetch
-                ahead.
+            batches: Batches of this epoch that were used, if fewer than were delivered: for trainers that prefetch.
         """
         last = self._last_pass()
         epoch, batch = (self._next_epoch, self._next_batch) if last is None else last.position

@@ -22,7 +22,7 @@ from parquet_loader.window import Allocator, Window
 
 
 class EpochEngine(Protocol):
-    """What reads a pass, in this process or in another; see `Engine`."""
+    """Reads an epoch, in this process or in another; see `Engine`."""
 
     @property
     def processes(self) -> bool:
@@ -32,7 +32,7 @@ class EpochEngine(Protocol):
         """Begin reading."""
 
     def close(self) -> None:
-        """End the pass; idempotent."""
+        """End the epoch; idempotent."""
 
     def next_window(self) -> Window | None:
         """Return the next window, or None at the end."""
@@ -41,10 +41,10 @@ class EpochEngine(Protocol):
         """Return the next processed batch, or None at the end."""
 
     def release_previous(self) -> None:
-        """Say that the consumer has let go of all batches before the current window's."""
+        """Report that the consumer has released all batches before the current window's."""
 
     def account(self) -> EngineFigures:
-        """Return what the pass has taken so far."""
+        """Return the figures of the epoch so far."""
 
 
 class Epoch:
@@ -54,7 +54,7 @@ class Epoch:
     no traceback keeps alive: where Ctrl-C comes, at its entry even, the caller's loop lets go of it, and the pass ends.
 
     Args:
-        engine: Reads the epoch; started by `deliver`, and closed with the pass.
+        engine: Reads the epoch; started by `deliver`, and closed with the epoch.
         batch_size: Rows of a batch.
         output: Makes the batches.
         pinned: Where batches are copied to before they go to a GPU, if the engine did not put them there.
@@ -111,7 +111,7 @@ class Epoch:
         """Return the next batch, or None at the end.
 
         Raises:
-            LoaderStateError: the pass was cut short, or began before a fork.
+            LoaderStateError: the epoch was cut short, or began before a fork.
             Exception: whatever went wrong in the background, in the place of the batch it spoiled.
         """
         if self._pid != os.getpid():
@@ -126,7 +126,7 @@ class Epoch:
             if not (is_delivered and isinstance(error, LoaderStateError)):
                 raise
             batch = None  # another thread has begun the next epoch: this one only had its end to learn
-        if batch is None:  # the end, or another thread has ended the pass while this one waited
+        if batch is None:  # the end, or another thread has ended the epoch while this one waited
             self._check_whole()
         self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
         self.figures.is_complete = batch is None
@@ -143,16 +143,16 @@ class Epoch:
 
     @property
     def is_here(self) -> bool:
-        """Whether the pass is under way in this process."""
+        """Whether the epoch is under way in this process."""
         return not self._is_over and self._pid == os.getpid()
 
     def close(self, cut_short: str | None = None, *, waits: bool = True) -> None:
-        """End the pass and its threads; idempotent, and safe in any thread and in a forked child.
+        """End the epoch and its threads; idempotent, and safe in any thread and in a forked child.
 
         Args:
             cut_short: Why asking for another batch is an error; None: it is the end.
-            waits: Whether to wait if another thread is ending the pass already. A finaliser does not: it may run in one
-                of the threads that are waited for.
+            waits: Whether to wait if another thread is ending the epoch already. A finaliser does not: it may run in
+                one of the threads that are waited for.
         """
         if self._is_over:
             return
@@ -199,13 +199,13 @@ def _pull(
 
 
 class EpochFigures:
-    """How long the caller waited and did something else, and what the workers did. Outlives the pass.
+    """The caller's times, and the work of the workers. Outlives the epoch.
 
     Args:
         plan: Its order.
-        engine: What reads the pass.
+        engine: Reads the epoch.
         num_threads: Number of workers.
-        skipped: Row groups left out before the pass began.
+        skipped: Row groups left out before the epoch began.
         first_batch: Number of the first batch delivered.
         mixing: Measured in an earlier epoch of the same data, if that was complete; else None: this epoch measures.
     """
@@ -259,7 +259,7 @@ class EpochFigures:
 
     @property
     def left_out(self) -> int:
-        """Row groups left out in this pass."""
+        """Row groups left out in this epoch."""
         return len((self._account if self._engine is None else self._engine.account()).skipped)
 
     def observe(self, window: Window) -> None:
@@ -285,7 +285,7 @@ class EpochFigures:
                 self._longest_wait_s = max(self._longest_wait_s, waited)
 
     def stop(self) -> None:
-        """The pass has ended."""
+        """The epoch has ended."""
         if self._engine is not None:
             self._account, self._engine = self._engine.account(), None
         if self._stopped is None:

@@ -38,7 +38,7 @@ class EpochPlan:
 
     @classmethod
     def _from_plan(cls, plan: Plan, dataset: Dataset, num_threads: int) -> EpochPlan:
-        """Return what a plan comes to, read by so many threads."""
+        """Return the figures of a plan that is read by this many threads."""
         sizing, snapshot = dataset.sizing, dataset.snapshot
         groups = plan.row_groups_read
         window = plan.largest_window_rows

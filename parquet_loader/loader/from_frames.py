@@ -60,7 +60,7 @@ def from_pandas(
     Args:
         frame: The rows, at least one without a schema; an iterator is none, for it could be read only once.
         batch_size: As in `BatchedDataLoader`, like all other keywords but these:
-        schema: What the columns mean; None infers it.
+        schema: The schema of the columns; None infers it.
         cache_dir: Where frames are written: a local directory; default ``~/.cache/parquet_loader/frames``.
         keep_files: Keep what was written when the process ends, for later ones.
         write_options: Sizes and codec.

@@ -48,7 +48,7 @@ class ParquetIterable(IterableDataset[Batch]):
         return len(self.loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose which epoch the next pass is, in all workers."""
+        """Choose the number of the next epoch, in all workers."""
         self._passes[1:] = 0
         self._passes[0] = check_int("epoch", epoch, 0, 2**62)
         self.loader.set_epoch(epoch)

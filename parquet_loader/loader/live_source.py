@@ -17,8 +17,8 @@ class SourceChange:
     """How a source changed since the epoch before; before the first there was nothing.
 
     Attributes:
-        new_files, new_rows, new_bytes: What has come.
-        gone_files, gone_rows: What has left.
+        new_files, new_rows, new_bytes: Files that were added, their rows and bytes.
+        gone_files, gone_rows: Files that were removed, and their rows.
     """
 
     new_files: int = 0
@@ -101,7 +101,7 @@ class Deliveries:
     """Tells a source which files an epoch is done with. Used by the caller's thread; `close` by any.
 
     Args:
-        files: What the epoch reads.
+        files: The files that the epoch reads.
         plan: Its order.
         first_batch: Number of the first batch delivered.
     """

@@ -26,7 +26,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class EpochView:
-    """What one look at the source gave.
+    """The result of one listing of the source.
 
     Attributes:
         files: What there is, held.
@@ -106,7 +106,7 @@ class Following:
         return self._opened(epoch, listed, self._follower)
 
     def go_on(self, seen: EpochView, dataset: Dataset, plan: Plan, batch: int) -> list[str]:
-        """Let the next pass of an epoch read recalled files, and return those of them that are gone and needed.
+        """Let the next iteration of an epoch read recalled files, and return those of them that are gone and needed.
 
         If there are any, nothing is held, and the next epoch lists the source as usual.
 
@@ -200,7 +200,7 @@ class Following:
         return EpochView(files, dataset)
 
     def _take(self, seen: EpochView) -> EpochView:
-        """Make this what the loader reads."""
+        """Let the loader read this."""
         self._seen, self._kept = seen, None
         return seen
 
@@ -240,7 +240,7 @@ def files_named(paths: list[str]) -> str:
 
 
 def _together(work: Callable[[], EpochFiles], follower: Follower, ranks: Ranks) -> EpochFiles:
-    """Let rank 0 do the work and the others take over what it found; return when every rank holds it."""
+    """Run the work on rank 0 and send its result to the others; return when every rank has it."""
     mine: list[EpochFiles] = []
 
     def list_and_dump() -> bytes:

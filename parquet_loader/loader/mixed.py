@@ -193,10 +193,10 @@ class MixedLoader(NotIndexed):
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the position as a dict of JSON values: the next batch, and the states of the loaders.
 
-        As in `BatchedDataLoader`, it speaks of the pass under way, or of the last one until another place is chosen.
+        As in `BatchedDataLoader`, it describes the epoch under way, or the last one until another position is chosen.
 
         Args:
-            batches: Batches of this epoch that were used, where that is not what was delivered.
+            batches: Batches of this epoch that were used, if fewer than were delivered.
         """
         epoch, batch = self._at if self._is_running or not self._is_placed else self._next
         if batches is not None:

@@ -29,7 +29,7 @@ class ParquetDataset(ListedDataset):
     Args:
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these. A `SampleStore`
             changes between epochs: pass it to `BatchedDataLoader`.
-        schema: What the columns mean; default: the schema the files carry, or the rules in docs/types.md.
+        schema: The schema of the columns; default: the schema the files carry, or the rules in docs/types.md.
         columns: Names to read, in the order of the batch; the name of a struct stands for all its leaves.
         filters: Rows to read, in all loaders; `batches` takes further filters. As in `BatchedDataLoader`.
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.

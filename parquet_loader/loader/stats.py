@@ -164,7 +164,7 @@ class LoaderStats:
         remote: What fetching took, where files are not local: requests, bytes, retries. `bytes_read` counts the column
             chunks that were decoded.
         growth: How the source changed since the epoch before, where it is one that changes.
-        cache: What the local cache did, where there is one.
+        cache: Counters of the local cache, if there is one.
         queued_s: Of `blocked_s`, seconds of all stages that workers waited for a processor (Linux); None: not known.
         processors: Processors that the process may use, by affinity and container quota.
         isolation: As given to the loader.
