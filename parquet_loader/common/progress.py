@@ -12,7 +12,7 @@ def progress_bar() -> Any:
     """Return tqdm's class of bars.
 
     Raises:
-        MissingPackageError: there is no tqdm.
+        MissingPackageError: tqdm is not installed.
     """
     try:
         return importlib.import_module("tqdm.auto").tqdm

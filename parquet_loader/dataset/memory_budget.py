@@ -37,7 +37,7 @@ ORDER_BYTES = 48
 # A whole row group is read at once only if this many such reads fit into their share; fewer with fewer threads.
 READS_AT_ONCE = 4
 # Rows that are copied to their window at once are decoded this much at a time: measured, 16 KiB rows load 1.2 times as
-# fast in pieces of 2 MiB, which stay in the cache and in warm memory, than in whole row groups of 16 MiB.
+# fast in slices of 2 MiB, which stay in the cache and in warm memory, than in whole row groups of 16 MiB.
 STREAM_BYTES = 2 * 2**20
 # While a row group is decoded, its Arrow columns and their canonical form may both be there for a moment.
 DECODING_FACTOR = 2.0
@@ -58,11 +58,11 @@ SAMPLE_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class RowSizes:
-    """Bytes of one row on its way.
+    """Bytes of one row in each stage.
 
     Attributes:
         gathered: Canonical bytes of the columns that are gathered a window at a time.
-        wide: Bytes of the columns that are copied to their place as they are decoded.
+        wide: Bytes of the columns that are copied to the window as they are decoded.
         processed: Bytes of a row in a batch made by image decoding or `transform`; 0 without these.
         staged: Of `gathered`, the bytes of columns whose rows are bytes of one width, in the files too.
         ragged: Of `gathered`, the bytes of each column of varying width, by name.
@@ -173,7 +173,7 @@ def measure_rows(
         largest = snapshot.row_group(int(np.argmax(counts)))
         as_stored = {r.source.name for r in reader.routes(largest) if r.source.is_always_as_stored}
         # Matrices that are made of several columns are made of whole row groups: measured, an epoch of 39 numbers in
-        # two groups takes a sixth less time than by pieces of 2 MiB.
+        # two groups takes a sixth less time than by slices of 2 MiB.
         stays = [c for c in columns if arrangement_of(c) is Arrangement.STAGED and c.name in as_stored]
         staged = sum(c.row_bytes or 0 for c in stays)
         cursor = _cursor_bytes(snapshot, largest)

@@ -26,7 +26,7 @@ class Dataset:
 
     Attributes:
         snapshot: The files and row groups.
-        schema: What is delivered.
+        schema: The schema of the delivered columns.
         reader: Reads row groups as the schema says.
         counted: The rows of each row group that pass the filter.
         sizing: How the memory limit is divided.

@@ -96,7 +96,7 @@ class Decoder:
     """Turns tables of the files of one Arrow schema into canonical tables. Immutable; any thread may use it.
 
     Args:
-        schema: What is delivered.
+        schema: The schema of the delivered columns.
         file_schema: The Arrow schema of the files' own columns.
         partition_schema: Columns that come from directory names; a file's own column of that name goes first.
         file_name: A file of this schema, for messages.
@@ -339,7 +339,7 @@ def _column_source(
     Args:
         column: The part's name.
         part: What it is.
-        stored: What the Parquet reader is asked for, or None.
+        stored: The name passed to the Parquet reader, or None.
         file_schema: The Arrow schema of the files.
         field: The field, if it is all in one column of the file that has its name.
     """

@@ -63,14 +63,14 @@ _MESSAGES = {
 
 
 class FalseClaim(NamedTuple):
-    """What a page header claims and its column chunk cannot keep.
+    """A false claim of a page header about its page.
 
     Attributes:
         line: Number of the column chunk among those that were checked.
         reason: See `wrong_claim` in `kernels.c`.
         offset: Where the header begins in the file.
-        claimed: What it claims.
-        most: What there can be.
+        claimed: The claimed number.
+        most: The largest number possible.
     """
 
     line: int
@@ -90,7 +90,7 @@ class FalseClaimError(ValueError):
 
 
 class ChunkBounds(NamedTuple):
-    """What the page headers of a column chunk may claim.
+    """The limits for the claims of a column chunk's page headers.
 
     Attributes:
         first: The chunk's first byte in the file.

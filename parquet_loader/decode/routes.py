@@ -67,7 +67,7 @@ class ColumnSource:
 
     Attributes:
         name: Of the delivered column; of a group in columns, the member's.
-        stored: What the Parquet reader is asked for; None: the files have no such column.
+        stored: The name passed to the Parquet reader; None: the files have no such column.
         field: The file's column, if it is a whole column of the top level.
         column: The canonical column that values of its type are delivered as, without a change; None: there are always
             changes, as for categories, masks, members of groups, and columns of another name.

@@ -15,7 +15,7 @@ from parquet_loader.window import Allocator
 class BatchScheduler:
     """Batches in progress, and batches ready but not delivered. Guarded by the engine's lock.
 
-    Batches finish in any order and are delivered in order. An error takes the place of the batch that failed.
+    Batches finish in any order and are delivered in order. An error is delivered instead of the batch that failed.
 
     Args:
         processor: Processes a batch.

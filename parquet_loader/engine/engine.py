@@ -1,7 +1,7 @@
 """The background reader: worker threads read, shuffle and process ahead of the consumer, within a memory budget.
 
-Order. Jobs finish in any order. Windows (or batches, if each is processed) are delivered in order. An error takes the
-place of the window or batch that failed, so everything before it is still delivered.
+Order. Jobs finish in any order. Windows (or batches, if each is processed) are delivered in order. An error is
+delivered instead of the window or batch that failed, so everything before it is still delivered.
 
 Memory. `Usage.held_bytes` counts reads in flight, decoded slices, windows, open cursors and batches. The window that
 the consumer needs next may always continue, with at least one read; later windows wait until there is free space. An

@@ -44,7 +44,7 @@ class _Fetch:
         window: The window that needs it first.
         row_group: The row group.
         held_bytes: Bytes reserved for it: an estimate until its size is known.
-        location: Where its bytes are, once they are fetched.
+        location: The location of its bytes, once they are fetched.
         error: The error of its requests.
         is_cached: Whether it was in the local cache before; the reader then finds it there.
     """

@@ -114,7 +114,7 @@ class LocalDiskCache(CacheBase):
         return []
 
     def _make_space(self, nbytes: int) -> bool:
-        """Evict entries until there is space for so many bytes; return whether there is."""
+        """Evict entries until that many bytes are free; return whether they are."""
         if nbytes > self._limit_bytes:
             return False
         with self._lock:

@@ -93,7 +93,7 @@ class in_lambda(PredicateBase):  # noqa: N801
         return set(self._predicate_fields)
 
     def do_include(self, values: Any) -> Any:
-        """Return what the function returns."""
+        """Return the function's result."""
         arguments = [values[field] for field in self._predicate_fields]
         if self._state_arg is not None:
             arguments.append(self._state_arg)

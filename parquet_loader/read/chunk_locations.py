@@ -47,7 +47,7 @@ class ChunkLocation(ABC):
         Args:
             footer: The file's.
             number: The row group's number in the file.
-            columns: What is read of it.
+            columns: The columns to read.
             arrow: What `pyarrow.parquet.ParquetFile` takes besides.
 
         Raises:

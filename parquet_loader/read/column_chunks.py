@@ -206,8 +206,8 @@ class ColumnChunkSource:
 
         Args:
             row_group: The row group.
-            columns: What is read of it.
-            location: Where its bytes are.
+            columns: The columns to read.
+            location: The location of its bytes.
             as_arrow: What `pyarrow.parquet.ParquetFile` takes about the types in which values arrive.
 
         Raises:

@@ -18,7 +18,7 @@ class Cursor:
         reader: Reads it.
         row_group: The row group.
         batch_rows: About how many rows are decoded at a time; columns left in the file may come in larger batches.
-        location: Where its bytes are; None: it is found now, and fetched if need be.
+        location: The location of its bytes; None: find it now, and fetch it if necessary.
 
     Attributes:
         position: Number of rows read, of those that pass the filter.

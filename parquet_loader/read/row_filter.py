@@ -77,7 +77,7 @@ class RowFilter:
     file that lacks a column, that of the field's other names is compared, or else its `missing`.
 
     Raises:
-        ConfigurationError: it is no expression.
+        ConfigurationError: it is not an expression.
         SchemaError: it names a column that is not there, or compares what cannot be compared.
     """
 

@@ -144,7 +144,7 @@ class RowGroupReader:
         Args:
             row_group: The row group.
             batch_rows: About how many rows are decoded at a time.
-            location: Where its bytes are; None: it is found now, and fetched if need be.
+            location: The location of its bytes; None: find it now, and fetch it if necessary.
             straight: Whether columns of numbers may be left in the file; no after a `NotDecodedError`.
         """
         windows: Collection[str] = ("pages", "kernel") if straight else ("pages",)
@@ -380,7 +380,7 @@ class RowGroupReader:
 
         Args:
             row_group: The row group.
-            location: Where its bytes are.
+            location: The location of its bytes.
             columns: Look at these only, which does not count as a look at all; None: all that are read.
 
         Raises:

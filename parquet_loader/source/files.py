@@ -111,7 +111,7 @@ class Lister(Protocol):
         ...
 
     def head(self, path: str, most: int) -> bytes:
-        """Return at most that many of a file's first bytes; nothing if there is no such file, or it cannot be read."""
+        """Return at most that many of a file's first bytes; empty if the file does not exist or cannot be read."""
         ...
 
     def each(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:

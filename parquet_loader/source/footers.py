@@ -30,7 +30,7 @@ from parquet_loader.source.remote.remote_filesystem import RemoteStore
 _BYTES_PER_CHUNK = 1400
 _BYTES_PER_FOOTER = 4096
 
-# What is read of a file's end at first, as Arrow does.
+# Bytes at a file's end that are read first, as Arrow does.
 _TAIL_BYTES = 64 * 1024
 _ENCRYPTED_MARK = b"PARE"
 _PARSE_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
@@ -91,7 +91,7 @@ class FooterCache:
     read it, which costs time and never correctness. A footer that is read again has to be the one that was read first.
 
     Args:
-        filesystem: Where the files are.
+        filesystem: The file system of the files.
         files: The files.
         digests: uint64 ``[files]``, those of footers read before; 0: not read yet. They become known as they are read.
         remote: Fetches from `filesystem` if that is not local.

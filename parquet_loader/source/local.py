@@ -115,7 +115,7 @@ class _Walk:
         return names[number] == "**" and number < len(names) - 1
 
     def files(self) -> list[ListedFile]:
-        """Search, and return what was found."""
+        """Search, and return the matches."""
         self._search(self._base, os.path.realpath(self._base), self._with_skipped({0}))
         while self._links:
             self._follow(*heapq.heappop(self._links))

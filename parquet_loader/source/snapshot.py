@@ -60,7 +60,7 @@ class Snapshot:
     """The files and row groups of a source, frozen when it was made.
 
     Attributes:
-        filesystem: Where the files are.
+        filesystem: The file system of the files.
         files: The files, in their order.
         schemas: The distinct Arrow schemas of the files' own columns.
         file_schema: int32 ``[files]``, index into `schemas`.

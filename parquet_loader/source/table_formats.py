@@ -215,7 +215,7 @@ def table_to_write_to(filesystem: pafs.FileSystem, path: str, found: Iterable[st
     """Return the table that files written to a directory would come to lie in, or None.
 
     Args:
-        filesystem: Where the directory is.
+        filesystem: The file system of the directory.
         path: The directory.
         found: All files below it.
 

@@ -20,7 +20,7 @@ class Components:
 
     Attributes:
         ledger: Its account, and the published files.
-        files: What is known of its files, for reading.
+        files: The known facts of its files, for reading.
         space: Reservations and eviction.
         reading: What loaders see.
     """
@@ -43,7 +43,7 @@ class Components:
         """Return the parts of a store.
 
         Args:
-            paths: Where it lies.
+            paths: The paths of the store.
             settings: What never changes of them is used: identity and tag.
             policy: Returns what goes first, as it stands at the moment.
             limit: Returns the most bytes there may be, or None, likewise.

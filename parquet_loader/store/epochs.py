@@ -44,7 +44,7 @@ class StoreView:
     Args:
         paths: The paths of the store.
         ledger: Its account.
-        files: What is known of its files.
+        files: The known facts of its files.
         may_hold: Whether files can be held: not if the directory is read-only.
     """
 
@@ -101,7 +101,7 @@ class StoreView:
         return found, lease
 
     def kept(self, name: str) -> bytes | None:
-        """Return a list that was kept; None if there is none of this name."""
+        """Return a list that was kept; None if no list has this name."""
         return read_list(self._paths, name)
 
     def keep(self, name: str, data: Callable[[], bytes]) -> None:

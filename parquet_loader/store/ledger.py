@@ -149,7 +149,7 @@ class Ledger:
         so it was there before, or is there after, or was counted in between; then this lists the files again.
 
         Args:
-            known: What this returned before, which spares parsing most names.
+            known: An earlier result, which saves parsing most names.
         """
         found: dict[str, FileName] = {}
         hidden: set[str] = set()

@@ -49,7 +49,7 @@ class SampleStore:
 
     Args:
         path: A local directory, created if there is a `schema`; it may hold other things, which are left alone.
-        schema: What the columns mean; needed once, to make the store.
+        schema: The schema of the columns; needed once, to make the store.
         max_bytes: Most bytes of published files and files under way together, as a number or text (``"200GB"``).
             None leaves it as it is, at first without a limit.
         evict: Which files are removed when there is no space: ``"oldest"`` (the default), ``"random"``, ``"seen"``
@@ -207,7 +207,7 @@ class SampleStore:
             state: What `BatchedDataLoader.state_dict` returned, of a loader over this store.
 
         Raises:
-            ResumeError: it is none, or the store keeps its list of files no longer.
+            ResumeError: it is not a state, or the store no longer keeps its list of files.
             WriteError: the directory is read-only, or the disk full.
         """
         name, epoch, batch = _place_of(state, self.path)

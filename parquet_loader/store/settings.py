@@ -111,7 +111,7 @@ class StoreSettings:
         """Return the settings of a text made by `to_json`.
 
         Raises:
-            SourceError: it is none, or of a format unknown here.
+            SourceError: it is not a settings file, or has an unknown format.
         """
         try:
             body = json.loads(text)

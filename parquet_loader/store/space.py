@@ -34,7 +34,7 @@ Policy: TypeAlias = str | Callable[[StoredFile], float]
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """What was evicted."""
+    """The evicted files."""
 
     files: int = 0
     rows: int = 0
@@ -71,7 +71,7 @@ class Reservation:
         self.bytes = count
 
     def close(self) -> None:
-        """Give all of it back; idempotent. Where the file system refuses, others take it, as after `drop`."""
+        """Release all of it; idempotent. If the file system refuses, other writers release it, as after `drop`."""
         if self.is_here:
             try:
                 with self._ledger.transaction() as totals:
@@ -92,7 +92,7 @@ class Space:
     Args:
         paths: The paths of the store.
         ledger: Its account.
-        files: What is known of its files.
+        files: The known facts of its files.
         policy: Returns a word, or a function of `StoredFile` that returns a number, the least of which goes first, as
             it stands at the moment.
         limit: Returns the most bytes there may be, or None, as it stands at the moment.

@@ -40,7 +40,7 @@ _NOT_FORCED = (
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """What a writer has done so far.
+    """The progress of a writer.
 
     Attributes:
         files, rows, bytes: Published. Rows are published in the order in which they were written.
@@ -57,7 +57,7 @@ class WrittenRows:
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """What a writer was asked for; see `SampleStore.writer`."""
+    """The arguments of a writer; see `SampleStore.writer`."""
 
     evicts: bool
     when_full: WhenFull

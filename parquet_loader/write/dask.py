@@ -64,7 +64,7 @@ def write_dask(
             of their partition: one that is persisted, or made by a task before, is refused.
         path: Directory of the data set, local or a URL, or a `SampleStore`, to which rows are added; the driver and all
             workers need the same storage there.
-        schema: What the columns mean; None infers it from the first rows of the first partition, which is computed
+        schema: The schema of the columns; None infers it from the first rows of the first partition, which is computed
             once more for it. A store has its own.
         mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; of no use with a store.
         options: Sizes and codec; a store has its own.

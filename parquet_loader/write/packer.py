@@ -21,7 +21,7 @@ class PackedFile:
     """A finished file, not published yet.
 
     Attributes:
-        file: Where it is.
+        file: Its path.
         rows: Its rows.
         bytes: Its size as stored.
         decoded_bytes: The size of its rows in memory.
@@ -41,12 +41,12 @@ class Packer:
 
     Args:
         path: The data set, for errors.
-        schema: What the columns mean; None infers it from the first batch.
+        schema: The schema of the columns; None infers it from the first batch.
         options: Sizes and codec.
         new_file: Returns the next file, not open yet.
 
     Attributes:
-        schema: What the columns mean, once known.
+        schema: The schema of the columns, once known.
         rows: Rows in files so far.
         added_rows: Rows that it was given.
         bytes: Size of the finished files as stored.

@@ -33,7 +33,7 @@ class Publication:
     more, even if old ones cannot be deleted.
 
     Args:
-        filesystem: Where the data set lives.
+        filesystem: The file system of the data set.
         path: Its directory.
         replace: Whether the new files replace all files of the directory.
     """

@@ -71,7 +71,7 @@ def write_spark(
         df: The DataFrame.
         path: Directory of the data set, local or a URL as in `DatasetWriter` (``s3://``, not ``s3a://``), or a
             `SampleStore`, to which rows are added; the driver and all executors need the same storage there.
-        schema: What the columns mean; None infers it from Spark's types and the first row. A store has its own.
+        schema: The schema of the columns; None infers it from Spark's types and the first row. A store has its own.
         mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; of no use with a store.
         options: Sizes and codec; a store has its own.
         filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.

@@ -34,7 +34,7 @@ class StagedFile:
     """One Parquet file, written under a hidden name in the directory in which it will appear.
 
     Args:
-        filesystem: Where it lives.
+        filesystem: Its file system.
         directory: Existing directory within it.
         name: The name under which it is published.
         metadata: Added to its footer.

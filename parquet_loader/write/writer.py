@@ -35,7 +35,7 @@ WriteMode = Literal["error", "append", "overwrite"]
 
 @dataclass(frozen=True, slots=True)
 class WriteSummary:
-    """What a writer published.
+    """The files that a writer published.
 
     Attributes:
         files: Paths of the new files.
@@ -62,7 +62,7 @@ class DatasetWriter:
 
     Args:
         path: Directory of the data set, local or a URL; created if need be.
-        schema: What the columns mean; None takes that of the files there (``mode="append"``), or infers it from the
+        schema: The schema of the columns; None takes that of the files there (``mode="append"``), or infers it from the
             first batch (see `parquet_loader.schema.encode.to_table`).
         mode: ``"error"`` refuses a directory that is not empty. ``"append"`` adds files to those there, which must
             have the same schema. ``"overwrite"`` replaces the directory by the new files when the writer is closed:
@@ -277,7 +277,7 @@ def write_dataset(
             yields is a row if any of its values cannot be a column; a dict of lists or arrays is what the schema says,
             and refused without one.
         path: Directory of the data set, local or a URL.
-        schema: What the columns mean.
+        schema: The schema of the columns.
         mode: ``"error"``, ``"append"`` or ``"overwrite"``; this and the others as in `DatasetWriter`.
         options: Sizes and codec.
         filesystem: A `pyarrow.fs.FileSystem`.

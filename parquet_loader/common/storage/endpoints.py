@@ -105,7 +105,7 @@ def _fsspec_url(fs: Any) -> str | None:
 
 
 def is_unanswered(words: str) -> bool:
-    """Whether a client says that no answer came, which tells nothing about what was asked for."""
+    """Whether a client says that no answer came, which says nothing about the requested object."""
     return re.search(UNANSWERED, words, re.IGNORECASE) is not None
 
 

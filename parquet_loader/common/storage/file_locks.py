@@ -261,7 +261,7 @@ def holds_exclusive() -> bool:
 
 
 def check_locks_exclude(path: str) -> None:
-    """Check that the file system's locks do what they say.
+    """Check that the file system's locks exclude other holders.
 
     Raises:
         ConfigurationError: there are none, or two holders get the same one.

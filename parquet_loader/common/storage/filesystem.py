@@ -41,7 +41,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         filesystem: A `pyarrow.fs.FileSystem`; `path` is then a path within it.
 
     Raises:
-        ConfigurationError: `filesystem` is no pyarrow filesystem, or `path` no path.
+        ConfigurationError: `filesystem` is not a pyarrow filesystem, or `path` not a path.
         SourceError: no filesystem serves the URL; or it is HDFS, and this a forked process (see `hdfs`).
     """
     if not isinstance(path, str | os.PathLike):

@@ -13,7 +13,7 @@ from parquet_loader.decode.page_headers import FIRST_LOOK_BYTES, FalseClaim, Fal
 
 
 def check_pages(source: str | pa.Buffer, bounds: IntArray) -> None:
-    """Read the page headers of column chunks, and check what they claim.
+    """Read the page headers of column chunks, and check their claims.
 
     Args:
         source: A path, or the file's bytes in memory.

@@ -27,7 +27,7 @@ from parquet_loader.source.remote.task_group import TaskGroup, ended
 
 T = TypeVar("T")
 
-# Row groups on their way into the local cache.
+# Row groups being fetched into the local cache.
 _MOST_CALLS = 32
 
 _calling = local()
@@ -204,7 +204,7 @@ class Fetcher:
         return getattr(_calling, "fetcher", None)
 
     async def once(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what a coroutine returns that is begun only if none of this name is on its way."""
+        """Return what a coroutine returns that is begun only if none of this name is running."""
         task = self._shared.get(key)
         if task is None:
             task = asyncio.get_running_loop().create_task(work())

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 # What S3, Google Cloud Storage and Azure put on a page (Azure up to five times as much).
 PAGE_KEYS = 1000
-# Paths of a list that are looked at side by side; fewer than a fetcher has threads, on which they may ask for more.
+# Paths of a list that are examined concurrently; fewer than a fetcher has threads, on which they may ask for more.
 _LOOKS_AT_ONCE = 16
 # Directories of HDFS that are listed side by side.
 _FOLDERS_AT_ONCE = 16
@@ -155,7 +155,7 @@ class ObstoreLister(RemoteLister):
         client: The client.
         pages: Pages requested at a time.
         known: Paths of a listing made before, in their order: where its pages ended, the new one is divided.
-        meanwhile: Called with a path while the first page of its listing is on its way.
+        meanwhile: Called with a path while the first page of its listing is being fetched.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ def rewrite_dataset(
     Args:
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these.
         path: Directory of the new data set, local or a URL; neither within the source nor around it.
-        schema: What the columns mean; default: the schema that the files carry, or the rules in docs/types.md, with
+        schema: The schema of the columns; default: the schema that the files carry, or the rules in docs/types.md, with
             nulls kept as nulls. A field with ``null="refuse"`` refuses them if the schema is given here.
         columns: Names to read; default: all.
         filters: `pyarrow.compute` expression over the columns as they are stored; only rows that pass are written.

@@ -25,7 +25,7 @@ class Rows:
 
     Attributes:
         dataset: What there is, and which rows pass the filters.
-        target: What is written.
+        target: The form of the new files.
         reader: Reads row groups as stored columns.
         slice_rows: Rows that are read at a time.
     """

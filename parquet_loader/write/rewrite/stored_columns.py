@@ -56,7 +56,7 @@ class StoredDecoder(Decoder):
     """Turns tables of the files of one Arrow schema into tables in stored form. Immutable.
 
     Args:
-        target: What is written.
+        target: The form of the new files.
         file_schema, partition_schema, file_name: As in `Decoder`.
     """
 
@@ -170,7 +170,7 @@ class AssumptionError(Exception):
     """A row differs from what a sample or a footer showed; what follows from it is decided again.
 
     Attributes:
-        facts: What is known now.
+        facts: The facts known now.
     """
 
     def __init__(self, column: str, what: str, facts: Facts) -> None:

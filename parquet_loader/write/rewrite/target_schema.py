@@ -42,7 +42,7 @@ def make_target(given: Fields, pack: Pack, facts: Facts) -> Target:
     Args:
         given: What the source holds.
         pack: As in `rewrite_dataset`.
-        facts: What is known about the data.
+        facts: The known facts about the data.
     """
     fields: dict[str, Field] = {}
     even: set[str] = set()
