@@ -21,7 +21,7 @@ class PackedFile:
     """A finished file, not published yet.
 
     Attributes:
-        file: Its path.
+        file: The staged file.
         rows: Its rows.
         bytes: Its size as stored.
         decoded_bytes: The size of its rows in memory.
