@@ -548,7 +548,7 @@ class BatchedDataLoader(NotIndexed):
         return check_state(state, self._identity, 2**62, OF_FILES)
 
     def _recall(self, following: Following, state: dict[str, Any], *, goes_on: bool) -> tuple[int, int]:
-        """Let the next pass read the files that a state names; return its epoch and batch, or the next epoch's first.
+        """Let the next epoch read the files that a state names; return its epoch and batch, or the next epoch's first.
 
         Raises:
             ResumeError: they are gone, and this is not the way to go on.
@@ -604,7 +604,7 @@ class BatchedDataLoader(NotIndexed):
 
     @property
     def _delivered(self) -> tuple[int, int] | None:
-        """The epoch of the last pass, and the number of the batch behind the last one delivered; None without one."""
+        """The last epoch, and the number of the batch after the last one delivered; None before the first epoch."""
         last = self._last_pass()
         return None if last is None else (last.epoch, last.next_batch)
 
@@ -612,7 +612,7 @@ class BatchedDataLoader(NotIndexed):
         self._next_epoch, self._next_batch, self._is_placed = epoch, batch, True
 
     def _last_pass(self) -> EpochFigures | None:
-        """Return the pass that the state speaks of: the one under way, or the last, unless another place was chosen."""
+        """Return the epoch that the state describes: the one under way, or the last, unless a position was chosen."""
         running = self._running() if self._running is not None else None
         is_under_way = running is not None and running.is_here
         return self._figures if is_under_way or not self._is_placed else None

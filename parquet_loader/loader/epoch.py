@@ -48,16 +48,17 @@ class EpochEngine(Protocol):
 
 
 class Epoch:
-    """One pass: the engine, the batches that come of it, and their figures. Used by one thread at a time.
+    """One epoch: its engine, its batches and its figures. Used by one thread at a time.
 
-    `deliver` makes the iterator that the caller gets. It is a generator, because that is the one kind of iterator that
-    no traceback keeps alive: where Ctrl-C comes, at its entry even, the caller's loop lets go of it, and the pass ends.
+    `deliver` makes the iterator that the caller gets. It is a generator, the only kind of iterator that no
+    traceback keeps alive: after Ctrl-C at any point, even at its entry, the caller's loop releases it, and the epoch
+    ends.
 
     Args:
         engine: Reads the epoch; started by `deliver`, and closed with the epoch.
         batch_size: Rows of a batch.
         output: Makes the batches.
-        pinned: Where batches are copied to before they go to a GPU, if the engine did not put them there.
+        pinned: Allocates page-locked memory for batches that are copied to a GPU; None: no such copy is needed.
         bar: A tqdm bar, or None.
         figures: Keeps time.
         deliveries: Is told of every batch, so that files may go; None: nobody wants to know.

@@ -40,7 +40,7 @@ class EpochView:
 class Following:
     """What one loader knows of its source, from epoch to epoch. One thread at a time.
 
-    Of several ranks, rank 0 looks at the source, and the others take over what it found. Every look is an exchange, in
+    Of several ranks, rank 0 lists the source and sends the result to the others. Every listing is an exchange, in
     which an error on one rank reaches all, and it ends when every rank holds the files.
 
     Args:
@@ -75,7 +75,7 @@ class Following:
         return self._take(seen).dataset
 
     def begin(self, epoch: int, batch: int) -> EpochView:
-        """Return what an epoch reads: what was recalled for it, or what is there now.
+        """Return the files that an epoch reads: those recalled for it, or the present ones.
 
         Raises:
             ResumeError: the epoch is under way already, over files that are not those there now.
@@ -149,7 +149,7 @@ class Following:
                 self._follower.take_over(data).close()
 
     def keep(self) -> str | None:
-        """Let the source keep the list of the files of the last pass, and return its name; None before the first."""
+        """Let the source keep the list of the files of the last epoch, and return its name; None before the first."""
         if self._kept is None and self._seen is not None and (self.growth is not None or self._resumed is not None):
             self._kept = self._seen.files.keep(_about(self._seen.dataset, filters=self._filters))
         return self._kept
@@ -263,7 +263,7 @@ def _together(work: Callable[[], EpochFiles], follower: Follower, ranks: Ranks) 
 
 
 def _needed(files: EpochFiles, plan: Plan, batch: int) -> IntArray:
-    """Return which files that are gone a pass needs that begins with a batch."""
+    """Return the missing files that an epoch needs if it begins with a batch."""
     if not len(files.gone):
         return files.gone
     done = batches_until_done(plan, files.snapshot.row_group_file, len(files.snapshot.files))

@@ -1,7 +1,7 @@
-"""What a loader's state holds, and whether it fits another loader: plain JSON values, compared one by one.
+"""Makes a loader's state of plain JSON values, and checks whether a state fits a loader.
 
-The state names a batch by its number in an epoch. Where that batch's rows lie follows from the plan, so nothing of the
-data is kept; what the plan follows from is kept as short text and digests, to refuse a state that means other batches.
+The state names a batch by its number in an epoch. The plan gives the rows of that batch, so the state holds no data. It
+holds the inputs of the plan as short text and digests, so that a state of other batches is refused.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def order_identity(
     shuffle: bool,
     seed: int,
 ) -> dict[str, Any]:
-    """Return what the order of rows, and so a state, follows from; arguments as in `BatchedDataLoader`."""
+    """Return everything that the order of rows, and so a state, depends on; arguments as in `BatchedDataLoader`."""
     return {
         "files": files_identity(dataset.snapshot),
         "filters": None if filters is None else described(str(filters)),
@@ -88,7 +88,7 @@ def make_state(identity: Identity, epoch: int, batch: int, left_out: int) -> dic
     """Return a state.
 
     Args:
-        identity: What the order follows from, by name; plain JSON values.
+        identity: See `order_identity`; plain JSON values.
         epoch, batch: The next batch to deliver.
         left_out: Row groups left out of this epoch so far because of errors.
     """

@@ -161,9 +161,9 @@ class LoaderStats:
         held_bytes, peak_bytes: What the loader holds now, and held at most, by its own account.
         memory_limit_bytes: The limit.
         num_threads: Workers.
-        remote: What fetching took, where files are not local: requests, bytes, retries. `bytes_read` counts the column
+        remote: Figures of fetching, if files are not local: requests, bytes, retries. `bytes_read` counts the column
             chunks that were decoded.
-        growth: How the source changed since the epoch before, where it is one that changes.
+        growth: How the source changed since the epoch before, if it can change.
         cache: Counters of the local cache, if there is one.
         queued_s: Of `blocked_s`, seconds of all stages that workers waited for a processor (Linux); None: not known.
         processors: Processors that the process may use, by affinity and container quota.

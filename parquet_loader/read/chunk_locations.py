@@ -1,4 +1,4 @@
-"""Where a row group's column chunks lie: in their own file, in the local cache, in memory, or still in a store.
+"""The locations of a row group's column chunks: their own file, the local cache, memory, or still a remote store.
 
 Whoever reads a row group asks `ColumnChunkSource` for a location once, and opens it as often as need be.
 """

@@ -176,7 +176,7 @@ class RowFilter:
         return any(self._stand_ins)
 
     def check_words(self, schema: Schema) -> None:
-        """Refuse comparisons that make no sense for categories of text: by order, or with a word that is none.
+        """Refuse meaningless comparisons of text categories: by order, or with a word outside the vocabulary.
 
         Raises:
             SchemaError: there is one; names the column and the word.

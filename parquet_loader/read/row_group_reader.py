@@ -57,7 +57,7 @@ class RowGroupReader:
         columns: Canonical columns, in the order of delivery.
         chunks: Where the row groups' column chunks are.
         positions: What the filter may name of rows' places, or None.
-        passing: Which row groups pass whole, where that is known of all; see `_passing_whole`.
+        passing: Which row groups pass whole, if that is known of all; see `_passing_whole`.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class RowGroupReader:
         return passing
 
     def _passing_whole(self) -> BoolArray | None:
-        """Return which row groups pass whole, where directories and positions alone decide about all of them."""
+        """Return which row groups pass whole, if directories and positions alone decide about all of them."""
         snapshot = self.snapshot
         if self._filter is None or self._filter.has_stand_ins:
             return None
