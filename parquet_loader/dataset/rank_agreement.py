@@ -69,7 +69,8 @@ def open_source(
         if payload[: len(mark)] != received[0][: len(mark)]:
             raise ConfigurationError(
                 f"rank 0 and rank {rank} were given different sources; pass the same files on all ranks, and each rank "
-                "reads its part of the rows, or pass shard=Shard(0, 1) to let each rank read all rows of its own files"
+                "reads its part of the rows; for copies of the same data under other paths pass "
+                "shard=Shard(rank, world_size), and to let each rank read all rows of its own files shard=Shard(0, 1)"
             )
     return mine[0] if mine else load_snapshot(received[0][len(mark) :], resolve(paths[0], filesystem)[0], remote)
 
