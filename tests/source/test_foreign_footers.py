@@ -201,6 +201,7 @@ def test_altered_footers_end_in_rows_or_in_the_librarys_own_errors() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_very_many_altered_footers_end_in_rows_or_in_the_librarys_own_errors() -> None:
     run_fuzz(20_000, seed=1)
 
