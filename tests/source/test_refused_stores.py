@@ -237,6 +237,16 @@ def test_a_refusal_says_what_it_means(status: int, code: str, told: str, connect
 
 
 @pytest.mark.parametrize("connections", CONNECTIONS)
+def test_a_store_that_fails_says_nothing_about_the_source(connections: str) -> None:
+    body = "<Error><Code>SlowDown</Code><Message>No.</Message></Error>"
+    with (
+        server_that_says(503, body) as endpoint,
+        pytest.raises(RemoteError, match=r"^s3://\.\.\.@bucket/train\?\.\.\.: cannot be listed: .*503"),
+    ):
+        load(url("s3", "bucket/train", endpoint), connections, deadline_s=0.5)
+
+
+@pytest.mark.parametrize("connections", CONNECTIONS)
 @pytest.mark.parametrize("path", ["no-bucket/train", "no-bucket/a.parquet"])
 def test_a_missing_bucket_is_told_from_a_missing_key(moto: str, connections: str, path: str) -> None:
     with pytest.raises(SourceError, match=rf"^s3://\.\.\.@{path}\?\.\.\.: .*there is no such bucket; check its name"):

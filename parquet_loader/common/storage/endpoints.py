@@ -105,8 +105,8 @@ def _fsspec_url(fs: Any) -> str | None:
 
 
 def is_unanswered(words: str) -> bool:
-    """Whether a client says that no answer came, which says nothing about the requested object."""
-    return re.search(UNANSWERED, words, re.IGNORECASE) is not None
+    """Whether a client says that no answer came, or a server that it failed, which tells nothing about the source."""
+    return re.search(rf"{UNANSWERED}|(?:HTTP status|status code:?) 5\d\d\b", words, re.IGNORECASE) is not None
 
 
 def is_encrypted(filesystem: pafs.FileSystem) -> bool:
