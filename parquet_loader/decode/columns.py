@@ -6,8 +6,8 @@ dtype (bool as uint8), raw bytes of fixed width for tensors and groups, lists an
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -32,7 +32,7 @@ from parquet_loader.schema import (
 Kind: TypeAlias = Literal["fixed", "list", "text", "bytes", "image"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Column:
     """One canonical column.
 
@@ -44,6 +44,7 @@ class Column:
         shape: Shape of one row (of one element, for lists).
         item: What a list holds.
         image: The field, for images and other arrays that are decoded batch by batch.
+        row_bytes: Bytes of a delivered row; None if rows differ.
     """
 
     name: str
@@ -53,11 +54,11 @@ class Column:
     shape: tuple[int, ...] = ()
     item: Column | None = None
     image: Image | Encoded | None = None
+    row_bytes: int | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
-    @property
-    def row_bytes(self) -> int | None:
-        """Bytes of a delivered row; None if rows differ."""
-        return None if self.kind != "fixed" or self.dtype is None else self.dtype.itemsize * math.prod(self.shape)
+    def __post_init__(self) -> None:
+        if self.kind == "fixed" and self.dtype is not None:  # once: windows of 1,000 columns ask 10,000 times
+            object.__setattr__(self, "row_bytes", self.dtype.itemsize * math.prod(self.shape))
 
     @property
     def is_ragged(self) -> bool:
