@@ -87,7 +87,7 @@ LOADER_KEYWORDS = {
     field.name: f"read_options=ReadOptions(remote=RemoteOptions({field.name}=<value>))"
     for field in fields(RemoteOptions)
 }  # fmt: skip
-"""What does the work of a keyword of other loaders, for those that `BatchedDataLoader` does not have."""
+"""Replacements for keywords of other loaders that `BatchedDataLoader` does not have."""
 
 _OF_LOADER = "ParquetDataset(source).batches(batch_size, ...) takes it"
 DATASET_KEYWORDS = (
@@ -96,7 +96,7 @@ DATASET_KEYWORDS = (
     | dict.fromkeys(("memory_limit", "num_threads", "isolation", "progress"), _OF_LOADER)
     | dict.fromkeys(("shard_options", "output_options"), _OF_LOADER)
 )
-"""What does the work of a keyword of other data sets, for those that `ParquetDataset` does not have."""
+"""Replacements for keywords of other data sets that `ParquetDataset` does not have."""
 
 WRITER_KEYWORDS = {
     "compression": "options=WriteOptions(compression=<codec>)",
@@ -111,7 +111,7 @@ WRITER_KEYWORDS = {
     "append": "mode='append' adds to a data set",
     "storage_options": "filesystem=<pyarrow.fs.FileSystem> holds credentials and endpoints",
 }
-"""What does the work of a keyword of other writers."""
+"""Replacements for keywords of other writers."""
 
 
 def check_keywords(

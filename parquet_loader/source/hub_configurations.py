@@ -24,10 +24,10 @@ def refuse_configurations(
 ) -> None:
     """Refuse the files below a directory if they are of several configurations.
 
-    Either README.md lists the configurations, and none of them has all files: that of the directory, or of one of the
-    two above it. A store is asked for those above only if the directory is named ``data``, or the files lie in several
-    directories that are no partitions. Or the files lie as the Hub converts a repository to Parquet:
-    ``CONFIGURATION/SPLIT/0000.parquet``.
+    There are two signs. README.md, of the directory or of one of the two above it, lists several configurations, and
+    none of them has all files. Or the files lie as the Hub converts a repository to Parquet, at
+    ``CONFIGURATION/SPLIT/0000.parquet``. A store is asked for a README.md above the directory only if the directory is
+    named ``data``, or if the files lie in several directories that are not partitions.
 
     Args:
         directory: The directory.

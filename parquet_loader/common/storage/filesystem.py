@@ -128,7 +128,7 @@ def _within(filesystem: pafs.FileSystem, text: str) -> str:
 
 
 def _check_slashes(text: str) -> None:
-    """Refuse a URL that has lost a slash, which is no local path that exists.
+    """Refuse a URL that has lost a slash, unless a local path of that name exists.
 
     Raises:
         SourceError: it has.
