@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from parquet_loader.decode.array_formats import BlobProblem, image_array, npy_array, npz_array, pillow_image
+from parquet_loader.decode.array_formats import (
+    BlobProblem,
+    image_array,
+    npy_array,
+    npz_array,
+    pillow_image,
+    unreadable_image,
+)
 from parquet_loader.decode.columns import Column, number_type
 from parquet_loader.decode.converters import ValueProblem, coded_words, convert, first_beyond_nanoseconds, plain
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
@@ -63,4 +70,5 @@ __all__ = [
     "routes_of",
     "type_at",
     "unpack",
+    "unreadable_image",
 ]

@@ -170,7 +170,7 @@ def image_array(data: bytes | memoryview) -> npt.NDArray[Any]:
                 return np.asarray(converted)
             pixels: npt.NDArray[Any] = np.asarray(image)
     except (OSError, ValueError, SyntaxError, IndexError, pillow.DecompressionBombError) as error:
-        raise BlobProblem(f"{len(data)} bytes that are not a readable JPEG or PNG: {error}") from error
+        raise unreadable_image(data, error) from error
     return pixels.astype(np.uint16) if pixels.dtype not in (np.uint8, np.uint16) else pixels
 
 
@@ -184,6 +184,16 @@ def _sixteen_bits(data: bytes | memoryview, image: Any, pillow: Any) -> npt.NDAr
         low = np.asarray(again).astype(np.uint16)
     pixels: npt.NDArray[np.uint16] = (high << np.uint16(8)) | low
     return pixels
+
+
+def unreadable_image(data: bytes | memoryview, error: Exception) -> BlobProblem:
+    """Return the problem that Pillow has with an image.
+
+    Pillow puts the address of its file object into one of its messages, which tells nobody anything, and makes equal
+    problems differ.
+    """
+    said = re.sub(r" <[^<>]* object at 0x[0-9a-fA-F]+>", "", str(error))
+    return BlobProblem(f"{len(data)} bytes that are not a readable JPEG or PNG: {said}")
 
 
 def pillow_image() -> Any:

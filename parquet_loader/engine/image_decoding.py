@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.decode import BlobProblem, decode_jpeg, jpeg_shape, pillow_image, read_array
+from parquet_loader.decode import BlobProblem, decode_jpeg, jpeg_shape, pillow_image, read_array, unreadable_image
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Encoded, Image, sixteen_bits
 from parquet_loader.window import Allocator
@@ -98,7 +98,7 @@ def _pixels(data: bytes, channels: int, out: npt.NDArray[np.uint8] | None) -> np
             opened.load()
             array = np.array(opened if opened.mode == mode else opened.convert(mode))  # writable, as libjpeg's are
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-        raise BlobProblem(f"{len(data)} bytes that are not a readable JPEG or PNG: {error}") from error
+        raise unreadable_image(data, error) from error
     return array.reshape(*array.shape[:2], channels)
 
 

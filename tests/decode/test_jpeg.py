@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import sys
 from typing import Any
 
 import numpy as np
@@ -51,8 +52,12 @@ def both(monkeypatch: pytest.MonkeyPatch, data: bytes, channels: int) -> tuple[A
     """What is made of an image with libjpeg-turbo and without."""
     found = outcome(data, channels)
     with monkeypatch.context() as without:
-        without.setattr(jpeg, "_turbo", lambda: None)
-        return found, outcome(data, channels)
+        without.setitem(sys.modules, "simplejpeg", None)  # as if it were not installed
+        jpeg._turbo.cache_clear()
+        try:
+            return found, outcome(data, channels)
+        finally:
+            jpeg._turbo.cache_clear()
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -119,6 +124,14 @@ def test_cut_images_are_refused_as_by_pillow(monkeypatch: pytest.MonkeyPatch, pr
     data = encoded(picture(48, 40, "RGB"), progressive=progressive)
     for length in range(0, len(data), 7):
         assert_same(*both(monkeypatch, data[:length], 3))
+
+
+@pytest.mark.parametrize("data", [b"", b"nothing", b"\xff\xd8\xff"])
+def test_bytes_that_are_no_image_are_described_by_their_number_alone(data: bytes) -> None:
+    said = f"{len(data)} bytes that are not a readable JPEG or PNG: cannot identify image file"
+    for decode in (lambda: _pixels(data, 3, None), lambda: image_array(data)):
+        with pytest.raises(BlobProblem, match=f"^{said}$"):
+            decode()
 
 
 @given(
