@@ -16,6 +16,8 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint
 TESTS ?= tests
 # Two processes share the test files; each file runs in one process, so its fixtures are made once.
 PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
+# These start a Hadoop of two Java processes.
+HDFS_TESTS := tests/source/test_hdfs.py tests/interop/test_hdfs_jobs.py
 BENCH ?= all
 
 .DEFAULT_GOAL := help
@@ -75,10 +77,10 @@ $(VENV)/spark: $(VENV)/dev
 
 test-hdfs: $(VENV)/spark
 	tests/support/hdfs_environment.sh $(VENV)/hadoop
-	HADOOP_FOLDER=$(VENV)/hadoop $(PY) -m pytest -m '' -o faulthandler_timeout=1200 tests/source/test_hdfs.py tests/interop/test_hdfs_jobs.py
+	HADOOP_FOLDER=$(VENV)/hadoop $(PY) -m pytest -m '' -o faulthandler_timeout=1200 $(HDFS_TESTS)
 
 test-all: $(VENV)/all
-	$(PY) -m pytest -m '' -o faulthandler_timeout=1200 $(TESTS)
+	$(PY) -m pytest -m '' $(PARALLEL) $(HDFS_TESTS:%=--ignore=%) -o faulthandler_timeout=1200 $(TESTS)
 
 lint: $(VENV)/dev
 	$(VENV)/bin/ruff check .
