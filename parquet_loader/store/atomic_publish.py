@@ -28,13 +28,13 @@ from parquet_loader.store.commits import (
     record_commit,
     undo_commit,
 )
-from parquet_loader.store.files.durable_files import sync_directory, sync_file
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.ledger import Ledger, Totals
 from parquet_loader.store.settings import StoreSettings
 from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Space, take_back
+from parquet_loader.write import fsync
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class AtomicPublish:
         for file, name in zip(files, names, strict=True):
             _move(file.path, os.path.join(self._paths.unfinished, name))
         if self._settings().options.durable:
-            sync_directory(self._paths.unfinished)
+            fsync(self._paths.unfinished)
         return names
 
     def _commit(self, reservation: Reservation, files: Sequence[_Finished], sources: Sequence[str]) -> list[str]:
@@ -173,7 +173,7 @@ class AtomicPublish:
             record_commit(self._paths, commit, durable=durable)
             finish_commit(self._paths, commit)
             if durable:
-                sync_directory(self._paths.root)
+                fsync(self._paths.root)
         except OSError as error:
             try:
                 undo_commit(self._paths, commit)
@@ -203,4 +203,4 @@ def _move(source: str, target: str) -> None:
         if error.errno != errno.EXDEV:
             raise
         shutil.copyfile(source, target)
-        sync_file(target)
+        fsync(target)

@@ -16,9 +16,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from parquet_loader.store.files.durable_files import sync_directory, write_atomically
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import StorePaths, names_in
+from parquet_loader.store.files.paths import StorePaths, names_in, write_atomically
+from parquet_loader.write import fsync
 
 _SOURCE = re.compile(r"[0-9a-f]{16}-\d+\.parquet")
 
@@ -40,7 +40,7 @@ def record_commit(paths: StorePaths, commit: Commit, *, durable: bool) -> None:
     """Write the record: from its appearance on, the files count as published. Called in a transaction."""
     write_atomically(os.path.join(paths.commits, commit.name), json.dumps(commit.moves).encode("ascii"))
     if durable:
-        sync_directory(paths.commits)
+        fsync(paths.commits)
 
 
 def is_recorded(paths: StorePaths, name: str) -> bool:

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.store.files.durable_files import write_atomically
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import StorePaths
+from parquet_loader.store.files.paths import StorePaths, write_atomically
 
 _RECORD = np.dtype([("sequence", "<i8"), ("times", "<i4"), ("epochs", "<i4")])
 _COMPACT_BYTES = 2**20

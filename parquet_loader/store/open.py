@@ -12,9 +12,8 @@ from parquet_loader.common import check_locks_exclude, exclusive
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, WriteError
 from parquet_loader.schema import Schema
 from parquet_loader.source import table_to_write_to
-from parquet_loader.store.files.durable_files import write_atomically
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import HIDDEN, StorePaths
+from parquet_loader.store.files.paths import HIDDEN, StorePaths, write_atomically
 from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.settings import (
     Eviction,

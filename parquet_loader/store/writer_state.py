@@ -12,19 +12,18 @@ from threading import Event, RLock
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from parquet_loader.common import format_bytes
 from parquet_loader.errors import StoreFullError, UnfinishedCommitError, WriteError
 from parquet_loader.schema import iter_tables
-from parquet_loader.store.files.durable_files import sync_directory
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import StorePaths
-from parquet_loader.store.files.pending_file import PendingFile
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.settings import StoreSettings
 from parquet_loader.store.size_bounds import footer_bound, group_bound
 from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Space
-from parquet_loader.write import Layout, RowGroupBuffer, choose_layout, reason, storage_errors
+from parquet_loader.write import Layout, RowGroupBuffer, StagedFile, choose_layout, fsync, reason, storage_errors
 
 WhenFull = Literal["wait", "drop", "fail"]
 
@@ -98,7 +97,7 @@ class WriterState:
         self._metadata = settings().footer(self.reservation.writer, options.priority, options.metadata)
         self._buffer = RowGroupBuffer(settings().row_group_bytes, slack=1 / 8)
         self._layout: Layout | None = None
-        self._file: PendingFile | None = None
+        self._file: StagedFile | None = None
         self._files = 0
         self._has_told_of_wait = False
 
@@ -164,8 +163,8 @@ class WriterState:
             if file is None:
                 self._files += 1
                 path = os.path.join(self._paths.unfinished, f"{self.reservation.writer}-{self._files}.parquet")
-                file = PendingFile(path, table.schema, self._layout.writer_arguments(), self._metadata)
-                self._file = file
+                self._file = file = StagedFile(pafs.LocalFileSystem(), path, self._metadata)
+                file.open(table.schema, self._layout.writer_arguments())
             before = file.bytes
             file.write(table)
             group_bytes = file.bytes - before
@@ -179,7 +178,7 @@ class WriterState:
         metadata_bytes = sum(len(key) + len(value) for key, value in self._metadata.items())
         while True:
             file = self._file
-            groups, written = (file.groups, file.bytes) if file else (0, 0)
+            groups, written = (file.row_groups, file.bytes) if file else (0, 0)
             needed = written + group + footer_bound(table.schema, groups + 1, metadata_bytes)
             limit = self._settings().max_bytes
             if file is None and limit is not None and needed > limit:
@@ -225,14 +224,14 @@ class WriterState:
             return "this process lacks the store's eviction function; open the store with evict=, or raise max_bytes"
         return "readers need them, or they are held; raise max_bytes, or release what store.holds() lists"
 
-    def _publish(self, file: PendingFile) -> None:
+    def _publish(self, file: StagedFile) -> None:
         """Let the file appear, whole, under the next name; it counts from then on, whatever is refused after that."""
         settings = self._settings()
         self._file = None
         try:
             with storage_errors(self._paths.root, _LOST):
-                size = file.finish(durable=settings.options.durable)
-                self._let_appear(file, size, settings.tag)
+                file.finish(durable=settings.options.durable)
+                self._let_appear(file, settings.tag)
         except BaseException:
             file.discard()
             raise
@@ -241,20 +240,20 @@ class WriterState:
             self._set_deadline()
         if settings.options.durable:
             try:
-                sync_directory(self._paths.root)
+                fsync(self._paths.root)
             except OSError as error:
                 raise UnfinishedCommitError(f"{self._paths.root}: {_NOT_FORCED.format(reason(error))}") from error
 
-    def _let_appear(self, file: PendingFile, size: int, tag: str) -> None:
+    def _let_appear(self, file: StagedFile, tag: str) -> None:
         has_appeared = False
         try:
             with self._ledger.transaction() as totals:
                 path = self._next_path(totals.sequence + 1, file.rows, tag)
                 os.rename(file.path, path)
                 has_appeared = True
-                self._count(files=1, rows=file.rows, bytes=size)
+                self._count(files=1, rows=file.rows, bytes=file.bytes)
                 totals.sequence += 1
-                totals.published(file.rows, size)
+                totals.published(file.rows, file.bytes)
                 self.reservation.set(totals, 0)
         except OSError:
             if not has_appeared:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,23 +13,6 @@ from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.row_group_buffer import RowGroupBuffer
 from parquet_loader.write.staging import StagedFile
-
-
-@dataclass(frozen=True, slots=True)
-class PackedFile:
-    """A finished file, not published yet.
-
-    Attributes:
-        file: The staged file.
-        rows: Its rows.
-        bytes: Its size as stored.
-        decoded_bytes: The size of its rows in memory.
-    """
-
-    file: StagedFile
-    rows: int
-    bytes: int
-    decoded_bytes: int
 
 
 class Packer:
@@ -50,7 +32,7 @@ class Packer:
         rows: Rows in files so far.
         added_rows: Rows that it was given.
         bytes: Size of the finished files as stored.
-        files: The finished files.
+        files: The finished files, not published yet.
     """
 
     def __init__(
@@ -60,15 +42,13 @@ class Packer:
         self.rows = 0
         self.added_rows = 0
         self.bytes = 0
-        self.files: list[PackedFile] = []
+        self.files: list[StagedFile] = []
         self._path = path
         self._options = options
         self._new_file = new_file
         self._buffer = RowGroupBuffer(options.group_bytes(1))
         self._layout: Layout | None = None
         self._file: StagedFile | None = None
-        self._file_rows = 0
-        self._file_decoded_bytes = 0
 
     def write(self, batch: Any) -> None:
         """Add the rows of a batch of any form; afterwards the caller may reuse it.
@@ -124,11 +104,9 @@ class Packer:
             self._layout = choose_layout(table, self._options.compression)
         with storage_errors(self._path):
             self._file = self._file or self._open_file(table.schema, self._layout)
-            written = self._file.write(table)
+            self._file.write(table)
         self.rows += table.num_rows
-        self._file_rows += table.num_rows
-        self._file_decoded_bytes += table.nbytes
-        if written >= int(self._options.file_bytes):
+        if self._file.bytes >= int(self._options.file_bytes):
             self._finish_file()
 
     def _open_file(self, schema: pa.Schema, layout: Layout) -> StagedFile:
@@ -140,7 +118,7 @@ class Packer:
         if self._file is None:
             return
         with storage_errors(self._path):
-            size = self._file.finish()
-        self.files.append(PackedFile(self._file, self._file_rows, size, self._file_decoded_bytes))
-        self.bytes += size
-        self._file, self._file_rows, self._file_decoded_bytes = None, 0, 0
+            self._file.finish()
+        self.files.append(self._file)
+        self.bytes += self._file.bytes
+        self._file = None

@@ -63,7 +63,8 @@ class Publication:
 
     def new_file(self) -> StagedFile:
         """Return the next file, not open yet."""
-        file = StagedFile(self.filesystem, self._sibling or self.path, f"part-{self._id}-{len(self._staged)}.parquet")
+        hidden = f".part-{self._id}-{len(self._staged)}.parquet.tmp"
+        file = StagedFile(self.filesystem, join(self._sibling or self.path, hidden))
         self._staged.append(file)
         return file
 
@@ -79,15 +80,13 @@ class Publication:
         if self.replace:
             check_replaceable(old, self.path)
         if self._sibling is not None:
-            for file in self._staged:
-                file.publish()
-            sync_directory(self.filesystem, self._sibling)
+            self._publish_into(self._sibling)
             self._exchange(self._sibling)
         else:
             self._publish_in_place()
             self._is_published = True
             self._delete([i for i in old if i.type == pafs.FileType.File and not self._is_ours(i.base_name)])
-        return [join(self.path, os.path.basename(file.path)) for file in self._staged]
+        return self._paths_in(self.path)
 
     def discard(self) -> None:
         """Remove all files that are not published; never raises. In a forked child it does nothing."""
@@ -117,6 +116,14 @@ class Publication:
             return None
         return sibling
 
+    def _paths_in(self, directory: str) -> list[str]:
+        return [join(directory, f"part-{self._id}-{number}.parquet") for number in range(len(self._staged))]
+
+    def _publish_into(self, directory: str) -> None:
+        for file, path in zip(self._staged, self._paths_in(directory), strict=True):
+            file.publish(path)
+        sync_directory(self.filesystem, directory)
+
     def _exchange(self, sibling: str) -> None:
         target = os.path.realpath(self.path)
         exchange(sibling, target)
@@ -135,9 +142,7 @@ class Publication:
 
     def _publish_in_place(self) -> None:
         try:
-            for file in self._staged:
-                file.publish()
-            sync_directory(self.filesystem, self.path)
+            self._publish_into(self.path)
             if self._created:
                 sync_directory(self.filesystem, os.path.dirname(self.path))
         except (OSError, pa.ArrowException) as error:
@@ -152,7 +157,7 @@ class Publication:
         """Remove the new files, and return those that may be there nevertheless."""
         for file in self._staged:
             file.discard()
-        paths = [file.path for file in self._staged]
+        paths = self._paths_in(self.path)
         with contextlib.suppress(OSError, pa.ArrowException):
             return [path for path in paths if look_up(self.filesystem, path).type != pafs.FileType.NotFound]
         return paths

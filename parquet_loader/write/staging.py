@@ -31,56 +31,62 @@ _NO_METADATA: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class StagedFile:
-    """One Parquet file, written under a hidden name in the directory in which it will appear.
+    """One Parquet file that is being written under a name that readers skip. One thread at a time.
 
     Args:
         filesystem: Its file system.
-        directory: Existing directory within it.
-        name: The name under which it is published.
+        path: Where it is written, in an existing directory.
         metadata: Added to its footer.
+
+    Attributes:
+        path: Where it is written.
+        rows, row_groups, bytes: Written so far; `finish` adds the footer's bytes.
+        decoded_bytes: The size of these rows in memory.
     """
 
-    def __init__(
-        self, filesystem: pafs.FileSystem, directory: str, name: str, metadata: Mapping[bytes, bytes] = _NO_METADATA
-    ) -> None:
-        self.filesystem = filesystem
-        self.path = join(directory, name)
-        self.hidden_path = join(directory, f".{name}.tmp")
+    def __init__(self, filesystem: pafs.FileSystem, path: str, metadata: Mapping[bytes, bytes] = _NO_METADATA) -> None:
+        self.path = path
+        self.rows = self.row_groups = self.bytes = self.decoded_bytes = 0
+        self._filesystem = filesystem
+        self._published: str | None = None
         self._metadata = dict(metadata)
         self._stream: Any = None
         self._parquet: Any = None
 
     def open(self, schema: pa.Schema, arguments: dict[str, Any]) -> None:
         """Begin the file, with arguments for `pyarrow.parquet.ParquetWriter`."""
-        self._stream = self.filesystem.open_output_stream(self.hidden_path)
+        self._stream = self._filesystem.open_output_stream(self.path)
         self._parquet = pq.ParquetWriter(self._stream, schema, **arguments)
         if self._metadata:
             self._parquet.add_key_value_metadata(self._metadata)
 
-    def write(self, table: pa.Table) -> int:
-        """Write the table as one row group, and return the bytes of the file so far."""
+    def write(self, table: pa.Table) -> None:
+        """Write the table as one row group."""
         self._parquet.write_table(table, row_group_size=max(1, table.num_rows))
-        return int(self._stream.tell())
+        self.rows += table.num_rows
+        self.row_groups += 1
+        self.bytes = int(self._stream.tell())
+        self.decoded_bytes += table.nbytes
 
-    def finish(self) -> int:
-        """Write the footer, close the file, force it to the disk, and return its bytes."""
+    def finish(self, *, durable: bool = True) -> None:
+        """Write the footer and close the file; if it is local and to be durable, force it to the disk."""
         self._parquet.close()
-        size = int(self._stream.tell())
+        self.bytes = int(self._stream.tell())
         self._stream.close()
-        if is_local(self.filesystem):
-            _fsync(self.hidden_path)
-        return size
+        if durable and is_local(self._filesystem):
+            fsync(self.path)
 
-    def publish(self) -> None:
-        """Publish the file under its name."""
-        move_file(self.filesystem, self.hidden_path, self.path)
+    def publish(self, path: str) -> None:
+        """Give the finished file the name that readers see."""
+        self._published = path
+        move_file(self._filesystem, self.path, path)
 
     def discard(self) -> None:
-        """Remove the file, published or not; never raises."""
+        """Remove the file, also if `publish` has begun to rename it; never raises."""
         self.release()
-        for path in (self.hidden_path, self.path):
+        for path in filter(None, (self.path, self._published)):
             with contextlib.suppress(OSError, pa.ArrowException):
-                self.filesystem.delete_file(path)
+                self._filesystem.delete_file(path)
 
     def release(self) -> None:
         """Write no more to the file, and leave it as it is; never raises."""
@@ -125,7 +131,7 @@ def make_directory(filesystem: pafs.FileSystem, path: str) -> None:
 def sync_directory(filesystem: pafs.FileSystem, path: str) -> None:
     """Force the names in a local directory to the disk."""
     if is_local(filesystem):
-        _fsync(path)
+        fsync(path)
 
 
 def exchange(staged: str, path: str) -> None:
@@ -184,8 +190,9 @@ def _renameat2_exchange(first: str, second: str) -> bool:
     raise OSError(code, os.strerror(code), second)
 
 
-def _fsync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def fsync(path: str) -> None:
+    """Force a local file, or the names in a local directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

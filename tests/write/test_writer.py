@@ -461,10 +461,10 @@ def test_a_failed_rename_takes_back_the_files_published_before_it(
 ) -> None:
     publish = staging.StagedFile.publish
 
-    def fail_on_third(file: staging.StagedFile) -> None:
-        if file.path.endswith("-2.parquet"):
+    def fail_on_third(file: staging.StagedFile, path: str) -> None:
+        if path.endswith("-2.parquet"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        publish(file)
+        publish(file, path)
 
     monkeypatch.setattr(staging.StagedFile, "publish", fail_on_third)
     with pytest.raises(WriteError, match="nothing of it was published: Input/output error"):

@@ -23,9 +23,8 @@ import pyarrow.fs as pafs
 from parquet_loader.common import IntArray
 from parquet_loader.errors import SourceError
 from parquet_loader.source import FooterCache, Snapshot, SourceFile, dump_snapshot, load_snapshot
-from parquet_loader.store.files.durable_files import write_atomically
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import StorePaths, names_in
+from parquet_loader.store.files.paths import StorePaths, names_in, write_atomically
 
 KEPT_LISTS = 64
 _NAME = re.compile(r"[0-9a-f]{32}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from parquet_loader.store.files.file_names import FileName
+from parquet_loader.store.files.file_names import FileName, new_identity
 
 HIDDEN = ".store"
 TEMPORARY = ".tmp"
@@ -105,6 +105,21 @@ class StorePaths:
             if parsed is not None and parsed.tag == tag:
                 found[name] = parsed
         return found
+
+
+def write_atomically(path: str, data: bytes) -> None:
+    """Replace a small file so that it is whole at any instant, after a power cut too; under the store's lock."""
+    hidden = f"{path}.{new_identity()}{TEMPORARY}"
+    try:
+        with open(hidden, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(hidden, path)
+    except BaseException:
+        if os.path.lexists(hidden):
+            os.unlink(hidden)
+        raise
 
 
 def remove_half_replaced(paths: StorePaths) -> int:

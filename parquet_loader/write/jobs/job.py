@@ -251,7 +251,7 @@ class WriteJob:
         packer = Packer(self.path, self.spec.schema, self.spec.options, lambda: new_task_file(self.spec, 0, 0))
         packer.write_empty_file(self.spec.schema)
         (packed,) = packer.files
-        return WrittenFile(0, os.path.basename(packed.file.hidden_path), 0, packed.bytes, 0)
+        return WrittenFile(0, os.path.basename(packed.path), 0, packed.bytes, 0)
 
     def _check_written(self, files: list[WrittenFile]) -> None:
         inside = list_below(self._filesystem, self.spec.directory, recursive=False)
@@ -300,13 +300,13 @@ class WriteJob:
 
 
 def new_task_file(spec: JobSpec, partition: int, number: int) -> StagedFile:
-    """Return a file in the job's directory with a name that no other attempt has; tasks report its `hidden_path`.
+    """Return a file in the job's directory with a name that no other attempt has.
 
     Names sort by partition, and by the file's number in it: so rows are read in the order in which they were given.
     Rows of small files that are written again together are an exception: they take the position of the first file.
     """
-    name = f"part-{partition:06}-{number:04}-{uuid.uuid4().hex}.parquet"
-    return StagedFile(spec.filesystem, spec.directory, name, spec.metadata)
+    name = f".part-{partition:06}-{number:04}-{uuid.uuid4().hex}.parquet.tmp"
+    return StagedFile(spec.filesystem, join(spec.directory, name), spec.metadata)
 
 
 def number_of(name: str) -> int:

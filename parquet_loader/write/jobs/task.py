@@ -160,7 +160,4 @@ def packing(spec: JobSpec, partition: int, first_number: int = 0) -> Iterator[Pa
 
 def report(packer: Packer, partition: int) -> list[WrittenFile]:
     """Return the report of the files of a finished packer."""
-    return [
-        WrittenFile(partition, os.path.basename(f.file.hidden_path), f.rows, f.bytes, f.decoded_bytes)
-        for f in packer.files
-    ]
+    return [WrittenFile(partition, os.path.basename(f.path), f.rows, f.bytes, f.decoded_bytes) for f in packer.files]
