@@ -11,9 +11,9 @@ from parquet_loader.decode.array_formats import (
     unreadable_image,
 )
 from parquet_loader.decode.columns import Column, number_type
-from parquet_loader.decode.converters import ValueProblem, coded_words, convert, first_beyond_nanoseconds, plain
+from parquet_loader.decode.converters import coded_words, convert, first_beyond_nanoseconds, one_array, plain
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
-from parquet_loader.decode.encoded_columns import RowProblem, cut_at_once, read_array, unpack
+from parquet_loader.decode.encoded_columns import ValueProblem, cut_at_once, read_array, unpack
 from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
 from parquet_loader.decode.native.column_reader import (
     DecodableChunks,
@@ -42,7 +42,6 @@ __all__ = [
     "RawColumn",
     "RawFile",
     "RawPages",
-    "RowProblem",
     "TableOrigin",
     "ValueProblem",
     "arrangement_of",
@@ -60,6 +59,7 @@ __all__ = [
     "npy_array",
     "npz_array",
     "number_type",
+    "one_array",
     "page_header",
     "parts_of",
     "pillow_image",

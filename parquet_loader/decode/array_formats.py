@@ -39,81 +39,86 @@ _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeErr
 
 
 class BlobProblem(ValueError):
-    """Bytes that hold no array, or none that may be made."""
+    """Bytes that are not an array in the expected format, or that claim too large an array."""
 
 
 @lru_cache(maxsize=1024)
 def _parsed(header: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
-    """Return dtype, whether in Fortran's order, shape, and bytes of the array that a header describes."""
+    """Return the dtype, whether the order is Fortran's, the shape, and the bytes of the array of a header."""
     text = header.decode("latin-1")
     match = _HEADER.fullmatch(text)
     if match is None:
-        raise BlobProblem(f"the header of the array is {text[:120]!r}, which describes no array of numbers or text")
+        raise BlobProblem(f"the array's header is {text[:120]!r}; expected one of an array of numbers or text")
     lengths = [part.strip().removesuffix("L") for part in match["shape"].split(",")]
     if lengths and not lengths[-1]:
         lengths.pop()
     if not all(part.isdigit() for part in lengths) or len(lengths) > MAX_DIMENSIONS:
-        raise BlobProblem(f"the shape of the array is ({match['shape'][:60]})")
+        raise BlobProblem(f"the array's shape is ({match['shape'][:60]}); expected at most {MAX_DIMENSIONS} lengths")
     try:
         dtype = np.dtype(match["descr"])
     except TypeError:
-        raise BlobProblem(f"the array has the dtype {match['descr']!r}, which numpy does not know") from None
+        raise BlobProblem(f"the array's dtype {match['descr']!r} is unknown to numpy") from None
     shape = tuple(map(int, lengths))
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes > MAX_ARRAY_BYTES or max(shape, default=0) > MAX_ARRAY_BYTES:
-        raise BlobProblem(f"the array claims the shape {shape} of {dtype}: more than {MAX_ARRAY_BYTES} bytes")
+        raise BlobProblem(f"the array claims the shape {shape} of {dtype}; expected at most {MAX_ARRAY_BYTES} bytes")
     return dtype, match["fortran"] == "True", shape, nbytes
 
 
 def header_length(data: Any) -> int:
-    """Return the bytes before the values of what `np.save` wrote.
+    """Return the offset of the values in the bytes that `np.save` wrote.
 
     Raises:
-        BlobProblem: the bytes do not begin as `np.save` begins.
+        BlobProblem: the bytes do not begin with a header of `np.save`.
     """
     start = bytes(data[:12])
     if len(start) < 12 or not start.startswith(_MAGIC):
-        raise BlobProblem(f"the bytes begin with {start[:8]!r}, and np.save begins with {_MAGIC!r}")
+        raise BlobProblem(f"the bytes begin with {start[:8]!r}; expected {_MAGIC!r}, as np.save writes")
     if start[6] not in {1, 2, 3} or start[7] != 0:
-        raise BlobProblem(f"np.save format {start[6]}.{start[7]} is not known")
+        raise BlobProblem(f"the np.save format {start[6]}.{start[7]} is unknown; expected 1.0, 2.0 or 3.0")
     before, size = (10, 2) if start[6] == 1 else (12, 4)
     length = int.from_bytes(start[8 : 8 + size], "little")
     if length > MAX_HEADER_BYTES:
-        raise BlobProblem(f"the header of the array claims {length} bytes")
+        raise BlobProblem(f"the array's header claims {length} bytes; expected at most {MAX_HEADER_BYTES}")
     return before + length
 
 
 def npy_array(data: bytes | memoryview) -> npt.NDArray[Any]:
-    """Return the array that `np.save` wrote; it shares the memory of `data`, and cannot be written to.
+    """Return the array that `np.save` wrote: a read-only view of `data`.
 
     Raises:
-        BlobProblem: the bytes are no such array, hold Python objects or records, or are too short.
+        BlobProblem: the bytes are not such an array, hold Python objects or records, or are too short.
     """
     begin = header_length(data)
     dtype, fortran, shape, nbytes = npy_header(data, begin)
     if len(data) - begin < nbytes:
-        raise BlobProblem(f"the array of {dtype} {shape} takes {nbytes} bytes, and {len(data) - begin} are there")
+        raise BlobProblem(f"the array of {dtype} {shape} takes {nbytes} bytes, found {len(data) - begin}")
     if not nbytes:
         return np.zeros(shape, dtype)
     if dtype.kind == "U" and (np.frombuffer(data, f"{dtype.str[0]}u4", nbytes // 4, begin) > sys.maxunicode).any():
-        raise BlobProblem("the array of text holds characters that there are not")  # numpy would make them
+        raise BlobProblem("the text array holds code points above U+10FFFF")  # numpy would accept them
     array: npt.NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape), begin)
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
 
 
 def npy_header(data: Any, length: int) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
-    """Return dtype, whether in Fortran's order, shape, and bytes of an array, from its header of that many bytes."""
+    """Return the dtype, whether the order is Fortran's, the shape, and the bytes of an array.
+
+    Args:
+        data: The array as `np.save` wrote it, or its beginning.
+        length: From `header_length`.
+    """
     if len(data) < length:
-        raise BlobProblem(f"the header of the array takes {length} bytes, and {len(data)} are there")
+        raise BlobProblem(f"the array's header takes {length} bytes, found {len(data)}")
     before = 10 if data[6] == 1 else 12
     return _parsed(bytes(data[before:length]))
 
 
 def npz_array(data: bytes | memoryview) -> npt.NDArray[Any]:
-    """Return the array ``arr`` of what `np.savez_compressed` wrote.
+    """Return the array ``arr`` of an archive that `np.savez_compressed` wrote.
 
     Raises:
-        BlobProblem: the bytes are no such archive; or as `npy_array`.
+        BlobProblem: the bytes are not such an archive; or as `npy_array`.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -131,7 +136,7 @@ def _member(archive: zipfile.ZipFile) -> bytes:
     """Return the bytes of the array in an archive, no more than its header asks for."""
     info = archive.getinfo(_MEMBER)
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise BlobProblem(f"the archive is compressed in a way (number {info.compress_type}) that numpy has not")
+        raise BlobProblem(f"the archive's compression (number {info.compress_type}) is not one that numpy writes")
     if info.file_size > MAX_ARRAY_BYTES + MAX_HEADER_BYTES:
         raise BlobProblem(f"the archive claims an array of {info.file_size} bytes")
     with archive.open(info) as member:
@@ -139,7 +144,7 @@ def _member(archive: zipfile.ZipFile) -> bytes:
         begin = header_length(start)
         *_, nbytes = npy_header(start, begin)
         if begin + nbytes > info.file_size:
-            raise BlobProblem(f"the array takes {nbytes} bytes, and {info.file_size - begin} are there")
+            raise BlobProblem(f"the array takes {nbytes} bytes, found {info.file_size - begin}")
         return start + member.read(max(0, begin + nbytes - len(start)))
 
 
@@ -149,7 +154,7 @@ def image_array(data: bytes | memoryview) -> npt.NDArray[Any]:
     uint8, or uint16 for a PNG of 16 bits a channel. Palettes become RGB.
 
     Raises:
-        BlobProblem: the bytes are no image, or one too large.
+        BlobProblem: the bytes are not an image, or the image is too large.
         ConfigurationError: Pillow is not installed.
     """
     pillow = pillow_image()
@@ -175,7 +180,10 @@ def image_array(data: bytes | memoryview) -> npt.NDArray[Any]:
 
 
 def _sixteen_bits(data: bytes | memoryview, image: Any, pillow: Any) -> npt.NDArray[np.uint16]:
-    """Return RGB of 16 bits, of which Pillow keeps one byte: asked for the other order of bytes, it keeps the other."""
+    """Return RGB of 16 bits a channel.
+
+    Pillow keeps the high byte of each value. Read a second time with the byte order swapped, it keeps the low byte.
+    """
     high = np.asarray(image).astype(np.uint16)
     with pillow.open(io.BytesIO(data), formats=_IMAGE_FORMATS) as again:
         tile = again.tile[0]
@@ -216,4 +224,4 @@ READERS: dict[str, Callable[[bytes | memoryview], npt.NDArray[Any]]] = {
     "png": image_array,
     "jpeg": image_array,
 }
-"""From bytes to an array, by the name of their encoding."""
+"""The parser of each encoding, by name."""

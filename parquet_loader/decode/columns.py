@@ -40,10 +40,10 @@ class Column:
         name: Key in the batch.
         kind: ``"fixed"`` for arrays of `dtype` and `shape`; the others are ragged.
         arrow_type: Canonical Arrow type.
-        dtype: numpy dtype of the delivered elements, None for lists of ragged things.
+        dtype: numpy dtype of the delivered elements; None for lists of ragged items.
         shape: Shape of one row (of one element, for lists).
-        item: What a list holds.
-        image: The field, for images and other arrays that are decoded batch by batch.
+        item: The column of a list's items; None if it is not a list.
+        image: The field, for images and other arrays that are decoded batch by batch; else None.
         row_bytes: Bytes of a delivered row; None if rows differ.
     """
 
@@ -67,12 +67,12 @@ class Column:
 
 
 def number_type(dtype: np.dtype[Any]) -> pa.DataType:
-    """Return the Arrow type in which numbers of a delivered dtype are kept: bool as uint8."""
+    """Return the canonical Arrow type of numbers of a delivered dtype: bool as uint8."""
     return pa.uint8() if dtype == np.bool_ else pa.from_numpy_dtype(dtype)
 
 
 def columns_of(schema: Schema) -> tuple[Column, ...]:
-    """Return the canonical columns of a schema: one a field, in order, and a mask behind each masked field."""
+    """Return the canonical columns of a schema: one for each field, in order, and a mask after each masked field."""
     found: list[Column] = []
     for name, field in schema.items():
         found.append(column_of(name, field))
@@ -103,7 +103,7 @@ def column_of(name: str, field: Field) -> Column:
             return column_of(name, unpacked)
         case RaggedList():
             item = column_of(name, field.item)
-            # Rows of fixed-width items are moved as bytes; lists of ragged things stay lists.
+            # Rows of fixed-width items are copied as bytes; lists of ragged items stay Arrow lists.
             rows = pa.large_binary() if item.kind == "fixed" else pa.large_list(item.arrow_type)
             return Column(name, "list", rows, item.dtype, (), item)
 

@@ -1,8 +1,7 @@
 """Converts Arrow arrays from a file to canonical ones: pure functions, one for each kind of field.
 
-Each takes a chunked array of a plain type (no dictionary, no extension) and returns the canonical array, without nulls,
-and the positions of the nulls. A value that cannot be delivered raises `ValueProblem` with its row; `decoder` adds the
-file and row group.
+Each takes a chunked array of a plain type (no dictionary, no extension) and returns the canonical array, without nulls.
+A value that cannot be delivered raises `ValueProblem` with its row; `decoder` adds the file and row group.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.common import join_columns
 from parquet_loader.decode.columns import column_of, number_type
-from parquet_loader.decode.encoded_columns import RowProblem, unpack
+from parquet_loader.decode.encoded_columns import ValueProblem, unpack
 from parquet_loader.schema import (
     Bytes,
     Category,
@@ -43,30 +43,12 @@ POLICIES = (
 )
 
 
-class ValueProblem(Exception):
-    """A value that cannot be delivered.
-
-    Attributes:
-        row: Its row in the array, or None if the whole array is at fault.
-        reason: What was expected, what was found, what to do.
-    """
-
-    def __init__(self, row: int | None, reason: str) -> None:
-        super().__init__(reason)
-        self.row = row
-        self.reason = reason
-
-    def at(self, row: int | None, reason: str | None = None) -> ValueProblem:
-        """Return the same of an array of which this one is a part."""
-        return type(self)(row, self.reason if reason is None else reason)
-
-
 class NullProblem(ValueProblem):
     """A null where the field refuses nulls."""
 
 
 def plain(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the array with dictionaries, run-end encoding and extension types taken off."""
+    """Return the array without dictionaries, run-end encoding and extension types."""
     while True:
         type_ = array.type
         if isinstance(type_, pa.BaseExtensionType):
@@ -80,14 +62,14 @@ def plain(array: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def without_extensions(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the array with extension types taken off, and dictionaries left as they are."""
+    """Return the array without extension types; dictionaries stay."""
     while isinstance(array.type, pa.BaseExtensionType):
         array = pa.chunked_array([c.storage for c in array.chunks], array.type.storage_type)
     return array
 
 
 def validity(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return where values are, uint8."""
+    """Return 1 for each value and 0 for each null, uint8."""
     return pc.is_valid(array).cast(pa.uint8())
 
 
@@ -98,7 +80,7 @@ def _refuse_nulls(array: pa.ChunkedArray) -> None:
 
 
 def _filled(array: pa.ChunkedArray, field: Any, zero: Any, fill: Any = None) -> pa.ChunkedArray:
-    """Put the field's fill (or `zero`, under a mask) in the place of nulls, or refuse them."""
+    """Replace nulls by the field's fill (by `zero` under a mask), or refuse them."""
     if not array.null_count:
         return array
     policy = policy_of(field)
@@ -110,7 +92,7 @@ def _filled(array: pa.ChunkedArray, field: Any, zero: Any, fill: Any = None) -> 
 
 
 def _cast(array: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """Cast without loss (from float64 to float32 excepted, which a schema asks for by its type)."""
+    """Cast without loss, except from wider to narrower floats, which the schema's type asks for."""
     if array.type == type_:
         return array
     try:
@@ -124,7 +106,7 @@ def _cast(array: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
 
 
 def _refuse_overflow(array: pa.ChunkedArray, narrowed: pa.ChunkedArray) -> None:
-    """Narrowing floats rounds, as the schema asks; what becomes infinite is no rounding."""
+    """Refuse finite floats that became infinite when they were narrowed."""
     if array.type.bit_width <= narrowed.type.bit_width:
         return
     grown = pc.and_(pc.is_inf(narrowed), pc.invert(pc.is_inf(array)))
@@ -134,7 +116,7 @@ def _refuse_overflow(array: pa.ChunkedArray, narrowed: pa.ChunkedArray) -> None:
 
 
 def _first_failing(array: pa.ChunkedArray, type_: pa.DataType) -> int | None:
-    """Find the first row whose cast fails, halving the array."""
+    """Return the first row whose cast fails, by bisection."""
     low, high = 0, len(array)
     while high - low > 1:
         middle = (low + high) // 2
@@ -171,18 +153,18 @@ def _cast_scalar(array: pa.ChunkedArray, stored: pa.DataType, target: pa.DataTyp
     return _cast(array, target)
 
 
-# Seconds since 1970 that nanoseconds in 64 bits reach, either way.
-_NANOSECONDS_REACH_S = (2**63 - 1) // 10**9
+# The range of timestamp[ns], in seconds before and after 1970.
+_NANOSECONDS_RANGE_S = (2**63 - 1) // 10**9
 
 
 def first_beyond_nanoseconds(array: pa.Array) -> int | None:
-    """Return a time in seconds that 64 bits of nanoseconds do not hold, wherever it is nested; None: there is none."""
-    array = _combined(plain(pa.chunked_array([array])))
+    """Return a time in seconds outside the range of timestamp[ns], at any level of nesting; None if there is none."""
+    array = one_array(plain(pa.chunked_array([array])))
     type_ = array.type
     if type_ in (pa.timestamp("s"), pa.timestamp("s", tz="UTC")):
         bounds = pc.min_max(array.cast(pa.int64()))
         low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
-        return high if high > _NANOSECONDS_REACH_S else low if low < -_NANOSECONDS_REACH_S else None
+        return high if high > _NANOSECONDS_RANGE_S else low if low < -_NANOSECONDS_RANGE_S else None
     if pa.types.is_struct(type_):
         children = array.flatten()
     elif pa.types.is_map(type_):
@@ -202,7 +184,7 @@ def tensor(array: pa.ChunkedArray, field: Tensor) -> pa.ChunkedArray:
 
 
 def _by_chunk(array: pa.ChunkedArray, type_: pa.DataType, change: Callable[[pa.Array], pa.Array]) -> pa.ChunkedArray:
-    """Change an array chunk by chunk; a problem's row counts from the beginning of the whole."""
+    """Change an array chunk by chunk; the row of a problem counts from the beginning of the array."""
     start, done = 0, []
     for chunk in array.chunks:
         try:
@@ -223,7 +205,7 @@ def _raw_rows(chunk: pa.Array, field: Tensor, raw: pa.DataType) -> pa.Array:
         values = _even_values(present, field)
         if not is_bytes(plain_type(chunk.type)):
             element = Scalar(field.type, fill=field.fill)
-            values = _combined(scalar(plain(pa.chunked_array([values])), element))
+            values = one_array(scalar(plain(pa.chunked_array([values])), element))
     except ValueProblem as problem:
         row = None if problem.row is None else int(np.flatnonzero(valid)[problem.row // field.size])
         raise problem.at(row, f"in its tensor: {problem.reason}") from None
@@ -231,10 +213,10 @@ def _raw_rows(chunk: pa.Array, field: Tensor, raw: pa.DataType) -> pa.Array:
     data = values.buffers()[1] or pa.py_buffer(b"")
     data = data.slice(values.offset * width, len(values) * width)
     if len(present) < rows:
-        whole = np.empty((rows, field.width_bytes), np.uint8)
-        whole[:] = np.full(field.size, 0 if field.fill is None else field.fill, dtype=field.dtype).view(np.uint8)
-        whole[valid] = np.frombuffer(data, np.uint8).reshape(len(present), field.width_bytes)
-        data = pa.py_buffer(whole)
+        filled = np.empty((rows, field.width_bytes), np.uint8)
+        filled[:] = np.full(field.size, 0 if field.fill is None else field.fill, dtype=field.dtype).view(np.uint8)
+        filled[valid] = np.frombuffer(data, np.uint8).reshape(len(present), field.width_bytes)
+        data = pa.py_buffer(filled)
     return pa.Array.from_buffers(raw, rows, [None, data])
 
 
@@ -245,7 +227,7 @@ def _even_values(array: pa.Array, field: Tensor) -> pa.Array:
     """
     size, dims, rows, from_bytes = field.size, list[int](), len(array), is_bytes(array.type)
     while is_list_like(plain_type(array.type)) or is_bytes(array.type):
-        array = _combined(plain(pa.chunked_array([array])))
+        array = one_array(plain(pa.chunked_array([array])))
         lengths = _lengths(array)
         width = int(lengths[0]) if len(lengths) else 0
         if (lengths != width).any():
@@ -258,8 +240,8 @@ def _even_values(array: pa.Array, field: Tensor) -> pa.Array:
             )
         dims.append(width)
         array = _bytes_values(array) if is_bytes(array.type) else array.flatten()
-    whole = [field.width_bytes] if from_bytes else [size]
-    if rows and dims not in (whole, list(field.shape)):
+    flat = [field.width_bytes] if from_bytes else [size]
+    if rows and dims not in (flat, list(field.shape)):
         raise ValueProblem(
             0,
             f"has the shape {tuple(dims)}, not the {field.shape} of the schema; "
@@ -299,7 +281,8 @@ def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
     return lengths.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def _combined(array: pa.ChunkedArray) -> pa.Array:
+def one_array(array: pa.ChunkedArray) -> pa.Array:
+    """Return the array in one chunk; copies only if there are several."""
     if array.num_chunks == 1:
         return array.chunk(0)
     return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
@@ -336,14 +319,14 @@ def _refuse_other_than_utf8(array: pa.ChunkedArray) -> None:
                     (value.as_py() or b"").decode("utf-8")
                 except UnicodeDecodeError as error:
                     raise ValueProblem(
-                        start + row, f"is not UTF-8 text: {error}; Bytes() reads it as it is, if the file says binary"
+                        start + row, f"is not UTF-8 text: {error}; if the column is binary, Bytes() delivers its bytes"
                     ) from None
             raise
         start += len(chunk)
 
 
 def category(array: pa.ChunkedArray, field: Category) -> pa.ChunkedArray:
-    """Convert words to codes, dictionaries of words without taking them apart; integers for text are codes already."""
+    """Convert words to codes, each word of a dictionary once; integers for text words are codes already."""
     target = pa.from_numpy_dtype(field.dtype)
     if pa.types.is_integer(array.type) and not field.is_integer:
         check_codes(array, field)
@@ -356,16 +339,16 @@ def category(array: pa.ChunkedArray, field: Category) -> pa.ChunkedArray:
 
 
 def check_codes(array: pa.ChunkedArray, field: Category) -> None:
-    """Refuse integers that are no positions in the vocabulary."""
+    """Refuse integers that are not positions in the vocabulary."""
     bounds, count = pc.min_max(array), len(field.vocabulary)
     if bounds["min"].is_valid and (bounds["min"].as_py() < 0 or bounds["max"].as_py() >= count):
         bad = pc.or_(pc.less(array, 0), pc.greater_equal(array, count))
         row = pc.index(bad, True).as_py()
-        raise ValueProblem(row, f"holds the code {array[row].as_py()}, but the vocabulary has {count} words")
+        raise ValueProblem(row, f"holds the code {array[row].as_py()}, expected one from 0 to {count - 1}")
 
 
 def coded_words(array: pa.ChunkedArray, stored: Category) -> pa.ChunkedArray:
-    """Return stored codes as a dictionary of the words they stand for."""
+    """Return stored codes as a dictionary array of their words."""
     check_codes(array, stored)
     words = stored.words
     index = pa.int64() if array.type in (pa.uint32(), pa.uint64()) else array.type
@@ -374,7 +357,7 @@ def coded_words(array: pa.ChunkedArray, stored: Category) -> pa.ChunkedArray:
 
 
 def _codes_of_dictionary(chunk: pa.DictionaryArray, field: Category) -> pa.Array:
-    """Return int32 codes, null if there is no value; each word of the dictionary is looked up once."""
+    """Return int32 codes, null for nulls; each word of the dictionary is looked up once."""
     words = chunk.dictionary
     codes = _looked_up(words, field)
     taken = codes.take(chunk.indices)
@@ -395,7 +378,7 @@ def _codes_of_words(words: pa.Array, field: Category) -> pa.Array:
 
 
 def _looked_up(words: pa.Array, field: Category) -> pa.Array:
-    """Return int32 codes of words, that of `unknown` where the vocabulary lacks them; null if there is none."""
+    """Return the int32 codes of words; for words outside the vocabulary, that of `unknown`, or null without one."""
     if pa.types.is_null(words.type):
         return pa.nulls(len(words), pa.int32())
     if not field.is_integer:
@@ -415,12 +398,12 @@ def _not_a_word(row: int, word: pa.Scalar, field: Category) -> ValueProblem:
     return ValueProblem(
         row,
         f"holds {word.as_py()!r:.60}, which is not among the {len(field.vocabulary)} words of the vocabulary; "
-        "add the word, or give unknown=<word>, which takes the place of such values",
+        "add the word, or give unknown=<word>, which replaces such values",
     )
 
 
 def ragged(array: pa.ChunkedArray, field: RaggedList) -> pa.ChunkedArray:
-    """Convert lists of any kind to large binaries of their items, or to large lists where the items are ragged."""
+    """Convert lists of any kind to large binaries of their items, or to large lists if the items are ragged."""
     type_ = column_of("", field).arrow_type
     return _by_chunk(array, type_, lambda chunk: _canonical_lists(chunk, field, type_))
 
@@ -437,7 +420,7 @@ def _canonical_lists(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> 
     except ValueProblem as problem:
         row = None if problem.row is None else int(np.searchsorted(offsets, problem.row, side="right")) - 1
         raise problem.at(row, f"in its list: an element {problem.reason}") from None
-    flat = _combined(items)
+    flat = one_array(items)
     if pa.types.is_large_list(type_):
         return pa.LargeListArray.from_arrays(pa.array(offsets), flat, type=type_)
     width = flat.type.bit_width // 8
@@ -446,7 +429,7 @@ def _canonical_lists(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> 
 
 
 def encoded(array: pa.ChunkedArray, field: Encoded) -> pa.ChunkedArray:
-    """Convert the bytes of arrays: those of a shape that can be laid out in columns are taken apart, others kept."""
+    """Convert the bytes of arrays: to rows of values if the field has an unpacked form, else to large binaries."""
     unpacked = unpacked_field(field)
     if unpacked is None:
         return binary(array, field)
@@ -454,18 +437,38 @@ def encoded(array: pa.ChunkedArray, field: Encoded) -> pa.ChunkedArray:
         _refuse_nulls(array)
     type_ = column_of("", field).arrow_type
 
-    def taken_apart(chunk: pa.Array) -> pa.Array:
-        try:
-            values = pa.chunked_array([unpack(chunk, field)])
-        except RowProblem as problem:
-            raise ValueProblem(problem.row, str(problem)) from None
-        return _combined(convert(values, unpacked))
+    def unpacked_chunk(chunk: pa.Array) -> pa.Array:
+        return one_array(convert(pa.chunked_array([unpack(chunk, field)]), unpacked))
 
-    return _by_chunk(_plain_bytes(array), type_, taken_apart)
+    return _by_chunk(_plain_bytes(array), type_, unpacked_chunk)
+
+
+def matrix(arrays: list[pa.ChunkedArray], dtype: np.dtype[Any]) -> pa.ChunkedArray:
+    """Return columns of numbers as one column of raw rows, ``[rows, columns]`` in C order."""
+    rows, kept = len(arrays[0]), np.dtype(np.uint8) if dtype == np.bool_ else dtype
+    # Arrow's pool reuses memory whose pages are in the page tables already.
+    buffer = pa.allocate_buffer(rows * len(arrays) * kept.itemsize)
+    out = np.frombuffer(buffer, kept).reshape(rows, len(arrays))
+    join_columns([_numbers(array, out.dtype) for array in arrays], out)
+    raw = pa.binary(out.itemsize * len(arrays))
+    return pa.chunked_array([pa.Array.from_buffers(raw, rows, [None, buffer])], raw)
+
+
+def _numbers(array: pa.ChunkedArray, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return numbers without nulls as numpy; copies only booleans, and arrays of several chunks."""
+    chunks = [_chunk_numbers(chunk, dtype) for chunk in array.chunks if len(chunk)]
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks or [np.empty(0, dtype)])
+
+
+def _chunk_numbers(chunk: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    if pa.types.is_boolean(chunk.type):
+        bits: npt.NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
+        return bits
+    return np.frombuffer(chunk.buffers()[1], dtype, len(chunk), chunk.offset * dtype.itemsize)
 
 
 def convert(array: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
-    """Return the canonical array of any field but a group."""
+    """Return the canonical array of a field that is not a group."""
     if pa.types.is_null(array.type) and not isinstance(field, Group):
         array = array.cast(field.word_type if isinstance(field, Category) else field.arrow_type)
     match field:
@@ -481,11 +484,11 @@ def convert(array: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
             return binary(array, field)
         case Encoded():
             return encoded(array, field)
-    raise TypeError(f"{field!r} is not made of one column")
+    raise TypeError(f"{field!r}: expected a field of one column")
 
 
 def accepts(type_: pa.DataType, field: Field) -> bool:
-    """Whether a column of this Arrow type can be delivered as this field; values may still refuse."""
+    """Whether a column of this Arrow type can be delivered as this field; single values may still be refused."""
     t = pa.types
     type_ = plain_type(type_)
     if t.is_null(type_):

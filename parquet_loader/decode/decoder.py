@@ -13,15 +13,16 @@ from parquet_loader.decode.columns import Column, column_of, columns_of
 from parquet_loader.decode.converters import (
     POLICIES,
     NullProblem,
-    ValueProblem,
     accepts,
     coded_words,
     convert,
+    matrix,
+    one_array,
     plain,
     validity,
     without_extensions,
 )
-from parquet_loader.decode.group_matrix import matrix
+from parquet_loader.decode.encoded_columns import ValueProblem
 from parquet_loader.decode.routes import ColumnSource
 from parquet_loader.errors import DataError, SchemaError, nearest
 from parquet_loader.schema import (
@@ -41,12 +42,12 @@ from parquet_loader.source import RowGroupRef
 
 @dataclass(frozen=True, slots=True)
 class TableOrigin:
-    """Where a table came from, for messages.
+    """The origin of a table, for messages.
 
     Attributes:
         row_group: The row group.
-        first_row: Row of the row group at which the table begins, or of those that pass the filter.
-        is_filtered: Whether rows count those that pass the filter.
+        first_row: The table's first row in the row group.
+        is_filtered: Whether row numbers count only rows that pass the filter.
     """
 
     row_group: RowGroupRef
@@ -55,21 +56,21 @@ class TableOrigin:
 
     @property
     def name(self) -> str:
-        """How messages name it: its file and row group."""
+        """The file and row group, as messages name them."""
         return self.row_group.name + (" (rows that pass the filter)" if self.is_filtered else "")
 
 
 class NullError(DataError):
-    """A null where the field refuses nulls.
+    """A null in a column whose field refuses nulls.
 
     Attributes:
-        what: Where it is, without what to do.
+        problem: The message without the remedy.
         column: The column.
     """
 
-    def __init__(self, what: str, column: str) -> None:
-        super().__init__(f"{what}; {POLICIES}")
-        self.what = what
+    def __init__(self, problem: str, column: str) -> None:
+        super().__init__(f"{problem}; {POLICIES}")
+        self.problem = problem
         self.column = column
 
 
@@ -77,7 +78,7 @@ class ColumnProblems(SchemaError):
     """Columns of a file that cannot be read as a schema says.
 
     Attributes:
-        problems: Each with the column, and the reason.
+        problems: The column and the reason of each.
     """
 
     def __init__(self, file_name: str, problems: Sequence[tuple[str, str]]) -> None:
@@ -86,7 +87,7 @@ class ColumnProblems(SchemaError):
 
     @staticmethod
     def text(where: str, column: str, reason: str) -> str:
-        """Return one of these as a sentence."""
+        """Return a problem as a sentence."""
         return (
             f"{where}: {reason}" if reason.startswith("there is no column") else f"{where}, column {column!r}: {reason}"
         )
@@ -98,37 +99,36 @@ class Decoder:
     Args:
         schema: The schema of the delivered columns.
         file_schema: The Arrow schema of the files' own columns.
-        partition_schema: Columns that come from directory names; a file's own column of that name goes first.
+        partition_schema: Columns that come from directory names; a file's own column of that name comes first.
         file_name: A file of this schema, for messages.
 
     Raises:
-        ColumnProblems: columns are not there, or of types that their fields cannot take.
+        ColumnProblems: columns are missing, or their fields cannot take their types.
     """
 
     def __init__(self, schema: Schema, file_schema: pa.Schema, partition_schema: pa.Schema, file_name: str) -> None:
         self.columns: tuple[Column, ...] = columns_of(schema)
         self._file_schema = file_schema
         self._partition_schema = partition_schema
-        self._file_name = file_name
         self._arrow_schema = pa.schema([(c.name, c.arrow_type) for c in self.columns])
         self._paths: dict[str, tuple[str, str] | None] = {}
         reads: dict[str, None] = {}
         self._parts = [(name, field, self._stored_parts(name, field)) for name, field in schema.items()]
         self._masked = {name for name, field in schema.items() if policy_of(field) == "mask"}
         self._carried = _carried_categories(schema, file_schema)
-        self._sources: dict[str, str] = {}  # by column, the one of its names that the file has
+        self._sources: dict[str, str] = {}  # for each column, its name in the file: its own or an alias
         sources: list[ColumnSource] = []
         problems: list[tuple[str, str]] = []
         for name, field, parts in self._parts:
             for column, part in parts:
                 source = self._sources[column] = self._named(column, part)
-                is_there = type_at(file_schema, source) is not None  # a struct may lack this one of its members
-                self._paths[column] = _steps(source, file_schema) if is_there else None
+                exists = type_at(file_schema, source) is not None  # a struct may lack this member
+                self._paths[column] = _steps(source, file_schema) if exists else None
                 problem = self._problem(column, source, part)
                 if problem is not None:
                     problems.append((column, problem))
                     continue
-                stored = read_name(file_schema, source) if is_there else None
+                stored = read_name(file_schema, source) if exists else None
                 if stored is not None:
                     reads[stored] = None
                 as_field = field if name == column == source and len(parts) == 1 else None
@@ -137,31 +137,31 @@ class Decoder:
             raise ColumnProblems(file_name, problems)
         self.read_columns: tuple[str, ...] = tuple(reads)
         self.sources = tuple(sources)
-        # A number or raw tensor of just this type, without nulls, is canonical as it is.
+        # The type in which a number or raw tensor without nulls is canonical already.
         self._as_is = {
             name: column_of(name, field).arrow_type
             for _, _, parts in self._parts
             for name, field in parts
             if isinstance(field, Scalar | Tensor)
         }
-        # Whether that goes for all there is to deliver, and which columns may have nulls all the same.
+        # Whether all columns are canonical already unless they hold nulls, and which may hold some.
         self._is_as_is = all(source.is_as_stored for source in self.sources)
         self._nullable = [s.name for s in self.sources if s.field is not None and s.field.nullable]
 
     def _stored_parts(self, name: str, field: Field) -> tuple[tuple[str, Field], ...]:
-        """Return the columns in which the files hold a field: a group as columns or packed, whatever `storage` says."""
+        """Return the columns in which the files hold a field; a group may be packed or not, despite its `storage`."""
         if isinstance(field, Group):
-            whole = type_at(self._file_schema, name)
+            packed = type_at(self._file_schema, name)
             has_members = any(type_at(self._file_schema, member) is not None for member in field.fields)
-            if field.storage == "packed" and whole is None and has_members:
+            if field.storage == "packed" and packed is None and has_members:
                 return tuple(field.fields.items())
-            is_packed = whole is not None and plain_type(whole) == pa.binary(field.width_bytes)
+            is_packed = packed is not None and plain_type(packed) == pa.binary(field.width_bytes)
             if field.storage == "columns" and is_packed and not has_members:
                 return ((name, field),)
         return tuple(parts_of(name, field))
 
     def _named(self, name: str, field: Field) -> str:
-        """Return the first of a column's names that the file has, or else its own."""
+        """Return the first of a column's names that the file has; its own if it has none of them."""
         names: tuple[str, ...] = (name, *field.aliases)
         for candidate in names:
             if type_at(self._file_schema, candidate) is not None or candidate in self._partition_schema.names:
@@ -169,7 +169,7 @@ class Decoder:
         return name
 
     def _problem(self, name: str, source: str, field: Field) -> str | None:
-        """Return why the file cannot give a column; None if it can."""
+        """Return why the file cannot provide a column; None if it can."""
         type_ = type_at(self._file_schema, source)
         if type_ is None and source in self._partition_schema.names:
             type_ = self._partition_schema.field(source).type
@@ -198,30 +198,32 @@ class Decoder:
             return f"the type {type_} cannot be read as {field!r}{_member_hint(name, type_, field)}"
         return None
 
-    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], origin: TableOrigin) -> pa.Table:
+    def decode(
+        self,
+        table: pa.Table,
+        partitions: Mapping[str, pa.Scalar],
+        origin: TableOrigin,
+        deferred: Collection[str] = (),
+    ) -> pa.Table:
         """Return the canonical columns of a table of the files' columns, row for row.
 
-        Raises:
-            DataError: a value cannot be delivered; names file, row group, column, row and value.
-        """
-        return self.decode_without((), table, partitions, origin)
-
-    def decode_without(
-        self, placed: Collection[str], table: pa.Table, partitions: Mapping[str, pa.Scalar], origin: TableOrigin
-    ) -> pa.Table:
-        """Return what `decode` does, but for columns that stayed in the file, which the table lacks.
+        Args:
+            table: The files' columns, without the deferred ones.
+            partitions: The values of the partition columns.
+            origin: The origin of the table, for messages.
+            deferred: Columns that are still in the file; the result lacks them.
 
         Raises:
             DataError: a value cannot be delivered; names file, row group, column, row and value.
         """
-        if self._is_as_is and not placed and not any(table.column(name).null_count for name in self._nullable):
+        if self._is_as_is and not deferred and not any(table.column(name).null_count for name in self._nullable):
             names = self._arrow_schema.names
             columns = table.columns if table.column_names == names else [table.column(name) for name in names]
             return pa.Table.from_arrays(columns, schema=self._arrow_schema)
         positions = {name: number for number, name in enumerate(table.column_names)}
         done: list[pa.ChunkedArray] = []
         for own_name, field, parts in self._parts:
-            if own_name in placed:
+            if own_name in deferred:
                 continue
             masked = own_name in self._masked
             arrays, masks = [], []
@@ -236,14 +238,17 @@ class Decoder:
             else:
                 done.extend(arrays)
                 done.extend([matrix(masks, np.dtype(np.uint8))] if isinstance(field, Group) and masks else masks)
-        if not placed:
+        if not deferred:
             return pa.Table.from_arrays(done, schema=self._arrow_schema)
-        return pa.Table.from_arrays(done, schema=pa.schema([f for f in self._arrow_schema if f.name not in placed]))
+        return pa.Table.from_arrays(done, schema=pa.schema([f for f in self._arrow_schema if f.name not in deferred]))
 
     def _converted(self, array: pa.ChunkedArray, name: str, field: Field, origin: TableOrigin) -> pa.ChunkedArray:
         if isinstance(field, Group) and array.null_count:
             row = origin.first_row + pc.index(pc.is_null(array), True).as_py()
-            raise DataError(f"{origin.name}, column {name!r}, row {row}: is null; packed groups hold no nulls")
+            raise DataError(
+                f"{origin.name}, column {name!r}, row {row}: is null; packed groups hold no nulls, so fill them when "
+                "the file is written"
+            )
         if isinstance(field, Group) or (array.type == self._as_is.get(name) and not array.null_count):
             return array
         try:
@@ -255,14 +260,14 @@ class Decoder:
             row = "" if problem.row is None else f", row {origin.first_row + problem.row}"
             raise DataError(f"{origin.name}, column {name!r}{row}: {problem.reason}") from None
         except MemoryError:
-            raise  # memory that ran out says nothing about the data
+            raise  # a lack of memory does not mean that the data is wrong
         except (pa.ArrowException, TypeError) as error:
             raise DataError(
                 f"{origin.name}, column {name!r}: {array.type} cannot be read as {field!r}: {error}"
             ) from error
 
     def _words(self, array: pa.ChunkedArray, name: str, field: Field) -> pa.ChunkedArray:
-        """Return a category's codes as words, unless the codes mean the same words in the file as here."""
+        """Return a category's codes as words, unless file and schema have the same vocabulary."""
         stored = self._carried.get(self._sources[name])
         if not isinstance(field, Category) or stored is None or not pa.types.is_integer(array.type):
             return array
@@ -293,17 +298,17 @@ class Decoder:
 
 
 def _member_hint(name: str, type_: pa.DataType, field: Field) -> str:
-    """Return which member of a struct could be meant, such as the bytes of Hugging Face's images."""
+    """Return the member of a struct that the field could read, such as the bytes of Hugging Face's images."""
     members = {m.name: m.type for m in type_ if not pa.types.is_null(m.type)} if pa.types.is_struct(type_) else {}
     meant = next((member for member, inner in members.items() if accepts(inner, field)), None)
     return "" if meant is None else f"; name its member instead: {f'{name}.{meant}'!r}"
 
 
 def _missing_value(field: Field) -> pa.Scalar:
-    """Return the value that stands in files without the column, in a type that `convert` takes."""
+    """Return the value for files that lack the column, in a type that `convert` takes."""
     assert not isinstance(field, Group)
     missing = field.missing
-    # Arrow takes every int for an int64, unless told otherwise.
+    # Arrow infers int64 for every int.
     number = pa.uint64() if isinstance(missing, int) and missing >= 2**63 else None
     if isinstance(field, Category):
         return pa.scalar(missing, field.word_type)
@@ -317,7 +322,7 @@ def _missing_value(field: Field) -> pa.Scalar:
 
 
 def _carried_categories(schema: Schema, file_schema: pa.Schema) -> dict[str, Category]:
-    """Return the categories of the schema that a file carries, by stored column, if categories are read at all."""
+    """Return the categories of the schema in a file's metadata, by stored column; none if no category is read."""
 
     def categories(fields: Mapping[str, Field]) -> dict[str, Category]:
         found = {name: field for name, field in fields.items() if isinstance(field, Category)}
@@ -334,21 +339,21 @@ def _carried_categories(schema: Schema, file_schema: pa.Schema) -> dict[str, Cat
 def _column_source(
     column: str, part: Field, stored: str | None, file_schema: pa.Schema, field: Field | None
 ) -> ColumnSource:
-    """Return where a field's part comes from.
+    """Return the source of a field's column, or of one member of a group.
 
     Args:
-        column: The part's name.
-        part: What it is.
+        column: The name of the column or member.
+        part: The field of the column or member.
         stored: The name passed to the Parquet reader, or None.
         file_schema: The Arrow schema of the files.
-        field: The field, if it is all in one column of the file that has its name.
+        field: The field, if one column of the file, of the same name, holds all of it; else None.
     """
     is_top = stored is not None and "." not in stored and len(file_schema.get_all_field_indices(stored)) == 1
     own = file_schema.field(stored) if is_top else None
     if own is None or not isinstance(part, Category):
         is_fixed = isinstance(field, Scalar | Tensor | Group) and policy_of(field) != "mask"
         return ColumnSource(column, stored, own, column_of(column, field) if field is not None and is_fixed else None)
-    # Words may arrive as positions in a dictionary, so that each is looked up once.
+    # Arrow may deliver words as a dictionary, so that each is looked up once.
     is_text = own.type in (pa.string(), pa.large_string())
     return ColumnSource(column, stored, own, words=len(part.vocabulary) if is_text else 0)
 
@@ -362,7 +367,7 @@ def parts_of(name: str, field: Field) -> Iterable[tuple[str, Field]]:
 
 
 def _steps(name: str, parent: pa.Schema | pa.StructType) -> tuple[str, str] | None:
-    """Split a dotted name into a column that is there, the one with the longest name, and the rest."""
+    """Split a dotted name into an existing column, the one with the longest name, and the rest; None: there is none."""
     first = name
     while not parent.get_all_field_indices(first):
         first, dot, _ = first.rpartition(".")
@@ -372,7 +377,7 @@ def _steps(name: str, parent: pa.Schema | pa.StructType) -> tuple[str, str] | No
 
 
 def _inner(type_: pa.DataType) -> tuple[pa.DataType, bool]:
-    """Return the struct behind lists and maps, and whether there were any."""
+    """Return the innermost type of nested lists and maps, and whether there were any."""
     type_, listed = plain_type(type_), False
     while is_list_like(type_) or pa.types.is_map(type_):
         listed = True
@@ -383,7 +388,7 @@ def _inner(type_: pa.DataType) -> tuple[pa.DataType, bool]:
 
 
 def type_at(schema: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
-    """Return the type of a column by dotted name, lists of it where it lies in a list; None if it is not there."""
+    """Return the type of a column by dotted name, as a list if it is inside a list; None if there is no such column."""
     step = _steps(name, schema)
     if step is None:
         return None
@@ -399,7 +404,7 @@ def type_at(schema: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
 
 
 def read_name(schema: pa.Schema, name: str) -> str:
-    """Return what to ask the Parquet reader for: the dotted name as far as structs reach."""
+    """Return the name to pass to the Parquet reader: the part of the dotted name that leads through structs only."""
     step = _steps(name, schema)
     if step is None:
         return name
@@ -414,7 +419,7 @@ def read_name(schema: pa.Schema, name: str) -> str:
 
 
 def _descend(array: pa.ChunkedArray, rest: str) -> pa.ChunkedArray:
-    """Return what lies below a column: through structs, and through lists and maps as lists of their values."""
+    """Return a column inside another one: through structs, and through lists and maps as lists of their values."""
     if pa.types.is_struct(array.type):
         step = _steps(rest, array.type)
         assert step is not None
@@ -424,16 +429,16 @@ def _descend(array: pa.ChunkedArray, rest: str) -> pa.ChunkedArray:
 
 
 def _member(structs: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """Return one field of structs, null where these are."""
+    """Return one field of structs, null if the struct is."""
     if structs.null_count:
         return pc.struct_field(structs, name)
-    # Arrow's own function takes each struct apart as a whole, every time.
+    # Arrow's own function flattens all fields of the struct on every call.
     number = structs.type.get_all_field_indices(name)[0]
     return pa.chunked_array([chunk.field(number) for chunk in structs.chunks], structs.type.field(number).type)
 
 
 def _through_lists(array: pa.ChunkedArray, change: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Apply a change to the values of lists or maps, keeping which rows are null."""
+    """Apply a change to the values of lists or maps; null rows stay null."""
     chunks: list[pa.Array] = []
     for chunk in array.chunks or [pa.array([], array.type)]:
         lists = chunk
@@ -442,8 +447,7 @@ def _through_lists(array: pa.ChunkedArray, change: Callable[[pa.ChunkedArray], p
             lists = chunk.cast(pa.list_(pairs)) if len(chunk) else pa.array([], pa.list_(pairs))
         lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
         offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
-        changed = change(plain(pa.chunked_array([lists.flatten()])))
-        values = pa.concat_arrays(changed.chunks) if changed.num_chunks else pa.array([], changed.type)
+        values = one_array(change(plain(pa.chunked_array([lists.flatten()]))))
         mask = lists.is_null() if lists.null_count else None
         chunks.append(pa.LargeListArray.from_arrays(offsets, values, mask=mask))
     return pa.chunked_array(chunks)

@@ -1,4 +1,4 @@
-"""Decodes columns of encoded arrays: from the bytes of each row to numbers, raw rows, or lists of them."""
+"""Decodes columns of encoded arrays: the bytes of each row become numbers, raw rows, or lists of them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,33 @@ from parquet_loader.decode.columns import number_type
 from parquet_loader.schema import Encoded
 
 
-class RowProblem(ValueError):
-    """A row whose bytes are no array of the field's kind.
+class ValueProblem(Exception):
+    """A value that cannot be delivered.
 
     Attributes:
-        row: Its row in the array.
+        row: Its row in the array, or None if the whole array is at fault.
+        reason: What was expected, what was found, what to do.
     """
 
-    def __init__(self, row: int, reason: str) -> None:
+    def __init__(self, row: int | None, reason: str) -> None:
         super().__init__(reason)
         self.row = row
+        self.reason = reason
+
+    def at(self, row: int | None, reason: str | None = None) -> ValueProblem:
+        """Return the same problem at its row in the array that contains this one."""
+        return type(self)(row, self.reason if reason is None else reason)
 
 
 def unpack(array: pa.Array, field: Encoded) -> pa.Array:
-    """Return one value a row, null if there is none, in a type that the field's unpacked form takes.
+    """Return one value for each row, null for nulls, in a type that the field's unpacked form takes.
 
     Args:
         array: Bytes, one chunk.
         field: An encoded field that has an unpacked form.
 
     Raises:
-        RowProblem: a row's bytes are no array, or one of another shape or dtype than the field's.
+        ValueProblem: a row's bytes are not an array, or its shape or dtype is not the field's.
     """
     array = array.cast(pa.large_binary())
     if field.is_text:
@@ -52,10 +58,10 @@ def unpack(array: pa.Array, field: Encoded) -> pa.Array:
 
 
 def read_array(data: bytes | memoryview, field: Encoded) -> npt.NDArray[Any]:
-    """Return the array of one row, its shape and dtype checked.
+    """Return the array of one row.
 
     Raises:
-        BlobProblem: it is none, or one of another shape or dtype than the field's.
+        BlobProblem: the bytes are not an array, or its shape or dtype is not the field's.
     """
     array = READERS[field.encoding](data)
     if field.is_text:
@@ -68,19 +74,19 @@ def read_array(data: bytes | memoryview, field: Encoded) -> npt.NDArray[Any]:
 
 
 def matches(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
-    """Whether a shape is the expected one, where None stands for any length."""
+    """Whether a shape is the expected one; None stands for any length."""
     return len(shape) == len(expected) and all(b is None or a == b for a, b in zip(shape, expected, strict=True))
 
 
 def _validity(array: pa.Array) -> tuple[pa.Buffer | None, int]:
-    """Return the bits of where values are, from the first row on, and how many are not."""
+    """Return the validity bitmap from the first row on (None without nulls), and the number of nulls."""
     if not array.null_count:
         return None, 0
     return pa.array(array.is_valid().to_numpy(zero_copy_only=False)).buffers()[1], array.null_count
 
 
 def _blobs(array: pa.Array) -> Iterator[tuple[int, memoryview]]:
-    """Yield row and bytes of each row that is not null."""
+    """Yield the number and the bytes of each row that is not null."""
     offsets = _offsets(array)
     data = memoryview(array.buffers()[2] or b"")
     valid = array.is_valid().to_numpy(zero_copy_only=False)
@@ -98,14 +104,14 @@ def _read(row: int, data: memoryview, field: Encoded) -> npt.NDArray[Any]:
     try:
         return read_array(data, field)
     except BlobProblem as problem:
-        raise RowProblem(row, str(problem)) from None
+        raise ValueProblem(row, str(problem)) from None
 
 
 def _raw_rows(array: pa.Array, field: Encoded, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Return ``[rows, *shape]``, zeros where a row is null."""
-    alike = cut_at_once(array, field, shape) if field.encoding == "npy" else None
-    if alike is not None:
-        return alike
+    """Return ``[rows, *shape]``, with zeros for nulls."""
+    at_once = cut_at_once(array, field, shape) if field.encoding == "npy" else None
+    if at_once is not None:
+        return at_once
     rows = np.zeros((len(array), *shape), field.dtype)
     for row, data in _blobs(array):
         rows[row] = _read(row, data, field)
@@ -113,7 +119,7 @@ def _raw_rows(array: pa.Array, field: Encoded, shape: tuple[int, ...]) -> npt.ND
 
 
 def cut_at_once(array: pa.Array, field: Encoded, shape: tuple[int, ...]) -> npt.NDArray[Any] | None:
-    """Return the values of all rows where their headers are the same, in C order; None if they are not."""
+    """Return the values of all rows if these are in C order and have one header; else None."""
     rows = len(array)
     if not rows or array.null_count:
         return None
@@ -136,16 +142,16 @@ def cut_at_once(array: pa.Array, field: Encoded, shape: tuple[int, ...]) -> npt.
 
 
 def _lists(array: pa.Array, field: Encoded) -> pa.Array:
-    """Return lists of numbers, or of raw rows where the shape has more than one length."""
+    """Return lists of numbers, or of raw rows if the shape has more than one length."""
     inner = tuple(n for n in field.shape[1:] if n is not None)
     lengths = np.zeros(len(array), np.int64)
-    pieces: list[npt.NDArray[Any]] = []
+    parts: list[npt.NDArray[Any]] = []
     for row, data in _blobs(array):
-        piece = _read(row, data, field)
-        lengths[row] = len(piece)
-        if len(piece):
-            pieces.append(piece.astype(field.dtype, copy=False).reshape(len(piece), -1))
-    values = np.concatenate(pieces) if pieces else np.zeros((0, math.prod(inner)), field.dtype)
+        part = _read(row, data, field)
+        lengths[row] = len(part)
+        if len(part):
+            parts.append(part.astype(field.dtype, copy=False).reshape(len(part), -1))
+    values = np.concatenate(parts) if parts else np.zeros((0, math.prod(inner)), field.dtype)
     type_ = pa.binary(math.prod(inner) * field.dtype.itemsize) if inner else number_type(field.dtype)
     flat = pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
     offsets = np.zeros(len(array) + 1, np.int64)
@@ -165,4 +171,4 @@ def _texts(array: pa.Array, field: Encoded) -> pa.Array:
     try:
         return pa.array(rows, type_)
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
-        raise RowProblem(0, f"holds text that is not UTF-8: {error}") from None
+        raise ValueProblem(0, f"holds text that is not UTF-8: {error}") from None

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 _MAGIC = b"\xff\xd8\xff"
-# What the pixels are made of, by the number of their channels: as stored, and as asked for.
+# By the number of channels: the color space in the file, and the one to decode to.
 _COLORS = {1: ("Gray", "GRAY"), 3: ("YCbCr", "RGB")}
 
 
@@ -24,12 +24,12 @@ def _turbo() -> Any:
     """Return the module `simplejpeg`, or None if it is not installed or cannot be loaded."""
     try:
         return importlib.import_module("simplejpeg")
-    except Exception:  # made for another numpy, say, it raises a ValueError
+    except Exception:  # not only ImportError: built for another numpy, it raises ValueError
         return None
 
 
 def _bytes(data: bytes | memoryview) -> bytes | memoryview:
-    """Return the same as unsigned bytes: those of Arrow's buffers are signed, which simplejpeg declines."""
+    """Return a view of unsigned bytes: Arrow's buffers have signed ones, which simplejpeg declines."""
     return data.cast("B") if isinstance(data, memoryview) else data
 
 
@@ -38,14 +38,14 @@ def jpeg_shape(data: bytes | memoryview, most_pixels: int | None) -> tuple[int, 
 
     Args:
         data: The encoded image.
-        most_pixels: Larger ones are declined; Pillow's ``MAX_IMAGE_PIXELS``, beyond which it warns or refuses.
+        most_pixels: Larger images are declined; Pillow's ``MAX_IMAGE_PIXELS``, above which it warns or refuses.
     """
     turbo = _turbo()
     if turbo is None or bytes(data[:3]) != _MAGIC:
         return None
     try:
         height, width, colors, _ = turbo.decode_jpeg_header(_bytes(data))
-    except Exception:  # what it raises is not documented, and for odd headers it is a KeyError
+    except Exception:  # its errors are not documented; an unusual header raises KeyError
         return None
     channels = next((n for n, (stored, _) in _COLORS.items() if stored == colors), None)
     if channels is None or (most_pixels is not None and height * width > most_pixels):
@@ -57,10 +57,10 @@ def decode_jpeg(data: bytes | memoryview, out: npt.NDArray[np.uint8]) -> bool:
     """Decode to `out`, ``[height, width, channels]`` uint8 of the shape that `jpeg_shape` gave, in C order.
 
     Returns:
-        Whether it did. If not, `out` holds whatever it does.
+        Whether it succeeded. If not, the content of `out` is undefined.
     """
     try:
         _turbo().decode_jpeg(_bytes(data), _COLORS[out.shape[2]][1], buffer=out)
-    except Exception:  # damaged in any way, however slight
+    except Exception:  # the image is damaged
         return False
     return True

@@ -1,9 +1,9 @@
 """Parses page headers and checks them against their column chunk before Arrow allocates the sizes they claim.
 
-A page header says how many bytes its page takes in the file, how many decompressed, and how many values it holds. Arrow
-allocates these sizes before it finds that the chunk is shorter. So the headers of a chunk that Arrow is to decode are
-read first, and a false claim is an error. `native/page_check.py` checks them with `pages_check` of `kernels.c`, which
-has a parser of its own, or without kernels with `HeaderWalk`.
+A page header holds the page's compressed size, its decompressed size, and its number of values. Arrow allocates these
+sizes before it finds that the chunk is shorter. So the headers are checked before Arrow decodes a chunk, and a false
+claim is an error. `native/page_check.py` calls `pages_check` of `kernels.c`, which has its own parser; without kernels
+it uses `HeaderWalk`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from parquet_loader.source import I32, STRUCT, CompactReader, Metadata, ThriftEr
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
-FIRST_LOOK_BYTES = 128
+FIRST_READ_BYTES = 128
 _LONGEST_HEADER_BYTES = 2**24  # Arrow's own limit
 
-# Arrow reads so far behind a column chunk: old versions of parquet-cpp left the header of its dictionary page out of
-# its length (PARQUET-816).
+# Arrow reads this far past the end of a column chunk: old versions of parquet-cpp did not count the header of the
+# dictionary page in its length (PARQUET-816).
 _BEHIND_CHUNK_BYTES = 100
 
-# The most bytes that one compressed byte can stand for, by the formats of the codecs; Brotli and others know no bound.
+# The most bytes that one compressed byte can expand to, by the format of each codec; Brotli and others have no bound.
 _EXPANSION = {"UNCOMPRESSED": 1, "SNAPPY": 64, "LZ4": 256, "LZ4_HADOOP": 256, "GZIP": 1040, "ZSTD": 2**15}
-# Smaller pages are read whatever the footer says: some writers get `total_uncompressed_size` wrong.
+# Smaller pages are accepted whatever the footer says: some writers store a wrong `total_uncompressed_size`.
 _SMALL_PAGE_BYTES = 16 * 2**20
 _ENTRY_BYTES = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 
 
 class Reason(IntEnum):
-    """Why a claim is false; the same numbers as in `kernels.c`."""
+    """The kinds of false claims; the same numbers as in `kernels.c`."""
 
     NO_HEADER = 1
     LONGER_THAN_CHUNK = 2
@@ -50,13 +50,13 @@ _MESSAGES = {
     Reason.NO_HEADER: "there is no page header at byte {at}",
     Reason.LONGER_THAN_CHUNK: "the page header at byte {at} claims {claimed} bytes, its column chunk has {most} left",
     Reason.LARGER_THAN_CODEC: (
-        "the page header at byte {at} claims {claimed} bytes when decompressed, its codec gives {most} at most"
+        "the page header at byte {at} claims {claimed} bytes when decompressed, its codec allows at most {most}"
     ),
     Reason.LARGER_THAN_FOOTER: (
-        "the page header at byte {at} claims {claimed} bytes when decompressed, the footer allows {most}"
+        "the page header at byte {at} claims {claimed} bytes when decompressed, the footer allows at most {most}"
     ),
     Reason.TOO_MANY_ENTRIES: (
-        "the page header at byte {at} claims {claimed} dictionary entries, its bytes can hold {most}"
+        "the page header at byte {at} claims {claimed} dictionary entries, its bytes can hold at most {most}"
     ),
     Reason.TOO_MANY_VALUES: "the page header at byte {at} claims {claimed} values, its column chunk has {most}",
 }
@@ -66,11 +66,11 @@ class FalseClaim(NamedTuple):
     """A false claim of a page header about its page.
 
     Attributes:
-        line: Number of the column chunk among those that were checked.
+        line: Number of the column chunk among those checked.
         reason: See `wrong_claim` in `kernels.c`.
-        offset: Where the header begins in the file.
+        offset: Offset of the header in the file.
         claimed: The claimed number.
-        most: The largest number possible.
+        most: The largest possible number.
     """
 
     line: int
@@ -93,12 +93,12 @@ class ChunkBounds(NamedTuple):
     """The limits for the claims of a column chunk's page headers.
 
     Attributes:
-        first: The chunk's first byte in the file.
-        end: The byte behind its last.
+        first: Offset of the chunk's first byte in the file.
+        end: Offset after its last byte.
         values: Values, nulls included.
-        entry_bytes: The least that an entry of the dictionary takes.
-        expansion: The most bytes that one compressed byte can stand for; 1 without a codec, 0 if there is no bound.
-        largest_bytes: The most that a page may take when it is decompressed.
+        entry_bytes: The least bytes of a dictionary entry.
+        expansion: The most bytes that one compressed byte can expand to; 1 without a codec, 0 if there is no bound.
+        largest_bytes: The most bytes of a decompressed page.
     """
 
     first: int
@@ -113,7 +113,7 @@ def chunk_bounds(footer: Metadata, row_group: int, leaves: Iterable[int]) -> Int
     """Return the `ChunkBounds` of leaf columns of a row group as int64 ``[leaves, 6]``.
 
     Raises:
-        MetadataError: the footer is wrong about one of them.
+        MetadataError: the footer's entry of one of them is invalid.
     """
     lines = list[ChunkBounds]()
     for leaf in leaves:
@@ -128,16 +128,16 @@ def chunk_bounds(footer: Metadata, row_group: int, leaves: Iterable[int]) -> Int
 
 
 class HeaderWalk:
-    """Goes from page header to page header of a column chunk, as far as Arrow would, and checks what they claim.
+    """Walks the page headers of a column chunk, as far as Arrow would, and checks their claims.
 
     Args:
-        number: Of the chunk among those that are checked.
-        bounds: What its headers may claim.
+        number: Number of the chunk among those checked.
+        bounds: Limits for the claims of its headers.
         file_bytes: The file's length.
 
     Attributes:
-        at: Where the next header begins.
-        behind: The byte behind the last that a header may take.
+        at: Offset of the next header.
+        behind: Offset after the last byte that a header may occupy.
     """
 
     def __init__(self, number: int, bounds: ChunkBounds, file_bytes: int) -> None:
@@ -153,13 +153,16 @@ class HeaderWalk:
         return self._values_left <= 0 or not 0 <= self.at < self._end
 
     def take_header(self, data: bytes | memoryview) -> bool:
-        """Check the header at `at`, with which `data` begins, and go to the next; False: it takes more than `data`.
+        """Check the header at the beginning of `data`, at offset `at`, and go to the next.
+
+        Returns:
+            False if the header is longer than `data`.
 
         Raises:
-            FalseClaimError: there is no header, or a false one.
+            FalseClaimError: there is no header, or it makes a false claim.
         """
         header = None
-        for nbytes in (FIRST_LOOK_BYTES, _LONGEST_HEADER_BYTES):
+        for nbytes in (FIRST_READ_BYTES, _LONGEST_HEADER_BYTES):
             try:
                 header = page_header(bytes(data[:nbytes]))
                 break
@@ -178,11 +181,11 @@ class HeaderWalk:
         return True
 
     def feed(self, start: int, data: memoryview) -> None:
-        """Check the headers in the chunk's bytes from `start` on, which come in order. Raises as `take_header`."""
+        """Check the headers in the next bytes of the chunk, from offset `start` on. Raises as `take_header`."""
         partial = self._partial
         if partial:
             if start != self.at + len(partial):
-                return  # read anew
+                return  # these bytes were read before
             start, data = self.at, memoryview(partial + bytes(data))
         self._partial = b""
         while not self.is_done and start <= self.at < start + len(data):
@@ -218,7 +221,7 @@ def walks(bounds: IntArray, file_bytes: int) -> list[HeaderWalk]:
 
 
 class FeedCheck:
-    """Checks the page headers of column chunks that are read forward, in the bytes that are read.
+    """Checks the page headers of column chunks in the bytes of a forward read.
 
     Args:
         bounds: See `chunk_bounds`.
@@ -240,12 +243,12 @@ class PageHeader(NamedTuple):
     """A page header.
 
     Attributes:
-        nbytes: Its own length.
+        nbytes: Length of the header.
         kind: Kind of page: 0 a data page, 2 a dictionary, 3 a data page of version 2.
         plain_bytes, page_bytes: Bytes of the page before and after compression.
         values: Values, nulls included; entries of a dictionary; 0 for other kinds of page.
-        encoding: 0 is plain; -1: it is not said.
-        nulls, rows, levels_bytes, repetition_bytes: What a data page of version 2 says besides, 0 for other pages.
+        encoding: 0 is PLAIN; -1 if the header has none.
+        nulls, rows, levels_bytes, repetition_bytes: Further fields of a data page of version 2; 0 for other pages.
     """
 
     nbytes: int
@@ -260,7 +263,7 @@ class PageHeader(NamedTuple):
     repetition_bytes: int = 0
 
 
-# By struct in a page header, 0 the header itself: the int32 fields that a reader of the format insists on.
+# The required int32 fields of each struct in a page header; 0 is the header itself.
 _REQUIRED = {0: {1, 2, 3}, 5: {1, 2, 3, 4}, 7: {1, 2}, 8: {1, 2, 3, 4, 5, 6}}
 _STRUCT_OF = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}
 
@@ -268,7 +271,7 @@ _STRUCT_OF = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}
 def page_header(data: bytes) -> PageHeader:
     """Return the page header at the beginning of `data`, in Thrift's compact protocol.
 
-    A field of another type is skipped like one that is not known, as Thrift's own code does.
+    A field of the wrong type is skipped like an unknown one, as in Thrift's own code.
 
     Raises:
         TruncatedThriftError: the header is longer than the data.
@@ -287,7 +290,7 @@ def page_header(data: bytes) -> PageHeader:
 
 
 def _read_struct(reader: CompactReader, part: int, structs: dict[int, dict[int, int]]) -> None:
-    """Read the required fields of a struct of a page header, and of the structs in it."""
+    """Read the required fields of a struct of a page header, and of the structs inside it."""
     fields, required = structs.setdefault(part, {}), _REQUIRED[part]
     for number, type_ in reader.fields():
         if type_ == I32 and number in required:

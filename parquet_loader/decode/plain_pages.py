@@ -1,12 +1,12 @@
-"""Reads uncompressed PLAIN pages of numbers and tensors straight from the file to the window.
+"""Reads uncompressed PLAIN pages of numbers and tensors directly from the file to the window.
 
-Arrow reads a column chunk into a buffer, copies its pages into an array, and the rows are copied again to their window:
-three passes over memory. If a chunk is neither compressed nor encoded and has no nulls, its pages are a short header
-and then the bytes that are delivered. Then only the headers are parsed, and the system copies the rows from its page
-cache to the window. For rows of 16 KiB this halves the CPU time.
+With Arrow, the bytes are copied three times: to a buffer, to an array, and to the window. If a chunk is neither
+compressed nor encoded and has no nulls, each page is a short header followed by the bytes to deliver. Then only the
+headers are parsed, and the system copies the rows from the page cache to the window. For rows of 16 KiB this halves the
+CPU time.
 
-A chunk is read this way only if its page headers add up exactly: their sizes to the chunk's bytes, their values to the
-rows of the row group. Otherwise Arrow decodes it, or reports the damage.
+A chunk is read this way only if its page headers are consistent: their sizes sum up to the chunk's bytes, their values
+to the rows of the row group. Otherwise Arrow decodes it, or reports the damage.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from parquet_loader.common import IntArray
 from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, page_header
 from parquet_loader.source import ColumnChunk, Leaf, ThriftError, TruncatedThriftError
 
-# What the system can do: read into several buffers at once (scatter read).
+# Whether the system can read into several buffers at once (scatter read).
 IS_POSSIBLE = hasattr(os, "preadv")
 
 
 def _system_preadv() -> Any:
-    """Return the system's `preadv`, or None. Python's own wants an object for each buffer, made with the GIL held."""
+    """Return the system's `preadv`, or None. Python's own takes an object for each buffer, made with the GIL held."""
     library = ctypes.CDLL(None, use_errno=True) if IS_POSSIBLE else None
     function = getattr(library, "preadv64", None) or getattr(library, "preadv", None)
     if function is None or (ctypes.sizeof(ctypes.c_void_p) < 8 and not hasattr(library, "preadv64")):
@@ -42,12 +42,12 @@ def _system_preadv() -> Any:
 
 _PREADV = _system_preadv()
 
-# Rows at least this wide are read each to its slot; of narrower ones that many bytes are read at a time, into memory
-# that stays in the cache, and placed from there.
-_PLACED_BYTES = 2048
+# Rows at least this wide are read directly to their slots. Narrower rows are read `_SCRATCH_BYTES` at a time into a
+# buffer that stays in the CPU cache, and copied from there.
+_SCATTERED_BYTES = 2048
 _SCRATCH_BYTES = 2**18
 _MOST_BUFFERS = 1024  # IOV_MAX
-_FIRST_LOOK_BYTES = 96
+_FIRST_READ_BYTES = 96
 _LONGEST_HEADER_BYTES = 2**20
 
 _PLAIN = 0
@@ -55,27 +55,27 @@ _PHYSICAL = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "FIXED_LEN_BYTE_AR
 
 
 class ShortFileError(OSError):
-    """A file ended before the rows that its footer promises."""
+    """A file ends before the rows that its footer names."""
 
 
 class RawFile:
-    """An open file; whoever opened it closes it."""
+    """An open file; the caller closes it."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
     def close(self) -> None:
-        """Close it; idempotent."""
+        """Close the file; idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
-    def look(self, at: int, nbytes: int) -> bytes:
-        """Return up to `nbytes` bytes."""
+    def peek(self, at: int, nbytes: int) -> bytes:
+        """Return up to `nbytes` bytes from offset `at` on."""
         return os.pread(self._descriptor, nbytes, at)
 
     def read(self, at: int, targets: Sequence[Any]) -> None:
-        """Fill these buffers, one after another, with what the file holds from `at` on.
+        """Fill these buffers, one after another, with the file's bytes from offset `at` on.
 
         Raises:
             ShortFileError: the file ends before.
@@ -89,7 +89,12 @@ class RawFile:
             at += wanted
 
     def scatter(self, at: int, out: npt.NDArray[np.uint8], slots: IntArray) -> None:
-        """Fill these rows of `out` (contiguous), one after another, with what the file holds from `at` on.
+        """Fill rows of `out`, one after another, with the file's bytes from offset `at` on.
+
+        Args:
+            at: The offset in the file.
+            out: uint8 ``[rows, width]``, contiguous and writable.
+            slots: int64 ``[n]``, the rows of `out` to fill.
 
         Raises:
             ShortFileError: the file ends before.
@@ -98,7 +103,7 @@ class RawFile:
         """
         rows, width = out.shape
         if not out.flags.carray:
-            raise ValueError("rows are read into contiguous, writable memory alone")
+            raise ValueError("expected contiguous, writable memory")
         if len(slots) and (int(slots.min()) < 0 or int(slots.max()) >= rows):
             raise IndexError(f"rows {slots.min()} to {slots.max()} of {rows}")
         if _PREADV is None:
@@ -120,7 +125,7 @@ class RawFile:
             at += len(some) * width
 
     def _read_rest(self, at: int, targets: Sequence[Any], got: int) -> None:
-        """Go on where the system gave less than was asked for, as it does beyond 2 GiB."""
+        """Read the rest after a short read, which the system may return, for example above 2 GiB."""
         for target in targets:
             view, filled = memoryview(target).cast("B"), min(got, target.nbytes)
             got -= filled
@@ -133,12 +138,12 @@ class RawFile:
 
 
 class RawPages(NamedTuple):
-    """The pages of a column chunk all of which are plain.
+    """The pages of a column chunk, all of them plain.
 
     Attributes:
         width: Bytes of a value.
-        starts: int64 ``[pages]``, where each page's values begin in the file.
-        first_rows: int64 ``[pages + 1]``, rows before each page, and at last all.
+        starts: int64 ``[pages]``, the offset of each page's values in the file.
+        first_rows: int64 ``[pages + 1]``, the rows before each page; the last element is all rows.
     """
 
     width: int
@@ -147,11 +152,11 @@ class RawPages(NamedTuple):
 
 
 class RawColumn:
-    """A column chunk all of whose pages are plain.
+    """A column chunk, all of whose pages are plain.
 
     Args:
-        file: Where it lies.
-        pages: Where in it.
+        file: The file; owned by the caller.
+        pages: The locations of its pages in the file.
     """
 
     def __init__(self, file: RawFile, pages: RawPages) -> None:
@@ -159,12 +164,12 @@ class RawColumn:
         self._width, self._starts, self._first_rows = pages
 
     def read(self, first: int, out: npt.NDArray[np.uint8], slots: IntArray | slice) -> None:
-        """Read rows from row `first` on.
+        """Read one row for each slot, from row `first` on.
 
         Args:
-            first: Row of the row group.
+            first: The first row, in the row group.
             out: uint8 ``[n, width]``, contiguous.
-            slots: Rows of `out` that as many rows of the file go to: int64, or a slice with both ends.
+            slots: The rows of `out` to fill: int64 ``[rows]``, or a slice with both ends.
 
         Raises:
             ShortFileError: the file ends before.
@@ -177,7 +182,7 @@ class RawColumn:
         page = int(np.searchsorted(self._first_rows, first, side="right")) - 1
         at_once = max(rows, 1)
         scratch = None
-        if scattered is not None and self._width < _PLACED_BYTES:
+        if scattered is not None and self._width < _SCATTERED_BYTES:
             at_once = max(1, _SCRATCH_BYTES // self._width)
             scratch = np.empty((min(at_once, rows), self._width), np.uint8)
         while done < rows:
@@ -201,10 +206,10 @@ def raw_pages(file: RawFile, chunk: ColumnChunk, column: Leaf, rows: int, type_:
     """Return the pages of a column chunk, or None if they are not all plain.
 
     Args:
-        file: Where it lies.
-        chunk, column: What the footer says, checked.
+        file: The file.
+        chunk, column: The footer's entries, checked.
         rows: Rows of the row group.
-        type_: Raw Arrow type in which Arrow would deliver it.
+        type_: The Arrow type in which Arrow would deliver it.
     """
     width = int(type_.bit_width) // 8
     if (
@@ -218,12 +223,12 @@ def raw_pages(file: RawFile, chunk: ColumnChunk, column: Leaf, rows: int, type_:
         or "PLAIN" not in chunk.encoding_names
     ):
         return None
-    pages = _plain_pages(file.look, chunk.start, chunk.start + chunk.stored_bytes, rows, width)
+    pages = _plain_pages(file.peek, chunk.start, chunk.start + chunk.stored_bytes, rows, width)
     return None if pages is None else RawPages(width, *pages)
 
 
 def _is_plain(header: PageHeader) -> bool:
-    """Whether a page holds plain values of a flat column without nulls, and nothing else."""
+    """Whether a page holds only plain values of a flat column without nulls."""
     if header.encoding != _PLAIN or header.levels_bytes or header.repetition_bytes:
         return False
     is_second = header.kind == DATA_PAGE_V2 and header.rows == header.values and not header.nulls
@@ -231,16 +236,16 @@ def _is_plain(header: PageHeader) -> bool:
 
 
 def _plain_pages(
-    look: Callable[[int, int], bytes], at: int, end: int, rows: int, width: int
+    peek: Callable[[int, int], bytes], at: int, end: int, rows: int, width: int
 ) -> tuple[IntArray, IntArray] | None:
     starts, first_rows = list[int](), [0]
     while first_rows[-1] < rows:
-        header = _header_at(look, at, end)
+        header = _header_at(peek, at, end)
         if header is None:
             return None
         begin, values = at + header.nbytes, header.values
-        is_whole = header.page_bytes == header.plain_bytes == values * width and begin + values * width <= end
-        if not _is_plain(header) or not is_whole or values <= 0 or first_rows[-1] + values > rows:
+        has_all_bytes = header.page_bytes == header.plain_bytes == values * width and begin + values * width <= end
+        if not _is_plain(header) or not has_all_bytes or values <= 0 or first_rows[-1] + values > rows:
             return None
         starts.append(begin)
         first_rows.append(first_rows[-1] + values)
@@ -250,10 +255,10 @@ def _plain_pages(
     return np.array(starts, np.int64), np.array(first_rows, np.int64)
 
 
-def _header_at(look: Callable[[int, int], bytes], at: int, end: int) -> PageHeader | None:
-    nbytes = _FIRST_LOOK_BYTES
+def _header_at(peek: Callable[[int, int], bytes], at: int, end: int) -> PageHeader | None:
+    nbytes = _FIRST_READ_BYTES
     while True:
-        data = look(at, min(nbytes, end - at))
+        data = peek(at, min(nbytes, end - at))
         try:
             return page_header(data)
         except TruncatedThriftError:

@@ -1,7 +1,7 @@
-"""Decides how each column travels from the file to the window: once for each file schema, for everyone who reads.
+"""Decides, once for each file schema, which decoder moves each column from the file to the window.
 
-What a column chunk turns out to be (encoded, compressed, with nulls) is known only when it is opened. A chunk that
-cannot take its column's route takes the next one: pages to the window, a kernel, Arrow.
+The encoding, codec and nulls of a column chunk are known only when it is opened. A chunk that cannot take its column's
+route takes the next one in this order: pages to the window, a kernel, Arrow.
 """
 
 from __future__ import annotations
@@ -18,27 +18,26 @@ from parquet_loader.decode.columns import Column
 from parquet_loader.decode.native.column_reader import is_known_type
 from parquet_loader.decode.plain_pages import IS_POSSIBLE
 
-# A row at least this wide is copied to its place as soon as it is decoded; narrower ones are put into order a window at
-# a time. Measured: numpy places rows of 256 bytes and more about as fast as memory can be written.
+# Rows at least this wide are copied to their slots as soon as they are decoded; narrower ones are ordered a window at a
+# time. Measured: numpy scatters rows of 256 bytes and more at about memory bandwidth.
 WIDE_BYTES = 256
-# Rows of this many bytes are numbers to the kernels. Without kernels Arrow puts them into order: measured on 40
-# columns, one call for all of them takes 0.6 of the time of numpy's take of each.
+# The kernels treat rows of these widths as numbers. Without kernels Arrow orders them: measured on 40 columns, one call
+# for all of them takes 0.6 of the time of one numpy take for each.
 WORD_BYTES = (1, 2, 4, 8)
-# Arrow makes a dictionary anew for every batch, which pays if each of its words stands for that many rows. Measured:
-# with 1,000 words in 4 columns it takes a third of the processor time, with 100,000 in batches of 8,000 rows twice as
-# much.
+# Arrow builds a new dictionary for every batch, which pays off if each word occurs in this many rows. Measured: with
+# 1,000 words in 4 columns it takes a third of the processor time, with 100,000 in batches of 8,000 rows twice as much.
 ROWS_OF_A_WORD = 8
 
 
 class Arrangement(Enum):
-    """How a window puts the rows of a canonical column into order.
+    """How a window orders the rows of a canonical column.
 
     Attributes:
-        DIRECT: Each row is copied to its place as soon as it is decoded.
-        STAGED: Rows of bytes of one width wait next to one another until all of a window are there.
-        SCALAR: Numbers wait the same way; one kernel call puts many columns into order.
-        RAGGED: Rows of bytes of varying length wait the same way.
-        GATHERED: Arrow's arrays wait, and Arrow puts them into order.
+        DIRECT: Each row is copied to its final slot as soon as it is decoded.
+        STAGED: Fixed-width bytes are staged in a buffer until all rows of the window are decoded.
+        SCALAR: Numbers are staged likewise; one kernel call orders many columns.
+        RAGGED: Variable-width bytes are staged likewise.
+        GATHERED: Arrow arrays are kept, and Arrow's take orders them.
     """
 
     DIRECT = "direct"
@@ -49,7 +48,7 @@ class Arrangement(Enum):
 
 
 def arrangement_of(column: Column, *, kernels: bool = IS_BUILT) -> Arrangement:
-    """Return how a window puts the rows of a column into order, with or without kernels."""
+    """Return how a window orders the rows of a column, with or without kernels."""
     if column.is_ragged:
         return Arrangement.RAGGED
     width = column.row_bytes
@@ -63,15 +62,15 @@ def arrangement_of(column: Column, *, kernels: bool = IS_BUILT) -> Arrangement:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSource:
-    """The column of a file that a delivered column, or a part of one, is made of.
+    """The file's column from which a delivered column, or one member of a group, is made.
 
     Attributes:
-        name: Of the delivered column; of a group in columns, the member's.
-        stored: The name passed to the Parquet reader; None: the files have no such column.
-        field: The file's column, if it is a whole column of the top level.
-        column: The canonical column that values of its type are delivered as, without a change; None: there are always
-            changes, as for categories, masks, members of groups, and columns of another name.
-        words: Size of the vocabulary, for words of a category that Arrow can read as positions in a dictionary.
+        name: Name of the delivered column or member.
+        stored: The name passed to the Parquet reader; None if the files have no such column.
+        field: The file's column, if it is a top-level column; else None.
+        column: The canonical column, if values of its type are delivered unchanged; None if they are always converted,
+            as for categories, masks, members of groups, and columns of another name.
+        words: Size of the vocabulary of a category whose words Arrow can read as a dictionary; else 0.
     """
 
     name: str
@@ -82,27 +81,27 @@ class ColumnSource:
 
     @property
     def is_as_stored(self) -> bool:
-        """Whether values, if none is null, are delivered as the file holds them."""
+        """Whether values without nulls are delivered unchanged."""
         return self.column is not None and self.field is not None and self.field.type == self.column.arrow_type
 
     @property
     def is_always_as_stored(self) -> bool:
-        """Whether all values are: the file's schema allows no nulls."""
+        """Whether all values are delivered unchanged, because the file's schema allows no nulls."""
         return self.is_as_stored and self.field is not None and not self.field.nullable
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRoute:
-    """How a column of the files of one Arrow schema travels.
+    """How a column of the files of one Arrow schema is decoded.
 
     Attributes:
         source: The column.
-        window: How its values come to the window without an array in between, if all rows of a row group are wanted:
-            ``"pages"``: the system copies them from plain pages; ``"kernel"``: a kernel decodes them there. None: they
-            do not.
-        decoder: What decodes it otherwise; None: nothing is read.
-        reason: Why it takes no faster route; "" if there is none.
-        dictionary_rows: Arrow reads it as a dictionary in batches of at least this many rows; 0: it does not.
+        window: The direct way to the window's buffers, without an Arrow array, if no row of a row group is filtered
+            out. ``"pages"``: the system copies the values from plain pages. ``"kernel"``: a kernel decodes them there.
+            None: there is no direct way.
+        decoder: The decoder if `window` cannot be used; None if nothing is read.
+        reason: Why there is no faster route; "" if this is the fastest.
+        dictionary_rows: Arrow reads it as a dictionary in batches of at least this many rows; 0: never.
     """
 
     source: ColumnSource
@@ -113,7 +112,7 @@ class ColumnRoute:
 
     @property
     def stored(self) -> str:
-        """What the Parquet reader is asked for; "" if nothing is read."""
+        """The name passed to the Parquet reader; "" if nothing is read."""
         return self.source.stored or ""
 
     @property
@@ -132,12 +131,12 @@ def routes_of(
     kernels: bool = IS_BUILT,
     pages: bool = IS_POSSIBLE,
 ) -> tuple[ColumnRoute, ...]:
-    """Return how the columns that are read of the files of one Arrow schema travel.
+    """Return the routes of the columns read from the files of one Arrow schema.
 
     Args:
-        sources: What the delivered columns are made of.
-        columns: What the Parquet reader is asked for, for these and besides.
-        filtered: Those that a filter compares.
+        sources: The sources of the delivered columns.
+        columns: The names passed to the Parquet reader; there may be more of them than sources.
+        filtered: The columns that a filter compares.
         schema: The Arrow schema of the files.
         options: How to read.
         kernels: Whether there are kernels.
@@ -163,14 +162,14 @@ def _route(
     if source.stored is None:
         return None, None, "the files have no such column"
     if field is None:
-        return None, "arrow", "it is not a column of the top level"
+        return None, "arrow", "it is not a top-level column"
     if not is_known_type(field.type):
         return None, "arrow", f"{field.type} is not a number or bytes of one width"
     if forbidden:
         return None, "arrow", forbidden
     decoder: Literal["kernel", "arrow"] = "arrow" if missing else "kernel"
     if column is None or not source.is_as_stored:
-        return None, decoder, missing or "values are not delivered as the file holds them"
+        return None, decoder, missing or "its values are converted"
     if arrangement_of(column, kernels=not missing) in (Arrangement.DIRECT, Arrangement.STAGED):
         if source.is_always_as_stored and pages:
             return "pages", decoder, ""

@@ -332,7 +332,7 @@ class RowGroupReader:
         first_row: int,
         row_filter: RowFilter | None,
         partitions: Mapping[str, pa.Scalar],
-        placed: Collection[str],
+        deferred: Collection[str],
     ) -> pa.Table:
         origin = TableOrigin(row_group, first_row)
         if self._first_rows is not None:
@@ -344,17 +344,13 @@ class RowGroupReader:
             origin = TableOrigin(row_group, is_filtered=True)
         decoder = self._decoder(row_group)
         try:
-            decoded = (
-                decoder.decode_without(placed, table, partitions, origin)
-                if placed
-                else decoder.decode(table, partitions, origin)
-            )
+            decoded = decoder.decode(table, partitions, origin, deferred)
         except NullError as error:
             if self._null_advice is None:
                 raise
             if error.column not in self._advised:
                 self._advised[error.column] = self._null_advice.text(error.column)
-            raise DataError(f"{error.what}; {self._advised[error.column]}") from None
+            raise DataError(f"{error.problem}; {self._advised[error.column]}") from None
         if self._row_numbers is None:
             return decoded
         # A table without columns, all of them still in the file, has no rows that a column could be appended to.

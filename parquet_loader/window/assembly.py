@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode import Arrangement, Column, arrangement_of
+from parquet_loader.decode import Arrangement, Column, arrangement_of, one_array
 from parquet_loader.errors import DataError
 from parquet_loader.read import LazyRows
 from parquet_loader.schema import Ragged
@@ -325,14 +325,14 @@ class Assembly:
         for column in columns:
             array = together.column(column.name)
             if column.row_bytes is None:
-                self._delivered[column.name] = nested_rows(_one_array(array).slice(0, rows), column), None
+                self._delivered[column.name] = nested_rows(one_array(array).slice(0, rows), column), None
                 continue
             if space is not None:
                 mine, space = space.cut(padded(self._buffer_sizes.rows * column.row_bytes))
                 out, owner = mine.array[: total * column.row_bytes].reshape(-1, column.row_bytes), mine.owner
                 copy_column(together.column(column.name), out, slice(0, total))
             else:
-                out, owner = fixed_rows(_one_array(array), column.row_bytes), None
+                out, owner = fixed_rows(one_array(array), column.row_bytes), None
             self._delivered[column.name] = as_delivered(column, out[:rows]), owner
 
     def _bytes_of(self, columns: Sequence[Column]) -> int:
@@ -380,12 +380,6 @@ def _after_carried(carried: int, order: IntArray) -> npt.NDArray[Any]:
     indices[:carried] = np.arange(carried)
     np.add(order, carried, out=indices[carried:], casting="unsafe")
     return indices
-
-
-def _one_array(array: pa.ChunkedArray) -> pa.Array:
-    if array.num_chunks == 1:
-        return array.chunk(0)
-    return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
 
 
 def nested_rows(array: pa.Array, column: Column) -> Array:

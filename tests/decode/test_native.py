@@ -356,7 +356,7 @@ def test_what_turns_out_to_be_not_as_expected_is_arrows_from_there_on(
         is_wrong = next(calls) % 8 == call
         read_into(self, first, rows // 2 if is_wrong else rows, places)
         if is_wrong:
-            raise NotDecodedError("pages are not as the footer says")
+            raise NotDecodedError("pages do not match the footer")
 
     monkeypatch.setattr(NativeChunks, "read_into", lied_to)
     found = batches(mixed, shuffle=True, window_rows=window_rows, columns=columns)

@@ -150,10 +150,10 @@ def test_a_null_where_the_unischema_allows_none_is_named(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("blob", "message"),
     [
-        (b"junk", "np.save begins with"),
+        (b"junk", "as np.save writes"),
         (encode_array(np.zeros(3, np.float32), "npy"), r"holds float32 of shape \(3,\), expected float of \(2,\)"),
         (encode_array(np.zeros(2, np.float64), "npy"), "holds float64"),
-        (encode_array(np.zeros(2, np.float32), "npy")[:-1], "takes 8 bytes, and 7 are there"),
+        (encode_array(np.zeros(2, np.float32), "npy")[:-1], "takes 8 bytes, found 7"),
     ],
 )
 def test_bytes_that_are_no_such_array_are_named(tmp_path: Path, blob: bytes, message: str) -> None:
@@ -244,14 +244,14 @@ def test_archives_that_numpy_does_not_write_are_refused() -> None:
 def test_text_of_characters_that_there_are_not_is_refused() -> None:
     data = bytearray(encode_array(np.array(["ab"]), "npy"))
     data[-4:] = b"\xff" * 4
-    with pytest.raises(BlobProblem, match="characters that there are not"):
+    with pytest.raises(BlobProblem, match="code points above"):
         npy_array(bytes(data))
 
 
 def test_objects_records_and_bombs_are_no_arrays() -> None:
     out = io.BytesIO()
     np.save(out, np.array([print], object), allow_pickle=True)
-    with pytest.raises(BlobProblem, match="describes no array"):
+    with pytest.raises(BlobProblem, match="expected one of an array"):
         npy_array(out.getvalue())
     head = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
 
@@ -266,7 +266,7 @@ def test_objects_records_and_bombs_are_no_arrays() -> None:
         "{'descr': '|V8', 'fortran_order': False, 'shape': (1,), }",
         "__import__('os').system('true')",
     ):
-        with pytest.raises(BlobProblem, match="describes no array"):
+        with pytest.raises(BlobProblem, match="expected one of an array"):
             npy_array(with_header(text))
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:

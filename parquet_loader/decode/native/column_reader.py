@@ -1,9 +1,9 @@
-"""Reads column chunks of flat numbers and fixed-width bytes forward, without Arrow.
+"""Decodes column chunks of flat numbers and fixed-width bytes with kernels, without Arrow.
 
-Arrow decodes one column chunk after another into memory of its own. For PLAIN or dictionary pages without nulls,
-uncompressed or compressed by Snappy or LZ4, the kernels take about half the CPU time, in one call for all columns.
-Arrow decodes everything else. The kernels accept a page only if every level, run and length in it adds up exactly;
-otherwise Arrow decodes the column chunk, or reports the damage.
+The kernels decode PLAIN and dictionary pages without nulls, uncompressed or compressed by Snappy or LZ4, in one call
+for all columns. That takes about half of Arrow's CPU time. Arrow decodes everything else. The kernels accept a page
+only if all levels, runs and lengths in it are consistent; otherwise Arrow decodes the column chunk, or reports the
+damage.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PHYSICAL = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 
 
 class NotDecodedError(ValueError):
-    """Pages are not as the kernels expect them: nulls, other encodings, damage, or no memory for the sizes they claim.
+    """The kernels cannot decode the pages: nulls, other encodings, damage, or no memory for the claimed sizes.
 
-    Arrow reads them, or says why not.
+    Arrow then reads them, or reports the error.
     """
 
 
 def is_known_type(type_: pa.DataType) -> bool:
-    """Whether values of an Arrow type lie in pages as Arrow holds them, or as the low bytes of those."""
+    """Whether pages hold values of an Arrow type as Arrow does, or extended to a wider integer."""
     return bool(
         pa.types.is_integer(type_)
         or pa.types.is_float32(type_)
@@ -45,12 +45,12 @@ def is_known_type(type_: pa.DataType) -> bool:
 
 
 class DecodableChunks(NamedTuple):
-    """Column chunks of a row group that the kernels can be expected to decode.
+    """Column chunks of a row group that the kernels can probably decode.
 
     Attributes:
-        names: Of the columns.
-        types: Arrow types in which they are delivered, as `pyarrow.parquet` would.
-        lines: int64 ``[columns, 10]``, what `kernels.c` is told of each.
+        names: The names of the columns.
+        types: The Arrow types of the result, as in `pyarrow.parquet`.
+        lines: int64 ``[columns, 10]``, the description of each for `kernels.c`.
     """
 
     names: list[str]
@@ -59,18 +59,18 @@ class DecodableChunks(NamedTuple):
 
 
 def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], schema: pa.Schema) -> DecodableChunks:
-    """Return those column chunks of a row group that the kernels can be expected to decode.
+    """Return the column chunks of a row group that the kernels can probably decode.
 
     Args:
-        footer: Of the file.
-        row_group: Its number in the file.
-        names: Of the columns that are read.
+        footer: The file's footer.
+        row_group: The row group's number in the file.
+        names: The columns that are read.
         schema: The file's Arrow schema.
     """
     paths = footer.paths
-    # A dot may stand for a struct's field, and which of two columns of one name is meant, Arrow has to say.
-    is_clear = len(set(paths)) == len(paths)
-    leaves = {path: number for number, path in enumerate(paths) if is_clear and "." not in path}
+    # Arrow resolves names that are ambiguous: two columns of one name, or a dot, which may separate a struct's field.
+    is_unambiguous = len(set(paths)) == len(paths)
+    leaves = {path: number for number, path in enumerate(paths) if is_unambiguous and "." not in path}
     types = {field.name: field.type for field in schema if is_known_type(field.type)}
     known, rows = dict[str, tuple[int, ...]](), int(footer.row_group_rows[row_group])
     always_compressed = is_always_compressed(footer.created_by)
@@ -79,7 +79,7 @@ def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], sch
             leaf = leaves[name]
             try:
                 chunk = footer.check(row_group, leaf)
-            except MetadataError:  # said by whoever reads the column in another way
+            except MetadataError:  # raised again when Arrow reads the column
                 continue
             has_nulls = footer.null_count(row_group, leaf) != 0
             line = _line(types[name], chunk, footer.schema.leaves[leaf], rows, has_nulls=has_nulls)
@@ -90,7 +90,7 @@ def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], sch
 
 
 def is_always_compressed(created_by: str) -> bool:
-    """Whether pages of version 2 are compressed although their headers deny it: by parquet-cpp, before Arrow 3.
+    """Whether pages of version 2 are compressed although their headers say otherwise, as before parquet-cpp of Arrow 3.
 
     Arrow decides the same way; see PARQUET-10353.
     """
@@ -120,13 +120,13 @@ def _line(
 
 
 class NativeChunks:
-    """Column chunks of one row group, open to be read forward. Used by one thread at a time.
+    """Column chunks of one row group, open for a forward read. Used by one thread at a time.
 
-    What is held until `close` is a page and a dictionary for each column, decompressed, and the largest page as it was.
+    Until `close` it holds a decompressed page and dictionary of each column, and the largest compressed page.
 
     Args:
         source: A path, or the file's bytes in memory.
-        known: What to read.
+        known: The column chunks to read.
 
     Raises:
         OSError: the file cannot be opened.
@@ -157,11 +157,11 @@ class NativeChunks:
         self.close()
 
     def read(self, rows: int) -> list[pa.Array]:
-        """Return the next rows of each column, each in memory of its own: some are released long before others.
+        """Return the next rows of each column, each in its own memory, because they are released at different times.
 
         Raises:
-            NotDecodedError: pages are not as expected, or end too early, or there is no memory for what they claim to
-                hold; nothing more can be read.
+            NotDecodedError: the pages cannot be decoded, end too early, or claim more than memory can hold; nothing
+                more can be read.
             OSError: the file cannot be read.
         """
         try:
@@ -175,12 +175,12 @@ class NativeChunks:
         ]
 
     def read_into(self, first: int, rows: int, addresses: npt.NDArray[np.int64]) -> None:
-        """Read rows from row `first` of the row group on, which was not passed yet, each column to its own place.
+        """Read the rows from row `first` of the row group on, each column to its own address.
 
         Args:
-            first: The first row; those before it that were not read are passed over.
-            rows: How many.
-            addresses: For each column the address of as many values; not checked.
+            first: The first row, not before the position of the reader; rows in between are skipped.
+            rows: Number of rows.
+            addresses: int64 ``[columns]``, the address of space for that many values of each; not checked.
 
         Raises:
             As `read` does.
@@ -195,10 +195,10 @@ class NativeChunks:
         if code == SYSTEM:
             raise OSError(errno.EIO, "the system could not read the file")
         if code:
-            raise NotDecodedError("the pages are not as the footer says")
+            raise NotDecodedError("the pages do not match the footer")
 
     def close(self) -> None:
-        """Close the file and release what is held; idempotent."""
+        """Close the file and release all buffers; idempotent."""
         chunks, self._chunks = getattr(self, "_chunks", None), None
         if chunks:
             KERNELS.chunks_close(chunks)

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common import KERNELS, NO_MEMORY, SYSTEM, IntArray
-from parquet_loader.decode.page_headers import FIRST_LOOK_BYTES, FalseClaim, FalseClaimError, walks
+from parquet_loader.decode.page_headers import FIRST_READ_BYTES, FalseClaim, FalseClaimError, walks
 
 
 def check_pages(source: str | pa.Buffer, bounds: IntArray) -> None:
-    """Read the page headers of column chunks, and check their claims.
+    """Check the claims of all page headers of column chunks.
 
     Args:
         source: A path, or the file's bytes in memory.
@@ -58,7 +58,7 @@ def _walk_in_memory(memory: memoryview, bounds: IntArray) -> None:
 
 def _walk_in_file(file: int, bounds: IntArray) -> None:
     for walk in walks(bounds, os.fstat(file).st_size):
-        nbytes = FIRST_LOOK_BYTES
+        nbytes = FIRST_READ_BYTES
         while not walk.is_done:
             is_taken = walk.take_header(os.pread(file, min(nbytes, walk.behind - walk.at), walk.at))
-            nbytes = FIRST_LOOK_BYTES if is_taken else nbytes * 8
+            nbytes = FIRST_READ_BYTES if is_taken else nbytes * 8

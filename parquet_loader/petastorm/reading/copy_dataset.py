@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TextIO
 
@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common import PathLike, ReadOptions, progress_bar
-from parquet_loader.decode import RowProblem, TableOrigin, number_type, unpack
+from parquet_loader.decode import TableOrigin, ValueProblem, number_type, one_array, unpack
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.reading.dataset import RowGroups, StoredColumns
-from parquet_loader.petastorm.reading.decoding import one_array
 from parquet_loader.read import RowGroupReader
 from parquet_loader.schema import Encoded, Field, Image, Schema, Tensor, unpacked_field
 from parquet_loader.source import Snapshot, declared_unischema
@@ -126,19 +125,25 @@ class _Unpacked(StoredColumns):
             if isinstance(field, Encoded) and (unpacked := unpacked_field(field)) is not None
         }
 
-    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], origin: TableOrigin) -> pa.Table:
-        """Return the columns, row for row.
+    def decode(
+        self,
+        table: pa.Table,
+        partitions: Mapping[str, pa.Scalar],
+        origin: TableOrigin,
+        deferred: Collection[str] = (),
+    ) -> pa.Table:
+        """Return the columns, row for row; none is ever deferred.
 
         Raises:
             DataError: a value cannot be decoded; names file, row group, column and row.
         """
-        stored = super().decode(table, partitions, origin)
+        stored = super().decode(table, partitions, origin, deferred)
         for name, (field, unpacked) in self._unpacked.items():
             column = stored.column(name)
             try:
                 array = _as_written(unpack(one_array(column), field), unpacked)
-            except RowProblem as problem:
-                row = origin.first_row + problem.row
+            except ValueProblem as problem:
+                row = origin.first_row + (problem.row or 0)
                 raise DataError(f"{origin.name}, column {name!r}, row {row}: {problem}") from None
             stored = stored.set_column(stored.column_names.index(name), name, array)
         return stored

@@ -95,12 +95,19 @@ class StoredColumns(Decoder):
         self._names = names
         self.read_columns = tuple(name for name in names if name in file_schema.names)
 
-    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], origin: TableOrigin) -> pa.Table:
-        """Return the columns by their names, row for row.
+    def decode(
+        self,
+        table: pa.Table,
+        partitions: Mapping[str, pa.Scalar],
+        origin: TableOrigin,
+        deferred: Collection[str] = (),
+    ) -> pa.Table:
+        """Return the columns by their names, row for row; none is ever deferred.
 
         Raises:
             DataError: the file lacks one.
         """
+        assert not deferred
         found: dict[str, pa.ChunkedArray] = {}
         for name in self._names:
             if name in table.column_names:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.decode import cut_at_once, plain
+from parquet_loader.decode import cut_at_once, one_array, plain
 from parquet_loader.petastorm.codecs import NdarrayCodec, ScalarCodec, is_number_type
 from parquet_loader.petastorm.errors import DecodeFieldError
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField
@@ -58,11 +58,6 @@ def decode_column(column: pa.ChunkedArray, field: UnischemaField) -> list[Any]:
         if pa.types.is_floating(array.type):
             return list(array.to_numpy(zero_copy_only=False).astype(dtype))
     return [None if v is None else dtype(v) for v in array.to_pylist()]
-
-
-def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array, without a copy if it has one chunk."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
 
 
 def _as_array(value: Any, dtype: Any) -> Any:

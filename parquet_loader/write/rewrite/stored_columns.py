@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,13 +65,20 @@ class StoredDecoder(Decoder):
         self._target = target
         self._encoding = target.encoding_schema()
 
-    def decode(self, table: pa.Table, partitions: Mapping[str, pa.Scalar], place: TableOrigin) -> pa.Table:
+    def decode(
+        self,
+        table: pa.Table,
+        partitions: Mapping[str, pa.Scalar],
+        origin: TableOrigin,
+        deferred: Collection[str] = (),
+    ) -> pa.Table:
         """Return the stored columns of a table of the files' columns, row for row, all nullable.
 
         Raises:
             DataError: a value does not fit its field; names file, row group, column and row.
             AssumptionError: lists differ in length, or there are nulls in a packed group, which cannot hold them.
         """
+        assert not deferred
         positions = {name: number for number, name in enumerate(table.column_names)}
         columns: dict[str, Any] = {}
         for owner, field, parts in self._parts:
@@ -84,20 +91,20 @@ class StoredDecoder(Decoder):
                     )
                 if name in self._target.even_lists:
                     _check_even(name, part, array)
-                columns[name] = self._fitted(array, part, name, place)
+                columns[name] = self._fitted(array, part, name, origin)
         try:
-            return nullable(encode_columns(columns, self._encoding, place.first_row))
+            return nullable(encode_columns(columns, self._encoding, origin.first_row))
         except (DataError, SchemaError) as error:
-            raise DataError(f"{place.name}, {error}") from error
+            raise DataError(f"{origin.name}, {error}") from error
 
-    def _fitted(self, array: pa.ChunkedArray, field: Field, name: str, place: TableOrigin) -> pa.ChunkedArray:
+    def _fitted(self, array: pa.ChunkedArray, field: Field, name: str, origin: TableOrigin) -> pa.ChunkedArray:
         """Return numbers of another type than the field's as a loader would deliver them, but with their nulls."""
         if isinstance(field, Category):
             try:
                 return self._words(array, name, field)
             except ValueProblem as problem:
-                row = "" if problem.row is None else f", row {place.first_row + problem.row}"
-                raise DataError(f"{place.name}, column {name!r}{row}: {problem.reason}") from None
+                row = "" if problem.row is None else f", row {origin.first_row + problem.row}"
+                raise DataError(f"{origin.name}, column {name!r}{row}: {problem.reason}") from None
         if not isinstance(field, Scalar) or array.type == field.type or pa.types.is_null(array.type):
             return array
         if pa.types.is_decimal(field.type):
@@ -105,13 +112,13 @@ class StoredDecoder(Decoder):
         try:
             numbers = convert(array, Scalar(field.type, fill=0))
         except ValueProblem as problem:
-            row = "" if problem.row is None else f", row {place.first_row + problem.row}"
-            raise DataError(f"{place.name}, column {name!r}{row}: {problem.reason}") from None
+            row = "" if problem.row is None else f", row {origin.first_row + problem.row}"
+            raise DataError(f"{origin.name}, column {name!r}{row}: {problem.reason}") from None
         except MemoryError:
             raise  # memory that ran out says nothing about the data
         except pa.ArrowException as error:
             raise DataError(
-                f"{place.name}, column {name!r}: {array.type} cannot be stored as {field!r}: {error}; "
+                f"{origin.name}, column {name!r}: {array.type} cannot be stored as {field!r}: {error}; "
                 "declare a field that fits"
             ) from None
         if array.null_count:
