@@ -112,6 +112,7 @@ MAY_ASK_FOR_KERNELS = {
     "common",
     "common.native.bindings",
     "common.native.permute",
+    "common.permutations",
     "decode.native.column_reader",
     "decode.native.page_check",
     "decode.routes",

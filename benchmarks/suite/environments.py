@@ -16,7 +16,8 @@ from pathlib import Path
 
 from benchmarks.suite.places import REQUIREMENTS, ROOT
 
-COMPILED = tuple(ROOT / "parquet_loader" / "native" / name for name in ("build.py", "kernels.c"))
+_NATIVE = ROOT / "parquet_loader" / "common" / "native"
+COMPILED = (_NATIVE / "build.py", *sorted((_NATIVE / "src").iterdir()))
 PYTHON_OF = {"petastorm": "3.11"}  # pyarrow 14, numpy 1 and pandas 2.1 have wheels for it
 
 

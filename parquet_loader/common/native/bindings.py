@@ -14,7 +14,7 @@ from parquet_loader.common.deprecation import warn_at_caller
 from parquet_loader.common.native.build import LIBRARY, NO_PLATFORM, compilers, digest
 from parquet_loader.errors import PerformanceWarning
 
-NO_MEMORY, ENDED, SYSTEM = 1, 2, 3  # the codes of `kernels.c` that are told apart
+NO_MEMORY, ENDED, SYSTEM = 1, 2, 3  # the codes of `kernels.h` that are told apart
 
 SWITCHED_OFF = "PARQUET_LOADER_NATIVE=0 is set"
 
@@ -55,6 +55,8 @@ def _load(path: Path) -> tuple[Any, str]:
     library.ragged_take.restype = None
     library.footer_read.argtypes = (ctypes.c_char_p, number, pointer, pointer, number, pointer, number)
     library.footer_read.restype = ctypes.c_int
+    library.permute.argtypes = (pointer, pointer, number, pointer)
+    library.permute.restype = ctypes.c_int
     return library, ""
 
 

@@ -1,4 +1,4 @@
-"""Compiles `kernels.c` if there is a C compiler: during installation, or by hand.
+"""Compiles the kernels if there is a C compiler: during installation, or by hand.
 
     python parquet_loader/common/native/build.py
 
@@ -16,15 +16,19 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("kernels.c")
-LIBRARY = SOURCE.with_suffix(".so")
-FLAGS = ("-O3", "-shared", "-fPIC", "-fno-strict-aliasing")
+SOURCE = Path(__file__).with_name("src")
+LIBRARY = Path(__file__).with_name("kernels.so")
+FLAGS = ("-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
 NO_PLATFORM = "this platform has no kernels"
 
 
 def digest() -> str:
     """Return what tells the library of this source from one of another."""
-    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    whole = hashlib.sha256()
+    for path in sorted(SOURCE.iterdir()):
+        if path.suffix in (".c", ".h"):
+            whole.update(path.name.encode() + b"\0" + path.read_bytes())
+    return whole.hexdigest()
 
 
 def build(library: Path = LIBRARY, *, options: tuple[str, ...] = ()) -> str | None:
@@ -52,11 +56,12 @@ def compilers() -> list[str]:
 
 def _compile(library: Path, made: Path, options: tuple[str, ...]) -> str | None:
     reason = "there is no C compiler"
+    sources = [str(path) for path in sorted(SOURCE.glob("*.c"))]
     for name in compilers():
         # Older compilers and other C libraries know no code for several targets.
         for more in ((), ("-DONE_TARGET",)):
             flags = (*FLAGS, *options, *more, f'-DDIGEST="{digest()}"')
-            command = [*shlex.split(name), *flags, str(SOURCE), "-o", str(made)]
+            command = [*shlex.split(name), *flags, *sources, "-o", str(made)]
             try:
                 subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=300)
             except subprocess.CalledProcessError as error:

@@ -20,15 +20,8 @@
 #include <emmintrin.h>
 #endif
 
-#define INLINE static inline __attribute__((always_inline))
-/* The same code for several generations of processors; the system's loader chooses. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONE_TARGET)
-#define FOR_EACH_TARGET __attribute__((target_clones("arch=skylake-avx512", "avx512f", "avx2", "default")))
-#else
-#define FOR_EACH_TARGET
-#endif
+#include "kernels.h"
 
-enum { OK = 0, NO_MEMORY = 1, ENDED = 2, SYSTEM = 3, OTHER = 4 };  /* OTHER: leave it to Arrow */
 enum { PLAIN_CODEC = 0, SNAPPY = 1, LZ4_RAW = 2 };
 enum { DATA_PAGE = 0, DICTIONARY_PAGE = 2, DATA_PAGE_V2 = 3 };
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
@@ -720,12 +713,12 @@ INLINE void copy_row(const uint8_t *in, int64_t width, uint8_t *out) {
 /* ---- what Python calls ---- */
 
 /* Of the source that this was compiled from. */
-const char *kernels_digest(void) { return DIGEST; }
+EXPORT const char *kernels_digest(void) { return DIGEST; }
 
 /* Column chunks to be read forward. Each of `count` lines of 10 numbers says: first byte in the file, byte behind the
  * last, rows, bytes of a value, bytes of it to deliver, codec, whether there may be nulls, whether data pages may be
  * plain, and coded, whether pages of version 2 are always compressed. NULL: no memory. */
-void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
+EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
   Group *group = calloc(1, sizeof(Group) + (size_t)count * sizeof(Column));
   if (!group) return NULL;
   group->file = file, group->base = base, group->size = size, group->count = count;
@@ -742,7 +735,7 @@ void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *li
 
 /* Writes the next rows of each column to its place in `outs`, or passes over them where that is NULL. Not 0: nothing
  * more can be read from these chunks. */
-int chunks_read(void *chunks, int64_t rows, uint8_t *const *outs) {
+EXPORT int chunks_read(void *chunks, int64_t rows, uint8_t *const *outs) {
   Group *group = chunks;
   for (int64_t i = 0; i < group->count; i++) {
     Column *column = &group->columns[i];
@@ -789,7 +782,7 @@ static int64_t wrong_claim(const Header *header, const int64_t *line, int64_t ro
  * bytes that the codec gives at most for one (1: there is none, 0: not known), bytes that a page may take decompressed.
  * OTHER: a header claims more than its chunk can keep; `report` gets the line's number, what is wrong, the header's
  * place, what it claims, and what there is. */
-int pages_check(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count, int64_t *report) {
+EXPORT int pages_check(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count, int64_t *report) {
   Group group = {.file = file, .base = base, .size = size};
   for (int64_t i = 0; i < count; i++, lines += 6) {
     int64_t at = lines[0], end = lines[1] < size ? lines[1] : size, left = lines[2];
@@ -808,7 +801,7 @@ int pages_check(int file, const uint8_t *base, int64_t size, const int64_t *line
   return OK;
 }
 
-void chunks_close(void *chunks) {
+EXPORT void chunks_close(void *chunks) {
   Group *group = chunks;
   for (int64_t i = 0; i < group->count; i++) {
     free(group->columns[i].page.bytes);
@@ -821,7 +814,7 @@ void chunks_close(void *chunks) {
 }
 
 /* Puts columns of `width` bytes a value side by side: `out` is their matrix in C order. */
-void columns_join(const uint8_t *const *columns, int64_t column_count, int64_t width, int64_t rows, uint8_t *out) {
+EXPORT void columns_join(const uint8_t *const *columns, int64_t column_count, int64_t width, int64_t rows, uint8_t *out) {
   int64_t stride = column_count * width, at_once = MATRIX_BLOCK_BYTES / stride + 1;
   for (int64_t first = 0; first < rows; first += at_once) {
     int64_t some = rows - first < at_once ? rows - first : at_once;
@@ -836,7 +829,7 @@ void columns_join(const uint8_t *const *columns, int64_t column_count, int64_t w
 
 /* Row i of each of `outs` becomes row `rows[i]` of that column, which has `widths` bytes a row; `is_large`: so much is
  * written that it will have left the caches when it is read. */
-void columns_take(
+EXPORT void columns_take(
     const uint8_t *const *columns, const int64_t *widths, int64_t column_count, const uint32_t *rows, int64_t count,
     uint8_t *const *outs, int is_large) {
   for (int64_t c = 0; c < column_count; c++) {
@@ -846,7 +839,7 @@ void columns_take(
 }
 
 /* Row i of `out` becomes row `rows[i]` of `in`, both of `width` bytes a row. */
-void rows_take(const uint8_t *in, int64_t width, const uint32_t *rows, int64_t count, uint8_t *out) {
+EXPORT void rows_take(const uint8_t *in, int64_t width, const uint32_t *rows, int64_t count, uint8_t *out) {
   for (int64_t i = 0; i < count; i++, out += width) {
     if (i + ROWS_AHEAD < count) {
       const uint8_t *later = in + (int64_t)rows[i + ROWS_AHEAD] * width;
@@ -861,7 +854,7 @@ void rows_take(const uint8_t *in, int64_t width, const uint32_t *rows, int64_t c
 
 /* Rows of bytes that differ in length: row i of `out`, which begins at byte `places[i]`, becomes row `rows[i]` of `in`,
  * which begins at byte `offsets[rows[i]]` and ends where the next one begins. */
-void ragged_take(
+EXPORT void ragged_take(
     const uint8_t *in, const int64_t *offsets, const int64_t *rows, int64_t count, const int64_t *places, uint8_t *out) {
   for (int64_t i = 0; i < count; i++) {
     if (i + 2 * ROWS_AHEAD < count) __builtin_prefetch(offsets + rows[i + 2 * ROWS_AHEAD]);
@@ -987,7 +980,7 @@ static void footer_group(Footer *footer) {
  * orders of columns, and of the writer's name. `groups`, each: rows,
  * bytes, columns. `chunks`: see `footer_chunk`. What exceeds the capacities is counted only. ENDED: the footer is
  * longer than that; OTHER: it is none. */
-int footer_read(
+EXPORT int footer_read(
     const uint8_t *bytes, int64_t nbytes, int64_t *file, int64_t *groups, int64_t group_capacity, int64_t *chunks,
     int64_t chunk_capacity) {
   Footer footer = {{bytes, bytes + nbytes, 0, 0}, bytes, file, groups, chunks, group_capacity, chunk_capacity};

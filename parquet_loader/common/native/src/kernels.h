@@ -1,0 +1,17 @@
+/* What all kernels share. */
+#ifndef KERNELS_H
+#define KERNELS_H
+
+#define EXPORT __attribute__((visibility("default")))  /* what Python calls */
+#define INLINE static inline __attribute__((always_inline))
+
+/* The same code for several generations of processors; the system's loader chooses. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONE_TARGET)
+#define FOR_EACH_TARGET __attribute__((target_clones("arch=skylake-avx512", "avx512f", "avx2", "default")))
+#else
+#define FOR_EACH_TARGET
+#endif
+
+enum { OK = 0, NO_MEMORY = 1, ENDED = 2, SYSTEM = 3, OTHER = 4 };  /* OTHER: leave it to Arrow */
+
+#endif

@@ -1,0 +1,137 @@
+/* Seeded permutations: random words of Philox, sorted together with the numbers of their elements.
+ *
+ * The result is that of numpy's sort in `common/permutations.py`, bit for bit. Words are spread over buckets by their
+ * first bits, then over slots of a word or two by the next bits, so that almost no comparison is left. They are
+ * generated twice, to count and to spread them: that costs less than page faults on a second buffer of the same size.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels.h"
+
+enum {
+  AT_ONCE = 1024,       /* words generated at a time; a multiple of 4 */
+  BUCKET_WORDS = 2048,  /* in a bucket on average, if BUCKET_BITS suffice; these three are the fastest measured */
+  BUCKET_BITS = 10,
+  SLOT_BITS = 12,
+  FEW_WORDS = 24,       /* that many are sorted by insertion */
+};
+
+typedef struct {
+  const uint64_t *given;  /* the words, or NULL: they are those of Philox */
+  const uint64_t *use;    /* its key, and the upper half of its counter */
+} Words;
+
+/* Returns the low half of a product. */
+INLINE uint64_t multiply(uint64_t a, uint64_t b, uint64_t *high) {
+#ifdef __SIZEOF_INT128__
+  unsigned __int128 product = (unsigned __int128)a * b;
+  *high = (uint64_t)(product >> 64);
+#else
+  uint64_t a0 = (uint32_t)a, a1 = a >> 32, b0 = (uint32_t)b, b1 = b >> 32;
+  uint64_t middle = a1 * b0 + (a0 * b0 >> 32), other = a0 * b1 + (uint32_t)middle;
+  *high = a1 * b1 + (middle >> 32) + (other >> 32);
+#endif
+  return a * b;
+}
+
+/* Philox4x64-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011), counted as numpy does: the
+ * first block has counter 1. `first`: a multiple of 4; `out` has space for a multiple of 4 words. */
+static void generate(const Words *words, uint64_t first, int64_t count, uint64_t *out) {
+  if (words->given) {
+    memcpy(out, words->given + first, (size_t)count * sizeof *out);
+    return;
+  }
+  for (int64_t i = 0; i < count; i += 4) {
+    uint64_t k0 = words->use[0], k1 = words->use[1];
+    uint64_t c0 = (first + (uint64_t)i) / 4 + 1, c1 = 0, c2 = words->use[2], c3 = words->use[3];
+    for (int round = 0; round < 10; round++) {
+      uint64_t high0, high1, low0 = multiply(UINT64_C(0xD2E7470EE14C6C93), c0, &high0);
+      uint64_t low1 = multiply(UINT64_C(0xCA5A826395121157), c2, &high1);
+      c0 = high1 ^ c1 ^ k0, c1 = low1, c2 = high0 ^ c3 ^ k1, c3 = low0;
+      k0 += UINT64_C(0x9E3779B97F4A7C15), k1 += UINT64_C(0xBB67AE8584CAA73B);
+    }
+    out[i] = c0, out[i + 1] = c1, out[i + 2] = c2, out[i + 3] = c3;
+  }
+}
+
+/* Counts of buckets become the number of words before each. */
+static void starts_of(uint32_t *counts, int64_t buckets) {
+  uint32_t before = 0;
+  for (int64_t b = 0; b < buckets; b++) {
+    uint32_t count = counts[b];
+    counts[b] = before;
+    before += count;
+  }
+}
+
+/* Sorts by insertion, from `in` to `out`, which may be the same; fast if every word is near its slot already. */
+static void insert_all(const uint64_t *in, uint64_t *out, int64_t count) {
+  for (int64_t i = 0; i < count; i++) {
+    uint64_t word = in[i];
+    int64_t slot = i;
+    for (; slot > 0 && out[slot - 1] > word; slot--) out[slot] = out[slot - 1];
+    out[slot] = word;
+  }
+}
+
+/* Sorts words that differ in their low `bits` bits only; `scratch` is as long. */
+static void sort_words(uint64_t *words, int64_t count, int bits, uint64_t *scratch) {
+  if (count <= FEW_WORDS || bits == 0) {
+    insert_all(words, words, count);
+    return;
+  }
+  uint32_t ends[1 << SLOT_BITS];
+  int digit = 0;
+  while (digit < SLOT_BITS && digit < bits && count >> digit) digit++;
+  int rest = bits - digit;
+  int64_t slots = INT64_C(1) << digit;
+  uint64_t mask = (uint64_t)slots - 1;
+  uint32_t begin = 0;
+  memset(ends, 0, (size_t)slots * sizeof *ends);
+  for (int64_t i = 0; i < count; i++) ends[words[i] >> rest & mask]++;
+  starts_of(ends, slots);
+  for (int64_t i = 0; i < count; i++) scratch[ends[words[i] >> rest & mask]++] = words[i];
+  for (int64_t s = 0; s < slots; begin = ends[s++])
+    if (ends[s] - begin > FEW_WORDS) sort_words(scratch + begin, ends[s] - begin, rest, words + begin);
+  insert_all(scratch, words, count);
+}
+
+/* Writes the permutation of `count` elements, fewer than 2**32, to `out`. `use`: key and upper half of the counter of
+ * Philox, which makes the words unless they are `given`. NO_MEMORY: there is none for the buckets. */
+EXPORT int permute(const uint64_t *use, const uint64_t *given, int64_t count, uint64_t *out) {
+  Words words = {given, use};
+  uint64_t some[AT_ONCE], low = 0;
+  uint32_t begin = 0, most = 0;
+  int bits = 0;
+  while (count - 1 > 0 && (uint64_t)(count - 1) > low) low = low << 1 | 1;
+  while (bits < BUCKET_BITS && count >> bits > BUCKET_WORDS) bits++;
+  int64_t buckets = INT64_C(1) << bits;
+  uint32_t *ends = calloc((size_t)buckets, sizeof *ends);
+  if (!ends) return NO_MEMORY;
+  /* All words together are one bucket if there are few. Shifting in two steps: 64 bits at once are undefined. */
+  int shift = 63 - bits;
+#define FOR_EACH_WORD(does) \
+  for (int64_t first = 0; first < count; first += AT_ONCE) { \
+    int64_t n = count - first < AT_ONCE ? count - first : AT_ONCE; \
+    generate(&words, (uint64_t)first, n, some); \
+    for (int64_t i = 0; i < n; i++) does; \
+  }
+  FOR_EACH_WORD(ends[some[i] >> 1 >> shift]++)
+  for (int64_t b = 0; b < buckets; b++) most = ends[b] > most ? ends[b] : most;
+  uint64_t *scratch = malloc(((size_t)most + 1) * sizeof *scratch);
+  if (!scratch) {
+    free(ends);
+    return NO_MEMORY;
+  }
+  starts_of(ends, buckets);
+  FOR_EACH_WORD(out[ends[some[i] >> 1 >> shift]++] = (some[i] & ~low) | (uint64_t)(first + i))
+  for (int64_t b = 0; b < buckets; begin = ends[b++]) {
+    sort_words(out + begin, ends[b] - begin, 64 - bits, scratch);
+    for (uint32_t i = begin; i < ends[b]; i++) out[i] &= low;
+  }
+  free(scratch);
+  free(ends);
+  return OK;
+}
