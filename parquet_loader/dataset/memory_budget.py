@@ -110,6 +110,7 @@ class MemoryBudget:
         batches_bytes: Share for batches being made.
         fetch_bytes: Share for bytes prefetched from remote files, with half of what the windows leave.
         num_threads: Workers.
+        prefetches: Row groups prefetched from remote files at a time, however small they are.
     """
 
     limit_bytes: int
@@ -123,6 +124,7 @@ class MemoryBudget:
     batches_bytes: int
     num_threads: int
     fetch_bytes: int = 0
+    prefetches: int = 1024
 
     @property
     def made_bytes(self) -> int:

@@ -26,9 +26,7 @@ from parquet_loader.source import Fetcher, RemoteFigures, RowGroupRef
 
 Run = tuple[int, int]
 
-# Row groups prefetched at a time, however small they are.
-_MOST_RUNS = 1024
-# The same with a local cache, so that it does not evict some before they are read.
+# Row groups prefetched at a time with a local cache, so that it does not evict some before they are read.
 _MOST_CACHED_RUNS = 64
 # The first row groups show which share of their bytes is read; later ones may take somewhat more.
 _MARGIN = 1.1
@@ -92,6 +90,7 @@ class Prefetcher:
         self._limit_bytes = sizing.fetch_bytes
         # If windows share several row groups, these and the next one are in memory at a time.
         self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
+        self._most = sizing.prefetches if reader.chunks.cache is None else min(sizing.prefetches, _MOST_CACHED_RUNS)
         self._streamed_bytes = min(sizing.fetch_bytes // (sizing.open_row_groups + 1), _MOST_STREAMED_BYTES)
         self._broken = broken
         self._is_cached = reader.chunks.cache is not None
@@ -151,12 +150,11 @@ class Prefetcher:
 
     def step(self, needed_window: int) -> None:
         """Start the prefetches that fit; one for the window needed next always, if none is in flight."""
-        most = _MOST_CACHED_RUNS if self._is_cached else _MOST_RUNS
         while self._next is not None and self._fetcher.is_here:
             window, slice_ = self._next
             row_group = self._reader.snapshot.row_group(slice_.row_group)
             estimate = self._estimate(row_group)
-            fits = len(self._fetches) < most and self._usage.fetched_bytes + estimate <= self._limit_bytes
+            fits = len(self._fetches) < self._most and self._usage.fetched_bytes + estimate <= self._limit_bytes
             if not fits and (window > needed_window or self._in_flight):
                 return
             if window > self._first_window and self._first_in_flight and self._in_flight >= self._most_at_first:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,9 +29,9 @@ from parquet_loader import (
     RemoteOptions,
     SourceError,
 )
-from parquet_loader.engine.prefault import Prefault
-from parquet_loader.engine.prefetch import Prefetcher
+from parquet_loader.engine import open_engine
 from parquet_loader.loader.batched import BatchedDataLoader as Loader
+from parquet_loader.window import Allocation, Arenas
 from tests.support.far import Line, Proxy, at_random, far
 from tests.support.processes import passes_on_both_sides_of_a_fork
 
@@ -182,32 +182,31 @@ def test_a_row_group_is_one_request_and_footers_are_read_once(store: Store) -> N
 
 
 @pytest.mark.parametrize("begun", [0, 12])
-def test_the_window_with_which_a_pass_begins_has_the_line_for_itself(
-    store: Store, monkeypatch: pytest.MonkeyPatch, begun: int
-) -> None:
-    events: list[tuple[int, int]] = []  # one more or one fewer on the way, of which window
-    begin, arrived = Prefetcher._begin, Prefetcher._arrived
-
-    def begins(ahead: Prefetcher, window: int, *rest: Any) -> None:
-        events.append((1, window))
-        begin(ahead, window, *rest)
-
-    def arrives(ahead: Prefetcher, run: Any, fetch: Any, *rest: Any) -> None:
-        with ahead._workers.lock:
-            events.append((-1, fetch.window))
-            arrived(ahead, run, fetch, *rest)
-
-    monkeypatch.setattr(Prefetcher, "_begin", begins)
-    monkeypatch.setattr(Prefetcher, "_arrived", arrives)
-    with far(store.endpoint) as proxy, opened(proxy, remote("obstore")) as loader:
+def test_the_window_with_which_a_pass_begins_has_the_line_for_itself(store: Store, begun: int) -> None:
+    line = Line(latency_s=0.05)  # so that requests that are made at once are on the way at once
+    with far(store.endpoint, line) as proxy, opened(proxy, remote("obstore", hedge=False)) as loader:
+        plan, snapshot = loader._plan(0), loader._dataset.snapshot
+        needed = {snapshot.row_group(s.row_group) for s in plan.slices(plan.beginning_of(begun)[0])}
+        first = {(group.file.path.rpartition("/")[2], group.number) for group in needed}
+        before = len(proxy.log.changes)
         loader.seek(0, begun)
         assert sum(1 for _ in loader) == len(loader) - begun
-    first = events[0][1]
-    of_first = sum(change > 0 and window == first for change, window in events)
-    assert 1 < of_first < sum(change > 0 for change, _ in events)
-    last_arrival = max(n for n, event in enumerate(events) if event == (-1, first))
-    on_the_way = np.cumsum([change for change, _ in events[: last_arrival + 1]])
-    assert on_the_way.max() == of_first
+    changes = [(change, row_group_of(store, span, target) in first) for change, span, target in proxy.log.changes]
+    changes = changes[before:]
+    of_first = changes.count((1, True))
+    assert 1 < of_first == len(first) < changes.count((1, True)) + changes.count((1, False))
+    last_answer = max(n for n, change in enumerate(changes) if change == (-1, True))
+    assert np.cumsum([change for change, _ in changes[: last_answer + 1]]).max() <= of_first
+
+
+def row_group_of(store: Store, span: str, target: str) -> tuple[str, int]:
+    """Return the file of a request, and the first row group that ends behind its first byte."""
+    name = target.partition("?")[0].rpartition("/")[2]
+    footer = pq.read_metadata(store.folder / name)
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    last = [group.column(group.num_columns - 1) for group in groups]
+    ends = [(c.dictionary_page_offset or c.data_page_offset) + c.total_compressed_size for c in last]
+    return name, int(np.searchsorted(ends, _bounds(span)[0], side="right"))
 
 
 def test_columns_far_apart_are_fetched_alone(store: Store) -> None:
@@ -364,46 +363,34 @@ def test_what_is_fetched_ahead_stays_within_its_share(store: Store, tmp_path: Pa
         assert loader.stats().peak_bytes <= 8 * 2**20
 
 
-def test_a_cache_without_room_leaves_large_row_groups_to_be_streamed(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("engine.prefetch", "read.cache.row_group_cache"):
-        monkeypatch.setattr(f"parquet_loader.{module}.AT_ONCE_BYTES", 2**18)
-    kept: list[int] = []
-    arrived = Prefetcher._arrived
-
-    def arrives(ahead: Prefetcher, run: Any, fetch: Any, copy: Any, error: Any) -> None:
-        arrived(ahead, run, fetch, copy, error)
-        with ahead._workers.lock:
-            held = [getattr(fetch.location, "held_bytes", 0) for fetch in ahead._fetches.values()]
-            kept.append(sum(held))
-
-    monkeypatch.setattr(Prefetcher, "_arrived", arrives)
+def test_a_cache_without_room_leaves_large_row_groups_to_be_streamed(store: Store, tmp_path: Path) -> None:
     with far(store.endpoint) as proxy:
         cache = LocalCache(tmp_path / "cache", "1500KiB")  # there is room for one of eight
         with opened(proxy, remote("obstore"), "bucket/many-tall", cache=cache, **STREAMED) as loader:
             with local(store, folder="many-tall", **STREAMED) as same:
                 for _ in range(2):
                     assert_same(loader, same)
-            share = loader._dataset.sizing.fetch_bytes
-            figures = loader.stats().cache
-            assert figures is not None
-            assert figures.hits == 1
-            assert loader.stats().peak_bytes <= 9 * 2**20
-    assert kept
-    assert max(kept) <= share
+            figures = loader.stats()
+            assert figures.cache is not None
+            assert figures.cache.hits == 1
+            assert figures.remote is not None
+            assert figures.remote.row_groups == 0  # held whole in memory
+            assert figures.peak_bytes <= 9 * 2**20
 
 
 @pytest.mark.parametrize("connections", BOTH)
-def test_a_window_of_more_row_groups_than_are_fetched_ahead_comes(
-    store: Store, connections: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("parquet_loader.engine.prefetch._MOST_RUNS", 1)
+def test_a_window_of_more_row_groups_than_are_fetched_ahead_comes(store: Store, connections: str) -> None:
     limits: dict[str, Any] = {"window_rows": 20_000}
-    with far(store.endpoint) as proxy, opened(proxy, remote(connections), "bucket/tall", **limits) as loader:
-        assert loader._dataset.sizing.open_row_groups > 1
-        assert_same(loader, local(store, folder="tall", **limits))
-        figures = loader.stats().remote
+    with far(store.endpoint) as proxy, opened(proxy, remote(connections), "bucket/tall", **limits) as usual:
+        dataset = usual._dataset
+        assert dataset.sizing.open_row_groups > 1
+        one_by_one = replace(dataset, sizing=replace(dataset.sizing, prefetches=1))
+        with (
+            BatchedDataLoader(one_by_one, 256, shuffle=True, output_options=NUMPY) as loader,  # type: ignore[arg-type]
+            local(store, folder="tall", **limits) as same,
+        ):
+            assert_same(loader, same)
+            figures = loader.stats().remote
         assert figures is not None
         assert figures.row_groups == 3
 
@@ -421,9 +408,8 @@ def test_what_passes_is_tried_again_and_every_row_comes(store: Store, connection
     assert not remote_threads()
 
 
-def test_a_slow_line_is_no_line_that_stalls(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.far._CHUNK_BYTES", 2**14)
-    line = Line()
+def test_a_slow_line_is_no_line_that_stalls(store: Store) -> None:
+    line = Line(chunk_bytes=2**14)
     with far(store.endpoint, line) as proxy:
         limits: dict[str, Any] = {"window_rows": 60_000, "memory_limit": "64MiB"}
         with opened(proxy, remote("obstore", stall_s=1.0, hedge=False), "bucket/tall", **limits) as loader:
@@ -641,24 +627,38 @@ def test_a_fork_reads_through_connections_of_its_own(store: Store) -> None:
         passes_on_both_sides_of_a_fork(IN_S3, proxy.endpoint, ACCESS_KEY, SECRET_KEY)
 
 
-def test_the_first_window_of_the_first_pass_finds_its_memory_warm(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[Prefault] = []
-    ended: list[Prefault] = []
+class Recording(Arenas):
+    """Counts what it is asked for."""
 
-    class Seen(Prefault):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            begun.append(self)
+    def __init__(self) -> None:
+        super().__init__(10**9)
+        self.count = 0
+        self.was_asked = threading.Event()
 
-        def stop(self) -> None:
-            super().stop()
-            ended.append(self)
+    def allocate(self, nbytes: int) -> Allocation:
+        self.count += 1
+        self.was_asked.set()
+        return super().allocate(nbytes)
 
-    monkeypatch.setattr("parquet_loader.engine.engine.Prefault", Seen)
-    with far(store.endpoint) as proxy, opened(proxy, remote("obstore")) as loader, local(store) as beside:
-        for _ in range(2):
-            assert assert_same(loader, beside) == len(loader)
-            assert set(begun) == set(ended)
-    assert len(begun) == 1
+
+def test_the_first_window_of_the_first_pass_finds_its_memory_warm(store: Store) -> None:
+    allocations = dict[bool, int]()
+    with far(store.endpoint) as proxy, opened(proxy, remote("obstore", stall_s=0.3)) as loader:
+        for is_first in (True, False):
+            memory = Recording()
+            engine = open_engine(
+                loader._dataset, loader._plan(0), loader._options,
+                first_batch=0, allocator=memory, staging=Arenas(10**9), is_first=is_first,
+            )  # fmt: skip
+            proxy.line.is_dead = True
+            engine.start()
+            if is_first:
+                assert memory.was_asked.wait(60)  # before anything has come
+            proxy.line.is_dead = False
+            rows = 0
+            while (window := engine.next_window()) is not None:
+                rows += window.rows
+            engine.close()
+            assert rows == 3 * ROWS
+            allocations[is_first] = memory.count
+    assert allocations[True] > allocations[False]

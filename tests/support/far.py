@@ -19,8 +19,6 @@ from typing import Any, Literal, Self
 
 Fault = Literal["503", "500", "429", "403", "drop", "stall", "truncate", "stall_in_body"]
 
-_CHUNK_BYTES = 2**18
-
 
 @dataclass
 class Line:
@@ -32,6 +30,7 @@ class Line:
         link_bytes_per_s: Of all connections together; None: as fast as it goes.
         fault_of: Says what befalls a request, by its method, its target and its number; None: nothing.
         is_dead: Requests are taken, and never answered.
+        chunk_bytes: Most bytes that are passed on at a time.
     """
 
     latency_s: float = 0.0
@@ -39,6 +38,7 @@ class Line:
     link_bytes_per_s: float | None = None
     fault_of: Callable[[str, str, int], Fault | None] = lambda method, target, number: None
     is_dead: bool = False
+    chunk_bytes: int = 2**18
 
 
 @dataclass
@@ -51,6 +51,7 @@ class Log:
         asked_ranges: The same, each with the target.
         faults: How often each fault befell a request.
         most_open: Most requests between their beginning and the end of their answer.
+        changes: What becomes of GETs with a `Range`: 1 when it comes and -1 when it is answered, range and target.
     """
 
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -58,6 +59,7 @@ class Log:
     asked_ranges: list[tuple[str, str]] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     most_open: int = 0
+    changes: list[tuple[int, str, str]] = field(default_factory=list)
 
     def count(self, method: str, part: str = "") -> int:
         """Return how many requests of a method there were whose target holds a text."""
@@ -191,9 +193,11 @@ class Proxy:
                     self.log.requests.append((method, target))
                     number = len(self.log.requests)
                     self._changed.notify_all()
-                if method == "GET" and "range" in headers:
-                    self.log.ranges.append(headers["range"])
-                    self.log.asked_ranges.append((headers["range"], target))
+                span = headers.get("range", "") if method == "GET" else ""
+                if span:
+                    self.log.ranges.append(span)
+                    self.log.asked_ranges.append((span, target))
+                    self.log.changes.append((1, span, target))
                 fault = self.line.fault_of(method, target, number)
                 if fault is not None:
                     self.log.faults[fault] += 1
@@ -209,6 +213,8 @@ class Proxy:
                         return
                 finally:
                     self._open -= 1
+                    if span:
+                        self.log.changes.append((-1, span, target))
         finally:
             up_writer.transport.abort()
 
@@ -232,7 +238,7 @@ class Proxy:
         sent = {name: value for name, value in headers.items() if name != "expect"}
         up_writer.write(_encoded(first, sent))
         while body:
-            some = await reader.read(min(body, _CHUNK_BYTES))
+            some = await reader.read(min(body, self.line.chunk_bytes))
             if not some:
                 raise ConnectionResetError
             body -= len(some)
@@ -267,7 +273,7 @@ class Proxy:
                     await asyncio.Event().wait()
                 await writer.drain()
                 return False
-            some = await up_reader.read(min(length, _CHUNK_BYTES))
+            some = await up_reader.read(min(length, self.line.chunk_bytes))
             if not some:
                 raise ConnectionResetError
             length -= len(some)

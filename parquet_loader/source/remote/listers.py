@@ -156,6 +156,7 @@ class ObstoreLister(RemoteLister):
         pages: Pages requested at a time.
         known: Paths of a listing made before, in their order: where its pages ended, the new one is divided.
         meanwhile: Called with a path while the first page of its listing is being fetched.
+        page_keys: Keys on a page.
     """
 
     def __init__(
@@ -165,12 +166,15 @@ class ObstoreLister(RemoteLister):
         pages: int,
         known: Sequence[str] = (),
         meanwhile: Callable[[str], None] = lambda _: None,
+        *,
+        page_keys: int = PAGE_KEYS,
     ) -> None:
         super().__init__(fetcher)
         self._meanwhile = meanwhile
         self._client = client
         self._pages = pages
         self._known = sorted(known)
+        self._page_keys = page_keys
         # Listings that were begun to see whether a path is a directory: the first page, and what gives the rest.
         self._begun: dict[str, tuple[Any, AsyncIterator[Any]]] = {}
 
@@ -188,7 +192,7 @@ class ObstoreLister(RemoteLister):
             # What is named as a file is one, as a rule; and whoever may read it need not be one who may list.
             if path.lower().endswith(PARQUET_SUFFIXES) and (file := await self._head(store, key, path)) is not None:
                 return file
-            pages = aiter(self._client.obstore.list(store, prefix=key + "/", chunk_size=PAGE_KEYS))
+            pages = aiter(self._client.obstore.list(store, prefix=key + "/", chunk_size=self._page_keys))
             asyncio.get_running_loop().call_soon(self._meanwhile, path)
             if first := await anext(pages, None):
                 self._begun[path] = first, pages
@@ -208,7 +212,7 @@ class ObstoreLister(RemoteLister):
     def below(self, base: str) -> list[ListedFile]:
         """Return all files below a directory."""
         keys = [path[len(_bucket_of(base)) :] for path in self._known if path.startswith(base + "/")]
-        cuts: list[str | None] = [None, *keys[PAGE_KEYS - 1 :: PAGE_KEYS]]
+        cuts: list[str | None] = [None, *keys[self._page_keys - 1 :: self._page_keys]]
         ends = [*cuts[1:], None]
 
         async def some(number: int) -> list[ListedFile]:
@@ -228,7 +232,7 @@ class ObstoreLister(RemoteLister):
         found: list[ListedFile] = []
         first, pages = self._begun.pop(base, (None, None)) if after is None else (None, None)
         if pages is None:
-            listing = self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=PAGE_KEYS)
+            listing = self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=self._page_keys)
             pages = aiter(listing)
         page = first if first is not None else await anext(pages, None)
         while page:
@@ -341,16 +345,16 @@ class HdfsLister(RemoteLister):
 
 
 def lister_for(
-    store: RemoteStore, fetcher: Fetcher, known: Sequence[str] = ()
+    store: RemoteStore, fetcher: Fetcher, known: Sequence[str] = (), *, page_keys: int = PAGE_KEYS
 ) -> PyarrowLister | ObstoreLister | FsspecLister | HdfsLister:
-    """Return the lister of a store, on the threads and the event loop of a fetcher; `known` as in `ObstoreLister`."""
-    lister = _lister_for(store, fetcher, known)
+    """Return the lister of a store, on a fetcher's threads and event loop; other arguments as in `ObstoreLister`."""
+    lister = _lister_for(store, fetcher, known, page_keys)
     lister.endpoint, lister.is_encrypted = endpoint_of(store.filesystem), is_encrypted(store.filesystem)
     return lister
 
 
 def _lister_for(
-    store: RemoteStore, fetcher: Fetcher, known: Sequence[str]
+    store: RemoteStore, fetcher: Fetcher, known: Sequence[str], page_keys: int
 ) -> PyarrowLister | ObstoreLister | FsspecLister | HdfsLister:
     if hdfs.is_hdfs(store.filesystem):
         return HdfsLister(fetcher, store)
@@ -360,7 +364,7 @@ def _lister_for(
     client = None if store.options.connections == "native" else client_for(store.filesystem, store.options, lists=True)
     if client is None:
         return PyarrowLister(fetcher, store.filesystem)
-    return ObstoreLister(fetcher, client, store.options.max_requests, known, store.prepare)
+    return ObstoreLister(fetcher, client, store.options.max_requests, known, store.prepare, page_keys=page_keys)
 
 
 def _local_base(filesystem: pafs.FileSystem) -> str | None:
