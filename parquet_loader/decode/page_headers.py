@@ -2,8 +2,8 @@
 
 A page header holds the page's compressed size, its decompressed size, and its number of values. Arrow allocates these
 sizes before it finds that the chunk is shorter. So the headers are checked before Arrow decodes a chunk, and a false
-claim is an error. `native/page_check.py` calls `pages_check` of `kernels.c`, which has its own parser; without kernels
-it uses `HeaderWalk`.
+claim is an error. `native/page_check.py` calls `pages_check` of `page_headers.c`, which has its own parser; without
+kernels it uses `HeaderWalk`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENTRY_BYTES = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "B
 
 
 class Reason(IntEnum):
-    """The kinds of false claims; the same numbers as in `kernels.c`."""
+    """The kinds of false claims; the same numbers as in `page_headers.c`."""
 
     NO_HEADER = 1
     LONGER_THAN_CHUNK = 2
@@ -67,7 +67,7 @@ class FalseClaim(NamedTuple):
 
     Attributes:
         line: Number of the column chunk among those checked.
-        reason: See `wrong_claim` in `kernels.c`.
+        reason: See `wrong_claim` in `page_headers.c`.
         offset: Offset of the header in the file.
         claimed: The claimed number.
         most: The largest possible number.

@@ -43,7 +43,7 @@ _MOST_NESTED = 100
 # No row group or column chunk has more bytes, or values.
 _MOST = 2**40
 
-# Numbers of each, in step with `footer_read` in `common/native/src/kernels.c`.
+# Numbers of each, in step with `footer_read` in `common/native/src/footers.c`.
 FILE_NUMBERS, GROUP_NUMBERS, CHUNK_NUMBERS = 12, 3, 18
 _ELSEWHERE, _ENCRYPTED = 1, 2
 _TYPE_ORDER = b"\x1c\x00\x00"  # a union whose field 1 is an empty struct

@@ -50,7 +50,7 @@ class DecodableChunks(NamedTuple):
     Attributes:
         names: The names of the columns.
         types: The Arrow types of the result, as in `pyarrow.parquet`.
-        lines: int64 ``[columns, 10]``, the description of each for `kernels.c`.
+        lines: int64 ``[columns, 10]``, the description of each for `column_chunks.c`.
     """
 
     names: list[str]

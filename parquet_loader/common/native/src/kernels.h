@@ -13,5 +13,16 @@
 #endif
 
 enum { OK = 0, NO_MEMORY = 1, ENDED = 2, SYSTEM = 3, OTHER = 4 };  /* OTHER: leave it to Arrow */
+#define SLACK 64  /* bytes behind a buffer of ours that may be read, or written, in vain */
+
+/* A function of a width that is known where it is compiled, for each of those that numbers have. */
+#define FOR_WIDTH(width, does) \
+  switch (width) { \
+    case 1: does(1); break; \
+    case 2: does(2); break; \
+    case 4: does(4); break; \
+    case 8: does(8); break; \
+    default: does(width); \
+  }
 
 #endif

@@ -1,0 +1,16 @@
+/* Decompression of pages. */
+#ifndef CODECS_H
+#define CODECS_H
+
+#include <stdint.h>
+
+enum { PLAIN_CODEC = 0, SNAPPY = 1, LZ4_RAW = 2 };
+
+/* The most bytes that a codec can give for one. */
+int64_t most_expansion(int codec);
+
+/* Decompresses `in` to exactly `out_bytes` at `out`, behind which there is SLACK. OTHER: these bytes do not give that
+ * many. */
+int decompress(int codec, const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out_bytes);
+
+#endif

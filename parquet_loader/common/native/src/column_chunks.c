@@ -1,0 +1,289 @@
+/* Column chunks of flat numbers and fixed-width bytes, decoded from their pages to contiguous values.
+ *
+ * One call decodes some rows of many column chunks without the GIL. A page is accepted only if every level, run and
+ * length in it adds up exactly; anything else (nulls, other encodings, damage) ends in an error code, and Arrow decodes
+ * the column chunk or reports the error. So nothing here explains a fault, and every length is checked before it is
+ * used: each of them may be wrong.
+ *
+ * Values are little-endian in files and here; `bindings.py` loads this on such machines only.
+ */
+#include "page_headers.h"
+
+#include <stdlib.h>
+
+#include "codecs.h"
+#include "encodings.h"
+#include "levels.h"
+#include "runs.h"
+
+enum { IN_MEMORY, IN_FILE, CODED };  /* where a page's values are: plain, still in the file, or behind the dictionary */
+
+#define BLOCK 1024  /* codes unpacked at a time */
+#define LONGEST_HEADER (1 << 16)  /* of a page that is decoded here */
+
+typedef struct {
+  uint8_t *bytes;
+  int64_t capacity;
+} Buffer;
+
+static int reserve(Buffer *buffer, int64_t nbytes) {
+  if (buffer->bytes && nbytes <= buffer->capacity) return OK;
+  free(buffer->bytes);
+  buffer->bytes = malloc((size_t)nbytes + SLACK);
+  buffer->capacity = buffer->bytes ? nbytes : 0;
+  return buffer->bytes ? OK : NO_MEMORY;
+}
+
+/* Gives a buffer to who has none. */
+static void hand_over(Buffer *from, Buffer *to) {
+  if (to->bytes || !from->bytes) return;
+  *to = *from;
+  *from = (Buffer){NULL, 0};
+}
+
+typedef struct {
+  int64_t at, end;      /* the next page in the file, and the end of the chunk */
+  int64_t rows;         /* rows behind the current page */
+  int64_t width, out;   /* bytes of a value in the file, and of it the low ones that are delivered */
+  int codec, optional;
+  int plain_pages, coded_pages;  /* the encodings of data pages that the footer names */
+  int always_compressed;  /* pages of version 2, whatever their headers say: old parquet-cpp, PARQUET-10353 */
+  int had_pages;        /* a data page was read */
+  int64_t left;         /* values of the current page that are still to come */
+  int kind;             /* where they are */
+  int64_t place;        /* IN_FILE: of the next value */
+  const uint8_t *next, *stop;
+  Buffer page, dictionary;
+  int64_t entries;      /* -1: no dictionary was read */
+  int bits;             /* CODED: of a code; then the run under way: */
+  int64_t run_left, run_done;
+  int is_literal;
+  uint32_t repeated;
+  const uint8_t *run;
+} Column;
+
+typedef struct {
+  FileBytes source;
+  Buffer raw;           /* pages as they are compressed */
+  Buffer page, dictionary;  /* of columns that are read to their end: the next one's, while they are in the cache */
+  int64_t count;
+  Column columns[];
+} Group;
+
+/* Puts `out_bytes` of a page that takes `nbytes` in the file at `out`. */
+static int unpacked(Group *group, int codec, int64_t at, int64_t nbytes, uint8_t *out, int64_t out_bytes) {
+  int code;
+  if (codec == PLAIN_CODEC) return nbytes == out_bytes ? fetch(&group->source, at, nbytes, out) : OTHER;
+  if (nbytes == 0) return OTHER;
+  const uint8_t *in;
+  if (group->source.base) {
+    if (at < 0 || nbytes < 0 || at > group->source.size - nbytes) return ENDED;
+    in = group->source.base + at;
+  } else {
+    if ((code = reserve(&group->raw, nbytes)) || (code = fetch(&group->source, at, nbytes, group->raw.bytes))) return code;
+    in = group->raw.bytes;
+  }
+  return decompress(codec, in, nbytes, out, out_bytes);
+}
+
+static int begin_run(Column *column, int64_t values) {
+  Run run;
+  if (read_run(&column->next, column->stop, values, column->bits, &run)) return OTHER;
+  column->is_literal = run.is_literal;
+  column->run = run.values;
+  column->repeated = run.repeated;
+  column->run_done = 0;
+  column->run_left = (int64_t)run.count;
+  return run.is_literal || (int64_t)run.repeated < column->entries ? OK : OTHER;
+}
+
+static int look_up_rows(Column *column, int64_t rows, uint8_t *out) {
+  uint32_t codes[BLOCK + 8];
+  int64_t values = column->left;
+  while (rows > 0) {
+    if (column->run_left == 0 && begin_run(column, values)) return OTHER;
+    int64_t some = rows < column->run_left ? rows : column->run_left;
+    if (!out) {
+      /* passed over */
+    } else if (column->is_literal) {
+      if (some > BLOCK) some = BLOCK;
+      int64_t skipped = column->run_done % 8, whole = (skipped + some + 7) / 8 * 8;
+      const uint8_t *from = column->run + column->run_done / 8 * column->bits;
+      /* What is read beyond these bytes is less than a group of 8 codes and 8 bytes, and so within SLACK. */
+      if (column->next - from < ((skipped + some) * column->bits + 7) / 8) return OTHER;
+      unpack(from, codes, whole, column->bits);
+      if ((int64_t)largest(codes + skipped, some) >= column->entries) return OTHER;
+      look_up(codes + skipped, some, column->dictionary.bytes, column->out, out);
+    } else {
+      fill(column->dictionary.bytes + column->repeated * column->out, column->out, some, out);
+    }
+    column->run_done += some, column->run_left -= some, rows -= some, values -= some;
+    if (out) out += some * column->out;
+  }
+  return OK;
+}
+
+static int read_dictionary(Group *group, Column *column, const Header *header) {
+  int64_t encoding = header->fields[DICTIONARY][ENCODING], values = header->fields[DICTIONARY][VALUES];
+  int64_t nbytes = values * column->width, page_bytes = header->fields[0][PAGE_BYTES];
+  int code;
+  if (!header->seen[DICTIONARY] || column->entries >= 0 || column->had_pages || values < 0) return OTHER;
+  if ((encoding != PLAIN && encoding != PLAIN_DICTIONARY) || header->fields[0][PLAIN_BYTES] != nbytes) return OTHER;
+  if (nbytes > page_bytes * most_expansion(column->codec)) return OTHER;
+  if ((code = reserve(&column->dictionary, nbytes))) return code;
+  int64_t at = column->at + header->nbytes;
+  if ((code = unpacked(group, column->codec, at, page_bytes, column->dictionary.bytes, nbytes))) return code;
+  if (column->out < column->width)
+    narrow(column->dictionary.bytes, column->width, values, column->out, column->dictionary.bytes);
+  column->entries = values;
+  return OK;
+}
+
+static int begin_page(Group *group, Column *column, const Header *header) {
+  int is_second = header->fields[0][KIND] == DATA_PAGE_V2, part = is_second ? V2 : V1, code;
+  const int64_t *fields = header->fields[part];
+  int64_t at = column->at + header->nbytes, values = fields[VALUES], levels = 0;
+  int64_t page_bytes = header->fields[0][PAGE_BYTES], plain_bytes = header->fields[0][PLAIN_BYTES];
+  int64_t encoding = fields[is_second ? V2_ENCODING : ENCODING];
+  int is_coded = encoding == RLE_DICTIONARY || encoding == PLAIN_DICTIONARY;
+  int codec = !is_second || header->is_compressed || column->always_compressed ? column->codec : PLAIN_CODEC;
+  if (!header->seen[part] || values <= 0 || values > column->rows) return OTHER;
+  if (!(is_coded ? column->coded_pages : encoding == PLAIN && column->plain_pages)) return OTHER;
+  if (plain_bytes > values * (column->width + 8) + LONGEST_HEADER) return OTHER;
+  if (plain_bytes > page_bytes * most_expansion(codec)) return OTHER;
+  if (is_second) {
+    levels = fields[V2_LEVELS_BYTES];
+    if (fields[V2_NULLS] || fields[V2_ROWS] != values || fields[V2_REPETITION_BYTES]) return OTHER;
+    if (levels < 0 || levels > page_bytes || levels > plain_bytes || !levels != !column->optional) return OTHER;
+  } else if (column->optional && fields[LEVELS_ENCODING] != RLE) {
+    return OTHER;
+  }
+  column->had_pages = 1;
+  column->rows -= values;
+  column->left = values;
+  /* The last page ends with the chunk. */
+  if (column->rows == 0 && at + page_bytes != column->end) return OTHER;
+  if (levels) {
+    if ((code = reserve(&column->page, levels)) || (code = fetch(&group->source, at, levels, column->page.bytes))) return code;
+    if (!all_defined(column->page.bytes, column->page.bytes + levels, values)) return OTHER;
+  }
+  int64_t nbytes = plain_bytes - levels;
+  int has_levels = !is_second && column->optional;
+  if (codec == PLAIN_CODEC && !is_coded && !has_levels && column->out == column->width && !group->source.base) {
+    if (page_bytes != plain_bytes || nbytes != values * column->width) return OTHER;
+    column->kind = IN_FILE;
+    column->place = at + levels;
+    return OK;
+  }
+  if ((code = reserve(&column->page, nbytes))) return code;
+  if ((code = unpacked(group, codec, at + levels, page_bytes - levels, column->page.bytes, nbytes))) return code;
+  column->next = column->page.bytes;
+  column->stop = column->next + nbytes;
+  if (has_levels) {
+    uint32_t length;
+    if (nbytes < 4) return OTHER;
+    memcpy(&length, column->next, 4);
+    column->next += 4;
+    if (length > (uint64_t)(column->stop - column->next)) return OTHER;
+    if (!all_defined(column->next, column->next + length, values)) return OTHER;
+    column->next += length;
+  }
+  if (!is_coded) {
+    column->kind = IN_MEMORY;
+    return column->stop - column->next == values * column->width ? OK : OTHER;
+  }
+  column->kind = CODED;
+  column->run_left = 0;
+  if (column->entries < 0 || column->next >= column->stop) return OTHER;
+  column->bits = *column->next++;
+  return column->bits <= 32 && runs_add_up(column->next, column->stop, values, column->bits) ? OK : OTHER;
+}
+
+static int next_page(Group *group, Column *column) {
+  Header header;
+  int code;
+  if (column->at < 0 || column->at >= column->end) return ENDED;
+  if ((code = read_header(&group->source, column->at, column->end, LONGEST_HEADER, &header))) return code;
+  int64_t page_bytes = header.fields[0][PAGE_BYTES], kind = header.fields[0][KIND];
+  int64_t room = column->end - column->at - header.nbytes;
+  if (page_bytes < 0 || page_bytes > room || header.fields[0][PLAIN_BYTES] < 0) return OTHER;
+  if (kind == DICTIONARY_PAGE) code = read_dictionary(group, column, &header);
+  else if (kind == DATA_PAGE || kind == DATA_PAGE_V2) code = begin_page(group, column, &header);
+  else code = OTHER;
+  column->at += header.nbytes + page_bytes;
+  return code;
+}
+
+static int read_rows(Group *group, Column *column, int64_t rows, uint8_t *out) {
+  int code = OK;
+  while (rows > 0 && code == OK) {
+    if (column->left == 0) {
+      code = next_page(group, column);
+      continue;
+    }
+    int64_t some = rows < column->left ? rows : column->left, nbytes = some * column->out;
+    if (column->kind == IN_FILE) {
+      if (out) code = fetch(&group->source, column->place, nbytes, out);
+      column->place += nbytes;
+    } else if (column->kind == CODED) {
+      code = look_up_rows(column, some, out);
+    } else {
+      if (out && column->out == column->width) memcpy(out, column->next, (size_t)nbytes);
+      else if (out) narrow(column->next, column->width, some, column->out, out);
+      column->next += some * column->width;
+    }
+    column->left -= some, rows -= some;
+    if (out) out += nbytes;
+  }
+  return code;
+}
+
+/* Column chunks to be read forward. Each of `count` lines of 10 numbers says: first byte in the file, byte behind the
+ * last, rows, bytes of a value, bytes of it to deliver, codec, whether there may be nulls, whether data pages may be
+ * plain, and coded, whether pages of version 2 are always compressed. NULL: no memory. */
+EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
+  Group *group = calloc(1, sizeof(Group) + (size_t)count * sizeof(Column));
+  if (!group) return NULL;
+  group->source = (FileBytes){file, base, size};
+  group->count = count;
+  for (int64_t i = 0; i < count; i++, lines += 10) {
+    Column *column = &group->columns[i];
+    column->at = lines[0], column->end = lines[1], column->rows = lines[2];
+    column->width = lines[3], column->out = lines[4];
+    column->codec = (int)lines[5], column->optional = (int)lines[6];
+    column->plain_pages = (int)lines[7], column->coded_pages = (int)lines[8], column->always_compressed = (int)lines[9];
+    column->entries = -1;
+  }
+  return group;
+}
+
+/* Writes the next rows of each column to its place in `outs`, or passes over them where that is NULL. Not 0: nothing
+ * more can be read from these chunks. */
+EXPORT int chunks_read(void *chunks, int64_t rows, uint8_t *const *outs) {
+  Group *group = chunks;
+  for (int64_t i = 0; i < group->count; i++) {
+    Column *column = &group->columns[i];
+    hand_over(&group->page, &column->page);
+    hand_over(&group->dictionary, &column->dictionary);
+    int code = read_rows(group, column, rows, outs ? outs[i] : NULL);
+    if (code) return code;
+    if (column->rows == 0 && column->left == 0) {
+      hand_over(&column->page, &group->page);
+      hand_over(&column->dictionary, &group->dictionary);
+      column->entries = -1;
+    }
+  }
+  return OK;
+}
+
+EXPORT void chunks_close(void *chunks) {
+  Group *group = chunks;
+  for (int64_t i = 0; i < group->count; i++) {
+    free(group->columns[i].page.bytes);
+    free(group->columns[i].dictionary.bytes);
+  }
+  free(group->raw.bytes);
+  free(group->page.bytes);
+  free(group->dictionary.bytes);
+  free(group);
+}

@@ -1,0 +1,101 @@
+/* Rows put into order. */
+#include <stdint.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "kernels.h"
+
+FOR_EACH_TARGET static void take(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t width, uint8_t *out) {
+#define TAKE(w) for (int64_t i = 0; i < count; i++) memcpy(out + (w) * i, in + (w) * (int64_t)rows[i], (size_t)(w))
+  FOR_WIDTH(width, TAKE)
+}
+
+/* As `take`, past the cache: a line that is written whole need not be read before. */
+INLINE void stream_rows(const uint8_t *in, const uint32_t *rows, int64_t count, const int64_t width, uint8_t *out) {
+  int64_t i = 0;
+#ifdef __SSE2__
+  const int64_t in_line = 64 / width;
+  for (; i < count && ((uintptr_t)out & 63); i++, out += width) memcpy(out, in + width * rows[i], (size_t)width);
+  for (; i + in_line <= count; i += in_line, out += 64) {
+    uint8_t line[64];
+    for (int64_t j = 0; j < in_line; j++) memcpy(line + width * j, in + width * rows[i + j], (size_t)width);
+    for (int64_t j = 0; j < 64; j += 16) _mm_stream_si128((__m128i *)(out + j), _mm_loadu_si128((const __m128i *)(line + j)));
+  }
+#endif
+  for (; i < count; i++, out += width) memcpy(out, in + width * rows[i], (size_t)width);
+}
+
+static void take_past_cache(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t width, uint8_t *out) {
+  switch (width) {
+    case 1: stream_rows(in, rows, count, 1, out); break;
+    case 2: stream_rows(in, rows, count, 2, out); break;
+    case 4: stream_rows(in, rows, count, 4, out); break;
+    case 8: stream_rows(in, rows, count, 8, out); break;
+    default: take(in, rows, count, width, out);
+  }
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
+
+/* Copies a row of 16 bytes or more. */
+INLINE void copy_row(const uint8_t *in, int64_t width, uint8_t *out) {
+  for (int64_t done = 0; done + 16 <= width; done += 16) memcpy(out + done, in + done, 16);
+  memcpy(out + width - 16, in + width - 16, 16);
+}
+
+#define ROWS_AHEAD 16  /* that are fetched from memory before their turn: measured, a third less time on rows of 52 bytes */
+#define MATRIX_BLOCK_BYTES (1 << 14)  /* of rows that are written column by column: measured, those that stay in the first cache */
+
+/* Puts columns of `width` bytes a value side by side: `out` is their matrix in C order. */
+EXPORT void columns_join(const uint8_t *const *columns, int64_t column_count, int64_t width, int64_t rows, uint8_t *out) {
+  int64_t stride = column_count * width, at_once = MATRIX_BLOCK_BYTES / stride + 1;
+  for (int64_t first = 0; first < rows; first += at_once) {
+    int64_t some = rows - first < at_once ? rows - first : at_once;
+    for (int64_t c = 0; c < column_count; c++) {
+      const uint8_t *in = columns[c] + first * width;
+      uint8_t *to = out + first * stride + c * width;
+#define JOIN(w) for (int64_t i = 0; i < some; i++) memcpy(to + i * stride, in + (w) * i, (size_t)(w))
+      FOR_WIDTH(width, JOIN)
+    }
+  }
+}
+
+/* Row i of each of `outs` becomes row `rows[i]` of that column, which has `widths` bytes a row; `is_large`: so much is
+ * written that it will have left the caches when it is read. */
+EXPORT void columns_take(
+    const uint8_t *const *columns, const int64_t *widths, int64_t column_count, const uint32_t *rows, int64_t count,
+    uint8_t *const *outs, int is_large) {
+  for (int64_t c = 0; c < column_count; c++) {
+    if (is_large) take_past_cache(columns[c], rows, count, widths[c], outs[c]);
+    else take(columns[c], rows, count, widths[c], outs[c]);
+  }
+}
+
+/* Row i of `out` becomes row `rows[i]` of `in`, both of `width` bytes a row. */
+EXPORT void rows_take(const uint8_t *in, int64_t width, const uint32_t *rows, int64_t count, uint8_t *out) {
+  for (int64_t i = 0; i < count; i++, out += width) {
+    if (i + ROWS_AHEAD < count) {
+      const uint8_t *later = in + (int64_t)rows[i + ROWS_AHEAD] * width;
+      for (int64_t at = 0; at < width; at += 64) __builtin_prefetch(later + at);
+      __builtin_prefetch(later + width - 1);
+    }
+    const uint8_t *row = in + (int64_t)rows[i] * width;
+    if (width >= 16) copy_row(row, width, out);
+    else memcpy(out, row, (size_t)width);
+  }
+}
+
+/* Rows of bytes that differ in length: row i of `out`, which begins at byte `places[i]`, becomes row `rows[i]` of `in`,
+ * which begins at byte `offsets[rows[i]]` and ends where the next one begins. */
+EXPORT void ragged_take(
+    const uint8_t *in, const int64_t *offsets, const int64_t *rows, int64_t count, const int64_t *places, uint8_t *out) {
+  for (int64_t i = 0; i < count; i++) {
+    if (i + 2 * ROWS_AHEAD < count) __builtin_prefetch(offsets + rows[i + 2 * ROWS_AHEAD]);
+    if (i + ROWS_AHEAD < count) __builtin_prefetch(in + offsets[rows[i + ROWS_AHEAD]]);
+    int64_t begin = offsets[rows[i]];
+    memcpy(out + places[i], in + begin, (size_t)(offsets[rows[i] + 1] - begin));
+  }
+}

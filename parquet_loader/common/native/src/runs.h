@@ -1,0 +1,58 @@
+/* Levels and codes: runs of one value, and of values packed by bits. */
+#ifndef RUNS_H
+#define RUNS_H
+
+#include <stdint.h>
+
+#include "kernels.h"
+#include "thrift.h"
+
+#define MOST_PADDING 256  /* values behind the last one: runs come in groups of 8 values, DuckDB's in 256 */
+
+INLINE int run_header(const uint8_t **next, const uint8_t *stop, uint64_t *header) {
+  if (*next < stop && **next < 0x80) {  /* most of them are a byte */
+    *header = *(*next)++;
+    return OK;
+  }
+  Thrift t = {*next, stop, 0, 0};
+  *header = thrift_varint(&t);
+  *next = t.next;
+  return t.is_short || t.is_wrong ? OTHER : OK;
+}
+
+typedef struct {
+  int is_literal;
+  uint64_t count;       /* values, those behind the last one included */
+  const uint8_t *values;
+  uint32_t repeated;
+} Run;
+
+/* Reads the run at `next`, of which `values` are wanted; its bytes have to be there, and its values to fit into `bits`. */
+INLINE int read_run(const uint8_t **next, const uint8_t *stop, int64_t values, int bits, Run *run) {
+  uint64_t header;
+  if (run_header(next, stop, &header) || header >> 1 == 0) return OTHER;
+  uint64_t count = header >> 1, there = (uint64_t)(stop - *next);
+  run->is_literal = (int)(header & 1);
+  run->repeated = 0;
+  run->values = *next;
+  if (run->is_literal) {
+    if (count > ((uint64_t)values + MOST_PADDING - 1) / 8) return OTHER;
+    if (count * (uint64_t)bits > there) return OTHER;
+    *next += count * (uint64_t)bits;
+    run->count = count * 8;
+    return OK;
+  }
+  uint64_t nbytes = (uint64_t)(bits + 7) / 8;
+  if (count > (uint64_t)values || there < nbytes) return OTHER;
+  for (uint64_t i = 0; i < nbytes; i++) run->repeated |= (uint32_t)*(*next)++ << 8 * i;
+  run->count = count;
+  return bits == 32 || run->repeated >> bits == 0 ? OK : OTHER;
+}
+
+/* Whether runs give so many values of so many bits, and end with their bytes. */
+int runs_add_up(const uint8_t *next, const uint8_t *stop, int64_t values, int bits);
+
+/* Unpacks codes, a multiple of 8; up to 8 bytes behind the last one are read in vain. */
+void unpack(const uint8_t *in, uint32_t *out, int64_t count, int bits);
+
+#endif
