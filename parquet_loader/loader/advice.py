@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from parquet_loader.common import format_bytes, kernels_remedy
 from parquet_loader.loader.mixing import WELL_MIXED_SHARE
-from parquet_loader.loader.stats import LEAST_WAIT_SHARE, Finding, LoaderStats
+from parquet_loader.loader.stats import JUDGED_FROM_S, LEAST_WAIT_SHARE, Finding, LoaderStats
 
 # Causes below this share of the epoch are not worth a change.
 LEAST_COST_SHARE = 0.05
@@ -31,10 +31,15 @@ ENOUGH_ROW_GROUPS = 10
 REWRITE = "parquet-loader rewrite SOURCE TARGET"
 
 
-def findings_of(stats: LoaderStats) -> tuple[Finding, ...]:
-    """Return what to change: first what spoils the shuffle, then what costs time, by cost."""
+def findings_of(stats: LoaderStats, *, judged_from_s: float = JUDGED_FROM_S) -> tuple[Finding, ...]:
+    """Return what to change: first what spoils the shuffle, then what costs time, by cost.
+
+    Args:
+        stats: The figures of an epoch.
+        judged_from_s: Seconds of the shortest epoch whose costs are judged.
+    """
     timed: list[Finding] = []
-    if stats.is_judged and stats.wait_share >= LEAST_WAIT_SHARE:
+    if stats.lasted(judged_from_s) and stats.wait_share >= LEAST_WAIT_SHARE:
         found = [finding for rule in _RULES for finding in rule(stats)]
         timed = [finding for finding in found if finding.cost_s >= LEAST_COST_SHARE * stats.seconds]
         timed = timed or list(_anything(stats))

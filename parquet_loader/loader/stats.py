@@ -245,7 +245,11 @@ class LoaderStats:
     @property
     def is_judged(self) -> bool:
         """Whether the epoch took long enough, 1 second and 2 batches, to say where its time went."""
-        return self.seconds >= JUDGED_FROM_S and self.batches >= 2
+        return self.lasted(JUDGED_FROM_S)
+
+    def lasted(self, seconds: float) -> bool:
+        """Return whether the epoch took that long, and 2 batches."""
+        return self.seconds >= seconds and self.batches >= 2
 
     def waited_s(self, stage: str) -> float:
         """Return the seconds that jobs of a stage were blocked, but not for want of a processor: disk, GIL, locks."""

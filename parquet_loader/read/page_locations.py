@@ -22,9 +22,13 @@ class BoundedMemo(Generic[K, T]):
     """What was found out about where things lie in files that do not change. Any thread may use it.
 
     When it is full nothing more is taken in: then an epoch finds a part of them here, in whatever order it comes.
+
+    Args:
+        most_bytes: What it keeps, by `bytes_of`; the last entry may exceed it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = PLACES_KEPT_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._found: dict[K, T] = {}
         self._kept_bytes = 0
 
@@ -34,7 +38,7 @@ class BoundedMemo(Generic[K, T]):
             return self._found[key]
         except KeyError:
             found = find()
-        if self._kept_bytes < PLACES_KEPT_BYTES:
+        if self._kept_bytes < self._most_bytes:
             self._found[key] = found
             self._kept_bytes += bytes_of(found)
         return found

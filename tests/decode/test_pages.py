@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from parquet_loader import (
     DataError,
     OutputOptions,
     ParquetLoaderError,
+    ReadOptions,
     Scalar,
     Schema,
     SourceError,
@@ -41,11 +43,12 @@ from parquet_loader.decode.plain_pages import (
     raw_pages,
 )
 from parquet_loader.read import column_chunks as reading
-from parquet_loader.read import page_locations as places
+from parquet_loader.read.page_locations import BoundedMemo
 from tests.support.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not IS_POSSIBLE, reason="no os.preadv on this system")
 
+NUMPY = OutputOptions(format="numpy")
 TYPES = [pa.int32(), pa.uint32(), pa.int64(), pa.uint64(), pa.float32(), pa.float64(), pa.binary(3), pa.binary(5000)]
 
 
@@ -254,19 +257,19 @@ def test_rows_go_nowhere_but_into_the_array(tmp_path: Path, monkeypatch: pytest.
 
 SCHEMA = Schema(
     {
-        "wide": Tensor("float32", (700,)),
+        "wide": Tensor("float32", (70,)),
         "row": Tensor("uint8", (37,)),
         "number": Scalar("int64"),
         "other": Scalar("float32", fill=-1.0),
     }
 )
-ROWS = 2000
+ROWS = 8000  # so many that "wide" and "row" are read from their pages
 
 
 def dataset(tmp_path: Path, **options: Any) -> tuple[str, dict[str, Any]]:
     rng = np.random.default_rng(5)
     data: dict[str, Any] = {
-        "wide": rng.random((ROWS, 700), np.float32),
+        "wide": rng.random((ROWS, 70), np.float32),
         "row": rng.integers(0, 255, (ROWS, 37)).astype(np.uint8),
         "number": np.arange(ROWS),
         "other": rng.random(ROWS, np.float32),
@@ -275,54 +278,51 @@ def dataset(tmp_path: Path, **options: Any) -> tuple[str, dict[str, Any]]:
     return str(tmp_path / "set"), data
 
 
+def from_pages(loader: BatchedDataLoader) -> set[str]:
+    """Return the columns of the first row group that are read from its pages."""
+    chunks, row_group = loader._dataset.reader.chunks, loader._dataset.snapshot.row_group(0)
+    with chunks.raw(row_group, loader._dataset.reader.routes(row_group), chunks.unread(row_group)) as found:
+        return set(found)
+
+
 @pytest.mark.parametrize(
-    "arguments", [{}, {"shuffle": True, "window_rows": 300}, {"window_rows": 64, "batch_size": 30}]
+    "arguments", [{}, {"shuffle": True, "window_rows": 1200}, {"window_rows": 640, "batch_size": 300}]
 )
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_batches_are_the_same_with_and_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], isolation: Any
-) -> None:
+def test_batches_are_the_same_with_and_without(tmp_path: Path, arguments: dict[str, Any], isolation: Any) -> None:
     path, data = dataset(tmp_path)
-    read = []
 
-    def counted(*given: Any) -> RawPages | None:
-        read.append(raw_pages(*given))
-        return read[-1]
-
-    def batches(minimum: int) -> list[dict[str, Any]]:
-        monkeypatch.setattr(reading, "RAW_BYTES", minimum)
-        with BatchedDataLoader(path, **({"batch_size": 32} | arguments), isolation=isolation) as loader:
+    def batches(columns: set[str], **options: Any) -> list[dict[str, Any]]:
+        arguments_ = {"batch_size": 320, "output_options": NUMPY, **arguments, **options}
+        with BatchedDataLoader(path, **arguments_, isolation=isolation) as loader:
+            assert from_pages(loader) == columns
             return list(loader)
 
-    monkeypatch.setattr(reading, "raw_pages", counted)
-    ours, arrow = batches(0), batches(2**62)
-    if isolation == "thread":
-        assert read
-        assert all(column is not None for column in read)
+    ours = batches({"wide", "row"})
+    arrow = batches(set(), read_options=ReadOptions(verify_checksums=True))
     assert len(ours) == len(arrow)
     for one, other in zip(ours, arrow, strict=True):
         assert list(one) == list(other) == list(SCHEMA)
         for name in one:
-            assert np.array_equal(one[name].numpy(), other[name].numpy())
-            assert np.array_equal(one[name].numpy(), data[name][one["number"].numpy()])
+            assert np.array_equal(one[name], other[name])
+            assert np.array_equal(one[name], data[name][one["number"]])
 
 
 @pytest.mark.parametrize("arguments", [{}, {"shuffle": True, "window_rows": 300}])
 def test_rows_are_numbered_where_every_column_is_read_from_its_pages(tmp_path: Path, arguments: dict[str, Any]) -> None:
     rows = np.random.default_rng(0).random((3000, 700), np.float32)
     write_dataset({"x": rows}, tmp_path / "set", Schema({"x": Tensor("float32", (700,))}))
-    numbered = OutputOptions(row_numbers="n")
+    numbered = OutputOptions(row_numbers="n", format="numpy")
     with BatchedDataLoader(str(tmp_path / "set"), 32, output_options=numbered, **arguments) as loader:
         batches = list(loader)
-    assert sorted(np.concatenate([batch["n"].numpy() for batch in batches])) == list(range(3000))
-    assert all(np.array_equal(batch["x"].numpy(), rows[batch["n"].numpy()]) for batch in batches)
+    assert sorted(np.concatenate([batch["n"] for batch in batches])) == list(range(3000))
+    assert all(np.array_equal(batch["x"], rows[batch["n"]]) for batch in batches)
 
 
-def test_nothing_is_delivered_of_a_file_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_delivered_of_a_file_that_was_replaced(tmp_path: Path) -> None:
     path, _ = dataset(tmp_path)
     (file,) = (f for f in Path(path).iterdir() if f.suffix == ".parquet")
     (other,) = (f for f in Path(dataset(tmp_path / "other")[0]).iterdir() if f.suffix == ".parquet")
-    monkeypatch.setattr(reading, "RAW_BYTES", 0)
     delivered: list[Any] = []
     with BatchedDataLoader(path, 32, window_rows=64) as loader:
         os.replace(other, file)
@@ -338,7 +338,6 @@ def test_a_file_that_is_replaced_between_two_looks_at_it_gives_nothing(
     path, _ = dataset(tmp_path)
     (file,) = (f for f in Path(path).iterdir() if f.suffix == ".parquet")
     (other,) = (f for f in Path(dataset(tmp_path / "other")[0]).iterdir() if f.suffix == ".parquet")
-    monkeypatch.setattr(reading, "RAW_BYTES", 0)
 
     class Late(NativeChunks):
         def __init__(self, *given: Any) -> None:
@@ -352,28 +351,41 @@ def test_a_file_that_is_replaced_between_two_looks_at_it_gives_nothing(
             next(iter(loader))
 
 
-def test_page_headers_are_parsed_once_for_all_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, data = dataset(tmp_path, options=WriteOptions(row_group_bytes="256KiB"))
-    monkeypatch.setattr(reading, "RAW_BYTES", 0)
-    parsed = []
+def test_page_headers_are_parsed_once_for_all_epochs(tmp_path: Path) -> None:
+    path, data = dataset(tmp_path, options=WriteOptions(row_group_bytes="1MiB"))
+    (file,) = (f for f in Path(path).iterdir() if f.suffix == ".parquet")
+    footer, before = pq.read_metadata(file), file.stat()
+    assert footer.num_row_groups > 2
+    options: dict[str, Any] = {"columns": ["wide", "number"], "shuffle": True, "output_options": NUMPY}
 
-    def counted(*given: Any) -> RawPages | None:
-        parsed.append(given)
-        return raw_pages(*given)
+    def check(loader: BatchedDataLoader) -> None:
+        for batch in loader:
+            assert np.array_equal(batch["wide"], data["wide"][batch["number"]])
 
-    monkeypatch.setattr(reading, "raw_pages", counted)
-    counts = []
-    for kept in (places.PLACES_KEPT_BYTES, 0):
-        monkeypatch.setattr(places, "PLACES_KEPT_BYTES", kept)
-        with BatchedDataLoader(path, 32, shuffle=True, num_threads=1) as loader:
-            for _ in range(3):
-                before = len(parsed)
-                for batch in loader:
-                    assert np.array_equal(batch["wide"].numpy(), data["wide"][batch["number"].numpy()])
-                counts.append(len(parsed) - before)
-    first = counts[0]
-    assert first > 2
-    assert counts == [first, 0, 0, first, first, first]
+    with BatchedDataLoader(path, 320, **options) as loader:
+        assert from_pages(loader) == {"wide"}
+        check(loader)
+        with open(file, "r+b") as opened:  # whoever looks at a header again finds none
+            for group in range(footer.num_row_groups):
+                opened.seek(footer.row_group(group).column(0).data_page_offset)
+                opened.write(b"\xff" * 12)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        for _ in range(2):
+            check(loader)
+    with BatchedDataLoader(path, 320, **options) as loader, pytest.raises(DataError, match="column 'wide'"):
+        check(loader)
+
+
+def test_what_is_remembered_of_pages_is_bounded() -> None:
+    memo, found = BoundedMemo[int, int](most_bytes=100), list[int]()
+
+    def find(key: int) -> int:
+        found.append(key)
+        return key
+
+    for _ in range(2):
+        assert [memo.get(key, partial(find, key), lambda _: 40) for key in range(5)] == list(range(5))
+    assert found == [0, 1, 2, 3, 4, 3, 4]
 
 
 def test_a_file_that_ends_early_names_itself_and_the_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,14 +396,13 @@ def test_a_file_that_ends_early_names_itself_and_the_column(tmp_path: Path, monk
         os.truncate(file, file.stat().st_size // 2)
         return raw_pages(*given)
 
-    monkeypatch.setattr(reading, "RAW_BYTES", 0)
     with BatchedDataLoader(path, 32, memory_limit="256MiB") as loader:
         monkeypatch.setattr(reading, "raw_pages", cut)
         with pytest.raises(ParquetLoaderError, match=file.name):
             list(loader)
 
 
-def test_a_damaged_header_is_an_error_that_names_the_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_header_is_an_error_that_names_the_column(tmp_path: Path) -> None:
     path, _ = dataset(tmp_path)
     (file,) = (f for f in Path(path).iterdir() if f.suffix == ".parquet")
     footer = pq.read_metadata(file)
@@ -399,6 +410,5 @@ def test_a_damaged_header_is_an_error_that_names_the_column(tmp_path: Path, monk
     with open(file, "r+b") as opened:
         opened.seek(start)
         opened.write(b"\xff" * 12)
-    monkeypatch.setattr(reading, "RAW_BYTES", 0)
     with BatchedDataLoader(path, 32) as loader, pytest.raises(DataError, match=r"row group 0, column 'wide'"):
         list(loader)
