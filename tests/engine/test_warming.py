@@ -173,8 +173,10 @@ def test_what_a_window_asks_for_is_what_was_foretold(tmp_path: Path) -> None:
         assembly.prepare(plan.order(0))
         _, foretold = assembly.to_be_written()
         for number, slice_ in enumerate(slices):
-            (some,) = reader.lazy_batches(reader.snapshot.row_group(slice_.row_group), slice_.rows)
-            assembly.write_rows(number, 0, some)
+            at_row = 0
+            for some in reader.lazy_batches(reader.snapshot.row_group(slice_.row_group), slice_.rows):
+                assembly.write_rows(number, at_row, some)  # while the file is open
+                at_row += some.rows
         asked.clear()
         assembly.begin_gathering(Remainder())
         for job in range(parts.jobs):
