@@ -70,6 +70,10 @@ from parquet_loader.common.storage.filesystem import (
     resolve,
     url_prefix,
 )
+from parquet_loader.common.storage.hub.address import HubAddress
+from parquet_loader.common.storage.hub.api import HubApi, HubEntry, HubError
+from parquet_loader.common.storage.hub.connections import abort
+from parquet_loader.common.storage.hub.filesystem import hub_of
 from parquet_loader.common.storage.redaction import shown, without_secrets
 from parquet_loader.common.storage.trust import NO_LINK, check_private, is_plain_name, is_within, make_private, no_link
 from parquet_loader.common.typing import BoolArray, Digests, IntArray
@@ -106,6 +110,10 @@ __all__ = [
     "Digests",
     "FieldRef",
     "FileLock",
+    "HubAddress",
+    "HubApi",
+    "HubEntry",
+    "HubError",
     "IntArray",
     "Literal",
     "LockedFile",
@@ -122,6 +130,7 @@ __all__ = [
     "Stream",
     "UnreachableError",
     "Words",
+    "abort",
     "available_processors",
     "begin_account",
     "bit_generator",
@@ -148,6 +157,7 @@ __all__ = [
     "format_bytes",
     "hashed_bytes",
     "holds_exclusive",
+    "hub_of",
     "identity_of",
     "is_encrypted",
     "is_local",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from typing import NamedTuple, Protocol, TypeVar
 import pyarrow.fs as pafs
 
 from parquet_loader.common import shown
+
+_COMMIT = re.compile(r"^(datasets/[^@]+)@[^/]+")
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -35,6 +38,11 @@ class SourceFile:
     partitions: tuple[tuple[str, str | None], ...] = ()
     etag: str | None = None
     prefix: str = field(default="", compare=False)
+
+    @property
+    def lasting_path(self) -> str:
+        """The path without the commit of a repository: the same for a file that a later commit leaves as it is."""
+        return _COMMIT.sub(r"\1", self.path) if self.prefix == "hf://" else self.path
 
     @property
     def name(self) -> str:
@@ -85,6 +93,18 @@ class ListedFile(NamedTuple):
 
 class Lister(Protocol):
     """Lists a file system. Any thread may use it."""
+
+    def pinned(self, paths: Sequence[str]) -> list[str]:
+        """Return the paths of a source with all that may change meanwhile fixed: for a branch, the commit it is now.
+
+        Raises:
+            SourceError, OSError: it cannot be told.
+        """
+        ...
+
+    def context(self) -> ListingContext:
+        """Return what is known of whole directories from `pinned`."""
+        ...
 
     def look(self, path: str) -> ListedFile | bool | None:
         """Return the file that a path names, True if it names a directory, or None if there is nothing.

@@ -136,6 +136,11 @@ def list_files(
         named.append((path, shown(text if "://" in text else f"{url_prefix(here, text)}{text}")))
     assert home is not None
     lister = lister_of(home)
+    try:
+        paths = lister.pinned([path for path, _ in named])
+    except UnreachableError as error:
+        raise RemoteError(f"{named[0][1]}: {error}") from None
+    named = [(path, name) for path, (_, name) in zip(paths, named, strict=True)]
     markers: list[tuple[str, str]] = []
     if not is_local(home) and not selection.ignore_table_format:
         above = (marker for path, _ in named for marker in remote_markers(_listed(path)))
@@ -176,8 +181,9 @@ def list_files(
         kept = {id(file) for file in chosen}
         pairs = [pair for pair, file in zip(pairs, files, strict=True) if id(file) in kept]
     files = _each_once(chosen, pairs)
-    directories = tuple(base for entry in found for base in entry.listing_context.directories)
-    hidden = frozenset[str]().union(*(entry.listing_context.hidden for entry in found))
+    contexts = [lister.context(), *(entry.listing_context for entry in found)]
+    directories = tuple(base for context in contexts for base in context.directories)
+    hidden = frozenset[str]().union(*(context.hidden for context in contexts))
     return home, tuple(files), ListingContext(directories, hidden)
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from parquet_loader.errors import SourceError
 from parquet_loader.source.file_types import hive_pairs, is_hidden, kind_of, name_regex
-from parquet_loader.source.files import ListedFile
+from parquet_loader.source.files import ListedFile, ListingContext
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -27,6 +27,14 @@ class LocalLister:
     def __init__(self, *, include_hidden: bool = False) -> None:
         self._include_hidden = include_hidden
         self._real_folders: dict[str, str] = {}
+
+    def pinned(self, paths: Sequence[str]) -> list[str]:
+        """Return the paths as they are; see `source.Lister`."""
+        return list(paths)
+
+    def context(self) -> ListingContext:
+        """Return nothing; see `source.Lister`."""
+        return ListingContext()
 
     def look(self, path: str) -> ListedFile | bool | None:
         """Return a file, True for a directory, or None.

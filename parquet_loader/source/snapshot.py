@@ -272,8 +272,8 @@ def _in_parallel(work: Callable[[int], _FileFooters], count: int, threads: int) 
 
 def _take_over(known: Snapshot, files: tuple[SourceFile, ...], footers: FooterCache) -> IntArray:
     """Let footers of files that have not changed be those of an earlier snapshot; return their numbers there, or -1."""
-    numbers = {file.path: number for number, file in enumerate(known.files)}
-    earlier = np.array([numbers.get(file.path, -1) for file in files], np.int64)
+    numbers = {file.lasting_path: number for number, file in enumerate(known.files)}
+    earlier = np.array([numbers.get(file.lasting_path, -1) for file in files], np.int64)
     for number, before in enumerate(earlier.tolist()):
         if before >= 0 and not same_content(files[number], known.files[before]):
             earlier[number] = -1

@@ -159,10 +159,10 @@ def _loaded(path: str, home: pafs.FileSystem, remote: RemoteOptions) -> Snapshot
 def _keep(path: str, snapshot: Snapshot, read: _FooterWriter, known: Snapshot | None) -> None:
     folder = os.path.dirname(path)
     before = None if known is None else known.footers.stored
-    numbers = {} if known is None else {file.path: number for number, file in enumerate(known.files)}
+    numbers = {} if known is None else {file.lasting_path: number for number, file in enumerate(known.files)}
     for number, file in enumerate(snapshot.files):
-        if number not in read.places and before is not None and file.path in numbers:
-            read.add(number, before.read(numbers[file.path]) or b"")
+        if number not in read.places and before is not None and file.lasting_path in numbers:
+            read.add(number, before.read(numbers[file.lasting_path]) or b"")
     footers = read.publish()
     places: IntArray = np.array([read.places.get(n, (0, 0)) for n in range(len(snapshot.files))], np.int64)
     stream = io.BytesIO()

@@ -78,7 +78,10 @@ def endpoint_of_url(url: str) -> tuple[str, int] | None:
 
 def _url_of(filesystem: pafs.FileSystem) -> str | None:
     if filesystem.type_name not in ("s3", "gcs", "abfs"):
-        return _fsspec_url(getattr(getattr(filesystem, "handler", None), "fs", None))
+        handler = getattr(filesystem, "handler", None)
+        if filesystem.type_name == "py::hub":
+            return str(handler.api.endpoint)  # type: ignore[union-attr]
+        return _fsspec_url(getattr(handler, "fs", None))
     given: Any = filesystem.__reduce__()[1]
     given = given[0] if isinstance(given, tuple) and given and isinstance(given[0], dict) else {}
     if filesystem.type_name == "abfs":

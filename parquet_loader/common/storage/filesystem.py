@@ -14,6 +14,9 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common.storage import hdfs
 from parquet_loader.common.storage.endpoints import endpoint_of_url, probe, remedy
+from parquet_loader.common.storage.hub.address import PREFIX, HubAddress
+from parquet_loader.common.storage.hub.api import HubApi, hub_endpoint
+from parquet_loader.common.storage.hub.filesystem import HubFileSystem
 from parquet_loader.common.storage.redaction import shown, without_secrets
 from parquet_loader.errors import ConfigurationError, RemoteError, SourceError
 
@@ -36,8 +39,8 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
 
     Args:
         path: A local path, or a URL that pyarrow's native filesystems know: ``file://``, ``s3://`` (also ``s3a://``
-            and ``s3n://``), ``gs://``,
-            ``abfs://``, ``hdfs://``; or else fsspec: ``http(s)://`` and others. Glob characters are kept as they are.
+            and ``s3n://``), ``gs://``, ``abfs://``, ``hdfs://``, ``hf://datasets/``; or else fsspec:
+            ``http(s)://`` and others. Glob characters are kept as they are.
         filesystem: A `pyarrow.fs.FileSystem`; `path` is then a path within it.
 
     Raises:
@@ -78,6 +81,9 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         if not os.path.lexists(rest):  # URLs write spaces and the like as %20; hive's folders have such names, too
             rest = unquote(rest)
         return pafs.LocalFileSystem(), os.path.abspath(rest)
+    if f"{text}/".startswith(PREFIX):  # of what else the Hub holds, huggingface_hub makes a file system of fsspec's
+        HubAddress.parse(rest)
+        return pafs.PyFileSystem(HubFileSystem(HubApi(hub_endpoint()))), rest.strip("/")
     if scheme in _HADOOP_S3:
         scheme, text = "s3", f"s3://{rest}"
     if scheme not in _NATIVE_SCHEMES:
@@ -134,7 +140,7 @@ def _check_slashes(text: str) -> None:
         SourceError: it has.
     """
     scheme, colon, rest = text.partition(":/")
-    known = (*_NATIVE_SCHEMES, *_HADOOP_S3, "http", "https")
+    known = (*_NATIVE_SCHEMES, *_HADOOP_S3, "http", "https", "hf")
     if colon and scheme.lower() in known and not os.path.lexists(f"{scheme}:"):
         raise SourceError(
             f"{shown(f'{scheme}://{rest}')}: this URL came with one slash, {scheme}:/; pass it as text, because "
@@ -199,7 +205,7 @@ def _through_fsspec(url: str, scheme: str) -> tuple[pafs.FileSystem, str]:
 def _unserved(url: str, reason: object) -> SourceError:
     return SourceError(
         f"{shown(url)}: no filesystem for this URL ({without_secrets(str(reason))}); expected a local path, "
-        "file://, s3://, gs://, abfs://, hdfs://, http(s):// or a URL that fsspec knows, or pass filesystem="
+        "file://, s3://, gs://, abfs://, hdfs://, hf://, http(s):// or a URL that fsspec knows, or pass filesystem="
     )
 
 
@@ -240,6 +246,8 @@ def identity_of(filesystem: pafs.FileSystem) -> str:
         return json.dumps([identity_of(filesystem.base_fs), filesystem.base_path])
     told: dict[str, Any] = {}
     if isinstance(filesystem, pafs.PyFileSystem):
+        if isinstance(filesystem.handler, HubFileSystem):
+            return json.dumps(["hub", filesystem.handler.api.endpoint])
         remote = getattr(filesystem.handler, "fs", None)
         if remote is not None:
             options = getattr(remote, "storage_options", {})

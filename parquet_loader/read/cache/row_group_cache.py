@@ -242,7 +242,9 @@ class RowGroupCache:
         if number not in self._files:
             file = self._snapshot.files[number]
             digest = int(self._snapshot.file_digest[number])
-            self._files[number] = file_id(self._home, file.path, file.size_bytes, file.mtime_ns, file.etag, digest)
+            self._files[number] = file_id(
+                self._home, file.lasting_path, file.size_bytes, file.mtime_ns, file.etag, digest
+            )
         return self._files[number]
 
     def _count(self, **changes: int) -> None:

@@ -25,11 +25,13 @@ class TransientError(Exception):
 
     Attributes:
         is_busy: Whether the store asked for fewer requests (429, 503).
+        wait_s: How long the store said to wait before the next attempt, or None.
     """
 
-    def __init__(self, words: str, *, is_busy: bool = False) -> None:
+    def __init__(self, words: str, *, is_busy: bool = False, wait_s: float | None = None) -> None:
         super().__init__(words)
         self.is_busy = is_busy
+        self.wait_s = wait_s
 
 
 class PermanentError(Exception):

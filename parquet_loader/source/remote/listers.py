@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow.fs as pafs
 
 from parquet_loader.common import (
     endpoint_of,
     endpoint_of_url,
+    hub_of,
     is_encrypted,
     is_local,
     is_out_of_descriptors,
@@ -23,14 +23,15 @@ from parquet_loader.common import (
 )
 from parquet_loader.common.storage import hdfs
 from parquet_loader.errors import LoaderStateError, RemoteError, SourceError
-from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.file_types import PARQUET_SUFFIXES
-from parquet_loader.source.files import ListedFile, SourceFile, seen
+from parquet_loader.source.files import ListedFile, seen
 from parquet_loader.source.local import LocalLister
 from parquet_loader.source.remote.client import words_of
 from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.hub_lister import HubLister
 from parquet_loader.source.remote.obstore_client import ObstoreClient, client_for
 from parquet_loader.source.remote.remote_filesystem import RemoteStore, fsspec_of
+from parquet_loader.source.remote.remote_lister import RemoteLister
 from parquet_loader.source.remote.task_group import side_by_side
 
 S = TypeVar("S")
@@ -38,86 +39,8 @@ T = TypeVar("T")
 
 # What S3, Google Cloud Storage and Azure put on a page (Azure up to five times as much).
 PAGE_KEYS = 1000
-# Paths of a list that are examined concurrently; fewer than a fetcher has threads, on which they may ask for more.
-_LOOKS_AT_ONCE = 16
 # Directories of HDFS that are listed side by side.
 _FOLDERS_AT_ONCE = 16
-
-
-class RemoteLister:
-    """Lists a store on threads that nobody has to wait for, so that Ctrl-C and the interpreter's end come at once.
-
-    Args:
-        fetcher: Whose threads and event loop those are; started, and closed by whoever made it.
-    """
-
-    endpoint: tuple[str, int] | None = None
-    """Host and port to probe before the first requests, or None."""
-    is_encrypted = False
-    """Whether the endpoint is spoken to in https."""
-
-    def __init__(self, fetcher: Fetcher) -> None:
-        self.fetcher = fetcher
-
-    def each(self, work: Callable[[S], T], things: Sequence[S], most: int = _LOOKS_AT_ONCE) -> list[T]:
-        """Return what `work` gives for each of the things, several at a time; see `source.Lister`.
-
-        Raises:
-            UnreachableError: nothing answers at the endpoint, so that repeating requests is of no use.
-        """
-
-        async def one(number: int) -> T:
-            return await self.fetcher.call(partial(work, things[number]))
-
-        done = self.fetcher.run(self._reached(partial(side_by_side, one, range(len(things)), most)))
-        return [done[number] for number in range(len(things))]
-
-    def look(self, path: str) -> ListedFile | bool | None:
-        """Return a file, True for a directory, or None; see `source.Lister`."""
-        raise NotImplementedError
-
-    def below(self, base: str) -> list[ListedFile]:
-        """Return all files below a directory; see `source.Lister`."""
-        raise NotImplementedError
-
-    def matching(self, base: str, pattern: str) -> list[ListedFile]:  # noqa: ARG002 (a store is listed as a whole)
-        """Return all files below the directory of a glob, matches among them."""
-        return self.below(base)
-
-    def ends(self, entry: ListedFile) -> tuple[bytes, bytes]:
-        """Return the first and the last four bytes of a file, by one request each."""
-        file = SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, (), entry.etag)
-        if entry.size_bytes < 8:
-            return b"", b""
-        spans = [ByteRange(0, 4), ByteRange(entry.size_bytes - 4, entry.size_bytes)]
-        buffers = [np.empty(span.size, np.uint8) for span in spans]
-        self.fetcher.run(self.fetcher.read_all(file, spans, buffers))
-        return buffers[0].tobytes(), buffers[1].tobytes()
-
-    def head(self, path: str, most: int) -> bytes:
-        """Return at most that many of a file's first bytes; see `source.Lister`."""
-        try:
-            entry = self.look(path)
-            if not isinstance(entry, ListedFile) or entry.size_bytes == 0:
-                return b""
-            file = SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, (), entry.etag)
-            buffer = np.empty(min(entry.size_bytes, most), np.uint8)
-            self.fetcher.run(self.fetcher.read_all(file, [ByteRange(0, buffer.size)], [buffer]))
-        except (SourceError, OSError):  # who may read the files need not be one who may look next to them
-            return b""
-        return buffer.tobytes()
-
-    async def _reached(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what `work` returns, unless a connection to the endpoint is refused; tried before the first work only.
-
-        Clients retry a refused connection for seconds or minutes, and most of their calls cannot be cancelled.
-        """
-        endpoint, self.endpoint = self.endpoint, None
-        if endpoint is not None:
-            why = await self.fetcher.call(partial(probe, *endpoint, encrypted=self.is_encrypted))
-            if why is not None:
-                raise why
-        return await work()
 
 
 class PyarrowLister(RemoteLister):
@@ -346,18 +269,19 @@ class HdfsLister(RemoteLister):
 
 def lister_for(
     store: RemoteStore, fetcher: Fetcher, known: Sequence[str] = (), *, page_keys: int = PAGE_KEYS
-) -> PyarrowLister | ObstoreLister | FsspecLister | HdfsLister:
+) -> RemoteLister:
     """Return the lister of a store, on a fetcher's threads and event loop; other arguments as in `ObstoreLister`."""
     lister = _lister_for(store, fetcher, known, page_keys)
     lister.endpoint, lister.is_encrypted = endpoint_of(store.filesystem), is_encrypted(store.filesystem)
     return lister
 
 
-def _lister_for(
-    store: RemoteStore, fetcher: Fetcher, known: Sequence[str], page_keys: int
-) -> PyarrowLister | ObstoreLister | FsspecLister | HdfsLister:
+def _lister_for(store: RemoteStore, fetcher: Fetcher, known: Sequence[str], page_keys: int) -> RemoteLister:
     if hdfs.is_hdfs(store.filesystem):
         return HdfsLister(fetcher, store)
+    hub = hub_of(store.filesystem)
+    if hub is not None:
+        return HubLister(fetcher, hub)
     fs = fsspec_of(store.filesystem)
     if fs is not None and _local_base(store.filesystem) is None:
         return FsspecLister(fetcher, fs)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import RemoteOptions, is_local, shown
+from parquet_loader.common import RemoteOptions, hub_of, is_local, shown
 from parquet_loader.common.storage import hdfs
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.source.byte_ranges import ByteRange
@@ -20,6 +20,7 @@ from parquet_loader.source.remote.blocking_client import BlockingClient, forked
 from parquet_loader.source.remote.client import Bytes, Client
 from parquet_loader.source.remote.concurrency import FIRST_REQUESTS
 from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.hub_client import HubClient, SignedUrls
 from parquet_loader.source.remote.obstore_client import ObstoreClient, client_for, is_usable
 from parquet_loader.source.remote.request_scheduler import RequestScheduler
 
@@ -52,6 +53,7 @@ class RemoteStore:
         self._pid = os.getpid()
         self._obstore: tuple[int, ObstoreClient | None] | None = None
         self._is_plain = False
+        self._signed_urls = SignedUrls()
         self._shared: Fetcher | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -62,6 +64,7 @@ class RemoteStore:
         """Return the same store, with the same connections, for a loader that shares no fetcher with others."""
         own = RemoteStore(self.filesystem, self.options)
         own._pid, own._obstore, own._is_plain = self._pid, self._obstore, self._is_plain
+        own._signed_urls = self._signed_urls
         return own
 
     def name_of(self, path: str) -> str:
@@ -124,6 +127,11 @@ class RemoteStore:
     def _client(self, plain: bool) -> Client:
         self._is_plain = self._is_plain or plain
         wanted = self.options.connections
+        hub = hub_of(self.filesystem)
+        if hub is not None and wanted != "obstore":
+            if self._signed_urls.pid != os.getpid():  # a lock of a thread that a fork has left behind
+                self._signed_urls = SignedUrls()
+            return HubClient(hub, self._signed_urls, 2 * self.options.max_requests, self.options.stall_s)
         if not self._is_plain and wanted != "native":
             if self._obstore is None or self._obstore[0] != os.getpid():
                 self._obstore = (os.getpid(), client_for(self.filesystem, self.options))

@@ -22,6 +22,8 @@ _MOST_AT_ONCE = 3
 _LEAST_BYTES_PER_S = 2**18
 # Waits between attempts grow from this by factors of two up to the limit, times a random factor from 0.5 to 1.
 _BACKOFF_S, _MOST_BACKOFF_S = 0.2, 20.0
+# What a store says to wait is waited for on top of the deadline, in all up to this.
+_MOST_TOLD_S = 600.0
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class RequestScheduler:
                 to the buffer after that.
         """
         loop, options = asyncio.get_running_loop(), self.options
-        began_s, give_up_s, attempts, said = 0.0, 0.0, 0, ""
+        began_s, give_up_s, attempts, said, told_s = 0.0, 0.0, 0, "", 0.0
         while True:
             asked_s = loop.time()
             await self._take_slot(again=attempts > 0)
@@ -117,6 +119,7 @@ class RequestScheduler:
             else:
                 began_s, give_up_s = loop.time(), loop.time() + options.deadline_s
             attempts += 1
+            wait_told_s = 0.0
             was_plain = self._is_plain
             try:
                 await self._raced(file, span, into, give_up_s)
@@ -132,11 +135,14 @@ class RequestScheduler:
             except TransientError as error:
                 if error.is_busy:
                     self._limit.busy(loop.time())
+                if error.wait_s is not None and told_s + error.wait_s <= _MOST_TOLD_S:
+                    wait_told_s = error.wait_s
                 if not said or loop.time() < give_up_s:  # what the deadline cut short says nothing about the store
                     said = str(error)
             finally:
                 self._free_slot()
             wait_s = min(self._backoff_s * 2 ** min(attempts - 1, 16), _MOST_BACKOFF_S) * random.uniform(0.5, 1.0)
+            wait_s, give_up_s, told_s = wait_s + wait_told_s, give_up_s + wait_told_s, told_s + wait_told_s
             if loop.time() + wait_s >= give_up_s:
                 raise RemoteError(
                     f"{self._where(file, span)}: {_times(attempts)} in {loop.time() - began_s:.1f} s without success, "

@@ -1,0 +1,1 @@
+"""The Hugging Face Hub: addresses of repositories, its API, its tokens, and HTTP connections."""

@@ -1,0 +1,229 @@
+"""Fetches byte ranges from the Hugging Face Hub, and remembers the signed URLs to which it redirects."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from http.client import HTTPException, HTTPResponse
+from socket import socket
+from threading import Lock, local
+from time import monotonic
+from typing import Any
+
+from parquet_loader.common import HubAddress, HubApi, HubError, abort
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.files import SourceFile
+from parquet_loader.source.remote.blocking_client import CallThreads
+from parquet_loader.source.remote.client import Bytes, PermanentError, TransientError, view, words_of
+
+# Bytes read before they are handed on; the GIL is needed a few times for each.
+_CHUNK_BYTES = 2**18
+_PROGRESS_S = 0.1
+_MOST_URLS = 4096
+# A signed URL that has expired is refused by any of these; the Hub then gives a new one.
+_EXPIRED = (400, 401, 403, 404, 410)
+
+
+class SignedUrls:
+    """Where the Hub keeps the bytes of files, so that it is asked once for each file and not for each range.
+
+    Any thread may use it. It is bounded, and forgets the files that were read longest ago. The URLs are secrets: who
+    has one may read the file for as long as the signature lasts.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._lock = Lock()
+        self._urls: OrderedDict[str, str] = OrderedDict()
+
+    def get(self, path: str) -> str | None:
+        """Return the URL of a file, or None."""
+        with self._lock:
+            url = self._urls.get(path)
+            if url is not None:
+                self._urls.move_to_end(path)
+            return url
+
+    def keep(self, path: str, url: str) -> None:
+        """Remember the URL of a file."""
+        with self._lock:
+            self._urls[path] = url
+            self._urls.move_to_end(path)
+            if len(self._urls) > _MOST_URLS:
+                self._urls.popitem(last=False)
+
+    def forget(self, path: str, url: str) -> None:
+        """Forget a URL, unless another one has come in its place."""
+        with self._lock:
+            if self._urls.get(path) == url:
+                del self._urls[path]
+
+
+class _Sink:
+    """The caller's buffer. After `close` nothing is written to it, whatever the thread that reads does.
+
+    The lock guards `_socket` and the right to write; it is held while one chunk is copied.
+    """
+
+    def __init__(self, into: Bytes, tell: Callable[[], None]) -> None:
+        self._lock = Lock()
+        self._into = into
+        self._tell = tell
+        self._told_s = monotonic()
+        self._socket: socket | None = None
+        self.is_closed = False
+
+    def watch(self, connected: socket) -> None:
+        """Say which connection is waited for, so that `close` can end that."""
+        with self._lock:
+            self._socket = connected
+            if self.is_closed:
+                abort(connected)
+
+    def begin(self) -> None:
+        """Say that an answer has come."""
+        self._tell()
+
+    def write(self, at: int, data: memoryview) -> bool:
+        """Copy a chunk; return whether anybody still wants the rest."""
+        with self._lock:
+            if self.is_closed:
+                return False
+            self._into[at : at + len(data)] = view(data)
+        now_s = monotonic()
+        if now_s - self._told_s > _PROGRESS_S:
+            self._told_s = now_s
+            self._tell()
+        return True
+
+    def end(self) -> None:
+        """Say that the answer is read: the connection is no longer this request's."""
+        with self._lock:
+            self._socket = None
+
+    def close(self) -> None:
+        """Let nothing be written any more, and end reading."""
+        with self._lock:
+            self.is_closed = True
+            if self._socket is not None:
+                abort(self._socket)
+
+
+class HubClient:
+    """Asks the Hub for ranges: at its own URL the first time, then at the one to which that redirects.
+
+    Args:
+        api: The Hub.
+        urls: Where files were found before.
+        most: Requests at a time.
+        stall_s: Seconds without a byte after which a request fails.
+    """
+
+    tells_progress = True
+
+    def __init__(self, api: HubApi, urls: SignedUrls, most: int, stall_s: float) -> None:
+        self._api = api
+        self._urls = urls
+        self._stall_s = stall_s
+        self._threads = CallThreads(most)
+        self._chunks = local()
+
+    async def read(self, file: SourceFile, span: ByteRange, into: Bytes, progress: Callable[[], None]) -> None:
+        """Fill `into`; see `Client.read`."""
+        loop = asyncio.get_running_loop()
+
+        def arrived() -> None:
+            if not sink.is_closed:
+                with suppress(RuntimeError):  # the deadline has passed, and the task is about to be cancelled
+                    progress()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop has ended: nobody waits
+                loop.call_soon_threadsafe(arrived)
+
+        sink = _Sink(into, tell)
+        try:
+            await self._threads.call(partial(self._read, file, span, sink))
+        except HubError as error:
+            raise _judged(error) from None
+        except (OSError, HTTPException) as error:
+            raise TransientError(words_of(error)) from None
+        finally:
+            sink.close()
+
+    def _read(self, file: SourceFile, span: ByteRange, sink: _Sink) -> None:
+        address = HubAddress.parse(file.path)
+        known = self._urls.get(file.path)
+        if known is not None:
+            try:
+                self._read_from(known, address, file, span, sink)
+                return
+            except HubError as error:
+                if error.status not in _EXPIRED:
+                    raise
+                self._urls.forget(file.path, known)
+        self._read_from(self._api.file_url(address), address, file, span, sink)
+
+    def _read_from(self, url: str, address: HubAddress, file: SourceFile, span: ByteRange, sink: _Sink) -> None:
+        headers = {"Range": f"bytes={span.start}-{span.stop - 1}"}
+        try:
+            with self._api.opened(url, address, self._stall_s, headers, sink.watch) as (response, found):
+                _check(response, file, span)
+                if found != url:
+                    self._urls.keep(file.path, found)
+                sink.begin()
+                self._receive(response, span.size, sink)
+                sink.end()  # before the connection goes back to those that are idle
+        finally:
+            sink.end()
+
+    def _receive(self, response: HTTPResponse, size: int, sink: _Sink) -> None:
+        if not hasattr(self._chunks, "buffer"):
+            self._chunks.buffer = memoryview(bytearray(_CHUNK_BYTES))
+        chunk: memoryview = self._chunks.buffer
+        at = 0
+        while at < size:
+            count = response.readinto(chunk[: min(size - at, _CHUNK_BYTES)])
+            if not count:
+                raise TransientError(f"{at} of {size} bytes came")
+            if not sink.write(at, chunk[:count]):
+                return
+            at += count
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.close()
+
+
+def _check(response: HTTPResponse, file: SourceFile, span: ByteRange) -> None:
+    """Check that an answer is the range that was asked for, of a file of the size that was listed."""
+    if response.status == 200:
+        if span.start or span.stop != file.size_bytes:
+            raise PermanentError("the whole file came: the server does not serve ranges, without which it is of no use")
+        size: Any = response.getheader("Content-Length")
+    else:
+        said = (response.getheader("Content-Range") or "").removeprefix("bytes").strip()
+        part, _, size = said.partition("/")
+        if part != f"{span.start}-{span.stop - 1}":
+            if size.isdecimal() and int(size) != file.size_bytes:
+                raise _changed(size, file)
+            raise TransientError(f"bytes {part[:60]!r} came, which are not those that were asked for")
+    if size is not None and size.isdecimal() and int(size) != file.size_bytes:
+        raise _changed(size, file)
+
+
+def _changed(size: str, file: SourceFile) -> PermanentError:
+    return PermanentError(f"it has {int(size)} bytes, and had {file.size_bytes} when it was listed")
+
+
+def _judged(error: HubError) -> TransientError | PermanentError:
+    if error.is_transient:
+        return TransientError(str(error), is_busy=error.is_busy, wait_s=error.wait_s)
+    words = str(error)
+    if error.is_missing_entry or error.code == "RevisionNotFound":
+        words = f"{words}; it was there when it was listed: the history of the repository has been rewritten"
+    return PermanentError(words)

@@ -1,0 +1,254 @@
+"""Lists repositories of the Hugging Face Hub: one commit and one listing for each, however many paths are named."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from parquet_loader.common import HubAddress, HubApi, HubEntry, HubError
+from parquet_loader.errors import RemoteError, SourceError
+from parquet_loader.source.file_types import PARQUET_SUFFIXES, common_folder, glob_base, is_pattern
+from parquet_loader.source.files import ListedFile, ListingContext
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.remote_lister import RemoteLister
+from parquet_loader.source.remote.task_group import side_by_side
+
+T = TypeVar("T")
+
+_BACKOFF_S, _MOST_BACKOFF_S = 0.2, 20.0
+# What the Hub says to wait is waited for on top of the deadline, up to this.
+_MOST_WAITED_S = 600.0
+_REPOSITORIES_AT_ONCE = 8
+
+
+@dataclass(slots=True)
+class _Tree:
+    """What is known of a repository at one commit.
+
+    Attributes:
+        address: The repository and commit.
+        files: Files by path within the repository.
+        folders: Directories by path; the repository itself is ``""``.
+        listed: Directories of which everything below is known.
+        looked_at: Directories of which the names in them are known.
+    """
+
+    address: HubAddress
+    files: dict[str, HubEntry] = field(default_factory=dict)
+    folders: set[str] = field(default_factory=lambda: {""})
+    listed: list[str] = field(default_factory=list)
+    looked_at: set[str] = field(default_factory=set)
+
+    def add(self, entries: Sequence[HubEntry]) -> None:
+        """Take over entries of a listing."""
+        for entry in entries:
+            folder = posixpath.dirname(entry.path) if entry.is_file else entry.path
+            if entry.is_file:
+                self.files[entry.path] = entry
+            while folder not in self.folders:
+                self.folders.add(folder)
+                folder = posixpath.dirname(folder)
+
+    def covers(self, path: str) -> bool:
+        """Whether everything at and below a path is known."""
+        return any(_is_within(path, folder) for folder in self.listed)
+
+
+class HubLister(RemoteLister):
+    """Lists repositories.
+
+    Args:
+        fetcher: See `RemoteLister`.
+        api: The Hub.
+    """
+
+    def __init__(self, fetcher: Fetcher, api: HubApi) -> None:
+        super().__init__(fetcher)
+        self._api = api
+        self._trees: dict[str, _Tree] = {}
+
+    def pinned(self, paths: Sequence[str]) -> list[str]:
+        """Return the paths with the commit for each revision, and list their repositories; see `source.Lister`.
+
+        Raises:
+            SourceError: a repository or revision does not exist, or may not be read.
+            RemoteError: the Hub does not answer.
+        """
+        addresses = [HubAddress.parse(path) for path in paths]
+        groups: dict[tuple[str, str, bool], list[int]] = {}
+        for number, address in enumerate(addresses):
+            groups.setdefault((address.repository, address.revision, address.is_explicit), []).append(number)
+        members = list(groups.values())
+
+        async def resolved(number: int) -> list[HubAddress]:
+            return await self._resolved([addresses[member] for member in members[number]])
+
+        work = partial(side_by_side, resolved, range(len(members)), _REPOSITORIES_AT_ONCE)
+        done = self.fetcher.run(self._reached(work))
+        for number, group in enumerate(members):
+            for member, address in zip(group, done[number], strict=True):
+                addresses[member] = address
+        return [str(address) for address in addresses]
+
+    async def _resolved(self, named: Sequence[HubAddress]) -> list[HubAddress]:
+        """Return addresses in one repository with the commit of its revision; list what they name."""
+        typed = named[0]
+        try:
+            commit = await self._commit(typed)
+        except HubError as error:
+            other = [address.without_organization for address in named]
+            if not error.is_missing_repository or None in other:
+                raise _refused(typed, error) from None
+            named = [address for address in other if address is not None]
+            try:
+                commit = await self._commit(named[0])
+            except HubError:
+                raise _refused(typed, error) from None
+        pinned = [HubAddress(commit.repository, commit.revision, one.path, is_explicit=True) for one in named]
+        root = pinned[0].root
+        tree = self._trees.setdefault(root, _Tree(HubAddress(commit.repository, commit.revision, is_explicit=True)))
+        folder = common_folder([_folder_of(address.path) for address in pinned])
+        if not tree.covers(folder):
+            try:
+                await self._list(tree, folder)
+            except HubError as error:
+                raise _refused(pinned[0], error) from None
+        return pinned
+
+    async def _commit(self, address: HubAddress) -> HubAddress:
+        return await self._asked(address, partial(self._api.commit_of, address, self.fetcher.options.stall_s))
+
+    async def _list(self, tree: _Tree, folder: str) -> None:
+        """List a whole repository; of one that takes several pages only the directory that is needed."""
+        url: str | None = self._api.tree_url(tree.address, recursive=True)
+        entries, url = await self._page(str(url), tree.address)
+        if url is not None and folder:
+            within = HubAddress(tree.address.repository, tree.address.revision, folder, is_explicit=True)
+            try:
+                entries, url = await self._page(self._api.tree_url(within, recursive=True), within)
+            except HubError as error:
+                if not error.is_missing_entry:
+                    raise
+                entries, url = [], None
+        else:
+            folder = ""
+        while True:
+            tree.add(entries)
+            if url is None:
+                break
+            before = url
+            entries, url = await self._page(url, tree.address)
+            if url == before:
+                raise HubError("the pages of the listing do not end; check HF_ENDPOINT")
+        tree.listed.append(folder)
+
+    async def _page(self, url: str, address: HubAddress) -> tuple[list[HubEntry], str | None]:
+        stall_s = self.fetcher.options.stall_s
+        return await self._asked(address, partial(self._api.tree_page, url, address, stall_s))
+
+    async def _asked(self, address: HubAddress, ask: Callable[[], T]) -> T:
+        """Return the answer to a request, repeated until the deadline if the Hub does not give one."""
+        loop = asyncio.get_running_loop()
+        began_s, attempts, waited_s = loop.time(), 0, 0.0
+        deadline_s = self.fetcher.options.deadline_s
+        while True:
+            attempts += 1
+            try:
+                return await self.fetcher.call(ask)
+            except HubError as error:
+                if not error.is_transient:
+                    raise
+                wait_s = min(_BACKOFF_S * 2 ** min(attempts - 1, 16), _MOST_BACKOFF_S) * random.uniform(0.5, 1.0)
+                if error.wait_s is not None and waited_s + error.wait_s <= _MOST_WAITED_S:
+                    waited_s += error.wait_s
+                    wait_s += error.wait_s
+                if loop.time() + wait_s >= began_s + deadline_s + waited_s:
+                    raise RemoteError(
+                        f"hf://datasets/{address.repository}: {attempts} attempts in {loop.time() - began_s:.1f} s "
+                        f"without success, the last: {error}; RemoteOptions(deadline_s=...) says how long to go on "
+                        "trying"
+                    ) from None
+            await asyncio.sleep(wait_s)
+
+    def look(self, path: str) -> ListedFile | bool | None:
+        """Return a file, True for a directory, or None; see `source.Lister`."""
+        address = HubAddress.parse(path)
+        tree = self._tree(address)
+        folder = posixpath.dirname(address.path)
+        if not tree.covers(address.path) and address.path not in tree.folders and folder not in tree.looked_at:
+            look = partial(self._look_next_to, tree, folder)
+            self._run(tree, self.fetcher.once((address.root, folder), look))
+        if address.path in tree.folders:
+            return True
+        entry = tree.files.get(address.path)
+        return None if entry is None else _listed(tree, entry)
+
+    def below(self, base: str) -> list[ListedFile]:
+        """Return all files below a directory; see `source.Lister`."""
+        address = HubAddress.parse(base)
+        tree = self._tree(address)
+        if not tree.covers(address.path):
+            self._run(tree, self._list(tree, address.path))
+        return [_listed(tree, entry) for path, entry in tree.files.items() if _is_within(path, address.path)]
+
+    def context(self) -> ListingContext:
+        """Return what is known of the repositories; see `source.Lister`."""
+        directories = [f"{root}/{folder}".rstrip("/") for root, tree in self._trees.items() for folder in tree.listed]
+        hidden = [
+            f"{root}/{path}"
+            for root, tree in self._trees.items()
+            for path in tree.files
+            if posixpath.basename(path).startswith("_")
+        ]
+        return ListingContext(tuple(directories), frozenset(hidden))
+
+    async def _look_next_to(self, tree: _Tree, folder: str) -> None:
+        """Learn what lies in a directory, but not below it."""
+        if folder in tree.looked_at:
+            return
+        within = HubAddress(tree.address.repository, tree.address.revision, folder, is_explicit=True)
+        url: str | None = self._api.tree_url(within, recursive=False)
+        while url is not None:
+            try:
+                entries, url = await self._page(url, within)
+            except HubError as error:
+                if not error.is_missing_entry:
+                    raise
+                entries, url = [], None
+            tree.add(entries)
+        tree.looked_at.add(folder)
+
+    def _tree(self, address: HubAddress) -> _Tree:
+        own = HubAddress(address.repository, address.revision, is_explicit=True)
+        return self._trees.setdefault(address.root, _Tree(own))
+
+    def _run(self, tree: _Tree, work: object) -> None:
+        try:
+            self.fetcher.run(work)  # type: ignore[arg-type]
+        except HubError as error:
+            raise _refused(tree.address, error) from None
+
+
+def _listed(tree: _Tree, entry: HubEntry) -> ListedFile:
+    return ListedFile(f"{tree.address.root}/{entry.path}", entry.size_bytes, None, entry.content_id)
+
+
+def _folder_of(path: str) -> str:
+    """Return the directory that has to be listed for a path."""
+    if is_pattern(path):
+        return glob_base(path)
+    return posixpath.dirname(path) if path.lower().endswith(PARQUET_SUFFIXES) else path
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return not folder or path == folder or path.startswith(f"{folder}/")
+
+
+def _refused(address: HubAddress, error: HubError) -> SourceError:
+    revision = "" if address.revision == "main" else f"@{address.revision}"
+    return SourceError(f"hf://datasets/{address.repository}{revision}: {error}")
