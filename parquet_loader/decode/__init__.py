@@ -20,6 +20,7 @@ from parquet_loader.decode.native.column_reader import (
     NativeChunks,
     NotDecodedError,
     decodable_chunks,
+    is_known_codec,
     is_known_type,
 )
 from parquet_loader.decode.native.page_check import check_pages
@@ -54,6 +55,7 @@ __all__ = [
     "decode_jpeg",
     "first_beyond_nanoseconds",
     "image_array",
+    "is_known_codec",
     "is_known_type",
     "jpeg_shape",
     "npy_array",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from parquet_loader.common import format_bytes, kernels_remedy
+from parquet_loader.decode import is_known_codec
 from parquet_loader.loader.mixing import WELL_MIXED_SHARE
 from parquet_loader.loader.stats import JUDGED_FROM_S, LEAST_WAIT_SHARE, Finding, LoaderStats
 
@@ -128,7 +129,7 @@ def _decoding(stats: LoaderStats) -> Iterator[Finding]:
             continue
         plain_bytes = stats.bytes_read * codec.stored_share * codec.ratio
         spent_s, also, by_arrow_s = min(left_s, plain_bytes / codec.bytes_per_s), "", 0.0
-        if storage.number_share > 0.1 and not stats.kernels:
+        if storage.number_share > 0.1 and not stats.kernels and not is_known_codec(codec.codec):
             by_arrow_s = KERNELS_SAVE * storage.number_share * codec.stored_share * (left_s - spent_s)
             also = "; the kernels do not know it, so Arrow decodes its numbers in about twice the time"
         if spent_s + by_arrow_s > 0.2 * stats.cpu_s["read"]:

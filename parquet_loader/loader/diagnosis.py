@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from parquet_loader.common import PROBLEM, ReadOptions, available_processors, is_local
 from parquet_loader.dataset import LARGEST_DEFAULT_WINDOW_BYTES, Dataset
-from parquet_loader.decode import decodable_chunks, is_known_type, page_header
+from parquet_loader.decode import decodable_chunks, is_known_codec, is_known_type, page_header
 from parquet_loader.loader.advice import findings_of
 from parquet_loader.loader.mixing import MOST_COLUMNS, MixingFigures, SortingFigures, overlap_share
 from parquet_loader.loader.stats import CodecFigures, LoaderStats, ShuffleFigures, SlowColumns, StorageFigures
@@ -162,7 +162,7 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
             reason = ""
             if options.verify_checksums:
                 reason = "options"
-            elif path not in known and codec in ("uncompressed", "snappy", "lz4"):
+            elif path not in known and is_known_codec(codec):
                 nulls = footer.null_count(row_group.number, leaf)
                 is_nullable = footer.schema.leaves[leaf].max_definition_level > 0
                 reason = ("no null counts" if nulls is None else "nulls") if is_nullable and nulls != 0 else "encoding"

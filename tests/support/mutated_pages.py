@@ -49,7 +49,9 @@ def tables() -> list[tuple[str, pa.Table, dict[str, Any]]]:
     nulls = {"f64": holes, "f32": holes.cast(pa.float32())}
     small = {"data_page_size": 64, "write_batch_size": 32}
     found = []
-    for version, codec, coded in itertools.product(["1.0", "2.0"], ["none", "snappy", "lz4", "zstd"], [True, False]):
+    for version, codec, coded in itertools.product(
+        ["1.0", "2.0"], ["none", "snappy", "lz4", "gzip", "zstd"], [True, False]
+    ):
         options = {"data_page_version": version, "compression": codec, "use_dictionary": coded, **small}
         name = f"v{version[0]} {codec} {'coded' if coded else 'plain'}"
         found.append((name, pa.table(full), options))
@@ -99,7 +101,8 @@ class Mutator:
 
     def _bit(self, chunk: Chunk) -> str:
         page: Page = self._any(chunk.pages)
-        if not page.body:
+        # What a damaged frame of zstd without a checksum gives depends on the library's version.
+        if not page.body or CODECS[chunk.metadata[CODEC][1]] == "zstd":
             return "nothing"
         page.body, done = self._flipped(page.body)
         return done

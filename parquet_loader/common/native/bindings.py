@@ -55,6 +55,7 @@ def _load(path: Path) -> tuple[Any, str]:
     library.ragged_take.restype = None
     library.footer_read.argtypes = (ctypes.c_char_p, number, pointer, pointer, number, pointer, number)
     library.footer_read.restype = ctypes.c_int
+    library.codecs_load.restype = ctypes.c_int
     library.permute.argtypes = (pointer, pointer, number, pointer)
     library.permute.restype = ctypes.c_int
     return library, ""
@@ -63,6 +64,9 @@ def _load(path: Path) -> tuple[Any, str]:
 # Another library, for tests: one that was compiled to look at every access.
 KERNELS, PROBLEM = _load(Path(os.environ.get("PARQUET_LOADER_KERNELS") or LIBRARY))
 """The library, or None; and why there is none, or ""."""
+
+LOADED_CODECS: int = 0 if KERNELS is None else KERNELS.codecs_load()
+"""A bit for each codec that the kernels can decompress, numbered as in `codecs.h`."""
 
 IS_BUILT = KERNELS is not None
 """Whether the kernels can be used."""

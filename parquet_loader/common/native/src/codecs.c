@@ -1,6 +1,7 @@
 /* Decompression of pages. Every length is checked before it is used: each of them may be wrong. */
 #include "codecs.h"
 
+#include <dlfcn.h>
 #include <string.h>
 
 #include "kernels.h"
@@ -102,8 +103,114 @@ static int lz4(const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out_by
   return OTHER;
 }
 
-int64_t most_expansion(int codec) { return codec == SNAPPY ? 64 : codec == LZ4_RAW ? 256 : 1; }
+/* ---- gzip and zstd: the system's libraries, or else Arrow decodes the column ---- */
 
-int decompress(int codec, const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out_bytes) {
-  return codec == SNAPPY ? snappy(in, in_bytes, out, out_bytes) : lz4(in, in_bytes, out, out_bytes);
+/* zlib's `z_stream`, the same since 1995. */
+typedef struct {
+  const uint8_t *next_in;
+  unsigned in_bytes;
+  unsigned long total_in;
+  uint8_t *next_out;
+  unsigned out_bytes;
+  unsigned long total_out;
+  const char *message;
+  void *state, *allocate, *release, *opaque;
+  int data_type;
+  unsigned long checksum, reserved;
+} ZlibStream;
+
+enum { ZLIB_GZIP_ONLY = 15 + 16, ZLIB_FINISH = 4, ZLIB_OK = 0, ZLIB_END = 1 };
+
+static struct {
+  void *(*deflate_new)(void);
+  int (*deflate)(void *, const void *, size_t, void *, size_t, size_t *, size_t *);
+  void (*deflate_free)(void *);
+  const char *(*zlib_version)(void);
+  int (*zlib_begin)(ZlibStream *, int, const char *, int);
+  int (*zlib)(ZlibStream *, int);
+  int (*zlib_end)(ZlibStream *);
+  void *(*zstd_new)(void);
+  size_t (*zstd)(void *, void *, size_t, const void *, size_t);
+  size_t (*zstd_free)(void *);
+} library;
+
+static void *opened(const char *const *names) {
+  void *found = NULL;
+  for (; !found && *names; names++) found = dlopen(*names, RTLD_NOW | RTLD_LOCAL);
+  return found;
+}
+
+/* Sets a function of a library. As POSIX has it: C knows no cast from a pointer to data to one to a function. */
+static int set(void *function, void *from, const char *name) {
+  void *found = dlsym(from, name);
+  memcpy(function, &found, sizeof found);
+  return found != NULL;
+}
+
+/* Loads the libraries; returns a bit for each codec that can be decompressed. Called once, before all else. */
+EXPORT int codecs_load(void) {
+  const char *deflates[] = {"libdeflate.so.0", "libdeflate.0.dylib", NULL};
+  static const char *const zlibs[] = {"libz.so.1", "libz.1.dylib", NULL};
+  static const char *const zstds[] = {"libzstd.so.1", "libzstd.1.dylib", NULL};
+  int known = 1 << PLAIN_CODEC | 1 << SNAPPY | 1 << LZ4_RAW;
+  void *from;
+#ifdef WITHOUT_LIBDEFLATE  /* for tests of the other way */
+  deflates[0] = NULL;
+#endif
+  if ((from = opened(deflates)) && set(&library.deflate, from, "libdeflate_gzip_decompress_ex") &&
+      set(&library.deflate_free, from, "libdeflate_free_decompressor") &&
+      set(&library.deflate_new, from, "libdeflate_alloc_decompressor")) {
+    known |= 1 << GZIP;
+  } else if ((library.deflate_new = NULL, from = opened(zlibs)) && set(&library.zlib_begin, from, "inflateInit2_") &&
+      set(&library.zlib, from, "inflate") && set(&library.zlib_end, from, "inflateEnd") &&
+      set(&library.zlib_version, from, "zlibVersion")) {
+    known |= 1 << GZIP;
+  }
+  if ((from = opened(zstds)) && set(&library.zstd, from, "ZSTD_decompressDCtx") &&
+      set(&library.zstd_new, from, "ZSTD_createDCtx") && set(&library.zstd_free, from, "ZSTD_freeDCtx"))
+    known |= 1 << ZSTD;
+  return known;
+}
+
+/* Several members, and headers of zlib, are left to Arrow. */
+static int gzip(Decompressors *own, const uint8_t *in, size_t in_bytes, uint8_t *out, size_t out_bytes) {
+  if (library.deflate_new) {
+    size_t read = 0, written = 0;
+    if (!own->gzip && !(own->gzip = library.deflate_new())) return NO_MEMORY;
+    int problem = library.deflate(own->gzip, in, in_bytes, out, out_bytes, &read, &written);
+    return !problem && read == in_bytes && written == out_bytes ? OK : OTHER;
+  }
+  if (in_bytes > INT32_MAX || out_bytes > INT32_MAX) return OTHER;
+  ZlibStream stream = {
+    .next_in = in, .in_bytes = (unsigned)in_bytes, .next_out = out, .out_bytes = (unsigned)out_bytes};
+  if (library.zlib_begin(&stream, ZLIB_GZIP_ONLY, library.zlib_version(), (int)sizeof stream) != ZLIB_OK) return OTHER;
+  int code = library.zlib(&stream, ZLIB_FINISH);
+  library.zlib_end(&stream);
+  return code == ZLIB_END && stream.in_bytes == 0 && stream.out_bytes == 0 ? OK : OTHER;
+}
+
+static int zstd(Decompressors *own, const uint8_t *in, size_t in_bytes, uint8_t *out, size_t out_bytes) {
+  if (!own->zstd && !(own->zstd = library.zstd_new())) return NO_MEMORY;
+  return library.zstd(own->zstd, out, out_bytes, in, in_bytes) == out_bytes ? OK : OTHER;
+}
+
+void release_decompressors(Decompressors *own) {
+  if (own->gzip) library.deflate_free(own->gzip);
+  if (own->zstd) library.zstd_free(own->zstd);
+}
+
+int64_t most_expansion(int codec) {
+  static const int64_t most[] = {[PLAIN_CODEC] = 1, [SNAPPY] = 64, [LZ4_RAW] = 256, [GZIP] = 1040, [ZSTD] = 1 << 15};
+  return most[codec];
+}
+
+int decompress(
+    Decompressors *own, int codec, const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out_bytes) {
+  switch (codec) {
+    case SNAPPY: return snappy(in, in_bytes, out, out_bytes);
+    case LZ4_RAW: return lz4(in, in_bytes, out, out_bytes);
+    case GZIP: return gzip(own, in, (size_t)in_bytes, out, (size_t)out_bytes);
+    case ZSTD: return zstd(own, in, (size_t)in_bytes, out, (size_t)out_bytes);
+  }
+  return OTHER;
 }

@@ -65,6 +65,7 @@ typedef struct {
 typedef struct {
   FileBytes source;
   Buffer raw;           /* pages as they are compressed */
+  Decompressors decompressors;
   Buffer page, dictionary;  /* of columns that are read to their end: the next one's, while they are in the cache */
   int64_t count;
   Column columns[];
@@ -83,7 +84,7 @@ static int unpacked(Group *group, int codec, int64_t at, int64_t nbytes, uint8_t
     if ((code = reserve(&group->raw, nbytes)) || (code = fetch(&group->source, at, nbytes, group->raw.bytes))) return code;
     in = group->raw.bytes;
   }
-  return decompress(codec, in, nbytes, out, out_bytes);
+  return decompress(&group->decompressors, codec, in, nbytes, out, out_bytes);
 }
 
 static int begin_run(Column *column, int64_t values) {
@@ -282,6 +283,7 @@ EXPORT void chunks_close(void *chunks) {
     free(group->columns[i].page.bytes);
     free(group->columns[i].dictionary.bytes);
   }
+  release_decompressors(&group->decompressors);
   free(group->raw.bytes);
   free(group->page.bytes);
   free(group->dictionary.bytes);
