@@ -19,11 +19,11 @@ import pytest
 from parquet_loader import BatchedDataLoader, OutputOptions, Scalar, Schema, WriteError
 from parquet_loader.common.storage.filesystem import look_up
 from parquet_loader.write.dask import write_dask
+from parquet_loader.write.jobs import lease
 from parquet_loader.write.jobs.job import WriteJob
 from parquet_loader.write.jobs.task import write_partition
 from tests.support import hdfs
 from tests.support.job_places import SCHEMA, SMALL, rows
-from tests.write.test_jobs import expired_at_once
 
 if (reason := hdfs.missing()) is not None:
     pytest.skip(reason, allow_module_level=True)
@@ -117,6 +117,15 @@ def test_a_job_that_writes_amid_anothers_commit_loses_nothing(url: str, monkeypa
         one.commit(reports[0])
     assert ids(url) == list(range(20))
     assert leftovers(url) == []
+
+
+@contextlib.contextmanager
+def expired_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let leases expire without waiting: pyarrow cannot set the time of a file on HDFS."""
+    has_expired = lease._has_expired
+    with monkeypatch.context() as patch:
+        patch.setattr(lease, "_has_expired", lambda filesystem, path, _: has_expired(filesystem, path, -1.0))
+        yield
 
 
 KILLED = """

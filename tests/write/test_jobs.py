@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import itertools
 import os
 import signal
@@ -39,11 +39,10 @@ from parquet_loader import (
     WriteError,
     WriteOptions,
 )
-from parquet_loader.common.storage.file_locks import FileLock
 from parquet_loader.errors import UnfinishedCommitError
 from parquet_loader.write import spark
 from parquet_loader.write.dask import write_dask
-from parquet_loader.write.jobs import commit, lease
+from parquet_loader.write.jobs import lease
 from parquet_loader.write.jobs.commit import Journal, publish_files, renames_directories
 from parquet_loader.write.jobs.job import JobSpec, WriteJob, WrittenFile, remove_dead_jobs
 from parquet_loader.write.jobs.job_runner import Bar, check_bucket_bytes
@@ -242,7 +241,7 @@ MOMENTS.append(pytest.param("hdfs", "between the journals", "overwrite"))
 
 @pytest.mark.parametrize(("kind", "moment", "mode"), MOMENTS)
 def test_a_killed_driver_leaves_exact_rows_or_none_and_the_next_job_no_leftovers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, moment: str, mode: str
+    tmp_path: Path, kind: str, moment: str, mode: str
 ) -> None:
     place = Place(kind, tmp_path)
     place.write(1000, 1010)
@@ -252,18 +251,16 @@ def test_a_killed_driver_leaves_exact_rows_or_none_and_the_next_job_no_leftovers
     is_done = moment in ("after the commit", "between the journals")
     if kind == "local":
         assert place.ids() == (after if is_done else before)
-    with expired_at_once(monkeypatch), place.job("append"):
+    expire_leases(place)
+    with place.job("append"):
         assert place.ids() == (after if is_done else before)
     assert place.leftovers() == []
 
 
-@contextlib.contextmanager
-def expired_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let leases that nobody renews expire without waiting, where there are no locks."""
-    has_expired = lease._has_expired
-    with monkeypatch.context() as patch:
-        patch.setattr(lease, "_has_expired", lambda filesystem, path, _: has_expired(filesystem, path, -1.0))
-        yield
+def expire_leases(place: Place) -> None:
+    """Let leases expire without waiting, where there are no locks: as if they had not been renewed for long."""
+    for path in place.root.rglob(".*.lease"):
+        os.utime(path, (0, 0))
 
 
 def test_a_job_that_is_alive_is_left_alone(place: Place) -> None:
@@ -274,10 +271,9 @@ def test_a_job_that_is_alive_is_left_alone(place: Place) -> None:
     assert place.ids() == list(range(20))
 
 
-def test_a_store_that_does_not_answer_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_holds_nobody_up(tmp_path: Path) -> None:
     place, hangs, go = Place("objects", tmp_path), threading.Event(), threading.Event()
-    monkeypatch.setattr(lease, "_JOIN_S", 0.01)
-    held = lease.JobLease(place.filesystem, "lease", renew_s=0.001)
+    held = lease.JobLease(place.filesystem, "lease", renew_s=0.001, join_s=0.01)
     held.acquire()
 
     def hang(operation: str, path: str) -> None:
@@ -315,15 +311,15 @@ def test_a_lease_may_be_released_by_the_thread_that_renews_it(tmp_path: Path) ->
 def test_a_job_that_is_swept_while_it_makes_its_lease_makes_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acquire, swept = FileLock.acquire, list[list[str]]()
+    flock, swept = fcntl.flock, list[list[str]]()
 
-    def swept_before(lock: FileLock, *, shared: bool = False, waits: bool = True) -> bool:
-        if waits and len(swept) < 3:
+    def swept_before(descriptor: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and len(swept) < 3:
             swept.append(os.listdir(tmp_path))
             remove_dead_jobs(pafs.LocalFileSystem(), str(tmp_path / "set"))
-        return acquire(lock, shared=shared, waits=waits)
+        flock(descriptor, operation)
 
-    monkeypatch.setattr(FileLock, "acquire", swept_before)
+    monkeypatch.setattr(fcntl, "flock", swept_before)
     with WriteJob(tmp_path / "set", SCHEMA, mode="append", options=SMALL) as job:
         assert [len(names) for names in swept] == [1, 1, 1]
         assert job._place.lease.is_held()
@@ -383,12 +379,12 @@ def test_jobs_that_begin_at_once_never_take_one_another_for_dead(tmp_path: Path)
         assert all(pool.map(begin, range(400)))
 
 
-def test_a_driver_whose_lease_was_taken_publishes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_whose_lease_was_taken_publishes_nothing(tmp_path: Path) -> None:
     place = Place("objects", tmp_path)
     with place.job("append") as job:
         reports = write_partition(job.spec, 0, rows(0, 10))
-        with expired_at_once(monkeypatch):
-            place.write(10, 20, "append")
+        expire_leases(place)
+        place.write(10, 20, "append")
         with pytest.raises(WriteError, match=r"took this one for dead|is not there"):
             job.commit(reports)
     assert place.ids() == list(range(10, 20))
@@ -509,28 +505,37 @@ def test_a_commit_that_cannot_be_written_down_is_none(
     assert place.leftovers() == []
 
 
-def test_ctrl_c_amid_a_commit_waits_for_the_renames_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_amid_a_commit_waits_for_the_renames_under_way(tmp_path: Path) -> None:
     place = Place("objects", tmp_path)
     place.write(1000, 1010)
-    go, move = threading.Event(), place.handler.move
+    begun, go, move, moved = itertools.count(1), threading.Event(), place.handler.move, list[str]()
 
     def slowly(source: str, target: str) -> None:
+        if next(begun) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
         assert go.wait(60)
         move(source, target)
+        moved.append(target)
 
     def interrupted(*_: Any) -> None:
-        threading.Thread(target=go.set).start()
+        threading.Timer(0.1, go.set).start()  # renames under way take longer than what comes next
         raise KeyboardInterrupt
 
     place.handler.move = slowly  # type: ignore[method-assign]
-    seen: list[int] = []
-    monkeypatch.setattr(commit, "wait", interrupted)
-    monkeypatch.setattr(commit, "_take_back", lambda *_: seen.extend(place.ids()))
-    with place.job("append") as job:
-        reports = [f for n in range(4) for f in write_partition(job.spec, n, rows(n * 10, n * 10 + 10))]
-        with pytest.raises(KeyboardInterrupt):
-            job.commit(reports)
-    assert place.ids() == sorted(seen)  # nothing appeared later
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        with place.job("append") as job:
+            reports = [f for n in range(4) for f in write_partition(job.spec, n, rows(n * 10, n * 10 + 10))]
+            with pytest.raises(KeyboardInterrupt):
+                job.commit(reports)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for thread in threading.enumerate():
+        if thread.name.startswith("parquet_loader-commit"):
+            thread.join(60)
+    assert len(moved) == 4
+    assert place.ids() == list(range(1000, 1010))  # all of them were taken back, and nothing appeared later
+    assert place.leftovers() == []
 
 
 def test_a_job_killed_between_the_two_renames_of_an_exchange_costs_nothing(

@@ -46,8 +46,8 @@ from parquet_loader import (
 )
 from parquet_loader.common.permutations import Stream, bit_generator
 from parquet_loader.write.rewrite import external_shuffle as scatter
-from parquet_loader.write.rewrite import pipeline as attempt
 from parquet_loader.write.rewrite.external_shuffle import Buckets, RowKeys
+from parquet_loader.write.rewrite.pipeline import bucket_sizes
 from parquet_loader.write.rewrite.scratch import Scratch, remove_leftovers
 from parquet_loader.write.rewrite.source_scan import Rows
 from tests.support.datasets import KINDS, Layout, layouts, write_layout
@@ -177,36 +177,30 @@ def many(tmp_path: Path, column: pa.Array, *, statistics: bool = True, at: str =
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_null_that_footers_and_sample_do_not_show_is_never_lost(
-    tmp_path: Path, shuffle: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("parquet_loader.write.rewrite.pipeline._MOST_SAMPLE_BYTES", 4096)
-    values = np.arange(20_000.0)
-    column = pa.array(values, mask=values == 4_999)
+def test_a_null_that_footers_and_sample_do_not_show_is_never_lost(tmp_path: Path, shuffle: bool) -> None:
+    values = np.arange(100_000.0)  # of the 25,000 rows of a row group a sample has 20,480
+    column = pa.array(values, mask=values == 24_999)
     source = many(tmp_path, column, statistics=False)
-    report = rewrite_dataset(source, tmp_path / "target", shuffle=shuffle)
+    report = rewrite_dataset(source, tmp_path / "target", shuffle=shuffle, memory_limit="20MiB")
     stored = tables(tmp_path / "target").sort_by("n")
     assert stored["x"].null_count == 1
-    assert stored["x"][4_999].as_py() is None
+    assert stored["x"][24_999].as_py() is None
     assert {c.name: c.nullable for c in report.columns} == {"n": False, "x": True}
     assert len(report.notes) == (0 if shuffle else 1), "in order it was assumed, and written again"
     known = many(tmp_path, column, at="known")
-    assert not rewrite_dataset(known, tmp_path / "target2").notes, "the footers count it"
+    assert not rewrite_dataset(known, tmp_path / "target2", memory_limit="20MiB").notes, "the footers count it"
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_lists_of_one_length_become_tensors_unless_one_differs(
-    tmp_path: Path, shuffle: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [[float(i), 2.0, 3.0] for i in range(12_000)]  # so many that footers decide
-    even = many(tmp_path, pa.array(rows, pa.list_(pa.float32())), at="even")
+def test_lists_of_one_length_become_tensors_unless_one_differs(tmp_path: Path, shuffle: bool) -> None:
+    rows = [[float(i), 2.0, 3.0] for i in range(72_000)]  # so many that footers decide
+    even = many(tmp_path, pa.array(rows[:12_000], pa.list_(pa.float32())), at="even")
     rewrite_dataset(even, tmp_path / "tensors", shuffle=shuffle)
     assert tables(tmp_path / "tensors").schema.field("x").type == pa.binary(12)
     assert_columns_equal(delivered(tmp_path / "tensors"), delivered(even), ordered=not shuffle)
-    monkeypatch.setattr("parquet_loader.write.rewrite.pipeline._MOST_SAMPLE_BYTES", 4096)
-    rows[1700], rows[1800] = [1.0, 2.0], [1.0, 2.0, 3.0, 4.0]
+    rows[17_700], rows[17_800] = [1.0, 2.0], [1.0, 2.0, 3.0, 4.0]  # a sample has 16,384 rows of each row group
     odd = many(tmp_path, pa.array(rows, pa.list_(pa.float32())), at="odd")
-    report = rewrite_dataset(odd, tmp_path / "lists", shuffle=shuffle)
+    report = rewrite_dataset(odd, tmp_path / "lists", shuffle=shuffle, memory_limit="20MiB")
     stored = tables(tmp_path / "lists").sort_by("n")
     assert stored["x"].to_pylist() == rows
     assert "lists of" in report.notes[0]
@@ -247,15 +241,12 @@ def test_packing_by_kind_leaves_out_what_cannot_be_packed(tmp_path: Path) -> Non
     assert not (tmp_path / "no").exists()
 
 
-def test_a_packed_group_that_meets_a_hidden_null_gives_its_column_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("parquet_loader.write.rewrite.pipeline._MOST_SAMPLE_BYTES", 1024)
-    mask = np.arange(20_000) == 4_999
-    source = many(tmp_path, pa.array(np.arange(20_000), mask=mask), statistics=False)
-    table = pq.read_table(source / "a.parquet").append_column("z", pa.array(np.arange(20_000)))
-    pq.write_table(table, source / "a.parquet", row_group_size=5000, write_statistics=False)
-    report = rewrite_dataset(source, tmp_path / "target", pack=True)
+def test_a_packed_group_that_meets_a_hidden_null_gives_its_column_back(tmp_path: Path) -> None:
+    mask = np.arange(60_000) == 14_999  # of the 15,000 rows of a row group a sample has 13,653
+    source = many(tmp_path, pa.array(np.arange(60_000), mask=mask), statistics=False)
+    table = pq.read_table(source / "a.parquet").append_column("z", pa.array(np.arange(60_000)))
+    pq.write_table(table, source / "a.parquet", row_group_size=15_000, write_statistics=False)
+    report = rewrite_dataset(source, tmp_path / "target", pack=True, memory_limit="20MiB")
     assert [c.name for c in report.columns] == ["packed_int64", "x"]
     assert tables(tmp_path / "target")["x"].null_count == 1
 
@@ -377,21 +368,14 @@ def test_buckets_sort_by_key_whatever_their_number_and_size(
 
 
 @pytest.mark.parametrize("limit", ["20MiB", "100GiB"])
-def test_sizes_follow_the_memory_within_what_arrow_can_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_sizes_follow_the_memory_within_what_arrow_can_order(tmp_path: Path, limit: str) -> None:
     write_dataset({"x": np.zeros((30_000, 256), "f4")}, tmp_path / "s")
-    asked = dict[str, Any]()
-
-    class Recorded(Buckets):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            asked.update(kwargs)
-            super().__init__(*args, **kwargs)
-
-    monkeypatch.setattr(attempt, "Buckets", Recorded)
     report = rewrite_dataset(tmp_path / "s", tmp_path / "t", shuffle=True, memory_limit=limit)
     assert report.row_group_bytes == (5 * 2**20 if limit == "20MiB" else 8 * 2**20)
-    assert max(asked["bucket_bytes"], asked["buffer_bytes"]) <= 2**30
+    limit_bytes = {"20MiB": 20 * 2**20, "100GiB": 100 * 2**30}[limit]
+    assert min(bucket_sizes(limit_bytes).values()) > 2**20
+    assert sum(bucket_sizes(limit_bytes).values()) < limit_bytes / 4
+    assert max(bucket_sizes(limit_bytes).values()) <= 2**30
     rewrite_dataset(tmp_path / "s", tmp_path / "u", memory_limit="20MiB", row_group_bytes="5MiB")
     with pytest.raises(MemoryLimitError, match=r"a quarter of memory_limit \(20.0 MiB\).*memory_limit=25165824"):
         rewrite_dataset(tmp_path / "s", tmp_path / "v", memory_limit="20MiB", row_group_bytes="6MiB")
@@ -586,7 +570,8 @@ where, name = {
     "between two renames": (staging.os, "rename"),
 }[sys.argv[3]]
 if sys.argv[3] == "between two renames":
-    staging._renameat2_exchange = lambda *_: False
+    import ctypes
+    ctypes.CDLL = lambda *_, **__: object()  # a C library without renameat2
 original, calls = getattr(where, name), []
 def kill(self, *args):
     if name == "remove_tree":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import os
@@ -32,8 +33,7 @@ from parquet_loader.errors import (
     WriteError,
 )
 from parquet_loader.schema import Category, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
-from parquet_loader.write import DatasetWriter, WriteOptions, staging, write_dataset
-from parquet_loader.write import publication as publish
+from parquet_loader.write import DatasetWriter, WriteOptions, write_dataset
 from parquet_loader.write.column_layout import choose_layout
 from tests.support import job_places
 from tests.support.job_places import Place
@@ -320,7 +320,7 @@ def test_overwrite_replaces_the_directory_in_one_exchange(tmp_path: Path) -> Non
 
 
 def test_overwrite_works_where_directories_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "_renameat2_exchange", lambda *_: False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())  # a C library without renameat2
     path = tmp_path / "d"
     for rows in (3, 5):
         write_dataset(batch(rows), path, SCHEMA, mode="overwrite")
@@ -459,14 +459,14 @@ def test_a_full_disk_is_an_error_with_the_path_and_leaves_nothing(tmp_path: Path
 def test_a_failed_rename_takes_back_the_files_published_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = staging.StagedFile.publish
+    replace = os.replace
 
-    def fail_on_third(file: staging.StagedFile, path: str) -> None:
-        if path.endswith("-2.parquet"):
+    def fail_on_third(source: str, target: str) -> None:
+        if target.endswith("-2.parquet"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        publish(file, path)
+        replace(source, target)
 
-    monkeypatch.setattr(staging.StagedFile, "publish", fail_on_third)
+    monkeypatch.setattr(os, "replace", fail_on_third)
     with pytest.raises(WriteError, match="nothing of it was published: Input/output error"):
         write_dataset(batch(500), tmp_path / "d", SCHEMA, options=SMALL)
     assert os.listdir(tmp_path) == []
@@ -593,7 +593,7 @@ def test_files_that_cannot_be_taken_back_are_named(tmp_path: Path) -> None:
 def test_an_exchange_that_is_interrupted_between_its_renames_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "_renameat2_exchange", lambda *_: False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())  # a C library without renameat2
     write_dataset(batch(3), tmp_path / "d", SCHEMA)
     rename, calls = os.rename, list[str]()
 
@@ -617,14 +617,14 @@ def test_what_was_exchanged_is_kept_where_the_disk_does_not_confirm_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_dataset(batch(3), tmp_path / "d", SCHEMA)
-    sync = staging.sync_directory
+    fsync = os.fsync
 
-    def refuse(filesystem: Any, path: str) -> None:
-        if path == str(tmp_path):
+    def refuse(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), os.stat(tmp_path)):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        sync(filesystem, path)
+        fsync(descriptor)
 
-    monkeypatch.setattr(publish, "sync_directory", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(
         UnfinishedCommitError, match=r"published, but .* \(Input/output error\); the old ones lie in"
     ) as caught:

@@ -26,7 +26,7 @@ from parquet_loader.common import FileLock, LockedFile, is_local, look_up
 
 RENEW_S = 30.0
 EXPIRE_S = 600.0
-_JOIN_S = 10.0
+JOIN_S = 10.0
 
 # Suffix of a lease's name until it is locked.
 NEW_SUFFIX = ".new"
@@ -43,12 +43,16 @@ class JobLease:
         filesystem: The file system of the job.
         path: The lease's file.
         renew_s: Seconds between renewals if there are no locks.
+        join_s: Seconds that `release` waits for a renewal in flight.
     """
 
-    def __init__(self, filesystem: pafs.FileSystem, path: str, *, renew_s: float = RENEW_S) -> None:
+    def __init__(
+        self, filesystem: pafs.FileSystem, path: str, *, renew_s: float = RENEW_S, join_s: float = JOIN_S
+    ) -> None:
         self.filesystem = filesystem
         self.path = path
         self._renew_s = renew_s
+        self._join_s = join_s
         self._owner = f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex}".encode()
         self._lock: LockedFile | None = None
         self._stop = threading.Event()
@@ -82,7 +86,7 @@ class JobLease:
         """
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_S)
+            self._thread.join(self._join_s)
         self._thread = None
         with contextlib.suppress(OSError, pa.ArrowException):
             if self.is_held():

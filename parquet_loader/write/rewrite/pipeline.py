@@ -44,6 +44,14 @@ def most_row_group_bytes(memory_limit_bytes: int) -> int:
     return max(1, memory_limit_bytes // 4)
 
 
+def bucket_sizes(memory_limit_bytes: int) -> dict[str, int]:
+    """Return the bytes of a bucket and of the buffered rows: within a limit, and within what Arrow can order."""
+    return {
+        "bucket_bytes": min(TAKE_BYTES, int(memory_limit_bytes * _SHARE_BUCKET)),
+        "buffer_bytes": min(TAKE_BYTES, int(memory_limit_bytes * _SHARE_BUFFER)),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class RewriteJob:
     """The arguments of one call, checked."""
@@ -186,14 +194,12 @@ def _write_shuffled(
     job: RewriteJob, rows: Rows, writer: DatasetWriter, scratch: Scratch, layout: Layout, path: str
 ) -> tuple[dict[str, Levels], int]:
     """Write the rows in random order; return the levels with nulls, and the bytes of temporary files."""
-    limit = job.memory_limit_bytes
     buckets = Buckets(
         rows.schema,
         scratch,
         "bucket",
         total_bytes=int(job.dataset.rows * (job.dataset.sizing.row.decoded + 8)),
-        bucket_bytes=min(TAKE_BYTES, int(limit * _SHARE_BUCKET)),
-        buffer_bytes=min(TAKE_BYTES, int(limit * _SHARE_BUFFER)),
+        **bucket_sizes(job.memory_limit_bytes),
     )
     known = Facts()
     for group in rows.row_groups:
