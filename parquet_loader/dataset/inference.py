@@ -21,16 +21,25 @@ from parquet_loader.schema import (
     pieces,
     with_nulls,
 )
-from parquet_loader.source import Source, open_snapshot
+from parquet_loader.source import Snapshot, Source, TableSource, open_snapshot, table_source
 
 
-def schema_of_source(source: Source, nulls: Nulls | None, columns: Sequence[str] | None, filesystem: Any) -> Schema:
+def schema_of_source(
+    source: Source | TableSource, nulls: Nulls | None, columns: Sequence[str] | None, filesystem: Any
+) -> Schema:
     """See `Schema.infer`."""
     check_columns(columns)
+    source = table_source(source)
+    if isinstance(source, TableSource):
+        return _lenient(open_snapshot(source, filesystem), nulls, columns)
     if hasattr(source, "__arrow_c_stream__") or isinstance(source, Mapping):
         raise ConfigurationError(f"Schema.infer: the source is {named(source)}; Schema.from_frame(frame) takes it")
     check_source(source)
-    snapshot, schema = resolved_schema(open_snapshot(source, filesystem), None, columns, ReadOptions())
+    return _lenient(open_snapshot(source, filesystem), nulls, columns)
+
+
+def _lenient(snapshot: Snapshot, nulls: Nulls | None, columns: Sequence[str] | None) -> Schema:
+    snapshot, schema = resolved_schema(snapshot, None, columns, ReadOptions())
     if nulls is None:
         return schema
     counts = count_nulls(snapshot, schema)

@@ -27,7 +27,7 @@ from parquet_loader.dataset.resolved_source import resolve_source
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
-from parquet_loader.source import Snapshot, Source, selection_of
+from parquet_loader.source import Snapshot, Source, TableSource, selection_of, table_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class RowGroup:
     Attributes:
         path: The file, as its file system names it.
         number: Position of the row group in the file.
-        num_rows: Rows, before any filter.
+        num_rows: Rows in the file, before any filter.
         encoded_bytes: Size of all columns as encoded, before compression.
     """
 
@@ -89,7 +89,7 @@ class ListedDataset:
     @explains_keywords(DATASET_KEYWORDS)
     def __init__(
         self,
-        source: Source,
+        source: Source | TableSource,
         schema: Schema | None = None,
         columns: Sequence[str] | None = None,
         filters: Filters | None = None,
@@ -101,7 +101,13 @@ class ListedDataset:
         cache: LocalCache | None = None,
         shard: Shard | None = None,
     ) -> None:
-        check_source(source)
+        source = table_source(source)
+        if not isinstance(source, TableSource):
+            check_source(source)
+        elif source.follow:
+            raise ConfigurationError(
+                "follow=True: a ParquetDataset is listed once; pass the table to BatchedDataLoader(...)"
+            )
         check_dataset_arguments(schema, columns, split, on_error, read_options, cache, shard)
         self._filters = as_expression(filters)
         self._on_error: Literal["raise", "skip"] = on_error
@@ -128,7 +134,7 @@ class ListedDataset:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all row groups as the footers say, before filters; ``len(loader.dataset)`` counts after them."""
+        """Rows by the footers and a table's deletes, before filters; ``len(loader.dataset)`` counts after them."""
         return self._source.snapshot.rows
 
     @property

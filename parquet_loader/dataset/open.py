@@ -134,7 +134,7 @@ def open_dataset(
             )
         chosen = Schema({**chosen, row_numbers: Scalar(pa.int64())})
     with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
-        counted = Counted(snapshot.row_group_rows)
+        counted = Counted(snapshot.alive)
         if row_filter is not None:
             counted = count_rows(snapshot, reader, row_filter, num_threads, ranks, known, skips=skips)
         counts = counted.counts

@@ -13,6 +13,7 @@ from parquet_loader.source import (
     Selection,
     Snapshot,
     Source,
+    TableSource,
     dump_snapshot,
     load_snapshot,
     open_remembered,
@@ -39,7 +40,7 @@ def ranks_to_agree_with(shard: Shard | None) -> Ranks | None:
 
 
 def open_source(
-    source: Source,
+    source: Source | TableSource,
     filesystem: Any,
     ranks: Ranks | None,
     remote: RemoteOptions | None = None,
@@ -55,8 +56,8 @@ def open_source(
         return _open(source, filesystem, remote, selection)
     mine: list[Snapshot] = []
 
-    paths = [source] if isinstance(source, str | os.PathLike) else list(source)
-    mark = _mark(paths)
+    paths: list[Any] = [source] if isinstance(source, str | os.PathLike | TableSource) else list(source)
+    mark = _mark([source.name] if isinstance(source, TableSource) else paths)
 
     def mark_and_list() -> bytes:
         if ranks.shard.rank > 0:
@@ -72,7 +73,10 @@ def open_source(
                 "reads its part of the rows; for copies of the same data under other paths pass "
                 "shard=Shard(rank, world_size), and to let each rank read all rows of its own files shard=Shard(0, 1)"
             )
-    return mine[0] if mine else load_snapshot(received[0][len(mark) :], resolve(paths[0], filesystem)[0], remote)
+    if mine:
+        return mine[0]
+    home = source.filesystem_of(filesystem) if isinstance(source, TableSource) else resolve(paths[0], filesystem)[0]
+    return load_snapshot(received[0][len(mark) :], home, remote)
 
 
 def _mark(paths: Sequence[Any]) -> bytes:
@@ -81,8 +85,10 @@ def _mark(paths: Sequence[Any]) -> bytes:
     return digest(*sorted((name.split("?")[0] if "://" in name else name).encode() for name in names)).encode()
 
 
-def _open(source: Source, filesystem: Any, remote: RemoteOptions, selection: Selection | None) -> Snapshot:
-    if remote.snapshot_cache is not None:
+def _open(
+    source: Source | TableSource, filesystem: Any, remote: RemoteOptions, selection: Selection | None
+) -> Snapshot:
+    if remote.snapshot_cache is not None and not isinstance(source, TableSource):
         return open_remembered(source, filesystem, remote, selection)
     return open_snapshot(source, filesystem, remote=remote, selection=selection)
 

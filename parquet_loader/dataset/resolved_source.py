@@ -72,5 +72,4 @@ def resolved_schema(
         inferred = with_fixed_size_lists(found_schema(snapshot, columns, declared), snapshot, read_options)
     if schema is None:
         return snapshot, inferred
-    order = [*snapshot.schemas[0].names, *snapshot.partition_schema.names]
-    return snapshot, select(schema.over(inferred, order), columns)
+    return snapshot, select(schema.over(inferred, snapshot.column_names), columns)

@@ -46,9 +46,8 @@ class PriorCounts:
 
     def counts_of(self, snapshot: Snapshot) -> IntArray:
         """Return the rows of another snapshot's row groups that pass, int64 ``[row groups]``; -1: not known."""
-        counts = np.where(snapshot.row_group_rows > 0, -1, 0).astype(np.int64)
-        numbers = {file.path: number for number, file in enumerate(self.snapshot.files)}
-        file = np.array([numbers.get(file.path, -1) for file in snapshot.files], np.int64)
+        counts = np.where(snapshot.alive > 0, -1, 0).astype(np.int64)
+        file = self.snapshot.numbers_of(snapshot)
         known = self.snapshot.row_group_file.astype(np.int64) << 32 | self.snapshot.row_group_number
         wanted = np.where(file < 0, -1, file << 32)[snapshot.row_group_file] | snapshot.row_group_number
         order = np.argsort(known, kind="stable")
@@ -73,7 +72,7 @@ def count_rows(
     skips: bool,
 ) -> Counted:
     """Count the rows of each row group that pass the filter: of every nth one on each of n ranks."""
-    counts = np.where(snapshot.row_group_rows > 0, -1, 0) if known is None else known.counts_of(snapshot)
+    counts = np.where(snapshot.alive > 0, -1, 0) if known is None else known.counts_of(snapshot)
     wanted = np.flatnonzero(counts < 0)
     if ranks is None:
         counts[wanted], skipped = _count_some(snapshot, reader, row_filter, num_threads, wanted, skips=skips)
@@ -104,7 +103,7 @@ def _count_some(
     if not len(wanted):
         return counts, ()
     if reader.passing is not None:
-        return np.where(reader.passing[wanted], snapshot.row_group_rows[wanted], 0), ()
+        return np.where(reader.passing[wanted], snapshot.alive[wanted], 0), ()
 
     def count(group: int) -> int:
         try:

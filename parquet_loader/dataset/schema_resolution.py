@@ -44,6 +44,12 @@ def found_schema(
         SchemaError: files differ; names the columns, with examples of the files and how many there are of each kind.
     """
     is_wanted = _wanting(columns, declared)
+    if snapshot.table is not None and snapshot.table.schema is not None:
+        try:
+            of_table = infer_columns(snapshot.table.schema, is_wanted)
+        except SchemaError as error:
+            raise SchemaError(f"{snapshot.table.root}: {error}") from error
+        return select_inferred(Schema(of_table), columns, declared, snapshot.column_names)
     numbers = np.flatnonzero(files_by_schema(snapshot)).tolist() or [0]
     known = {number: _fields_of(snapshot, number, is_wanted) for number in numbers}
     found: dict[str, dict[Field | None, list[int]]] = {}
@@ -95,7 +101,7 @@ def _fields_of(snapshot: Snapshot, number: int, is_wanted: Callable[[str], bool]
 
 
 def _file_of(snapshot: Snapshot, number: int) -> str:
-    return snapshot.files[int(np.argmax(snapshot.file_schema == number))].name
+    return snapshot.example_of(number)
 
 
 def _wanting(columns: Sequence[str] | None, declared: Collection[str] = frozenset()) -> Callable[[str], bool]:

@@ -26,7 +26,7 @@ from parquet_loader.decode.native.column_reader import (
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.page_headers import FeedCheck, chunk_bounds, page_header
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
-from parquet_loader.decode.routes import Arrangement, ColumnRoute, arrangement_of, routes_of
+from parquet_loader.decode.routes import Arrangement, ColumnRoute, ColumnSource, arrangement_of, routes_of
 
 __all__ = [
     "Arrangement",
@@ -34,6 +34,7 @@ __all__ = [
     "Column",
     "ColumnProblems",
     "ColumnRoute",
+    "ColumnSource",
     "DecodableChunks",
     "Decoder",
     "FeedCheck",

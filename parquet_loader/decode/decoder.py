@@ -164,15 +164,21 @@ class Decoder:
         """Return the first of a column's names that the file has; its own if it has none of them."""
         names: tuple[str, ...] = (name, *field.aliases)
         for candidate in names:
-            if type_at(self._file_schema, candidate) is not None or candidate in self._partition_schema.names:
+            if type_at(self._file_schema, candidate) is not None or self._partition_type(candidate) is not None:
                 return candidate
         return name
+
+    def _partition_type(self, name: str) -> pa.DataType | None:
+        """Return the type of a partition column, or of a part of one that the file lacks as a whole; None: no such."""
+        step = _steps(name, self._partition_schema)
+        if step is None or step[0] in self._file_schema.names:
+            return None
+        return type_at(self._partition_schema, name)
 
     def _problem(self, name: str, source: str, field: Field) -> str | None:
         """Return why the file cannot provide a column; None if it can."""
         type_ = type_at(self._file_schema, source)
-        if type_ is None and source in self._partition_schema.names:
-            type_ = self._partition_schema.field(source).type
+        type_ = self._partition_type(source) if type_ is None else type_
         if type_ is None:
             if getattr(field, "missing", None) is None:
                 return (
@@ -291,9 +297,13 @@ class Decoder:
                     return array
             array = plain(array)
             return _descend(array, path[1]) if path[1] else array
-        value = partitions.get(self._sources[name])
+        source = self._sources[name]
+        value = partitions.get(source)
         if value is None:
-            value = _missing_value(field)
+            type_ = self._partition_type(source)  # a part of a column, null as a whole
+            value = _missing_value(field) if type_ is None else pa.scalar(None, type_)
+        if not value.is_valid:
+            return plain(pa.chunked_array([pa.nulls(len(table), value.type)]))
         return plain(pa.chunked_array([pa.repeat(value, len(table))]))
 
 

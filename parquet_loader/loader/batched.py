@@ -62,6 +62,7 @@ from parquet_loader.loader.epoch import Epoch, EpochEngine, EpochFigures
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.fixed_attribute import FixedAttribute
 from parquet_loader.loader.live_source import Deliveries, EpochFiles, LiveSource
+from parquet_loader.loader.live_table import LiveTable
 from parquet_loader.loader.live_view import Following, files_named
 from parquet_loader.loader.sharing import check_still_divided, choose_sharding, looking_together
 from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity
@@ -69,7 +70,7 @@ from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Division, Plan, split_over_workers
 from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
-from parquet_loader.source import Snapshot, Source
+from parquet_loader.source import Snapshot, Source, TableSource, table_source
 from parquet_loader.window import Arenas
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class BatchedDataLoader(NotIndexed):
     @explains_keywords(LOADER_KEYWORDS)
     def __init__(
         self,
-        source: Source | ListedDataset | LiveSource,
+        source: Source | TableSource | ListedDataset | LiveSource,
         batch_size: int,
         *,
         schema: Schema | None = None,
@@ -190,8 +191,19 @@ class BatchedDataLoader(NotIndexed):
             filters, on_error, read_options = source._combined(filters), source._on_error, source._read_options
             shard = source._shard if shard is None else shard
             self._arguments |= {"filters": filters, "on_error": on_error, "read_options": read_options}
-        elif not isinstance(source, Dataset | LiveSource):
-            check_source(source)
+        given: Any = table_source(source)
+        live: LiveSource | None = None
+        if isinstance(given, TableSource) and given.follow:
+            live = LiveTable(given, filesystem, None if read_options is None else read_options.remote)
+        elif isinstance(given, LiveSource) and not isinstance(given, TableSource):
+            live = given
+            if filesystem is not None:
+                raise ConfigurationError("filesystem= belongs to paths; a store knows where it lies")
+        elif not isinstance(given, Dataset | ListedDataset | TableSource):
+            check_source(given)
+        if live is not None and split is not None:
+            what = "table" if isinstance(live, LiveTable) else "store"
+            raise ConfigurationError(f"split={split!r}: a {what}'s files are of no split; use filters=split_rows(...)")
         self.batch_size = check_int("batch_size", batch_size, 1, 2**31)
         self.seed = check_int("seed", seed, 0, 2**64 - 1)
         self.shuffle = check_bool("shuffle", shuffle)
@@ -211,9 +223,9 @@ class BatchedDataLoader(NotIndexed):
         self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
         use_returning_pool()
-        if not isinstance(source, Dataset):
+        if not isinstance(given, Dataset):
             warn_if_missing()
-        ranks = None if isinstance(source, Dataset) else ranks_to_agree_with(shard)
+        ranks = None if isinstance(given, Dataset) else ranks_to_agree_with(shard)
         self._filters = filters
         self._chooses_window = window_rows is None
         reading = self._read_options = read_options or ReadOptions()
@@ -240,22 +252,18 @@ class BatchedDataLoader(NotIndexed):
         self._reading: ReadingProcess | None = None
         self._isolates = isolation == "process"
         self._following: Following | None = None
-        if isinstance(source, LiveSource) and filesystem is not None:
-            raise ConfigurationError("filesystem= belongs to paths; a store knows where it lies")
-        if isinstance(source, LiveSource) and split is not None:
-            raise ConfigurationError(f"split={split!r}: a store's files are of no split; use filters=split_rows(...)")
-        if not isinstance(source, LiveSource | Dataset | ListedDataset):
-            source = ListedDataset(
-                source, schema, columns, filters, filesystem, on_error,
+        if live is None and not isinstance(given, Dataset | ListedDataset):
+            given = ListedDataset(
+                given, schema, columns, filters, filesystem, on_error,
                 split=split, read_options=reading, cache=cache, shard=shard,
             )  # fmt: skip
         try:
-            if isinstance(source, LiveSource):
+            if live is not None:
                 together = looking_together(self._sharding.shard)
-                self._following = Following(source, opened, together, filters=filters is not None)
+                self._following = Following(live, opened, together, filters=filters is not None)
                 self._take(self._following.peek(0))
             else:
-                self._take(source if isinstance(source, Dataset) else source._open(ranks=ranks, **needs))
+                self._take(given if isinstance(given, Dataset) else given._open(ranks=ranks, **needs))
             if ranks is not None:
                 check_agreement(self._identity, ranks)
         except BaseException as error:
@@ -588,7 +596,7 @@ class BatchedDataLoader(NotIndexed):
         if self._chooses_window and isinstance(window, int) and 0 < window != self.window_rows:
             self._take(before.with_window(window, **self._window_needs()))
         try:
-            return check_state(state, self._identity, len(self))
+            return check_state(state, self._identity, len(self), table=self._dataset.snapshot.table)
         except ResumeError:
             if self._dataset is not before:
                 self._take(before)

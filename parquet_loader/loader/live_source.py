@@ -18,7 +18,8 @@ class SourceChange:
 
     Attributes:
         new_files, new_rows, new_bytes: Files that were added, their rows and bytes.
-        gone_files, gone_rows: Files that were removed, and their rows.
+        gone_files, gone_rows: Files that were removed, and their rows; of a table, also rows deleted in other files.
+        version: The version that was read, of a table.
     """
 
     new_files: int = 0
@@ -26,9 +27,12 @@ class SourceChange:
     new_bytes: int = 0
     gone_files: int = 0
     gone_rows: int = 0
+    version: str | None = None
 
     def __str__(self) -> str:
-        return f"+{self.new_rows} rows in {self.new_files} files, -{self.gone_rows} rows in {self.gone_files} files"
+        version = "" if self.version is None else f"{self.version}: "
+        new = f"+{self.new_rows} rows in {self.new_files} files"
+        return f"{version}{new}, -{self.gone_rows} rows in {self.gone_files} files"
 
 
 class EpochFiles(Protocol):

@@ -230,7 +230,7 @@ def _known(snapshot: Snapshot, about: bytes) -> PriorCounts:
         counts = np.frombuffer(zlib.decompress(packed), "<i8").astype(np.int64)
     except (ValueError, TypeError, KeyError, zlib.error) as error:
         raise SourceError(f"a list of files that was kept is damaged: {error}") from error
-    return PriorCounts(snapshot, Counted(counts if len(counts) else snapshot.row_group_rows), row)
+    return PriorCounts(snapshot, Counted(counts if len(counts) else snapshot.alive), row)
 
 
 def files_named(paths: list[str]) -> str:

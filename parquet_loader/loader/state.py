@@ -18,12 +18,12 @@ from parquet_loader.common import PERMUTATION_METHOD, IntArray
 from parquet_loader.dataset import Dataset, digest
 from parquet_loader.errors import ResumeError
 from parquet_loader.plan import WINDOW_METHOD, Sharding
-from parquet_loader.source import Snapshot
+from parquet_loader.source import Snapshot, TableInfo
 
 STATE_VERSION = 1
 ORDER_METHOD = f"{PERMUTATION_METHOD} {WINDOW_METHOD}"
 SHOWN_CHARACTERS = 160
-OF_FILES = frozenset({"files", "rows", "window_rows", "open_row_groups"})
+OF_FILES = frozenset({"table", "files", "rows", "window_rows", "open_row_groups"})
 """What of an identity follows from the files; between the epochs of a source that changes it says nothing."""
 
 Identity = Mapping[str, Any]
@@ -48,7 +48,10 @@ def files_identity(snapshot: Snapshot) -> str:
     names = json.dumps([[path[above:], file.size_bytes] for path, file in zip(paths, snapshot.files, strict=True)])
     arrays = (snapshot.row_group_file, snapshot.row_group_rows, snapshot.row_group_bytes)
     footers = np.ascontiguousarray(snapshot.file_digest, dtype="<u8").tobytes()
-    summary = digest(names.encode(), footers, *(np.ascontiguousarray(a, dtype="<i8").tobytes() for a in arrays))
+    parts = [names.encode(), footers, *(np.ascontiguousarray(a, dtype="<i8").tobytes() for a in arrays)]
+    if snapshot.deleted is not None:
+        parts.append(snapshot.deleted.digest())
+    summary = digest(*parts)
     return f"{len(paths)} files, {snapshot.row_groups} row groups, {snapshot.rows} rows ({summary})"
 
 
@@ -68,7 +71,9 @@ def order_identity(
     seed: int,
 ) -> dict[str, Any]:
     """Return everything that the order of rows, and so a state, depends on; arguments as in `BatchedDataLoader`."""
+    table = dataset.snapshot.table
     return {
+        **({} if table is None else {"table": table.name}),
         "files": files_identity(dataset.snapshot),
         "filters": None if filters is None else described(str(filters)),
         "rows": counts_identity(dataset.counts),
@@ -98,7 +103,13 @@ def make_state(identity: Identity, epoch: int, batch: int, left_out: int) -> dic
     return state
 
 
-def check_state(state: Any, identity: Identity, batches: int, but: frozenset[str] = frozenset()) -> tuple[int, int]:
+def check_state(
+    state: Any,
+    identity: Identity,
+    batches: int,
+    but: frozenset[str] = frozenset(),
+    table: TableInfo | None = None,
+) -> tuple[int, int]:
     """Check a state against this loader, and return the epoch and batch at which it continues.
 
     Args:
@@ -106,6 +117,7 @@ def check_state(state: Any, identity: Identity, batches: int, but: frozenset[str
         identity: As in `make_state`.
         batches: Number of batches of an epoch.
         but: Names of the identity that are not compared.
+        table: The table version that this loader reads, if it reads one.
 
     Raises:
         ResumeError: it is not a state, or belongs to another loader; says what differs.
@@ -124,9 +136,13 @@ def check_state(state: Any, identity: Identity, batches: int, but: frozenset[str
         and state.get(name) != identity.get(name)
     ]
     if differing:
+        named = state.get("table")
+        cure = "construct the loader as it was"
+        if table is not None and isinstance(named, str) and named != table.name and "table" not in but:
+            cure = f"open the state's version: {table.reopening(named)}"
         raise ResumeError(
             f"the state does not match this loader: {'; '.join(differing)}; "
-            "construct the loader as it was, or call set_epoch(n) to begin an epoch without the state"
+            f"{cure}, or call set_epoch(n) to begin an epoch without the state"
         )
     position = state.get("epoch"), state.get("batch")
     for name, value, most in zip(("epoch", "batch"), position, (2**62, batches), strict=True):

@@ -288,7 +288,8 @@ class ColumnChunkSource:
     def _known_chunks(self, row_group: RowGroupRef, columns: Sequence[str]) -> DecodableChunks:
         def find() -> DecodableChunks:
             footer = self._snapshot.footers.get(row_group.file_number)
-            return decodable_chunks(footer, row_group.number, columns, row_group.schema)
+            stored = self._snapshot.stored_schemas[row_group.schema_number]
+            return decodable_chunks(footer, row_group.number, columns, stored)
 
         return self._known.get((row_group.index, tuple(columns)), find, lambda _: bytes_kept(len(columns)))
 

@@ -100,7 +100,7 @@ class RowFilter:
         self._stand_ins: list[dict[str, str | pa.Scalar]] = []
         self.columns: tuple[str, ...] = ()
         for number, schema in enumerate(snapshot.schemas):
-            file = snapshot.files[int((snapshot.file_schema == number).argmax())].name
+            file = snapshot.example_of(number)
             known = with_partitions(schema, snapshot.partition_schema)
             stand_ins = {name: source for name, source in _stand_ins(known, declared).items() if name in [*own, *keys]}
             check_number_keys(tree, _with_stand_ins(known, stand_ins), file)
@@ -227,7 +227,8 @@ class RowFilter:
         pads = _lazily("dataset")
         known = pads.scalar(True)
         for name, value in snapshot.partition_values(file).items():
-            if name in snapshot.schema_of(file).names:
+            is_nan = value.is_valid and pa.types.is_floating(value.type) and value.as_py() != value.as_py()
+            if name in snapshot.schema_of(file).names or name not in self.columns or is_nan:
                 continue
             is_value = pc.field(name) == value if value.is_valid else pc.field(name).is_null()
             known = known & is_value
@@ -247,7 +248,12 @@ class RowFilter:
         types = [field.type for field in schema if field.name in {*self.columns, *stand_ins}]
         if self._is_false_for_nan or not any(map(_holds_floats, types)):
             footer, own = snapshot.footers.get(file), snapshot.schema_of(file)
-            names = [name for name in self.columns if name in own.names and name not in words]
+            stored = snapshot.stored_schemas[int(snapshot.file_schema[file])]
+            names = [
+                n
+                for n in self.columns
+                if n in own.names and n not in words and own.field(n).type == stored.field(n).type
+            ]
             for parts, number in zip(guaranteed, numbers, strict=True):
                 parts.extend(guarantees(footer, number, names, own))
         # A data set of one fragment for each row group: Arrow leaves out those whose guarantees admit no row.

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import BoolArray, ReadOptions, is_shortage, system_error
+from parquet_loader.common import BoolArray, IntArray, ReadOptions, is_shortage, system_error
 from parquet_loader.decode import (
     Column,
     ColumnRoute,
@@ -25,6 +25,7 @@ from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.read.cache import LocalCache
 from parquet_loader.read.chunk_locations import ChunkLocation
 from parquet_loader.read.column_chunks import ColumnChunkSource
+from parquet_loader.read.conform import Conform
 from parquet_loader.read.lazy_rows import READ_ERRORS, DeferredColumns, LazyRows
 from parquet_loader.read.null_counts import NullAdvice
 from parquet_loader.read.row_filter import RowFilter
@@ -79,19 +80,22 @@ class RowGroupReader:
         # By schema: the columns of its own that the filter names.
         filtered = () if row_filter is None else row_filter.columns
         self._filter_columns_of = [[name for name in filtered if name in schema.names] for schema in snapshot.schemas]
+        self._conforms = [
+            Conform(stored, schema) for stored, schema in zip(snapshot.stored_schemas, snapshot.schemas, strict=True)
+        ]
         columns_of = [
-            list(dict.fromkeys([*decoder.read_columns, *filtering]))
-            for decoder, filtering in zip(decoders, self._filter_columns_of, strict=True)
+            conform.readable([*decoder.read_columns, *filtering])
+            for conform, decoder, filtering in zip(self._conforms, decoders, self._filter_columns_of, strict=True)
         ]
         self.chunks = ColumnChunkSource(snapshot, options, columns_of, cache)
         self._routes = [
-            routes_of(decoder.sources, columns, filtering, schema, options)
-            for decoder, columns, filtering, schema in zip(
-                decoders, columns_of, self._filter_columns_of, snapshot.schemas, strict=True
+            routes_of(conform.sources(decoder.sources), columns, filtering, schema, options)
+            for conform, decoder, columns, filtering, schema in zip(
+                self._conforms, decoders, columns_of, self._filter_columns_of, snapshot.stored_schemas, strict=True
             )
         ]
         self._int96_of = [
-            _with_int96(schema, names) for schema, names in zip(snapshot.schemas, columns_of, strict=True)
+            _with_int96(schema, names) for schema, names in zip(snapshot.stored_schemas, columns_of, strict=True)
         ]
         self._int96_checked = np.zeros(snapshot.row_groups if any(self._int96_of) else 0, np.bool_)
         self.positions = Positions(snapshot) if row_filter is not None and row_filter.positions else None
@@ -115,7 +119,7 @@ class RowGroupReader:
         tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), (), location)]
         if not tables:
             partitions = self.snapshot.partition_values(row_group.file_number)
-            return self._canonical(row_group, row_group.schema.empty_table(), 0, None, partitions, ())
+            return self._canonical(row_group, row_group.schema.empty_table(), 0, None, None, partitions, ())
         return pa.concat_tables(tables)
 
     def empty_table(self) -> pa.Table:
@@ -156,7 +160,9 @@ class RowGroupReader:
         columns, first_row, row_filter = self.chunks.columns_read(row_group), 0, self._row_filter(row_group)
         unchanged = partial(self.chunks.check_unchanged, row_group)
         routes = self.routes(row_group)
-        lazy = [route for route in routes if route.window in windows] if row_filter is None else []
+        deleted = self.snapshot.deleted_rows(row_group.index)
+        is_whole = row_filter is None and deleted is None
+        lazy = [route for route in routes if route.window in windows] if is_whole else []
         numbers = [route.stored for route in lazy if route.window == "kernel"]
         partitions = self.snapshot.partition_values(row_group.file_number)
         try:
@@ -179,7 +185,7 @@ class RowGroupReader:
                     at_once = self._rows_at_once(row_group, left, batch_rows)
                     for batch in _behind(first_row, self._batches(row_group, at_once, others, location)):
                         stored = pa.Table.from_batches([batch])
-                        table = self._canonical(row_group, stored, first_row, row_filter, partitions, left)
+                        table = self._canonical(row_group, stored, first_row, row_filter, deleted, partitions, left)
                         rows = len(batch) if left else len(table)
                         yield LazyRows(table, rows, DeferredColumns(raw, first_row, explained, straight, names))
                         first_row += len(batch)
@@ -206,6 +212,14 @@ class RowGroupReader:
         return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // left_bytes))
 
     def _batches(
+        self, row_group: RowGroupRef, batch_rows: int, routes: Sequence[ColumnRoute], location: ChunkLocation
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the columns on these routes, with the types of the table that the file belongs to."""
+        conform = self._conforms[row_group.schema_number]
+        for batch in self._stored_batches(row_group, batch_rows, routes, location):
+            yield conform.batch(batch) if conform else batch
+
+    def _stored_batches(
         self, row_group: RowGroupRef, batch_rows: int, routes: Sequence[ColumnRoute], location: ChunkLocation
     ) -> Iterator[pa.RecordBatch]:
         if not any(route.stored for route in routes):
@@ -256,10 +270,11 @@ class RowGroupReader:
 
     def count(self, row_group: RowGroupRef, batch_rows: int = 65536) -> int:
         """Return how many rows of a row group pass the filter, reading only the filter's columns. Raises as `read`."""
+        alive = int(self.snapshot.alive[row_group.index])
         if self._filter is None:
-            return row_group.rows
+            return alive
         if not self._filter.differs_within(row_group.schema.names):
-            return row_group.rows if self._row_filter(row_group) is None else 0
+            return alive if self._row_filter(row_group) is None else 0
         columns = self._filter_columns_of[row_group.schema_number]
         location: ChunkLocation | None = None
         try:
@@ -286,8 +301,11 @@ class RowGroupReader:
         self._check_int96(row_group, location, columns)
         passing, read = 0, 0
         routes = [route for route in self.routes(row_group) if route.stored in columns]
+        deleted = self.snapshot.deleted_rows(row_group.index)
         for batch in self._batches(row_group, batch_rows, routes, location):
             table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
+            if deleted is not None:
+                table = table.filter(_alive_mask(deleted, read, len(table)))
             passing += len(self._filter.apply(table, row_group.schema_number, row_group.name))
             read += len(batch)
         self._check_rows(row_group, read)
@@ -305,10 +323,10 @@ class RowGroupReader:
             for column in self._filter.positions:
                 constants = self.positions.constants(column, 0, snapshot.row_groups)
                 table = table.append_column(column.name, pa.array(constants))
-        values = [snapshot.partition_values(number) for number in range(len(snapshot.files))]
         for column in snapshot.partition_schema:
-            by_file = pa.array([value[column.name].as_py() for value in values], column.type)
-            table = table.append_column(column.name, by_file.take(pa.array(snapshot.row_group_file)))
+            if column.name in self._filter.columns:
+                by_file = snapshot.partition_column(column.name)
+                table = table.append_column(column.name, by_file.take(pa.array(snapshot.row_group_file)))
         passing = np.zeros(snapshot.row_groups, np.bool_)
         passing[self._filter.apply(table).column(_ROW_NUMBER).to_numpy()] = True
         return passing
@@ -331,16 +349,22 @@ class RowGroupReader:
         table: pa.Table,
         first_row: int,
         row_filter: RowFilter | None,
+        deleted: IntArray | None,
         partitions: Mapping[str, pa.Scalar],
         deferred: Collection[str],
     ) -> pa.Table:
         origin = TableOrigin(row_group, first_row)
+        if row_filter is not None:
+            table = self._with_known_columns(row_group, table, first_row)
+        if deleted is not None:
+            table = table.filter(_alive_mask(deleted, first_row, len(table)))
+            origin = TableOrigin(row_group, is_filtered=True)
         if self._first_rows is not None:
-            first_number = int(self._first_rows[row_group.index]) + first_row
+            before = 0 if deleted is None else int(np.searchsorted(deleted, first_row))
+            first_number = int(self._first_rows[row_group.index]) + first_row - before
             table = table.append_column(_ROW_NUMBER, pa.array(np.arange(first_number, first_number + len(table))))
         if row_filter is not None:
-            known = self._with_known_columns(row_group, table, first_row)
-            table = row_filter.apply(known, row_group.schema_number, row_group.name)
+            table = row_filter.apply(table, row_group.schema_number, row_group.name)
             origin = TableOrigin(row_group, is_filtered=True)
         decoder = self._decoder(row_group)
         try:
@@ -364,9 +388,10 @@ class RowGroupReader:
                 table = table.append_column(
                     column.name, self.positions.column(column, row_group, first_row, len(table))
                 )
-        for name, value in self.snapshot.partition_values(row_group.file_number).items():
-            if name not in table.column_names:
-                table = table.append_column(name, pa.repeat(value, len(table)))
+        if self._filter is not None:
+            for name, value in self.snapshot.partition_values(row_group.file_number).items():
+                if name in self._filter.columns and name not in table.column_names:
+                    table = table.append_column(name, pa.repeat(value, len(table)))
         return table
 
     def _check_int96(
@@ -466,6 +491,14 @@ def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
         if rows < len(batch):
             yield batch.slice(rows)
         rows = max(0, rows - len(batch))
+
+
+def _alive_mask(deleted: IntArray, first_row: int, rows: int) -> pa.Array:
+    """Return which of some rows of a row group are not deleted."""
+    low, high = np.searchsorted(deleted, [first_row, first_row + rows])
+    mask = np.ones(rows, np.bool_)
+    mask[deleted[low:high] - first_row] = False
+    return pa.array(mask)
 
 
 def _without_columns(rows: int) -> pa.Table:

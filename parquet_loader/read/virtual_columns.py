@@ -101,7 +101,7 @@ class Positions:
     def __init__(self, snapshot: Snapshot) -> None:
         names = pa.array([os.path.basename(file.path).encode() for file in snapshot.files], pa.large_binary())
         self._keys = mixed_words(hashed_bytes(names) ^ snapshot.file_digest.astype(np.uint64))
-        first_rows = snapshot.first_rows[:-1]
+        first_rows = np.cumsum(snapshot.row_group_rows) - snapshot.row_group_rows  # deleted rows keep their places
         first_groups = np.searchsorted(snapshot.row_group_file, snapshot.row_group_file, "left")
         self._first_rows = first_rows - first_rows[first_groups]
         self._snapshot = snapshot

@@ -19,7 +19,18 @@ from parquet_loader.source.remote.streaming_file import StreamedFile
 from parquet_loader.source.snapshot import RowGroupRef, Snapshot, open_snapshot
 from parquet_loader.source.snapshot_cache import open_remembered
 from parquet_loader.source.statistics import bounds_of, guarantees
-from parquet_loader.source.table_formats import table_to_write_to
+from parquet_loader.source.tables.deletes import (
+    Deletes,
+    DeletesError,
+    InlineVector,
+    Vector,
+    roaring_bytes,
+    roaring_positions,
+)
+from parquet_loader.source.tables.formats import table_to_write_to
+from parquet_loader.source.tables.names import ColumnName, Names
+from parquet_loader.source.tables.recognised import table_source
+from parquet_loader.source.tables.version import TableFile, TableInfo, TableSource, TableVersion
 from parquet_loader.source.thrift import I32, STRUCT, CompactReader, ThriftError, TruncatedThriftError
 from parquet_loader.source.unischema.metadata_files import (
     INDEX_KEY,
@@ -43,9 +54,13 @@ __all__ = [
     "ByteRange",
     "Codec",
     "ColumnChunk",
+    "ColumnName",
     "CompactReader",
+    "Deletes",
+    "DeletesError",
     "Fetcher",
     "FooterCache",
+    "InlineVector",
     "Leaf",
     "ListedFile",
     "Lister",
@@ -53,6 +68,7 @@ __all__ = [
     "LocalLister",
     "Metadata",
     "MetadataError",
+    "Names",
     "RangeFetcher",
     "RemoteFigures",
     "RemoteStore",
@@ -64,9 +80,14 @@ __all__ = [
     "SparkType",
     "SparseFile",
     "StreamedFile",
+    "TableFile",
+    "TableInfo",
+    "TableSource",
+    "TableVersion",
     "ThriftError",
     "TruncatedThriftError",
     "UnischemaRecord",
+    "Vector",
     "bounds_of",
     "changed_since",
     "chunk_ranges",
@@ -83,12 +104,15 @@ __all__ = [
     "open_snapshot",
     "read_footer",
     "read_indexes",
+    "roaring_bytes",
+    "roaring_positions",
     "roots_of",
     "row_group_ranges",
     "schema_of",
     "seen",
     "selected",
     "selection_of",
+    "table_source",
     "table_to_write_to",
     "with_partition_types",
     "with_unischema",

@@ -30,6 +30,7 @@ class SourceFile:
         partitions: Hive keys and values from the names of directories, None for hive's null.
         etag: What the store calls this very content, or None if it does not say.
         prefix: What makes a URL of the path: the scheme that the caller typed, or the store's own.
+        if_gone: What an error says in addition if the file is gone.
     """
 
     path: str
@@ -38,6 +39,7 @@ class SourceFile:
     partitions: tuple[tuple[str, str | None], ...] = ()
     etag: str | None = None
     prefix: str = field(default="", compare=False)
+    if_gone: str = field(default="", compare=False)
 
     @property
     def lasting_path(self) -> str:
@@ -161,7 +163,7 @@ def changed_since(filesystem: pafs.FileSystem, file: SourceFile) -> str | None:
         return None
     info = filesystem.get_file_info(file.path)  # as it was listed: for paths, times and links of every kind
     if info.type != pafs.FileType.File:
-        return "has vanished since its footer was read"
+        return f"has vanished since its footer was read{file.if_gone and f': {file.if_gone}'}"
     if info.size != file.size_bytes or info.mtime_ns != file.mtime_ns:
         return "has changed since its footer was read"
     return None

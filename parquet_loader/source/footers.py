@@ -25,6 +25,7 @@ from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, Metadata
 from parquet_loader.source.native_footers import footer_numbers
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
+from parquet_loader.source.tables.names import FooterNames, Names
 
 # Measured: a footer that pyarrow parsed takes about 1.1 KB a column chunk, and its own bytes and numbers 0.3 KB.
 _BYTES_PER_CHUNK = 1400
@@ -44,10 +45,12 @@ class Footer:
         parsed: What it says.
         digest: 64 bits of a BLAKE2b digest of its bytes. They hold where each column chunk lies, how long it is, and as
             a rule its smallest and largest value, so that few files that differ in their data have the same one.
+        raw: Its bytes in the file; those of `parsed` may have other names of columns.
     """
 
     parsed: Metadata
     digest: int
+    raw: bytes
 
 
 class StoredFooters:
@@ -95,6 +98,7 @@ class FooterCache:
         files: The files.
         digests: uint64 ``[files]``, those of footers read before; 0: not read yet. They become known as they are read.
         remote: Fetches from `filesystem` if that is not local.
+        names: Gives columns the names of the table that the files belong to; None: they keep their own.
     """
 
     def __init__(
@@ -103,9 +107,11 @@ class FooterCache:
         files: tuple[SourceFile, ...],
         digests: Digests | None = None,
         remote: RemoteStore | None = None,
+        names: FooterNames | None = None,
     ) -> None:
         self._filesystem = filesystem
         self.remote = remote
+        self._names = names
         self.stored: StoredFooters | None = None
         self.record: Callable[[int, bytes], None] | None = None
         self._files = files
@@ -127,6 +133,7 @@ class FooterCache:
             self.remote,
             self._limit_bytes,
             self.stored,
+            self._names,
         )
 
     def for_one_loader(self) -> FooterCache:
@@ -134,9 +141,8 @@ class FooterCache:
 
         While this cache lives, footers that either one reads are known to both.
         """
-        own = FooterCache(
-            self._filesystem, self._files, self.digests, None if self.remote is None else self.remote.for_one_loader()
-        )
+        remote = None if self.remote is None else self.remote.for_one_loader()
+        own = FooterCache(self._filesystem, self._files, self.digests, remote, self._names)
         own.stored = self.stored
         self._renew_lock_after_fork()
         with self._lock:
@@ -145,6 +151,11 @@ class FooterCache:
             own.largest_bytes = self.largest_bytes
         own._origin = weakref.ref(self)
         return own
+
+    @property
+    def names(self) -> Names | None:
+        """The names of columns in the files of a table; None: their own."""
+        return None if self._names is None else self._names.names
 
     @property
     def held_bytes(self) -> int:
@@ -172,7 +183,10 @@ class FooterCache:
         kept = self.cached(file)
         if kept is not None:
             return kept
-        return self._keep(file, read_footer(self._filesystem, self._files[file], fetcher or self.remote))
+        return self._keep(file, self._read(file, fetcher))
+
+    def _read(self, file: int, fetcher: RangeFetcher | None) -> Footer:
+        return read_footer(self._filesystem, self._files[file], fetcher or self.remote, self._names)
 
     async def fetched(self, file: int, fetcher: Fetcher) -> Metadata:
         """Return the same on the event loop of a fetcher, in one request for all who want it. Raises as `get`."""
@@ -187,7 +201,7 @@ class FooterCache:
         rest = _footer_range(tail, described)
         whole = rest.size <= len(tail)
         raw = tail[-rest.size :] if whole else await _fetched(fetcher, described, rest)
-        return self._keep(file, _checked(raw, described))
+        return self._keep(file, _checked(raw, described, self._names))
 
     def cached(self, file: int) -> Metadata | None:
         """Return a footer that is kept in memory, or on the local disk as it was read before."""
@@ -205,7 +219,7 @@ class FooterCache:
         if _digest(raw) != self.digests[file]:
             self.stored.discard()
             return None
-        return self._keep(file, _checked(raw, self._files[file]), is_new=False)
+        return self._keep(file, _checked(raw, self._files[file], self._names), is_new=False)
 
     def _peek(self, file: int) -> Metadata | None:
         self._renew_lock_after_fork()
@@ -228,7 +242,7 @@ class FooterCache:
             )
         self.digests[file] = read.digest
         if is_new and self.record is not None:
-            self.record(file, read.parsed.raw)
+            self.record(file, read.raw)
         origin = None if self._origin is None else self._origin()
         if origin is not None:
             origin._put(file, read.parsed)
@@ -258,14 +272,20 @@ def _footer_cache(
     remote: RemoteStore | None,
     limit_bytes: int,
     stored: StoredFooters | None,
+    names: FooterNames | None,
 ) -> FooterCache:
-    cache = FooterCache(filesystem, files, digests, remote)
+    cache = FooterCache(filesystem, files, digests, remote, names)
     cache.stored = stored
     cache.limit(limit_bytes)
     return cache
 
 
-def read_footer(filesystem: pafs.FileSystem, file: SourceFile, fetcher: RangeFetcher | None = None) -> Footer:
+def read_footer(
+    filesystem: pafs.FileSystem,
+    file: SourceFile,
+    fetcher: RangeFetcher | None = None,
+    names: FooterNames | None = None,
+) -> Footer:
     """Read and check one footer, through `fetcher` if one is given; no more is read than by Arrow itself.
 
     Raises:
@@ -276,22 +296,22 @@ def read_footer(filesystem: pafs.FileSystem, file: SourceFile, fetcher: RangeFet
     try:
         raw = _footer_bytes(filesystem, file.path) if fetcher is None else _fetched_footer(fetcher, file)
     except FileNotFoundError as error:
-        raise SourceError(
-            f"{file.name}: the file has vanished since it was listed; make a new loader to read the others"
-        ) from error
+        what = file.if_gone or "make a new loader to read the others"
+        raise SourceError(f"{file.name}: the file has vanished since it was listed; {what}") from error
     except _PARSE_ERRORS as error:
         raise _unreadable(file, error) from error
-    footer = _checked(raw, file)
+    footer = _checked(raw, file, names)
     changed = changed_since(filesystem, file) if is_local(filesystem) else None
     if changed:
         raise SourceError(f"{file.name}: the file {changed.replace('its footer was read', 'it was listed')}")
     return footer
 
 
-def _checked(raw: bytes, file: SourceFile) -> Footer:
+def _checked(raw: bytes, file: SourceFile, names: FooterNames | None) -> Footer:
     """Parse a footer, and check that it does not contradict itself."""
     try:
-        return Footer(Metadata(raw, file.size_bytes, footer_numbers), _digest(raw))
+        named = raw if names is None else names.renamed(raw, file.name)
+        return Footer(Metadata(named, file.size_bytes, footer_numbers), _digest(raw), raw)
     except _PARSE_ERRORS as error:
         raise _unreadable(file, error) from error
 

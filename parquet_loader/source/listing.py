@@ -45,7 +45,7 @@ from parquet_loader.source.files import ListedFile, Lister, ListingContext, Sour
 from parquet_loader.source.hub_configurations import MOST_BYTES, refuse_configurations
 from parquet_loader.source.local import LocalLister
 from parquet_loader.source.named_splits import ALL, select_split
-from parquet_loader.source.table_formats import (
+from parquet_loader.source.tables.formats import (
     Table,
     first_table,
     format_of_marker,
@@ -63,6 +63,20 @@ _WITH_BUCKETS = ("s3://", "s3a://", "s3n://", "gs://", "gcs://", "abfs://", "abf
 _MOST_MARKERS = 64
 
 
+class FoundTableError(SourceError):
+    """The files of a source belong to a table.
+
+    Attributes:
+        table: The table.
+        is_all: Whether the source names the table's directory and nothing else.
+    """
+
+    def __init__(self, table: Table, message: str, *, is_all: bool) -> None:
+        super().__init__(message)
+        self.table = table
+        self.is_all = is_all
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which of the files that a source names are read.
@@ -71,11 +85,13 @@ class Selection:
         split: A split's name, ``"all"``, or None: everything, but files of different splits are refused.
         ignore_table_format: Read the files of tables as if they were no tables.
         has_options: Whether the caller has `split` and `read_options`, which messages then name.
+        reads_tables: Whether tables whose format is known are read as such.
     """
 
     split: str | None = None
     ignore_table_format: bool = False
     has_options: bool = True
+    reads_tables: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +162,18 @@ def list_files(
         above = (marker for path, _ in named for marker in remote_markers(_listed(path)))
         markers = list(dict.fromkeys(above))[:_MOST_MARKERS]
 
+    def refuse(table: Table) -> None:
+        """Refuse the files of a table."""
+        if not selection.ignore_table_format:
+            is_all = len(named) == 1 and named[0][0].rstrip("/") == table.root.rstrip("/")
+            message = table.reading_refusal(has_options=selection.has_options, is_read=selection.reads_tables)
+            raise FoundTableError(table, message, is_all=is_all)
+
     def worked(thing: tuple[str, str] | int) -> _Found | Table | None:
         if isinstance(thing, int):
             return _table_by_marker(lister, *markers[thing])
         with _listing_errors(thing[1]):
-            return _expand(lister, *thing, prefix=prefix, is_remote=not is_local(home))
+            return _expand(lister, *thing, prefix=prefix, is_remote=not is_local(home), refuse=refuse)
 
     prefix = url_prefix(home, str(entries[0]))
     try:
@@ -167,7 +190,7 @@ def list_files(
         with _listing_errors(named[0][1]):
             table = _table_of([file for file, _ in pairs], tables, is_local=is_local(home))
         if table is not None:
-            raise SourceError(table.reading_refusal(has_options=selection.has_options))
+            refuse(table)
     chosen = select_split(files, selection.split, has_options=selection.has_options)
     if selection.split != ALL:
 
@@ -204,12 +227,17 @@ def _listed(path: str) -> str:
     return glob_base(path) if is_pattern(path) else path
 
 
-def _expand(lister: Lister, path: str, name: str, *, prefix: str, is_remote: bool) -> _Found:
+def _expand(
+    lister: Lister, path: str, name: str, *, prefix: str, is_remote: bool, refuse: Callable[[Table], None]
+) -> _Found:
     seen = lister.look(path)
     if isinstance(seen, ListedFile):
         return _Found(name, posixpath.dirname(seen.path), False, [seen], ListingContext(), {})
     if seen:
         base, below = path, lister.below(path)
+        table = tables_in((entry.path for entry in below), base).get(base.rstrip("/") or base) if is_remote else None
+        if table is not None:  # which may have no data files yet
+            refuse(table)
         files = [entry for entry in below if _is_visible(entry.path, path)] if is_remote else below
         what = "the directory holds no Parquet files (names beginning with '.' or '_' are skipped)"
     elif is_pattern(path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -14,15 +14,29 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.common import Digests, IntArray, RemoteOptions
+from parquet_loader.errors import ConfigurationError, SourceError
 from parquet_loader.source.files import Lister, ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache, same_content
-from parquet_loader.source.listing import Selection, Source, list_files
+from parquet_loader.source.listing import FoundTableError, Selection, Source, list_files
 from parquet_loader.source.local import LocalLister
 from parquet_loader.source.metadata import Metadata
+from parquet_loader.source.named_splits import ALL
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.listers import lister_for
 from parquet_loader.source.remote.remote_filesystem import RemoteStore, store_of
 from parquet_loader.source.remote.task_group import side_by_side
+from parquet_loader.source.tables.deleted_rows import DeletedRows
+from parquet_loader.source.tables.names import FooterNames
+from parquet_loader.source.tables.recognised import local_table, table_source_of
+from parquet_loader.source.tables.resolved import (
+    alive_rows,
+    check_rows,
+    constants_of,
+    footer_names,
+    source_files,
+    table_schemas,
+)
+from parquet_loader.source.tables.version import TableInfo, TableSource, TableVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +81,19 @@ class Snapshot:
         file_digest: uint64 ``[files]``, a digest of each footer's bytes.
         row_group_file: int32 ``[row groups]``, index into `files`.
         row_group_number: int32 ``[row groups]``, position within its file.
-        row_group_rows: int64 ``[row groups]``.
+        row_group_rows: int64 ``[row groups]``, rows in the file.
         row_group_bytes: int64 ``[row groups]``, all columns as encoded, before compression.
-        partition_schema: Columns that come from directory names: int64 if all values are integers, else string.
+        partition_schema: Columns that files need not hold, from directory names (int64 if all values are integers, else
+            string) or a table's metadata.
         footers: Parsed footers, kept within a limit and read again as needed.
         remote: Fetches from `filesystem`; None if that is local.
         listing_context: Names that were listed next to the files.
+        table: Which version of which table this is; None: the files belong to no table.
+        stored_schemas: The columns of `schemas` with the types that they have in files, in the same order; the same
+            schemas if the files belong to no table.
+        row_group_alive: int64 ``[row groups]``, rows that the table has not deleted; None: all.
+        deleted: The deleted rows; None: there are none.
+        constants: The values of `partition_schema` of a table, one row for each file.
     """
 
     filesystem: pafs.FileSystem
@@ -88,11 +109,32 @@ class Snapshot:
     footers: FooterCache
     remote: RemoteStore | None = None
     listing_context: ListingContext = field(default_factory=ListingContext)
+    table: TableInfo | None = None
+    stored_schemas: tuple[pa.Schema, ...] = ()
+    row_group_alive: IntArray | None = None
+    deleted: DeletedRows | None = None
+    constants: pa.Table | None = None
+
+    def __post_init__(self) -> None:
+        if not self.stored_schemas:
+            object.__setattr__(self, "stored_schemas", self.schemas)
+
+    @property
+    def alive(self) -> IntArray:
+        """Rows of each row group that are not deleted, int64 ``[row groups]``."""
+        return self.row_group_rows if self.row_group_alive is None else self.row_group_alive
 
     @property
     def rows(self) -> int:
-        """Rows of all row groups."""
-        return int(self.row_group_rows.sum())
+        """Rows of all row groups that are not deleted."""
+        return int(self.alive.sum())
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns in the table's order, or those of the first schema and then the partition columns."""
+        if self.table is not None and self.table.schema is not None:
+            return list(self.table.schema.names)
+        return [*self.schemas[0].names, *self.partition_schema.names]
 
     @property
     def row_groups(self) -> int:
@@ -101,8 +143,31 @@ class Snapshot:
 
     @property
     def first_rows(self) -> IntArray:
-        """Rows before each row group, and at last all: int64 ``[row groups + 1]``."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.row_group_rows)])
+        """Rows before each row group that are not deleted, and at last all: int64 ``[row groups + 1]``."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.alive)])
+
+    def deleted_rows(self, row_group: int) -> IntArray | None:
+        """Return the deleted rows of a row group, int64, sorted, counted from its first row; None: there are none.
+
+        Raises:
+            SourceError: they cannot be read, or are others than were counted when the snapshot was opened.
+        """
+        expected = int(self.row_group_rows[row_group] - self.alive[row_group])
+        if not expected or self.deleted is None:
+            return None
+        file = int(self.row_group_file[row_group])
+        positions = self.deleted.positions(file)
+        if positions is None:
+            return None
+        before = int(self.row_group_rows[int(np.searchsorted(self.row_group_file, file)) : row_group].sum())
+        low, high = np.searchsorted(positions, [before, before + int(self.row_group_rows[row_group])])
+        found = positions[low:high] - before
+        if len(found) != expected:
+            raise SourceError(
+                f"{self.files[file].name}: {len(found)} rows of row group {self.row_group_number[row_group]} are "
+                f"deleted, and {expected} were when the table was opened; its list of deleted rows has changed"
+            )
+        return found
 
     def locate(self, row_numbers: IntArray) -> list[tuple[str, int, int]]:
         """Return the file, the row group in it, and the row in that, of each of these rows.
@@ -116,8 +181,13 @@ class Snapshot:
             raise IndexError(f"row number {wrong[0]} does not exist; the data set has rows 0 to {starts[-1] - 1}")
         groups = np.searchsorted(starts, row_numbers, side="right") - 1
         files = [self.files[number].path for number in self.row_group_file[groups].tolist()]
-        rows = (row_numbers - starts[groups]).tolist()
-        return list(zip(files, self.row_group_number[groups].tolist(), rows, strict=True))
+        rows = row_numbers - starts[groups]
+        for group in np.unique(groups[self.alive[groups] < self.row_group_rows[groups]]).tolist():
+            deleted = self.deleted_rows(group)
+            here = groups == group
+            if deleted is not None:  # before a row that is alive lie as many deleted rows as begin before it
+                rows[here] += np.searchsorted(deleted - np.arange(len(deleted)), rows[here], side="right")
+        return list(zip(files, self.row_group_number[groups].tolist(), rows.tolist(), strict=True))
 
     def for_one_loader(self) -> Snapshot:
         """Return the same files and row groups with a footer cache and requests of its own; nothing is read.
@@ -125,11 +195,19 @@ class Snapshot:
         Loaders that iterate at the same time then do not share a memory limit, or a fetcher that one of them closes.
         """
         footers = self.footers.for_one_loader()
-        return replace(self, footers=footers, remote=footers.remote)
+        deleted = None if self.deleted is None else self.deleted.for_one_loader(footers.remote)
+        return replace(self, footers=footers, remote=footers.remote, deleted=deleted)
 
     def schema_of(self, file: int) -> pa.Schema:
         """Return the Arrow schema of one file's own columns."""
         return self.schemas[int(self.file_schema[file])]
+
+    def example_of(self, schema: int) -> str:
+        """Return how messages name the first file of a schema, or the table if it has no files."""
+        numbers = np.flatnonzero(self.file_schema == schema)
+        if len(numbers) or self.table is None:
+            return self.files[int(numbers[0]) if len(numbers) else 0].name
+        return self.table.root
 
     def row_group(self, index: int) -> RowGroupRef:
         """Return one row group as a value."""
@@ -148,8 +226,42 @@ class Snapshot:
 
     def partition_values(self, file: int) -> dict[str, pa.Scalar]:
         """Return one file's values of the partition columns."""
+        if self.constants is not None:
+            return {name: self.constants.column(name)[file] for name in self.constants.column_names}
         given = dict(self.files[file].partitions)
         return {f.name: _partition_scalar(given.get(f.name), f.type) for f in self.partition_schema}
+
+    def numbers_of(self, other: Snapshot) -> IntArray:
+        """Return the number here of each file of another snapshot of the same source, int64 ``[files]``; -1: not here.
+
+        A file of a table is here if its rows are the same: its content, its deleted rows, and the table's columns.
+        """
+        numbers = {file.path: number for number, file in enumerate(self.files)}
+        found = np.array([numbers.get(file.path, -1) for file in other.files], np.int64)
+        if self.table is None and other.table is None:
+            return found
+        if self.table is None or other.table is None or self.table.schema != other.table.schema:
+            return np.full(len(other.files), -1, np.int64)
+        digests = np.where(found < 0, 0, self.file_digest[found]) if len(self.files) else np.zeros(len(found))
+        found[digests != other.file_digest] = -1
+        before = {} if self.deleted is None else self.deleted.by_file
+        for file, number in enumerate(found.tolist()):
+            deletes = None if other.deleted is None else other.deleted.by_file.get(file)
+            if number >= 0 and before.get(number) != deletes:
+                found[file] = -1
+        here = np.flatnonzero(found >= 0)
+        if self.constants is None or other.constants is None or self.partition_schema != other.partition_schema:
+            found[:] = found if self.constants is other.constants else -1
+        elif not other.constants.take(here).equals(self.constants.take(found[here])):
+            found[:] = -1
+        return found
+
+    def partition_column(self, name: str) -> pa.ChunkedArray | pa.Array:
+        """Return all files' values of a partition column, in the order of the files."""
+        if self.constants is not None:
+            return self.constants.column(name)
+        values = [self.partition_values(number)[name].as_py() for number in range(len(self.files))]
+        return pa.array(values, self.partition_schema.field(name).type)
 
 
 @dataclass(slots=True)
@@ -158,11 +270,11 @@ class _FileFooters:
 
     rows: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))  # of a table's file: as it is stored
 
 
 def open_snapshot(
-    source: Source,
+    source: Source | TableSource,
     filesystem: Any = None,
     num_threads: int | None = None,
     remote: RemoteOptions | None = None,
@@ -183,9 +295,39 @@ def open_snapshot(
         selection: Which of the files are read.
 
     Raises:
-        SourceError: see `list_files` and `read_footer`; the first file in order that fails is the one named.
+        SourceError: see `list_files`, `read_footer` and `TableSource.open_version`; the first file in order that fails
+            is the one named.
     """
     settings = remote or RemoteOptions()
+    chosen = selection or Selection()
+    if not isinstance(source, TableSource):
+        table = None if chosen.ignore_table_format or not chosen.reads_tables else local_table(source, filesystem)
+        if table is None:
+            try:
+                return _open_listed(source, filesystem, num_threads, settings, known, record, chosen)
+            except FoundTableError as error:
+                found = table_source_of(error.table.format, source) if error.is_all and chosen.reads_tables else None
+                if found is None:
+                    raise
+                table = found
+        source = table
+    if chosen.split not in (None, ALL):
+        raise ConfigurationError(
+            f"split={chosen.split!r}: {source.name} is a table, whose files are of no split; "
+            "use filters=split_rows(...)"
+        )
+    return _open_table(source.open_version(filesystem, settings), num_threads, settings, known, record)
+
+
+def _open_listed(
+    source: Source,
+    filesystem: Any,
+    num_threads: int | None,
+    settings: RemoteOptions,
+    known: Snapshot | None,
+    record: Callable[[int, bytes], None] | None,
+    selection: Selection,
+) -> Snapshot:
     threads = num_threads or settings.max_requests
     with ExitStack() as stack:
         store: RemoteStore | None = None  # one for all that is fetched, passes too: they use its connections again
@@ -201,24 +343,85 @@ def open_snapshot(
             return lister_for(store, fetcher, [] if known is None else [f.path for f in known.files])
 
         home, files, listing_context = list_files(source, filesystem, lister_of, selection)
+        if known is not None and known.table is not None:
+            known = None
         footers, examined = _all_examined(home, files, fetcher, store, num_threads, known, record)
     schemas, file_schema = _distinct([e.schema for e in examined])
-    counts = [len(e.rows) for e in examined]
     return Snapshot(
         filesystem=home,
         files=files,
         schemas=schemas,
         file_schema=file_schema,
-        file_digest=footers.digests,
-        row_group_file=np.repeat(np.arange(len(files), dtype=np.int32), counts),
-        row_group_number=np.concatenate([np.arange(n, dtype=np.int32) for n in counts]),
-        row_group_rows=np.array([n for e in examined for n in e.rows], dtype=np.int64),
-        row_group_bytes=np.array([n for e in examined for n in e.sizes], dtype=np.int64),
+        **_arrays(footers, examined),
         partition_schema=_partition_schema(files),
         footers=footers,
         remote=footers.remote,
         listing_context=listing_context,
     )
+
+
+def _open_table(
+    version: TableVersion,
+    num_threads: int | None,
+    settings: RemoteOptions,
+    known: Snapshot | None,
+    record: Callable[[int, bytes], None] | None,
+) -> Snapshot:
+    """Return the snapshot of a table version; the other arguments as in `open_snapshot`."""
+    home, files, names = version.filesystem, source_files(version), footer_names(version)
+    store = store_of(home, settings)
+    if known is not None and not _has_columns_of(known, version, names):
+        known = None
+    with ExitStack() as stack:
+        fetcher = None
+        if store is not None:
+            fetcher = stack.enter_context(store.fetcher(num_threads or settings.max_requests))
+        footers, examined = _all_examined(home, files, fetcher, store, num_threads, known, record, names)
+        check_rows(version, files, [sum(e.rows) for e in examined])
+        arrays = _arrays(footers, examined)
+        by_file = {number: f.deletes for number, f in enumerate(version.files) if f.deletes is not None}
+        deleted = DeletedRows(by_file, files, home, store) if by_file else None
+        alive = None
+        if deleted is not None:
+            alive = alive_rows(version, deleted, arrays["row_group_file"], arrays["row_group_rows"], fetcher)
+    stored, file_schema = _distinct([e.schema for e in examined])
+    firsts = [files[int((file_schema == number).argmax())] for number in range(len(stored))]
+    schemas, own = table_schemas(version, stored, firsts)
+    constants = constants_of(version, schemas)
+    return Snapshot(
+        filesystem=home,
+        files=files,
+        schemas=schemas,
+        file_schema=file_schema,
+        **arrays,
+        partition_schema=pa.schema([]) if constants is None else constants.schema,
+        footers=footers,
+        remote=footers.remote,
+        table=version.info,
+        stored_schemas=own,
+        row_group_alive=alive,
+        deleted=deleted,
+        constants=constants,
+    )
+
+
+def _has_columns_of(known: Snapshot, version: TableVersion, names: FooterNames | None) -> bool:
+    """Whether what a snapshot holds of files' columns is what a table version asks for."""
+    has_names = known.footers.names == (None if names is None else names.names)
+    return known.table is not None and known.table.schema == version.info.schema and has_names
+
+
+def _arrays(footers: FooterCache, examined: Sequence[_FileFooters]) -> dict[str, Any]:
+    """Return the arrays of a snapshot by file and by row group."""
+    counts = [len(e.rows) for e in examined]
+    numbers = [np.arange(n, dtype=np.int32) for n in counts]
+    return {
+        "file_digest": footers.digests,
+        "row_group_file": np.repeat(np.arange(len(counts), dtype=np.int32), counts),
+        "row_group_number": np.concatenate(numbers) if numbers else np.empty(0, np.int32),
+        "row_group_rows": np.array([n for e in examined for n in e.rows], dtype=np.int64),
+        "row_group_bytes": np.array([n for e in examined for n in e.sizes], dtype=np.int64),
+    }
 
 
 def _all_examined(
@@ -229,9 +432,10 @@ def _all_examined(
     num_threads: int | None,
     known: Snapshot | None,
     record: Callable[[int, bytes], None] | None,
+    names: FooterNames | None = None,
 ) -> tuple[FooterCache, list[_FileFooters]]:
     """Return a cache of the files' footers, and each file's part of a snapshot; arguments as in `open_snapshot`."""
-    footers = FooterCache(home, files, remote=store)
+    footers = FooterCache(home, files, remote=store, names=names)
     footers.record = record
     earlier = np.full(len(files), -1, np.int64) if known is None else _take_over(known, files, footers)
 
@@ -286,7 +490,7 @@ def _take_over(known: Snapshot, files: tuple[SourceFile, ...], footers: FooterCa
 def _examined(known: Snapshot, file: int) -> _FileFooters:
     low, high = np.searchsorted(known.row_group_file, [file, file + 1])
     rows, sizes = known.row_group_rows[low:high].tolist(), known.row_group_bytes[low:high].tolist()
-    return _FileFooters(rows, sizes, known.schema_of(file))
+    return _FileFooters(rows, sizes, known.stored_schemas[int(known.file_schema[file])])
 
 
 def _distinct(schemas: list[pa.Schema]) -> tuple[tuple[pa.Schema, ...], IntArray]:

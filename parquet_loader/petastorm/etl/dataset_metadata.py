@@ -80,7 +80,7 @@ def write_metadata(dataset_url: str, schema: Unischema, filesystem: Any = None) 
     """
     source, home = source_of(dataset_url, filesystem)
     try:
-        snapshot = open_snapshot(source, home, selection=Selection(split="all", has_options=False))
+        snapshot = open_snapshot(source, home, selection=Selection(split="all", has_options=False, reads_tables=False))
     except ParquetLoaderError as error:
         raise PetastormMetadataGenerationError(f"{dataset_url}: no metadata were written: {error}") from error
     root = _root_of(dataset_url, snapshot.filesystem, home)
@@ -151,7 +151,7 @@ def infer_or_load_unischema(dataset_url_or_urls: Any, filesystem: Any = None) ->
 def row_groups_per_file(dataset_url: str) -> dict[str, int]:
     """Return the number of row groups of each file, from the metadata."""
     source, home = source_of(dataset_url)
-    snapshot = open_snapshot(source, home, selection=Selection(split="all", has_options=False))
+    snapshot = open_snapshot(source, home, selection=Selection(split="all", has_options=False, reads_tables=False))
     found = find_metadata(snapshot, ROW_GROUPS_KEY)
     if found is None:
         raise PetastormMetadataError(f"{dataset_url}: the metadata do not say how many row groups each file has")

@@ -136,7 +136,8 @@ class RowGroups:
 
     def __init__(self, source: Any, filesystem: Any = None, filters: Any = None) -> None:
         # These readers have no split=: a list says that all of its entries are meant.
-        selection = Selection(split="all" if isinstance(source, list) else None, has_options=False)
+        split = "all" if isinstance(source, list) else None
+        selection = Selection(split=split, has_options=False, reads_tables=False)
         snapshot = open_snapshot(source, filesystem, selection=selection)
         record = declared_unischema(snapshot.filesystem, snapshot.files, snapshot.listing_context)
         self.is_petastorm = record is not None

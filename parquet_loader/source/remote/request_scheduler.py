@@ -254,9 +254,10 @@ class RequestScheduler:
         return f"{name}, bytes {span.start} to {span.stop}"
 
     def _lasting(self, file: SourceFile, span: ByteRange, attempts: int, error: Exception) -> SourceError:
+        note = f"; {file.if_gone}" if file.if_gone and "vanished" in str(error) else ""
         return SourceError(
             f"{self._where(file, span)}: the request failed permanently after {_times(attempts)}: "
-            f"{error}{remedy(str(error))}"
+            f"{error}{remedy(str(error))}{note}"
         )
 
 

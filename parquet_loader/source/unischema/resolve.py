@@ -20,11 +20,13 @@ def with_unischema(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[S
     """Return the schema that follows from the Unischema of a Petastorm data set, or None if there is none.
 
     The snapshot comes back with the types of partition columns that the Unischema gives them. Files that carry a
-    schema of this library go by that.
+    schema of this library go by that, and tables by their own.
 
     Raises:
         DataError, SchemaError, SourceError: see `declared_unischema` and `schema_of`.
     """
+    if snapshot.table is not None and snapshot.table.schema is not None:
+        return snapshot, None
     if any(METADATA_KEY in (schema.metadata or {}) for schema in snapshot.schemas):
         return snapshot, None
     record = declared_unischema(snapshot.filesystem, snapshot.files, snapshot.listing_context)

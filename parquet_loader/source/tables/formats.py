@@ -1,6 +1,6 @@
 """Recognises directories of table formats (Delta, Iceberg and others) by file names, without opening a file.
 
-`listing.py` refuses to read them; `write/target.py` and `store/open.py` refuse to write into them.
+`listing.py` refuses to read their files; `write/target.py` and `store/open.py` refuse to write into them.
 
 Such tables keep deleted and replaced rows in Parquet files until these are cleaned up. The table's metadata says which
 files and rows are current, so the Parquet files alone give other rows than the table has.
@@ -27,10 +27,12 @@ class TableFormat:
     Attributes:
         name: With its article, as a message says it.
         export: Writes the table's own rows to a new directory; ``{root}`` stands for the table's directory.
+        is_read: Whether tables of this format can be read as such.
     """
 
     name: str
     export: str
+    is_read: bool = False
 
 
 DELTA = TableFormat("a Delta table", "write_dataset(deltalake.DeltaTable('{root}').to_pyarrow_table(), ...)")
@@ -54,11 +56,21 @@ class Table:
     format: TableFormat
     root: str
 
-    def reading_refusal(self, *, has_options: bool = True) -> str:
-        """Return the error message for reading its files."""
+    def reading_refusal(self, *, has_options: bool = True, is_read: bool = True) -> str:
+        """Return the error message for reading its files.
+
+        Args:
+            has_options: Whether the caller has `read_options`.
+            is_read: Whether the caller reads tables of the formats that are known.
+        """
         root = shown(self.root or ".")  # of a file system that begins at the table
-        export = self.format.export.format(root=root)
         anyway = ", or take every row of every file with ReadOptions(ignore_table_format=True)" if has_options else ""
+        if is_read and self.format.is_read:
+            return (
+                f"{root}: these files belong to {self.format.name}, and files of it also hold rows that are deleted or "
+                f"replaced; pass the table's directory alone, which is read as the table{anyway}"
+            )
+        export = self.format.export.format(root=root)
         return (
             f"{root}: this is {self.format.name}, whose files also hold rows that are deleted or replaced; "
             f"export its rows with its own reader, such as {export}{anyway}"

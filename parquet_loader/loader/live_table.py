@@ -1,0 +1,142 @@
+"""A table that each epoch reads at its newest version."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from parquet_loader.common import IntArray, RemoteOptions
+from parquet_loader.errors import RemoteError, SourceError
+from parquet_loader.loader.live_source import SourceChange
+from parquet_loader.source import Snapshot, TableSource, dump_snapshot, load_snapshot, open_snapshot
+
+
+class LiveTable:
+    """A `LiveSource` over a table. Any thread may use it; the lock guards the last snapshot, never a read.
+
+    Nothing is held: a version's files are there until the table's own cleaning removes them.
+
+    Args:
+        source: The table, with ``follow=True``.
+        filesystem: The caller's ``filesystem=``, or None.
+        remote: How files that are not local are fetched.
+    """
+
+    def __init__(self, source: TableSource, filesystem: Any, remote: RemoteOptions | None) -> None:
+        self.source = source
+        self.filesystem = filesystem
+        self.remote = remote or RemoteOptions()
+        self._lock = Lock()
+        self._known: Snapshot | None = None
+
+    def follow(self) -> TableFollower:
+        """Return a view for one loader."""
+        return TableFollower(self)
+
+    def open(self, version: int | str | None = None) -> Snapshot:
+        """Return a version of the table, or the newest; of files that are known, nothing is read.
+
+        Raises:
+            SourceError: see `open_snapshot`.
+        """
+        with self._lock:
+            known = self._known
+        source = self.source if version is None else self.source.at(version)
+        found = open_snapshot(source, self.filesystem, remote=self.remote, known=known)
+        if known is not None and known.table == found.table and known.numbers_of(found).min(initial=0) >= 0:
+            found = known
+        with self._lock:
+            self._known = found
+        return found
+
+
+class TableFollower:
+    """One loader's view of a table; see `Follower`. One thread at a time."""
+
+    def __init__(self, table: LiveTable) -> None:
+        self._table = table
+        self._last: Snapshot | None = None
+
+    def begin_epoch(self, epoch: int) -> TableFiles:  # noqa: ARG002 (a table knows no epochs)
+        """Return the newest version."""
+        return self._taken(self._table.open())
+
+    def take_over(self, data: bytes) -> TableFiles:
+        """Return the version that another rank dumped."""
+        home = self._table.source.filesystem_of(self._table.filesystem)
+        return self._taken(load_snapshot(data, home, self._table.remote))
+
+    def recall(self, name: str) -> TableFiles | None:
+        """Return the version that a state names; None if it or one of its files is gone."""
+        format_, _, version = name.rpartition(" version ")
+        if not format_:
+            return None
+        try:
+            return self._taken(self._table.open(int(version) if version.lstrip("-").isdigit() else version))
+        except RemoteError:
+            raise
+        except SourceError:
+            return None
+
+    def _taken(self, snapshot: Snapshot) -> TableFiles:
+        before, self._last = self._last, snapshot
+        return TableFiles(snapshot, change_between(before, snapshot))
+
+
+class TableFiles:
+    """One version of a table as an epoch reads it; see `EpochFiles`. Immutable."""
+
+    about: bytes | None = None
+    gone: IntArray = np.empty(0, np.int64)
+
+    def __init__(self, snapshot: Snapshot, growth: SourceChange) -> None:
+        self.snapshot = snapshot
+        self.growth = growth
+
+    @property
+    def identity(self) -> str:
+        """The version, which is all that a state needs to name."""
+        assert self.snapshot.table is not None
+        return self.snapshot.table.name
+
+    def dump(self) -> bytes:
+        """Return the snapshot, for the other ranks."""
+        return dump_snapshot(self.snapshot)
+
+    def keep(self, about: bytes) -> str:  # noqa: ARG002 (the table keeps its versions)
+        """Return the version's name."""
+        return self.identity
+
+    def delivered(self, files: IntArray) -> None:
+        """Do nothing: nothing is held."""
+
+    def release(self, files: IntArray) -> None:
+        """Do nothing: nothing is held."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+def change_between(before: Snapshot | None, after: Snapshot) -> SourceChange:
+    """Return how one version of a table differs from another; before the first there was nothing."""
+    old = {} if before is None else _rows_of(before)
+    new = _rows_of(after)
+    sizes = {file.path: file.size_bytes for file in after.files}
+    added = [path for path in new if path not in old]
+    removed = [path for path in old if path not in new]
+    changed = [new[path] - old[path] for path in new if path in old]
+    return SourceChange(
+        new_files=len(added),
+        new_rows=sum(new[path] for path in added) + sum(rows for rows in changed if rows > 0),
+        new_bytes=sum(sizes[path] for path in added),
+        gone_files=len(removed),
+        gone_rows=sum(old[path] for path in removed) - sum(rows for rows in changed if rows < 0),
+        version=None if after.table is None else after.table.name,
+    )
+
+
+def _rows_of(snapshot: Snapshot) -> dict[str, int]:
+    counts = np.bincount(snapshot.row_group_file, weights=snapshot.alive, minlength=len(snapshot.files))
+    return dict(zip((file.path for file in snapshot.files), counts.astype(np.int64).tolist(), strict=True))

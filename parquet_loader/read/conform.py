@@ -1,0 +1,152 @@
+"""Brings the columns of a table's file from their stored types to those of the table.
+
+Only columns whose types differ are touched. Members that a struct of the file lacks become null, and members that the
+table does not have are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parquet_loader.decode import ColumnSource, plain
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+class Conform:
+    """The columns of the files of one Arrow schema. Immutable; any thread may use it.
+
+    Args:
+        stored: The columns as they are stored.
+        delivered: The same as they are delivered.
+    """
+
+    def __init__(self, stored: pa.Schema, delivered: pa.Schema) -> None:
+        self._stored = stored
+        self._delivered = delivered
+        self._changed = {
+            own.name: (own.type, out.type) for own, out in zip(stored, delivered, strict=True) if own.type != out.type
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._changed)
+
+    def readable(self, names: Iterable[str]) -> list[str]:
+        """Return what to ask the Parquet reader for to get these columns: of members it lacks, another one's."""
+        return list(dict.fromkeys(self._readable(name) for name in names))
+
+    def _readable(self, name: str) -> str:
+        head = next((column for column in self._changed if name.startswith(f"{column}.")), None)
+        return name if head is None else _readable(head, name[len(head) + 1 :], self._changed[head][0])
+
+    def sources(self, sources: Sequence[ColumnSource]) -> tuple[ColumnSource, ...]:
+        """Return the sources of delivered columns as they are in the file."""
+        found = []
+        for source in sources:
+            changed = next(
+                (n for n in self._changed if source.stored is not None and f"{source.stored}.".startswith(f"{n}.")),
+                None,
+            )
+            if changed is None or source.stored is None:
+                found.append(source)
+                continue
+            field = None if source.field is None else self._stored.field(changed)
+            stored = self._readable(source.stored)
+            found.append(replace(source, stored=stored, field=field, column=None, words=0))
+        return tuple(found)
+
+    def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with the columns as they are delivered.
+
+        Raises:
+            pyarrow.ArrowInvalid: a value does not fit.
+        """
+        arrays, names = list(batch.columns), batch.schema.names
+        for number, name in enumerate(names):
+            if name in self._changed:
+                arrays[number] = _conformed(arrays[number], *self._changed[name])
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _readable(path: str, rest: str, stored: pa.DataType) -> str:
+    """Return a path of a leaf, or of a part, that the file has: `path.rest`, or else something next to it."""
+    names = [stored.field(i).name for i in range(stored.num_fields)] if pa.types.is_struct(stored) else []
+    head = max((n for n in names if f"{rest}.".startswith(f"{n}.")), key=len, default=None)
+    if head is None:
+        return path if not names else f"{path}.{names[0]}"
+    inner, rest = stored.field(names.index(head)).type, rest[len(head) + 1 :]
+    return _readable(f"{path}.{head}", rest, inner) if rest else f"{path}.{head}"
+
+
+def _conformed(array: pa.Array, stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
+    """Return an array of a column in the type that is wanted, or of those of its members that are read."""
+    kinds = pa.types
+    if array.type == wanted:
+        return array
+    if kinds.is_null(array.type):
+        return pa.nulls(len(array), wanted)
+    if isinstance(array.type, pa.BaseExtensionType) or kinds.is_dictionary(array.type):
+        array = pa.concat_arrays(plain(pa.chunked_array([array])).chunks)
+        while isinstance(stored, pa.BaseExtensionType) or kinds.is_dictionary(stored):
+            stored = stored.storage_type if isinstance(stored, pa.BaseExtensionType) else stored.value_type
+        return _conformed(array, stored, wanted)
+    if kinds.is_struct(wanted):
+        return _struct(array, stored, wanted)
+    if kinds.is_map(wanted):
+        keys = _conformed(array.keys, stored.key_type, wanted.key_type)
+        items = _conformed(array.items, stored.item_type, wanted.item_type)
+        type_ = pa.map_(keys.type, items.type)
+        entries = pa.StructArray.from_arrays(
+            [keys, items], fields=[pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
+        )
+        return pa.Array.from_buffers(
+            type_, len(array), array.buffers()[:2], array.null_count, array.offset, children=[entries]
+        )
+    if kinds.is_list(wanted) or kinds.is_large_list(wanted) or kinds.is_fixed_size_list(wanted):
+        values = _conformed(array.values, stored.value_type, wanted.value_type)
+        field = array.type.value_field.with_type(values.type)
+        if kinds.is_fixed_size_list(array.type):
+            type_, buffers = pa.list_(field, array.type.list_size), array.buffers()[:1]
+        else:
+            type_ = pa.large_list(field) if kinds.is_large_list(array.type) else pa.list_(field)
+            buffers = array.buffers()[:2]
+        return pa.Array.from_buffers(type_, len(array), buffers, array.null_count, array.offset, children=[values])
+    return _cast(array, wanted)
+
+
+def _struct(array: pa.StructArray, stored: pa.StructType, wanted: pa.StructType) -> pa.StructArray:
+    names = array.type.names
+    own = {stored.field(i).name: stored.field(i).type for i in range(stored.num_fields)}
+    children: list[pa.Array] = []
+    fields: list[pa.Field] = []
+    for i in range(wanted.num_fields):
+        member = wanted.field(i)
+        if member.name in names:
+            child = _conformed(array.field(names.index(member.name)), own[member.name], member.type)
+        elif member.name not in own:
+            child = pa.nulls(len(array), member.type)
+        else:
+            continue  # it is not read
+        children.append(child)
+        fields.append(pa.field(member.name, child.type, member.nullable))
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+
+def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Cast values; times that are given more finely than is wanted are rounded down, as other readers do."""
+    kinds = pa.types
+    if kinds.is_timestamp(wanted) and kinds.is_timestamp(array.type):
+        have, want = _PER_SECOND[array.type.unit], _PER_SECOND[wanted.unit]
+        if have > want:
+            ticks = array.view(pa.int64())
+            filled = pc.fill_null(ticks, 0).to_numpy(zero_copy_only=False)
+            mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+            return pa.array(np.floor_divide(filled, have // want), pa.int64(), mask=mask).view(wanted)
+        return array.view(pa.timestamp(array.type.unit)).cast(pa.timestamp(wanted.unit)).view(wanted)
+    return array.cast(wanted)

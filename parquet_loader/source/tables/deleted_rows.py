@@ -1,0 +1,115 @@
+"""The deleted rows of a snapshot's files: read one file at a time, and kept within a limit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from parquet_loader.common import IntArray
+from parquet_loader.errors import ParquetLoaderError, SourceError
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.files import SourceFile
+from parquet_loader.source.remote.remote_filesystem import RemoteStore
+from parquet_loader.source.tables.deletes import Deletes, DeletesError
+
+_KEPT_BYTES = 8 * 2**20
+
+
+class DeletedRows:
+    """Positions of deleted rows by file. Any thread may use it; the lock guards the table only, never a read.
+
+    Args:
+        by_file: How the deleted rows of a file are obtained, by the number of the file.
+        files: All files of the snapshot.
+        filesystem: Their file system.
+        remote: Fetches from it if it is not local.
+    """
+
+    def __init__(
+        self,
+        by_file: Mapping[int, Deletes],
+        files: tuple[SourceFile, ...],
+        filesystem: pafs.FileSystem,
+        remote: RemoteStore | None,
+    ) -> None:
+        self.by_file = by_file
+        self._files = files
+        self._filesystem = filesystem
+        self._remote = remote
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = Lock()
+        self._kept: OrderedDict[int, IntArray] = OrderedDict()
+        self._held_bytes = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel without the positions, which are read again."""
+        return DeletedRows, (dict(self.by_file), self._files, self._filesystem, self._remote)
+
+    def for_one_loader(self, remote: RemoteStore | None) -> DeletedRows:
+        """Return the same with requests of its own."""
+        return DeletedRows(self.by_file, self._files, self._filesystem, remote)
+
+    def digest(self) -> bytes:
+        """Return what tells these lists of deleted rows from others."""
+        found = [
+            [file, [os.path.basename(value) if isinstance(value, str) else value for value in deletes.to_json()]]
+            for file, deletes in sorted(self.by_file.items())
+        ]
+        return json.dumps(found).encode()
+
+    def positions(self, file: int) -> IntArray | None:
+        """Return the positions of a file's deleted rows, int64, sorted; None: there are none.
+
+        Raises:
+            SourceError: they cannot be read, or are damaged; names the file.
+        """
+        deletes = self.by_file.get(file)
+        if deletes is None:
+            return None
+        if self._pid != os.getpid():
+            self._begin()
+        with self._lock:
+            kept = self._kept.get(file)
+            if kept is not None:
+                self._kept.move_to_end(file)
+                return kept
+        name = self._files[file].name
+        try:
+            found = deletes.positions(self._read)
+        except (DeletesError, FileNotFoundError) as error:
+            raise SourceError(f"{name}: its deleted rows cannot be read: {error}{self._note(file)}") from error
+        except OSError as error:
+            raise SourceError(f"{name}: its deleted rows cannot be read: {error}") from error
+        except ParquetLoaderError as error:
+            raise type(error)(f"{name}: its deleted rows cannot be read: {error}") from error
+        with self._lock:
+            if file not in self._kept:
+                self._kept[file] = found
+                self._held_bytes += found.nbytes
+            while self._held_bytes > _KEPT_BYTES and len(self._kept) > 1:
+                _, dropped = self._kept.popitem(last=False)
+                self._held_bytes -= dropped.nbytes
+        return found
+
+    def _note(self, file: int) -> str:
+        note = self._files[file].if_gone
+        return f"; {note}" if note else ""
+
+    def _read(self, path: str, start: int, stop: int | None) -> bytes:
+        if stop is None:
+            stop = int(self._filesystem.get_file_info(path).size or 0)
+        if self._remote is not None:
+            whole: bytes = self._remote.fetch(SourceFile(path, stop, None), [ByteRange(start, stop)])[0].to_pybytes()
+            return whole
+        with self._filesystem.open_input_file(path) as opened:
+            read: bytes = opened.read_at(stop - start, start)
+        return read

@@ -1,0 +1,237 @@
+"""Deleted rows of data files: 64-bit Roaring bitmaps in files or in the table's metadata, decoded by numpy alone.
+
+The formats share one layout, the portable serialisation of 64-bit Roaring bitmaps (RoaringFormatSpec): little endian, a
+count of 32-bit bitmaps, each with its upper 32 bits before it. A bitmap consists of containers of 65,536 values: sorted
+arrays, bitmaps of 8 KiB, or runs.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from parquet_loader.common import IntArray
+
+ReadBytes: TypeAlias = Callable[[str, int, int | None], bytes]
+"""Returns bytes of a file: its path, the first byte, and the one behind the last; None: all that are there."""
+
+_MAGIC = 1681511377  # of the bitmap in Delta's files and in Iceberg's Puffin blobs, little endian
+_COOKIE_RUNS, _COOKIE = 12347, 12346
+_FEWEST_WITH_OFFSETS = 4
+_MOST_IN_ARRAY = 4096
+_MOST_BITMAPS = 2**15
+
+
+class DeletesError(ValueError):
+    """A list of deleted rows is damaged."""
+
+
+@runtime_checkable
+class Deletes(Protocol):
+    """The deleted rows of one data file. An immutable value."""
+
+    @property
+    def count(self) -> int | None:
+        """How many rows; None: unknown until `positions`."""
+        ...
+
+    def positions(self, read: ReadBytes) -> IntArray:
+        """Return the positions in the data file, int64, sorted, each once.
+
+        Raises:
+            DeletesError: they are damaged.
+            OSError, SourceError: they cannot be read.
+        """
+        ...
+
+    def to_json(self) -> list[Any]:
+        """Return it as plain values, for `deletes_of`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InlineVector:
+    """A bitmap in the table's metadata.
+
+    Attributes:
+        data: The magic number and the bitmap.
+        count: How many rows it holds; None: not told.
+    """
+
+    data: bytes
+    count: int | None = None
+
+    def positions(self, read: ReadBytes) -> IntArray:  # noqa: ARG002 (nothing is read)
+        """Return the positions; see `Deletes`."""
+        return _counted(roaring_positions(self.data), self.count)
+
+    def to_json(self) -> list[Any]:
+        """Return it as plain values, for `deletes_of`."""
+        return ["inline", self.data.hex(), self.count]
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A bitmap in a file, with its size before it and a checksum behind it.
+
+    Attributes:
+        path: The file.
+        offset: Where the size begins.
+        size_bytes: Bytes of the bitmap with its magic number, without size and checksum.
+        count: How many rows it holds; None: not told.
+    """
+
+    path: str
+    offset: int
+    size_bytes: int
+    count: int | None = None
+
+    def positions(self, read: ReadBytes) -> IntArray:
+        """Return the positions; see `Deletes`."""
+        framed = read(self.path, self.offset, self.offset + self.size_bytes + 8)
+        if len(framed) != self.size_bytes + 8:
+            raise DeletesError(f"the file ends after {len(framed)} of {self.size_bytes + 8} bytes")
+        size = int.from_bytes(framed[:4], "big")
+        if size != self.size_bytes:
+            raise DeletesError(f"the file says that they take {size} bytes, and the table {self.size_bytes}")
+        data = framed[4:-4]
+        if zlib.crc32(data) != int.from_bytes(framed[-4:], "big"):
+            raise DeletesError("the checksum does not match")
+        return _counted(roaring_positions(data), self.count)
+
+    def to_json(self) -> list[Any]:
+        """Return it as plain values, for `deletes_of`."""
+        return ["file", self.path, self.offset, self.size_bytes, self.count]
+
+
+def deletes_of(found: list[Any]) -> Deletes:
+    """Undo `to_json` of any of these."""
+    kind, *rest = found
+    if kind == "inline":
+        return InlineVector(bytes.fromhex(rest[0]), rest[1])
+    return Vector(*rest)
+
+
+def _counted(positions: IntArray, count: int | None) -> IntArray:
+    if count is not None and len(positions) != count:
+        raise DeletesError(f"there are {len(positions)} rows in it, and {count} by the table's metadata")
+    return positions
+
+
+def roaring_positions(data: bytes) -> IntArray:
+    """Return the values of a 64-bit Roaring bitmap with its magic number, int64, sorted.
+
+    Raises:
+        DeletesError: it is damaged.
+    """
+    try:
+        (magic,) = struct.unpack_from("<i", data)
+        if magic != _MAGIC:
+            raise DeletesError(f"the bitmap begins with {magic}, not with {_MAGIC}")
+        (bitmaps,) = struct.unpack_from("<Q", data, 4)
+        if bitmaps > _MOST_BITMAPS:
+            raise DeletesError(f"the bitmap claims {bitmaps} parts")
+        at, parts, before = 12, list[IntArray](), -1
+        for _ in range(bitmaps):
+            (high,) = struct.unpack_from("<I", data, at)
+            if not before < high < 2**31:
+                raise DeletesError("the parts of the bitmap are not in order")
+            before = high
+            low, at = _bitmap(data, at + 4)
+            parts.append(low + (high << 32))
+    except struct.error:
+        raise DeletesError("the bitmap ends early") from None
+    if at != len(data):
+        raise DeletesError(f"{len(data) - at} bytes follow the bitmap")
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _bitmap(data: bytes, at: int) -> tuple[IntArray, int]:
+    """Return the values of a 32-bit bitmap, and where it ends. Raises as `roaring_positions`; struct.error."""
+    (cookie,) = struct.unpack_from("<I", data, at)
+    at += 4
+    if cookie & 0xFFFF == _COOKIE_RUNS:
+        count = (cookie >> 16) + 1
+        marks = np.frombuffer(_some(data, at, (count + 7) // 8), np.uint8)
+        is_run = np.unpackbits(marks, bitorder="little")[:count].astype(np.bool_)
+        at += len(marks)
+        has_offsets = count >= _FEWEST_WITH_OFFSETS
+    elif cookie == _COOKIE:
+        (count,) = struct.unpack_from("<I", data, at)
+        at += 4
+        if count > 65536:
+            raise DeletesError(f"the bitmap claims {count} containers")
+        is_run, has_offsets = np.zeros(count, np.bool_), True
+    else:
+        raise DeletesError(f"the bitmap has the unknown kind {cookie}")
+    heads = np.frombuffer(_some(data, at, 4 * count), "<u2").reshape(-1, 2).astype(np.int64)
+    at += 4 * count
+    keys, sizes = heads[:, 0], heads[:, 1] + 1
+    if np.any(np.diff(keys) <= 0):
+        raise DeletesError("the containers of the bitmap are not in order")
+    if has_offsets:
+        at += len(_some(data, at, 4 * count))  # containers follow each other
+    parts: list[IntArray] = []
+    for key, size, run in zip(keys.tolist(), sizes.tolist(), is_run.tolist(), strict=True):
+        if run:
+            (runs,) = struct.unpack_from("<H", data, at)
+            pairs = np.frombuffer(_some(data, at + 2, 4 * runs), "<u2").reshape(-1, 2).astype(np.int64)
+            at += 2 + 4 * runs
+            values = _spread(pairs[:, 0], pairs[:, 1] + 1)
+        elif size <= _MOST_IN_ARRAY:
+            values = np.frombuffer(_some(data, at, 2 * size), "<u2").astype(np.int64)
+            at += 2 * size
+        else:
+            bits = np.frombuffer(_some(data, at, 8192), np.uint8)
+            at += 8192
+            values = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+        if len(values) != size or np.any(np.diff(values) <= 0) or (size and values[-1] > 65535):
+            raise DeletesError("a container of the bitmap contradicts itself")
+        parts.append(values + (key << 16))
+    return (np.concatenate(parts) if parts else np.empty(0, np.int64)), at
+
+
+def _spread(starts: IntArray, lengths: IntArray) -> IntArray:
+    """Return the values of runs."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    spread: IntArray = np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+    return spread
+
+
+def _some(data: bytes, at: int, size: int) -> bytes:
+    found = data[at : at + size]
+    if len(found) != size:
+        raise DeletesError("the bitmap ends early")
+    return found
+
+
+def roaring_bytes(positions: IntArray) -> bytes:
+    """Return a bitmap with its magic number, as `roaring_positions` reads it, of sorted values that are there once."""
+    parts = [struct.pack("<i", _MAGIC)]
+    highs, firsts = np.unique(positions >> 32, return_index=True)
+    parts.append(struct.pack("<Q", len(highs)))
+    for high, low in zip(highs.tolist(), np.split(positions, firsts[1:]), strict=False):
+        values = low & 0xFFFFFFFF
+        keys, starts = np.unique(values >> 16, return_index=True)
+        containers = [part & 0xFFFF for part in np.split(values, starts[1:])]
+        heads = np.array([[key, len(c) - 1] for key, c in zip(keys.tolist(), containers, strict=True)], "<u2")
+        bodies = [_container(c) for c in containers]
+        first = 8 + 8 * len(bodies)
+        offsets = first + np.cumsum([0, *(len(body) for body in bodies[:-1])])
+        parts += [struct.pack("<III", high, _COOKIE, len(bodies)), heads.tobytes(), offsets.astype("<u4").tobytes()]
+        parts += bodies
+    return b"".join(parts)
+
+
+def _container(values: IntArray) -> bytes:
+    if len(values) <= _MOST_IN_ARRAY:
+        return values.astype("<u2").tobytes()
+    bits = np.zeros(65536, np.uint8)
+    bits[values] = 1
+    return np.packbits(bits, bitorder="little").tobytes()

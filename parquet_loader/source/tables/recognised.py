@@ -1,0 +1,40 @@
+"""Tables that callers name by a path or by another library's object."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from parquet_loader.common import is_local, resolve
+from parquet_loader.source.file_types import is_pattern
+from parquet_loader.source.tables.formats import TableFormat, local_table_at
+from parquet_loader.source.tables.version import TableSource
+
+# By the name of a format: what makes its table of a directory's path or URL.
+_SOURCES: dict[str, Callable[[Any], TableSource]] = {}
+
+
+def local_table(source: Any, filesystem: Any) -> TableSource | None:
+    """Return the table whose local directory a source names; None: it names something else, or no local path."""
+    if not isinstance(source, str | os.PathLike) or (filesystem is not None and not is_local(filesystem)):
+        return None
+    text = os.fspath(source)
+    if not isinstance(text, str) or ("://" in text and not text.lower().startswith("file://")):
+        return None
+    _, path = resolve(source, filesystem)
+    if is_pattern(path) and not os.path.isdir(path):
+        return None
+    table = local_table_at(path) if os.path.isdir(path) else None
+    return None if table is None else table_source_of(table.format, source)
+
+
+def table_source_of(format_: TableFormat, source: Any) -> TableSource | None:
+    """Return the table of a format whose directory is the source, or the only entry of it; None: it cannot be read."""
+    make = _SOURCES.get(format_.name)
+    return None if make is None else make(source)
+
+
+def table_source(source: Any) -> Any:
+    """Return the table that an object of another library stands for, or else the source as it is."""
+    return source

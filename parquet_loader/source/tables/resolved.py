@@ -1,0 +1,195 @@
+"""Turns a table version into the parts of a snapshot: listed files, schemas, constants, rows that are not deleted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.common import IntArray, is_local, shown
+from parquet_loader.errors import SchemaError, SourceError
+from parquet_loader.source.files import SourceFile
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.task_group import side_by_side
+from parquet_loader.source.tables.deleted_rows import DeletedRows
+from parquet_loader.source.tables.names import FooterNames, Names
+from parquet_loader.source.tables.types import delivered_columns
+from parquet_loader.source.tables.version import TableInfo, TableVersion
+
+
+def source_files(version: TableVersion) -> tuple[SourceFile, ...]:
+    """Return the data files of a table version as a listing would; of local ones, each is looked at.
+
+    Raises:
+        SourceError: a file is not there, or has another size than the table says.
+    """
+    if_gone = version.info.if_gone
+    found: list[SourceFile] = []
+    looks = is_local(version.filesystem)
+    for file in version.files:
+        mtime_ns = file.modified_ns
+        if looks:
+            try:
+                seen = os.stat(file.path)
+            except (FileNotFoundError, NotADirectoryError):
+                raise SourceError(f"{shown(file.path)}: the file is gone, and {if_gone}") from None
+            except OSError as error:
+                raise SourceError(f"{shown(file.path)}: {error.strerror}; {if_gone}") from error
+            mtime_ns = seen.st_mtime_ns
+            if seen.st_size != file.size_bytes:
+                raise SourceError(
+                    f"{shown(file.path)}: the file has {seen.st_size} bytes, and {_of(version.info)} says "
+                    f"{file.size_bytes}; the file was replaced, or the table's metadata is damaged"
+                )
+        found.append(SourceFile(file.path, file.size_bytes, mtime_ns, (), file.etag, version.prefix, if_gone))
+    return tuple(found)
+
+
+def _of(info: TableInfo) -> str:
+    return f"version {info.version} of the table {info.root}"
+
+
+def footer_names(version: TableVersion) -> FooterNames | None:
+    """Return what gives the columns of files the table's names; None: they keep their own."""
+    if version.names is None:
+        return None
+    if not version.constants_win or version.constants is None:
+        return FooterNames(version.names)
+    hidden = set(version.constants.column_names)
+    own = tuple(column for column in version.names.columns if column.name not in hidden)
+    return FooterNames(Names(own, version.names.by_id, version.names.names_without_ids))
+
+
+def check_rows(version: TableVersion, files: Sequence[SourceFile], rows: Sequence[int]) -> None:
+    """Compare the rows that footers and the table's metadata say.
+
+    Raises:
+        SourceError: they differ.
+    """
+    for file, source, found in zip(version.files, files, rows, strict=True):
+        if file.rows is not None and file.rows != found:
+            raise SourceError(
+                f"{source.name}: the file holds {found} rows, and {_of(version.info)} says {file.rows}; the file was "
+                "replaced, or the table's metadata is damaged"
+            )
+
+
+def table_schemas(
+    version: TableVersion, stored: Sequence[pa.Schema], first_files: Sequence[SourceFile]
+) -> tuple[tuple[pa.Schema, ...], tuple[pa.Schema, ...]]:
+    """Return the columns that files have: as they are delivered, and as they are stored.
+
+    Args:
+        version: The table version.
+        stored: The distinct Arrow schemas of the files, with the names of the table.
+        first_files: A file of each, for messages.
+
+    Raises:
+        SchemaError: a type in a file cannot be delivered as the table's.
+    """
+    wanted = version.info.schema
+    if wanted is None:
+        return tuple(stored), tuple(stored)
+    if not stored:
+        return (pa.schema([]),), (pa.schema([]),)
+    if version.constants_win and version.constants is not None:
+        hidden = set(version.constants.column_names)
+        wanted = pa.schema([field for field in wanted if field.name not in hidden])
+    pairs = [
+        delivered_columns(schema, wanted, version.promotes, file.name)
+        for schema, file in zip(stored, first_files, strict=True)
+    ]
+    return tuple(delivered for delivered, _ in pairs), tuple(own for _, own in pairs)
+
+
+def constants_of(version: TableVersion, schemas: Sequence[pa.Schema]) -> pa.Table | None:
+    """Return the values of the columns that some files lack, one row for each file, null where no constant is known.
+
+    Raises:
+        SchemaError: a file lacks a column that the table does not allow to be null.
+    """
+    wanted = version.info.schema
+    if wanted is None:
+        return None
+    given = version.constants
+    names = [field.name for field in wanted if any(field.name not in schema.names for schema in schemas)]
+    for name in names if version.files else ():
+        if not wanted.field(name).nullable and (given is None or name not in given.column_names):
+            raise SchemaError(
+                f"{version.info.root}, column {name!r}: files of {_of(version.info)} lack it, and the table says that "
+                "it is never null; leave the column out with columns=[...], or repair the table"
+            )
+    columns = [
+        given.column(name)
+        if given is not None and name in given.column_names
+        else pa.chunked_array([pa.nulls(len(version.files), wanted.field(name).type)])
+        for name in names
+    ]
+    return pa.Table.from_arrays(columns, schema=pa.schema([wanted.field(name).remove_metadata() for name in names]))
+
+
+def alive_rows(
+    version: TableVersion,
+    deleted: DeletedRows,
+    row_group_file: IntArray,
+    row_group_rows: IntArray,
+    fetcher: Fetcher | None,
+) -> IntArray:
+    """Return the rows of each row group that are not deleted, int64 ``[row groups]``.
+
+    The deleted rows of a file are read, one file after another on each thread, unless it has one row group and the
+    table says how many rows are deleted.
+
+    Raises:
+        SourceError: deleted rows cannot be read, or are not rows of the file.
+    """
+    alive = row_group_rows.copy()
+
+    def count(file: int) -> None:
+        low, high = np.searchsorted(row_group_file, [file, file + 1]).tolist()
+        known = version.files[file].deletes
+        assert known is not None
+        if known.count is not None and high - low == 1:
+            _check_count(version, file, known.count, int(row_group_rows[low]))
+            alive[low] -= known.count
+            return
+        positions = deleted.positions(file)
+        assert positions is not None
+        ends = np.cumsum(row_group_rows[low:high])
+        total = int(ends[-1]) if len(ends) else 0
+        _check_count(version, file, int(positions[-1]) + 1 if len(positions) else 0, total)
+        alive[low:high] -= np.diff(np.searchsorted(positions, ends, side="left"), prepend=0)
+
+    _each(count, list(deleted.by_file), fetcher)
+    return alive
+
+
+def _check_count(version: TableVersion, file: int, needed: int, rows: int) -> None:
+    if needed > rows:
+        name = shown(f"{version.prefix}{version.files[file].path}")
+        raise SourceError(
+            f"{name}: {_of(version.info)} says that row {needed - 1} of it is deleted, and it has {rows} rows; the "
+            "file was replaced, or the table's metadata is damaged"
+        )
+
+
+def _each(work: Callable[[int], None], numbers: Sequence[int], fetcher: Fetcher | None) -> None:
+    """Do the work for each number, several at a time."""
+    if not numbers:
+        return
+    if fetcher is None:
+        with ThreadPoolExecutor(min(8, len(numbers)), thread_name_prefix="parquet_loader-footers") as pool:
+            try:
+                list(pool.map(work, numbers))
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        return
+
+    async def one(number: int) -> None:
+        await fetcher.call(lambda: work(number))
+
+    fetcher.run(side_by_side(one, list(numbers), 16))
