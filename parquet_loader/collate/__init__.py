@@ -1,4 +1,4 @@
-"""Windows to batches: numpy arrays, tensors, pinned memory, the GPU."""
+"""Makes batches from windows: numpy arrays or tensors, in ordinary or pinned memory or on a GPU."""
 
 from __future__ import annotations
 

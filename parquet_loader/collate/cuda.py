@@ -15,7 +15,7 @@ def check_device(device: Any) -> torch.device | None:
     """Return the named device, or None.
 
     Raises:
-        ConfigurationError: it is not the name of a CPU or CUDA device.
+        ConfigurationError: it does not name a CPU or CUDA device.
         MissingDeviceError: this machine has no such GPU.
     """
     if device is None:
@@ -27,13 +27,15 @@ def check_device(device: Any) -> torch.device | None:
     if found.type == "cpu":
         return found
     if found.type != "cuda":
-        raise ConfigurationError(f"device={device!r}: batches are copied to 'cuda' devices, or stay on the 'cpu'")
+        raise ConfigurationError(f"device={device!r}: expected 'cpu' or 'cuda', such as 'cuda:0'")
     if not torch.cuda.is_available():
         raise MissingDeviceError(
             f"device={device!r}: this torch sees no CUDA device; leave device out to stay on the CPU"
         )
     if found.index is not None and found.index >= torch.cuda.device_count():
-        raise MissingDeviceError(f"device={device!r}: there are {torch.cuda.device_count()} CUDA devices")
+        raise MissingDeviceError(
+            f"device={device!r}: this machine has {torch.cuda.device_count()} CUDA devices; choose a lower index"
+        )
     return found if found.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
@@ -41,8 +43,8 @@ def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Bat
     """Yield the batches on a CUDA device; the next one is copied while the caller uses this one.
 
     Runs in the caller's thread. Before a batch is yielded, the caller's current stream waits for its copy, and the
-    batch is recorded on that stream: its memory is then not reused while kernels queued there read it. Pinned sources
-    may be released as soon as their copy is queued: torch's host allocator waits for it.
+    batch is recorded on that stream, so its memory is not reused while kernels queued there read it. A pinned source
+    may be released when its copy is queued, because torch's host allocator waits for the copy.
     """
     side = torch.cuda.Stream(device)
     copying: tuple[Batch, torch.cuda.Event] | None = None

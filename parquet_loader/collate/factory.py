@@ -1,4 +1,4 @@
-"""Makes the output and the progress bar of a loader; imports torch or tqdm only if they are asked for."""
+"""Makes the output of a loader; imports torch only for tensors."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def open_output(options: OutputOptions, device: Any) -> Output:
     Raises:
         ConfigurationError: the device is not one that the output can use.
         MissingDeviceError: this machine has no such GPU.
-        MissingPackageError: tensors are asked for, and torch is not installed.
+        MissingPackageError: the output is tensors, and torch is not installed.
     """
     if options.format == "numpy":
         return ArrayOutput(device)
     try:
-        from parquet_loader.collate.torch_output import TensorOutput  # noqa: PLC0415  (torch is imported for tensors alone)
+        from parquet_loader.collate.torch_output import TensorOutput  # noqa: PLC0415  (imports torch)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise MissingPackageError(
-            "batches of tensors need torch: pip install 'torch-parquet-loader[torch]'; "
-            "output_options=OutputOptions(format='numpy') asks for arrays instead"
+            "batches of tensors need torch: pip install 'torch-parquet-loader[torch]', or pass "
+            "output_options=OutputOptions(format='numpy') for numpy arrays"
         ) from error
     return TensorOutput(device)
 

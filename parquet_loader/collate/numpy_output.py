@@ -8,7 +8,6 @@ from typing import Any
 from parquet_loader.collate.output import Batch
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocator, Arenas, Window
 
 
@@ -35,14 +34,8 @@ class ArrayOutput:
     def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Yield views of a window, ``[batch_size, ...]`` by name, which keep its memory alive."""
         assert copied_to is None
-        rows, arrays = window.rows, window.arrays
-        del window
-        for start in range(0, rows if arrays else 0, batch_size):
-            stop = min(start + batch_size, rows)
-            yield {
-                name: array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
-                for name, array in arrays.items()
-            }
+        for start in range(0, window.rows if window.arrays else 0, batch_size):
+            yield window.slice(start, min(start + batch_size, window.rows))
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
         """Return its arrays."""

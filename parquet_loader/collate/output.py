@@ -25,13 +25,13 @@ class Output(Protocol):
         """Yield a window's batches in order: views of it, or copies if `copied_to` is given.
 
         Args:
-            window: The window; it stays alive as long as a view of it.
-            batch_size: Rows of each batch but the last.
+            window: The window; its memory lives as long as a view of it.
+            batch_size: Rows of each batch except the last.
             copied_to: Provides the memory of copies; None: no copy.
         """
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
-        """Return a processed batch, as it is or copied; see `from_window`."""
+        """Return a processed batch, copied if `copied_to` is given."""
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches on the device that the caller chose."""

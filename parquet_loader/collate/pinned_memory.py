@@ -1,4 +1,4 @@
-"""Page-locked memory for windows and batches that `cuda.py` copies to a GPU; tensors over numpy arrays."""
+"""Page-locked memory for windows and batches that `cuda.py` copies to a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocation, Allocator
 
 
-def moved(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
+def pinned_copy(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
     """Return a batch copied into one block of the allocator's memory; lists of images are not copied."""
     sizes = {name: _padded(array) for name, array in batch.arrays.items() if not isinstance(array, list)}
     space = allocator.allocate(max(sum(sizes.values()), 1))
@@ -38,23 +38,11 @@ def _padded(array: Any) -> int:
     return 0 if isinstance(values, Ragged) else -(-int(values.nbytes) // 64) * 64
 
 
-def _tensor(array: Any, owner: Any) -> Any:
-    if isinstance(array, Ragged):
-        return Ragged(_tensor(array.values, owner), torch.from_numpy(array.offsets), array.kind)
-    if isinstance(array, list):
-        return [torch.from_numpy(a if a.flags.writeable else a.copy()) for a in array]
-    tensor = torch.from_numpy(array)
-    if owner is None:
-        return tensor
-    # A view of the tensor that owns the memory: torch then tracks copies that read it.
-    return owner[: array.nbytes].view(tensor.dtype).view(tensor.shape)
-
-
 class PinnedMemory:
     """Page-locked memory from torch's caching host allocator, for copies to a GPU that overlap with compute.
 
-    The allocator reuses freed blocks, but not before the copies that read them are done. It tracks copies by the tensor
-    that owns the memory, so tensors are made from that one, never from the numpy view.
+    The allocator reuses a freed block only after all copies from it are done. It tracks copies by the tensor that owns
+    the memory, so all tensors are made from the owner, never from the numpy view.
     """
 
     is_required = True

@@ -1,4 +1,4 @@
-"""`loader.sampler`, as trainers expect it: a torch sampler that passes `set_epoch` to the loader."""
+"""`loader.sampler` for trainers: a torch sampler that passes `set_epoch` to the loader."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class HasEpochs(Protocol):
 
 
 class EpochSampler(SequentialSampler):
-    """Passes `set_epoch` to the loader, and samples nothing.
+    """Passes `set_epoch` to the loader; does not sample.
 
-    Sequential, because Lightning replaces any other sampler, which it can do in a `DataLoader` only.
+    It is a `SequentialSampler` because Lightning replaces all other samplers, which works only in a `DataLoader`.
 
     Args:
         loader: The loader whose epoch is set.

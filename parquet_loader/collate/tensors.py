@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from parquet_loader.collate.output import Batch
-from parquet_loader.collate.pinned_memory import _tensor, moved
+from parquet_loader.collate.pinned_memory import pinned_copy
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocator, Window
 
-# Torch slices smaller batches, several at a time, in half the time for each tensor. Numpy slices larger ones and holds
-# the GIL throughout: torch releases it in every call and then waits for the workers, for all columns when a window
-# begins (measured: longest waits of 2 instead of 7 ms).
+# Torch slices smaller batches, several at a time, which takes half the time for each tensor. Numpy slices larger ones,
+# because it holds the GIL: torch releases it in every call and then waits for the workers (measured: longest waits of 7
+# instead of 2 ms).
 SPLIT_BELOW_ROWS = 1024
-
-
-# Batches sliced at a time; each tensor that waits costs time in Python's garbage collector.
+# Batches sliced at a time; each tensor that is kept costs time in Python's garbage collector.
 SPLIT_BATCHES = 16
 
 
@@ -31,20 +29,14 @@ def window_batches(window: Window, batch_size: int, pinned: Allocator | None = N
         batch_size: Rows of a batch.
         pinned: Provides the memory that each batch is copied to; None: no copy.
     """
-    rows, arrays, owners = window.rows, window.arrays, window.owners
-    del window
-    if pinned is None and (owners or batch_size < SPLIT_BELOW_ROWS):
-        yield from _split_batches({n: _tensor(a, owners.get(n)) for n, a in arrays.items()}, rows, batch_size)
+    if pinned is None and (window.owners or batch_size < SPLIT_BELOW_ROWS):
+        columns = {name: _tensor(array, window.owners.get(name)) for name, array in window.arrays.items()}
+        yield from _split_batches(columns, window.rows, batch_size)
         return
-    for start in range(0, rows if arrays else 0, batch_size):
-        stop = min(start + batch_size, rows)
-        cut: dict[str, Any] = {
-            name: array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
-            for name, array in arrays.items()
-        }
-        batch = ProcessedBatch(stop - start, cut, {}, 0)
-        yield batch_tensors(batch if pinned is None else moved(batch, pinned))
-        del batch, cut  # frees their window while the next one is awaited
+    for start in range(0, window.rows if window.arrays else 0, batch_size):
+        stop = min(start + batch_size, window.rows)
+        batch = ProcessedBatch(stop - start, dict(window.slice(start, stop)), {}, 0)
+        yield batch_tensors(batch if pinned is None else pinned_copy(batch, pinned))
 
 
 def _split_batches(columns: dict[str, Any], rows: int, batch_size: int) -> Iterator[Batch]:
@@ -58,7 +50,7 @@ def _split_batches(columns: dict[str, Any], rows: int, batch_size: int) -> Itera
 
 
 def _split(column: Any, first: int, last: int, batch_size: int) -> Sequence[Any]:
-    """Return rows ``first`` to ``last`` in slices of `batch_size` rows: views that count as tensors of their own."""
+    """Return views of `batch_size` rows each, from row ``first`` to ``last``; autograd lets callers write to them."""
     if isinstance(column, Ragged):
         return [column.slice(start, min(start + batch_size, last)) for start in range(first, last, batch_size)]
     return torch.unsafe_split(column[first:last], batch_size)
@@ -69,12 +61,13 @@ def batch_tensors(batch: ProcessedBatch) -> Batch:
     return {name: _tensor(array, batch.owners.get(name)) for name, array in batch.arrays.items()}
 
 
-def tensor_bytes(batch: Mapping[str, Any]) -> int:
-    """Return the bytes of a batch's tensors."""
-
-    def size(value: Any) -> int:
-        if isinstance(value, Ragged):
-            return size(value.values) + size(value.offsets)
-        return sum(map(size, value)) if isinstance(value, list) else int(value.nbytes)
-
-    return sum(map(size, batch.values()))
+def _tensor(array: Any, owner: Any) -> Any:
+    if isinstance(array, Ragged):
+        return Ragged(_tensor(array.values, owner), torch.from_numpy(array.offsets), array.kind)
+    if isinstance(array, list):
+        return [torch.from_numpy(a if a.flags.writeable else a.copy()) for a in array]
+    tensor = torch.from_numpy(array)
+    if owner is None:
+        return tensor
+    # A view of the tensor that owns the memory, so that torch tracks copies that read it.
+    return owner[: array.nbytes].view(tensor.dtype).view(tensor.shape)

@@ -9,7 +9,7 @@ import torch
 
 from parquet_loader.collate.cuda import check_device, copied_ahead
 from parquet_loader.collate.output import Batch
-from parquet_loader.collate.pinned_memory import PinnedMemory, moved
+from parquet_loader.collate.pinned_memory import PinnedMemory, pinned_copy
 from parquet_loader.collate.tensors import batch_tensors, window_batches
 from parquet_loader.common import is_worker
 from parquet_loader.engine import ProcessedBatch
@@ -23,10 +23,10 @@ class TensorOutput:
     """Batches of tensors. See `Output`.
 
     Args:
-        device: Where batches go; None: they stay on the CPU, pinned if there is a GPU.
+        device: The device of the batches; None: the CPU, in pinned memory if there is a GPU.
 
     Raises:
-        ConfigurationError: it is not the name of a CPU or CUDA device.
+        ConfigurationError: it does not name a CPU or CUDA device.
         MissingDeviceError: this machine has no such GPU.
     """
 
@@ -36,16 +36,16 @@ class TensorOutput:
     def allocator(self, keep_bytes: int) -> Allocator:
         """Return pinned memory if batches may go to a GPU, else ordinary memory."""
         on_gpu = self._device is not None and self._device.type == "cuda"
-        wanted = on_gpu if self._device is not None else torch.cuda.is_available() and not is_worker()
-        return PinnedMemory() if wanted else Arenas(keep_bytes)
+        is_pinned = on_gpu if self._device is not None else torch.cuda.is_available() and not is_worker()
+        return PinnedMemory() if is_pinned else Arenas(keep_bytes)
 
     def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
-        """Return the batches of a window, see `window_batches`."""
+        """Return the batches of a window; see `window_batches`."""
         return window_batches(window, batch_size, copied_to)
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
         """Return a processed batch as tensors."""
-        return batch_tensors(batch if copied_to is None else moved(batch, copied_to))
+        return batch_tensors(batch if copied_to is None else pinned_copy(batch, copied_to))
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Copy each batch to the GPU while the caller uses the one before, if the device is a GPU."""

@@ -1,4 +1,4 @@
-"""Runs the jobs that make windows ahead of the consumer, on threads or in a child process."""
+"""Reads, shuffles and processes windows ahead of the consumer, on threads or in a child process."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ class ProcessedBatch:
     """One batch in memory of its own.
 
     Attributes:
-        rows: Its rows.
-        arrays: ``[rows, ...]`` by name; a list where images differ in size.
-        owners: The objects that own the memory of arrays that is not numpy's; tensors are made from them.
+        rows: Number of rows.
+        arrays: ``[rows, ...]`` by name; a list if images differ in size.
+        owners: The owners of memory that is not numpy's, by name; tensors are made from them.
         nbytes: Bytes of all arrays.
     """
 
@@ -70,10 +70,10 @@ class BatchProcessor:
 
         Raises:
             DataError: an image cannot be decoded, or has another size than its field says.
-            TransformError: `transform` did not return a batch. An error of `transform` itself is raised as it is.
+            TransformError: `transform` did not return a batch. Errors that `transform` raises are not wrapped.
         """
         images = ImageMemory(None if self._transform is not None and allocator.is_required else allocator)
-        arrays = self._processed(window.arrays, start, stop, batch, images)
+        arrays = self._processed(window.slice(start, stop), stop - start, batch, images)
         owners: dict[str, Any] = images.owners
         if allocator.is_required:
             for name, array in arrays.items():
@@ -81,12 +81,8 @@ class BatchProcessor:
                     arrays[name], owners[name] = copied(array, allocator)
         return ProcessedBatch(stop - start, arrays, owners, sum(map(_nbytes, arrays.values())))
 
-    def _processed(
-        self, arrays: Mapping[str, Array], start: int, stop: int, batch: int, memory: ImageMemory
-    ) -> BatchArrays:
-        done: BatchArrays = {}
-        for name, array in arrays.items():
-            done[name] = array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
+    def _processed(self, views: Mapping[str, Array], rows: int, batch: int, memory: ImageMemory) -> BatchArrays:
+        done: BatchArrays = dict(views)
         for column in self._images:
             field, name = column.image, column.name
             assert field is not None
@@ -107,7 +103,7 @@ class BatchProcessor:
         except Exception as error:
             error.add_note(f"raised by transform in batch {batch} of epoch {self._epoch}")
             raise
-        return _checked(returned, stop - start, f"transform in batch {batch} of epoch {self._epoch}")
+        return _checked(returned, rows, f"transform in batch {batch} of epoch {self._epoch}")
 
 
 def _nbytes(array: Array | Images) -> int:
@@ -115,7 +111,7 @@ def _nbytes(array: Array | Images) -> int:
 
 
 def _owned(array: Array | Images) -> Array | Images:
-    """Return the rows in memory of their own, so that the window can be released."""
+    """Return the rows in their own memory, so that the window can be released."""
     if isinstance(array, list):
         return array
     if isinstance(array, Ragged):
@@ -141,16 +137,16 @@ def _checked(returned: Any, rows: int, where: str) -> BatchArrays:
     if not isinstance(returned, dict):
         raise TransformError(f"{where}: expected a dict of columns, found {type(returned).__name__}")
     if not returned:
-        raise TransformError(f"{where}: returned no column at all")
+        raise TransformError(f"{where}: expected a dict of columns, found an empty one")
     done: BatchArrays = {}
     for name, value in returned.items():
         if not isinstance(name, str):
-            raise TransformError(f"{where}: column names are str, not {name!r}")
+            raise TransformError(f"{where}: expected a str as column name, found {name!r}")
         array = _from_transform(value, f"{where}, column {name!r}")
         if len(array) != rows:
             raise TransformError(
                 f"{where}, column {name!r}: expected the batch's {rows} rows, found {len(array)}; "
-                "a transform keeps the number of rows, so change it in a generator around the loader"
+                "a transform keeps the number of rows; drop or add rows in a generator around the loader"
             )
         done[name] = array
     return done
@@ -171,13 +167,13 @@ def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise TransformError(f"{where}: not an array: {error}") from error
+        raise TransformError(f"{where}: cannot be converted to an array: {error}") from error
 
 
 def _numbers(array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
-    """Return numbers as torch takes them: in C order, of native byte order, writable."""
+    """Return numbers in the form that torch takes: C order, native byte order, writable."""
     if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
-        raise TransformError(f"{where}: no tensor can hold the dtype {array.dtype}; give numbers, str or bytes")
+        raise TransformError(f"{where}: no tensor can hold the dtype {array.dtype}; return numbers, str or bytes")
     array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
     return array if array.flags.writeable else array.copy()
 
@@ -185,7 +181,7 @@ def _numbers(array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
 def _checked_ragged(value: Ragged, where: str) -> Ragged:
     offsets = _as_array(value.offsets, f"{where}, offsets")
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or not len(offsets):
-        raise TransformError(f"{where}: the offsets of a Ragged are integers [rows + 1], not {value.offsets!r:.60}")
+        raise TransformError(f"{where}: expected integer offsets [rows + 1] of a Ragged, found {value.offsets!r:.60}")
     offsets = _numbers(offsets.astype(np.int64, copy=False), where)
     values: Any
     if isinstance(value.values, Ragged):
@@ -193,17 +189,22 @@ def _checked_ragged(value: Ragged, where: str) -> Ragged:
     else:
         values = _numbers(_as_array(value.values, where), where)
         if values.ndim == 0 or (value.kind != "list" and (values.ndim != 1 or values.dtype != np.uint8)):
-            raise TransformError(f"{where}: a Ragged of kind {value.kind!r} has no values of {values.dtype} [...]")
+            raise TransformError(
+                f"{where}: a Ragged of kind {value.kind!r} has uint8 values [bytes], found {values.dtype} of shape "
+                f"{values.shape}"
+            )
     if offsets[0] != 0 or offsets[-1] != len(values) or (offsets[1:] < offsets[:-1]).any():
-        raise TransformError(f"{where}: the offsets of a Ragged go up from 0 to its {len(values)} values")
+        raise TransformError(
+            f"{where}: expected the offsets of a Ragged to increase from 0 to its number of values, {len(values)}"
+        )
     return Ragged(values, offsets, value.kind)
 
 
 def _from_rows(rows: list[Any], where: str) -> Array | Images:
-    """Return rows that `transform` returned one by one, as the type of a row says, whatever their lengths.
+    """Return a list of rows from `transform` as one column, by the type of a row.
 
-    One value a row: an array. str, bytes, lists and arrays of one axis: a `Ragged`. Arrays of more axes are images:
-    an array if they have one shape, else a list.
+    Rows of one value become an array. str, bytes, lists and arrays of one axis become a `Ragged`. Arrays of more axes
+    are images: an array if all have one shape, else a list.
     """
     if not rows or all(_is_single(row) for row in rows):
         array = _as_array(rows, where)
@@ -225,7 +226,7 @@ def _from_rows(rows: list[Any], where: str) -> Array | Images:
 def _is_single(row: Any) -> bool:
     if isinstance(row, str | bytes | list | tuple | Ragged):
         return False
-    return not (row.ndim if hasattr(row, "ndim") else hasattr(row, "__array_interface__"))  # Pillow's have no ndim
+    return not (row.ndim if hasattr(row, "ndim") else hasattr(row, "__array_interface__"))  # Pillow images have no ndim
 
 
 def _row_or_none(row: Any) -> npt.NDArray[Any] | None:

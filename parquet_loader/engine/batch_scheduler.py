@@ -1,4 +1,4 @@
-"""Schedules batches that are processed one by one, because images are decoded or a `transform` is called."""
+"""Schedules the jobs that process batches one by one: image decoding and `transform`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class BatchScheduler:
 
         Args:
             task: The window.
-            release: Called when its last batch is begun. The last of its batches to finish releases its memory.
+            release: Called when the window's last batch begins. The last of its batches to finish releases its memory.
         """
         window = task.window
         assert window is not None

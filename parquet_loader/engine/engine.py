@@ -4,14 +4,14 @@ Order. Jobs finish in any order. Windows (or batches, if each is processed) are 
 delivered instead of the window or batch that failed, so everything before it is still delivered.
 
 Memory. `Usage.held_bytes` counts reads in flight, decoded slices, windows, open cursors and batches. The window that
-the consumer needs next may always continue, with at least one read; later windows wait until there is free space. An
-estimate that is too low slows read-ahead down. It never changes the order and never blocks the consumer.
+the consumer needs next may always continue, with at least one read; later windows wait for free space. An estimate that
+is too low slows read-ahead. It never changes the order and never blocks the consumer.
 
 Release. A window counts as held until the consumer asks for the second batch of the next window. Only then has the
-consumer's loop released its last batch, so that the memory can be reused.
+consumer's loop released the last batch of the window, so that its memory can be reused.
 
-The lock of `WorkerPool` guards all state. Nobody reads, computes or blocks while holding it; the only wait is for a
-change of that state.
+The lock of `WorkerPool` guards all state. No thread does I/O, computes or blocks while it holds the lock; the only wait
+is for a change of that state.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from parquet_loader.plan import Plan
 from parquet_loader.read import RowGroupReader
 from parquet_loader.window import Allocator, Arenas, Assembly, BufferSizes, ColumnGroups, Remainder, Window
 
-# Windows in progress or ready, beyond the consumer's. Wide rows are written to their delivered position as they are
-# decoded, so a window of them takes its memory at the first read: a second one ahead would cost much and gain little.
+# Windows in progress or ready, in addition to the consumer's. A window with wide rows takes all of its memory at the
+# first read, because they are written to their final slots: a second one ahead would cost much and gain little.
 WINDOWS_AHEAD = 2
 WIDE_WINDOWS_AHEAD = 1
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How a loader's epochs are read; plain values, which travel between processes.
+    """How a loader's epochs are read; plain values that can be sent between processes.
 
     Attributes:
         transform: The caller's function, or None.
         seed: Seed of the generator passed to `transform`.
         num_threads: Number of worker threads.
-        skips: Whether a row group that cannot be read is skipped, instead of raising.
+        skips: Whether a row group that cannot be read is skipped; if not, its error is raised.
     """
 
     transform: Transform | None
@@ -66,7 +66,7 @@ def open_engine(
     staging: Arenas,
     is_first: bool,
 ) -> Engine:
-    """Return the engine of one epoch of a data set, in this or in a child process; arguments as in `Engine`."""
+    """Return the engine of one epoch of a data set; arguments as in `Engine`."""
     columns, processor = dataset.reader.columns, None
     if BatchProcessor.is_needed(columns, options.transform):
         processor = BatchProcessor(
@@ -97,12 +97,12 @@ class Engine:
         sizing: The division of the memory limit.
         processor: Processes batches one by one; None: windows are delivered whole.
         allocator: Provides the memory of delivered rows.
-        staging: Provides the memory in which rows wait to be put into order.
+        staging: Provides the memory in which rows are staged.
         num_threads: Number of worker threads.
         is_first: Whether this is the loader's first epoch, whose memory is not faulted in yet. Page faults make its
-            windows several times slower, so the first batch of local files waits for the second window, too. No later
-            batch then waits.
-        skips: Whether a row group that cannot be read is skipped, instead of raising.
+            windows several times slower. So with local files, the first batch also waits for the second window, and no
+            later batch has to wait.
+        skips: Whether a row group that cannot be read is skipped; if not, its error is raised.
         first_batch: The batch with which the epoch begins.
     """
 
@@ -132,9 +132,9 @@ class Engine:
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
         # Remote reads are slower than page faults, so there is no need to wait for a second window.
         self._fills_first = is_first and processor is None and reader.chunks.remote is None
-        # There the first bytes take a while: time to warm what the first window will be written to.
-        self._warms_first = is_first and reader.chunks.remote is not None
-        self._warming: Prefault | None = None
+        # The first remote bytes take a while to arrive: time to pre-fault the first window's memory.
+        self._prefaults_first = is_first and reader.chunks.remote is not None
+        self._prefault: Prefault | None = None
         capacity = plan.largest_window_rows + plan.batch_size
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
         self._buffer_sizes = BufferSizes(capacity, ragged_bytes, staging, allocator)
@@ -142,7 +142,7 @@ class Engine:
         self._delivered: deque[WindowTask] = deque()
         self._released: deque[WindowTask] = deque()
         self._is_awaited = False
-        # The first window gives only rows of this batch and later ones, so that nothing has to be carried to it.
+        # The first window delivers only rows from this batch on, so no rows have to be carried to it.
         self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (0, 0)
         self._admitted = self._first_window
         self._reads = ReadScheduler(
@@ -164,7 +164,7 @@ class Engine:
 
     @property
     def processes(self) -> bool:
-        """Whether batches are handed over one by one, by `next_batch`, instead of windows."""
+        """Whether `next_batch` returns processed batches; if not, `next_window` returns windows."""
         return self._batches is not None
 
     def start(self) -> None:
@@ -173,7 +173,7 @@ class Engine:
         self.workers.start()
 
     def close(self) -> None:
-        """End the workers and release everything; idempotent, and safe in any thread and in a forked child."""
+        """End the workers and release all memory; idempotent, and safe in any thread and in a forked child."""
         self._reads.stop()
         has_ended = self.workers.close()
         self._reads.close(workers_have_ended=has_ended)
@@ -182,12 +182,12 @@ class Engine:
         self._windows.clear()
         self._delivered.clear()
         self._released.clear()
-        self._warming = None
+        self._prefault = None
         if self._batches is not None:
             self._batches.clear()
 
     def account(self, footers_bytes: int = 0) -> EngineFigures:
-        """Return the figures of the epoch so far; those of a running epoch may be a job apart from each other."""
+        """Return the figures of the epoch so far; in a running epoch they may differ by the work of one job."""
         usage, times, remote = self.usage, self.workers.times, self._reads.remote_figures
         return EngineFigures(
             cpu_s={str(stage): seconds for stage, seconds in times.cpu_s.items()},
@@ -207,11 +207,11 @@ class Engine:
     # ------------------------------------------------------------------ the consumer's side
 
     def next_window(self) -> Window | None:
-        """Return the next window that has rows, waiting for it; None at the end of the epoch.
+        """Wait for the next window that has rows and return it; None at the end of the epoch.
 
         Raises:
             LoaderStateError: the engine was closed meanwhile.
-            BaseException: the error of the window, as its job raised it.
+            BaseException: the error that a job of the window raised.
         """
         while True:
             with self.workers.lock:
@@ -242,7 +242,7 @@ class Engine:
             self._release_all_but(keep=1)
 
     def next_batch(self) -> ProcessedBatch | None:
-        """Return the next processed batch, waiting for it; None at the end. Raises as `next_window` does."""
+        """Wait for the next processed batch and return it; None at the end of the epoch. Raises as `next_window`."""
         assert self._batches is not None
         while True:
             with self.workers.lock:
@@ -274,9 +274,9 @@ class Engine:
         return len(self._windows) > 1 and (self._windows[1].phase == "ready" or self._windows[1].error is not None)
 
     def _release_all_but(self, keep: int) -> None:
-        """Release delivered windows but for the last `keep`, in a worker, because freeing many arrays takes a while.
+        """Release all delivered windows except the last `keep`, in a worker, because freeing many arrays takes time.
 
-        Wide windows are released here: they free whole blocks, at once, and the next window waits for these.
+        Windows with wide rows are released here: they free whole blocks at once, and the next window waits for them.
         """
         while len(self._delivered) > keep:
             window = self._delivered.popleft()
@@ -309,7 +309,7 @@ class Engine:
             if window.phase != "ready":
                 owed += self._owed_bytes(window)
             needs_next = self._fills_first and window is self._windows[0]
-        return None if self._warming is None else self._warming.job(owed)
+        return None if self._prefault is None else self._prefault.job(owed)
 
     def _admit(self) -> WindowTask:
         index, plan = self._admitted, self._plan
@@ -332,7 +332,7 @@ class Engine:
         return self._begun_rows if index == self._first_window else 0
 
     def _owed_bytes(self, window: WindowTask) -> int:
-        """Return the bytes that the window has yet to reserve: rows not decoded, and rows in their new order."""
+        """Return the bytes that the window has yet to reserve: for rows not decoded, and for rows in their order."""
         if window.phase in ("gather", "finish", "busy"):
             return 0
         unread = sum(window.slices[number].rows for number in window.waiting)
@@ -345,14 +345,14 @@ class Engine:
     def _window_job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:
             case "new" if self._parts.wide and len(self._delivered) > 1 and not self._is_awaited:
-                return None  # until the window before last is released, whose memory is faulted in
+                return None  # wait for the memory of the window before last, which is faulted in
             case "new" if may_exceed or self.usage.fits(owed + self._arena_bytes()):
                 return self._prepare_job(window)
             case "read" if window.waiting:
                 return self._reads.job(window, owed, may_exceed=may_exceed)
             case "read" if not window.unread and self._remainder is not None and window.index == self._next_to_order:
-                if not self._has_warmed():
-                    return None  # in a moment
+                if not self._has_ended_prefault():
+                    return None  # wait for its job
                 if may_exceed or self.usage.fits(owed + window.decoded_bytes):
                     return self._order_job(window, self._remainder)
             case "gather" if window.jobs:
@@ -361,13 +361,13 @@ class Engine:
                 return self._finish_job(window)
         return None
 
-    def _has_warmed(self) -> bool:
-        """End the warming of memory, which is needed now; return whether all of it has come back."""
-        if self._warming is not None:
-            self._warming.stop()
-            if self._warming.is_busy:
+    def _has_ended_prefault(self) -> bool:
+        """Stop pre-faulting, because its memory is needed now; return whether all of the memory is free again."""
+        if self._prefault is not None:
+            self._prefault.stop()
+            if self._prefault.is_busy:
                 return False
-            self._warming = None
+            self._prefault = None
         return True
 
     # ------------------------------------------------------------------ jobs, in the order of a window's life
@@ -376,12 +376,12 @@ class Engine:
         window.phase = "busy"
         window.arena_bytes = self._arena_bytes()
         self.usage.reserve(window.arena_bytes)
-        warms = self._warms_first and window.index == self._first_window
+        prefaults = self._prefaults_first and window.index == self._first_window
 
         def done(_: None) -> None:
             window.phase = "read"
-            if warms:
-                self._warming = Prefault(*window.assembly.to_be_written(), self._allocator, self.usage)
+            if prefaults:
+                self._prefault = Prefault(*window.assembly.to_be_written(), self._allocator, self.usage)
 
         def run() -> None:
             window.assembly.prepare(self._plan.order(window.index, self._begun_in(window.index)))

@@ -18,13 +18,13 @@ Images: TypeAlias = "list[npt.NDArray[np.uint8]]"
 
 
 class ImageMemory:
-    """Memory for the decoded images of one batch: reused, or of the kind that the output requires.
+    """Memory for the decoded images of one batch.
 
     Attributes:
         owners: As in `ProcessedBatch`.
 
     Args:
-        allocator: Provides the memory; None: ordinary new memory.
+        allocator: Provides the memory; None: new ordinary memory.
     """
 
     def __init__(self, allocator: Allocator | None) -> None:
@@ -83,7 +83,7 @@ def decoded_images(
 
 
 def _pixels(data: bytes, channels: int, out: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8]:
-    """Return one image, uint8 ``[height, width, channels]``: in `out` if it fits there and that saves a copy."""
+    """Return one image, uint8 ``[height, width, channels]``: in `out` if possible, else in new memory."""
     pillow = pillow_image()
     shape = jpeg_shape(data, pillow.MAX_IMAGE_PIXELS)
     if shape is not None and shape[2] == channels:
@@ -106,7 +106,7 @@ def decoded_arrays(name: str, field: Encoded, encoded: Any, valid: Any, batch: i
     """Return the arrays of one column's rows: stacked if the field has a fixed shape, else a list.
 
     Raises:
-        DataError: a row holds no array, or one of another shape or dtype than the field's.
+        DataError: a row does not hold an array, or its shape or dtype is not the field's.
     """
     arrays: Images = []
     for row, data in enumerate(encoded.to_list()):

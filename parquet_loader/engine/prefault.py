@@ -1,7 +1,7 @@
 """Pre-faults the first window's memory while the first remote reads are in flight.
 
-Fresh memory costs a page fault for each 4 KiB at the first write. With remote row groups, the first window would pay
-for them between the arrival of its last row group and its first batch.
+New memory costs a page fault for each 4 KiB at the first write. Without pre-faulting, the first window of remote row
+groups has these faults between the arrival of its last row group and its first batch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.worker_pool import Job
 from parquet_loader.window import Allocation, Allocator, Block, Memory
 
-# Made ready by one job: a row group that arrives meanwhile waits no longer than this takes.
+# Pre-faulted by one job; a row group that arrives meanwhile waits for it.
 _STEP_BYTES = 4 * 2**20
 _MADV_POPULATE_WRITE = 23
 
 
 def populate(memory: Memory) -> bool:
-    """Let the system find the pages that lie in memory, whatever anyone writes there meanwhile.
+    """Pre-fault all whole pages of the memory; safe while other threads write to it.
 
     Returns:
-        Whether it can: Linux does from 5.14 on. Else whoever writes first waits for them.
+        Whether the system can (Linux 5.14 and later). If not, the first write to each page causes the fault.
     """
     if sys.platform != "linux":
         return False
@@ -40,24 +40,26 @@ def populate(memory: Memory) -> bool:
 
 
 class Prefault:
-    """Pre-faults the memory that a window will be written to, step by step. Guarded by the engine's lock.
+    """Pre-faults the memory that a window will be written to, in small jobs. Guarded by the engine's lock.
 
     Args:
-        taken: Memory that the window has taken, as far as it will be written to.
-        blocks: Blocks that it will ask the allocator for later: they are taken, pre-faulted and given back.
+        allocated: The part of the window's memory that will be written.
+        blocks: Blocks that the window will allocate later; they are allocated, pre-faulted and freed for reuse.
         allocator: The window's allocator.
-        usage: Counts the bytes; nothing is pre-faulted beyond its limit.
+        usage: Counts the bytes; pre-faulting stops at its limit.
     """
 
-    def __init__(self, taken: Iterable[Memory], blocks: Iterable[Block], allocator: Allocator, usage: Usage) -> None:
+    def __init__(
+        self, allocated: Iterable[Memory], blocks: Iterable[Block], allocator: Allocator, usage: Usage
+    ) -> None:
         self._cold: deque[Memory] = deque()
         self._blocks = deque(blocks)
         self._allocator = allocator
         self._usage = usage
-        self._lent: list[Allocation] = []
+        self._allocations: list[Allocation] = []
         self._running = 0
         self._has_ended = False
-        for memory in taken:
+        for memory in allocated:
             self._add(memory)
 
     def _add(self, memory: Memory) -> None:
@@ -65,14 +67,14 @@ class Prefault:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a step is under way, and holds what it makes ready."""
+        """Whether a job is running, which holds memory."""
         return self._running > 0
 
     def job(self, owed: int) -> Job[bool] | Job[Allocation] | None:
-        """Return the next step; None: there is none.
+        """Return the next job; None if there is nothing to pre-fault, or no free space.
 
         Args:
-            owed: What the windows under way will yet take, what is made ready here included.
+            owed: Bytes that the windows in progress have yet to reserve, including the pre-faulted memory.
         """
         if not self._usage.fits(owed):
             return None
@@ -82,30 +84,29 @@ class Prefault:
         if self._blocks:
             block = self._blocks.popleft()
             self._running += 1
-            return Job(
-                "permute", partial(self._allocator.allocate, block.nbytes), partial(self._took, block), self._failed
-            )
+            run = partial(self._allocator.allocate, block.nbytes)
+            return Job("permute", run, partial(self._allocated, block), self._failed)
         return None
 
-    def _populated(self, could: bool) -> None:
+    def _populated(self, is_supported: bool) -> None:
         self._running -= 1
-        if not could:
+        if not is_supported:
             self.stop()
 
-    def _took(self, block: Block, allocation: Allocation) -> None:
+    def _allocated(self, block: Block, allocation: Allocation) -> None:
         self._running -= 1
         if not self._has_ended:
-            self._lent.append(allocation)
+            self._allocations.append(allocation)
             for start, stop in block.written:
                 self._add(allocation.array[start:stop])
 
     def _failed(self, _: BaseException) -> None:
         self._running -= 1
-        self.stop()  # whoever needs the memory will say so
+        self.stop()  # the job that needs the memory raises the error
 
     def stop(self) -> None:
-        """Give all back: it is needed now, or cannot be had. What a step holds follows when it ends."""
+        """Free all memory; a running job frees what it holds when it ends."""
         self._has_ended = True
         self._cold.clear()
         self._blocks.clear()
-        self._lent.clear()
+        self._allocations.clear()

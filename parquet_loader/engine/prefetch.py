@@ -1,11 +1,11 @@
 """Prefetches row groups of remote files ahead of decoding, within a share of the memory budget.
 
-Prefetches start in the plan's order. Concurrent prefetches share the network. Until the first window of an epoch is
+Prefetches start in the plan's order. Concurrent prefetches share the bandwidth. Until the first window of an epoch is
 complete, only its row groups are prefetched, and one later row group for each one that has arrived. So the first batch
-comes as soon as the network has delivered its window.
+is ready as soon as the network has delivered its window.
 
-The engine's lock guards all state. `step` starts what may start. The fetcher's thread reports each arrival to the
-engine; it takes the lock and only counts while holding it.
+The engine's lock guards all state. `step` starts the prefetches that fit. The fetcher's thread reports each arrival to
+the engine; it takes the lock and only counts while it holds it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from parquet_loader.source import Fetcher, RemoteFigures, RowGroupRef
 
 Run = tuple[int, int]
 
-# Row groups prefetched at a time with a local cache, so that it does not evict some before they are read.
+# The most row groups prefetched at a time with a local cache, which must not evict them before they are read.
 _MOST_CACHED_RUNS = 64
-# The first row groups show which share of their bytes is read; later ones may take somewhat more.
+# Sizes of row groups are estimated from earlier ones; they may be this much larger.
 _MARGIN = 1.1
-# Memory of a row group that is fetched while it is decoded.
+# The most memory of a row group that is streamed: fetched while it is decoded.
 _MOST_STREAMED_BYTES = 32 * 2**20
 
 
@@ -44,7 +44,7 @@ class _Fetch:
         held_bytes: Bytes reserved for it: an estimate until its size is known.
         location: The location of its bytes, once they are fetched.
         error: The error of its requests.
-        is_cached: Whether it was in the local cache before; the reader then finds it there.
+        is_cached: Whether it is in the local cache already, where the reader finds it.
     """
 
     window: int
@@ -64,13 +64,13 @@ class Prefetcher:
     """Fetches row groups ahead of the engine. One for an epoch; the lock of `workers` guards its state.
 
     Args:
-        reader: Knows where row groups are.
+        reader: Locates row groups.
         plan: The epoch.
         sizing: The division of the memory limit.
         usage: The counters of the epoch, to which fetched bytes are added.
         workers: The workers to notify of changes.
         first_window: The window with which the epoch begins.
-        broken: Indices of row groups that are skipped; the engine's own set.
+        broken: Indices of row groups that are skipped; shared with the read scheduler, which changes it.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Prefetcher:
         self._usage = usage
         self._workers = workers
         self._limit_bytes = sizing.fetch_bytes
-        # If windows share several row groups, these and the next one are in memory at a time.
+        # If windows share several row groups, these and the next one are in memory at the same time.
         self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
         self._most = sizing.prefetches if reader.chunks.cache is None else min(sizing.prefetches, _MOST_CACHED_RUNS)
         self._streamed_bytes = min(sizing.fetch_bytes // (sizing.open_row_groups + 1), _MOST_STREAMED_BYTES)
@@ -98,7 +98,7 @@ class Prefetcher:
         self._fetcher: Fetcher = reader.chunks.remote.fetcher()
         self._fetches: dict[Run, _Fetch] = {}
         self._first_window = first_window
-        # Row groups of the first window in flight, and how many fetches may be in flight until all of them arrived.
+        # The first window's row groups in flight, and how many fetches may be in flight until all of them have arrived.
         self._first_in_flight = 0
         self._most_at_first = 0
         self._slices = self._first_slices(plan, first_window)
@@ -138,18 +138,18 @@ class Prefetcher:
         self._store.share(self._fetcher)
 
     def stop(self) -> None:
-        """Cancel requests, so that no job waits for the store; called with or without the lock."""
+        """Cancel all requests, so that no job waits for the store; called with or without the lock."""
         self._fetcher.close(wait=False)
 
     def close(self, *, wait: bool) -> None:
-        """Cancel requests, end the thread, and release fetched bytes; to `wait`, call it without the lock."""
+        """Cancel all requests, end the thread, and release fetched bytes; with `wait`, call it without the lock."""
         self._store.unshare(self._fetcher)
         self._fetcher.close(wait=wait)
         if wait:
             self._fetches.clear()
 
     def step(self, needed_window: int) -> None:
-        """Start the prefetches that fit; one for the window needed next always, if none is in flight."""
+        """Start the prefetches that fit; if none is in flight, always start one for the window needed next."""
         while self._next is not None and self._fetcher.is_here:
             window, slice_ = self._next
             row_group = self._reader.snapshot.row_group(slice_.row_group)
@@ -164,15 +164,14 @@ class Prefetcher:
                 self._begin(window, slice_.run, row_group, estimate)
 
     def _estimate(self, row_group: RowGroupRef) -> int:
-        """Return the bytes to reserve for a row group at first; larger ones are not held in memory whole."""
+        """Return the bytes to reserve for a row group before its size is known; larger ones are streamed."""
         estimate = int(_MARGIN * (1.0 if self._ratio is None else self._ratio) * row_group.encoded_bytes)
-        # The cache fetches in parts, and keeps them on disk.
+        # The cache fetches in parts, and stores them on disk.
         return min(estimate, max(self._largest_bytes, AT_ONCE_BYTES) if self._is_cached else self._largest_bytes)
 
     def _begin(self, window: int, run: Run, row_group: RowGroupRef, estimate: int) -> None:
         fetch = self._fetches[run] = _Fetch(window, row_group, estimate)
         if self._reader.chunks.is_cached(row_group):
-            # The reader finds it there, without a request.
             fetch.held_bytes, fetch.is_cached = 0, True
             return
         self._reserve(estimate)
@@ -203,19 +202,19 @@ class Prefetcher:
             self._workers.notify()
 
     def is_ready(self, run: Run) -> bool:
-        """Whether a row group can be read, or has failed."""
+        """Whether a row group can be read, or its prefetch has failed."""
         fetch = self._fetches.get(run)
         return fetch is not None and fetch.is_settled
 
     def is_streamed(self, run: Run) -> bool:
-        """Whether a row group is read from the store as it is decoded."""
+        """Whether a row group is fetched while it is decoded."""
         fetch = self._fetches.get(run)
         return fetch is not None and fetch.location is not None and fetch.location.is_streamed
 
     def fetched(self, run: Run) -> Callable[[], ChunkLocation | None]:
-        """Return a function for the reading job: it returns where the bytes are, or raises the error of the requests.
+        """Return a function for the reading job, which returns the location of the bytes, or raises the fetch's error.
 
-        None: the reader finds them.
+        If it returns None, the reader locates the bytes.
         """
         fetch = self._fetches[run]
 
@@ -227,7 +226,7 @@ class Prefetcher:
         return location
 
     def release(self, run: Run) -> None:
-        """Release a row group that has been read, or will not be."""
+        """Release a row group that has been read, or will not be read."""
         fetch = self._fetches.pop(run, None)
         if fetch is not None and fetch.is_settled:
             self._reserve(-fetch.held_bytes)

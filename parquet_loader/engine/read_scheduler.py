@@ -1,6 +1,6 @@
-"""Schedules reads: which slice of a row group is read next, and how much memory an open row group holds.
+"""Schedules reads: the order of slices, and the memory that open row groups hold.
 
-Under ``on_error="skip"`` it leaves out row groups whose bytes are damaged (`errors.is_skippable` decides which).
+With ``on_error="skip"`` it leaves out damaged row groups; `errors.is_skippable` decides which errors are skipped.
 
 The engine's lock guards all state.
 """
@@ -34,9 +34,9 @@ class ReadScheduler:
         sizing: The division of the memory limit.
         usage: The counters of the epoch, to which reads are added.
         workers: The workers, whose lock guards all state here.
-        windows: The windows in progress; the engine's own collection.
+        windows: The windows in progress; shared with the engine, which changes them.
         first_window: The window with which the epoch begins.
-        skips: Whether a row group that cannot be read is skipped, instead of raising.
+        skips: Whether a row group that cannot be read is skipped; if not, its error is raised.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ReadScheduler:
             self.step(self._first_window)
 
     def stop(self) -> None:
-        """Cancel requests, so that no job waits for a store; called with or without the lock."""
+        """Cancel all requests, so that no job waits for a store; called with or without the lock."""
         if self._prefetcher is not None:
             self._prefetcher.stop()
 
@@ -98,12 +98,12 @@ class ReadScheduler:
             self._cursors.clear()
 
     def step(self, needed_window: int) -> None:
-        """Start the prefetches that fit, first of all for the window needed next."""
+        """Start the prefetches that fit; see `Prefetcher.step`."""
         if self._prefetcher is not None:
             self._prefetcher.step(needed_window)
 
     def leave_out_broken(self, window: WindowTask) -> None:
-        """Leave out of a new window the row groups that could not be read before."""
+        """Leave out of a new window the row groups that could not be read earlier."""
         for number, slice_ in enumerate(window.slices):
             if slice_.row_group in self._broken:
                 self._leave_out(window, number)
@@ -113,17 +113,17 @@ class ReadScheduler:
 
         Args:
             window: The window.
-            owed: Bytes that windows before it have yet to reserve.
-            may_exceed: Whether it is needed next, so that one read may always start.
+            owed: Bytes that earlier windows have yet to reserve.
+            may_exceed: Whether the window is needed next, so that one read may always start.
         """
         sizing = self._sizing
         for number in window.waiting:
             slice_ = window.slices[number]
             cursor = self._cursors.get(slice_.run)
-            # A cursor is opened by a row group's first slice, and by any in the window with which the epoch begins.
+            # A cursor is opened by a row group's first slice, and by any slice of the epoch's first window.
             opened_at = slice_.start if window.index == self._first_window else slice_.first
             if slice_.run in self._busy or (cursor.position if cursor else opened_at) != slice_.start:
-                continue  # the slice before it is not read yet
+                continue  # an earlier slice is not read yet
             if cursor is None and self._prefetcher is not None and not self._prefetcher.is_ready(slice_.run):
                 continue  # its bytes are still being fetched
             whole = slice_.rows == self._counts[slice_.row_group] and slice_.rows <= sizing.whole_rows
@@ -192,9 +192,9 @@ class ReadScheduler:
         return Job("read", run, done, failed)
 
     def _read_slice(self, cursor: Cursor, assembly: Assembly, number: int, slice_: RowGroupSlice) -> ReadSlice:
-        """Read one slice from a cursor to a window. The cursor belongs to this job meanwhile.
+        """Read one slice from a cursor to a window. Meanwhile the job owns the cursor.
 
-        Rows before the slice are decoded, too: only its header says how many rows a page holds.
+        Rows before the slice are decoded too, because only page headers say how many rows a page holds.
         """
         kept_bytes, row, stop = 0, slice_.start, slice_.stop
         try:

@@ -39,13 +39,13 @@ class Usage:
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
     def fits(self, needed: int) -> bool:
-        """Whether that many more bytes fit; prefetched bytes have a share of their own."""
+        """Whether that many more bytes fit; prefetched bytes do not count, because they have their own share."""
         return self.held_bytes - self.fetched_bytes + needed <= self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """Figures of an epoch so far; plain values, which travel between processes.
+    """Figures of an epoch so far; plain values that can be sent between processes.
 
     Attributes:
         cpu_s, blocked_s: Processor seconds, and seconds without a processor, of the workers by stage.

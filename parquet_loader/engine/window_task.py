@@ -18,11 +18,11 @@ class WindowTask:
     Attributes:
         index: Its number in the plan.
         slices: The slices of row groups that it reads.
-        assembly: Puts its rows together.
+        assembly: Assembles its rows.
         phase: The next step; ``"busy"`` during a step that excludes all others.
         waiting: Numbers of the slices that no job reads yet.
         unread: Number of slices not read to their end.
-        jobs: Numbers of the gathering steps that no job does yet.
+        jobs: Numbers of the gathering steps that no job has started.
         ungathered: Number of gathering steps not done.
         arena_bytes, decoded_bytes, gathered_bytes: Bytes reserved for wide rows, decoded rows, and ordered rows.
         window: The finished window.
@@ -48,7 +48,7 @@ class WindowTask:
     unprocessed: int = 0
 
     def fail(self, error: BaseException) -> None:
-        """Keep the first error; everything before the window is still delivered."""
+        """Keep the first error; all windows before this one are still delivered."""
         if is_out_of_memory(error):
             error = out_of_memory("a window of rows", error)
         self.error = self.error or error
@@ -65,7 +65,7 @@ class ReadSlice:
 
     Attributes:
         kept_bytes: Bytes that stay with the window.
-        left_open: The cursor, if more of the row group is read later.
+        left_open: The cursor, if more of the row group will be read; else None.
         stored_bytes: Bytes of the column chunks, as they are in the file, if the row group was opened for this slice.
     """
 

@@ -34,7 +34,7 @@ class Job(Generic[T]):
         stage: The stage that its time is counted for.
         run: Does the work; called without the lock.
         done: Called with the result, with the lock held.
-        failed: Called with the error that `run` raised, with the lock held.
+        failed: Called with the error of `run`, with the lock held.
     """
 
     stage: Stage
@@ -49,7 +49,7 @@ class StageTimes:
 
     Attributes:
         cpu_s: Processor seconds by stage.
-        blocked_s: Seconds by stage in a job without a processor.
+        blocked_s: Seconds by stage that jobs spent without a processor.
         disk_bytes: Bytes that the jobs read from a local disk, if the system reports them.
     """
 
@@ -79,14 +79,14 @@ def _nothing() -> Job[Any] | None:
 class WorkerPool:
     """A fixed number of threads that ask `choose` for jobs.
 
-    Invariants: `choose`, `done` and `failed` are called with `changed` held and do no work of their own; `run` is
-    called without it. After every job all waiters are woken, since any result may make any other job possible.
+    Invariants: `choose`, `done` and `failed` are called with `changed` held and do no I/O or computation; `run` is
+    called without it. After every job all waiters are woken, because any result may make any other job possible.
 
-    Life: `start` begins the threads, `close` ends each after its current job. They are daemons, so that an
-    interpreter that exits without `close` does not wait for them; a finaliser calls `close` before that.
+    Life: `start` begins the threads, `close` ends each after its current job. They are daemons, so an interpreter that
+    exits without `close` does not wait for them; a finaliser calls `close` before that.
 
-    SIGINT reaches the main thread between any two steps, inside `Condition` too, which then keeps its lock or releases
-    it twice. So the caller's thread takes `lock` itself and waits for a `waker`, never for `changed`.
+    SIGINT can interrupt the main thread inside `Condition`, which then keeps its lock or releases it twice. So the
+    caller's thread takes `lock` itself and waits for a `waker`, never for `changed`.
 
     Args:
         choose: Returns the most urgent job that may start now, or None to wait for a change.
@@ -121,7 +121,7 @@ class WorkerPool:
         return sum(known) if known else None
 
     def start(self) -> None:
-        """Start the threads; SIGINT is deferred, since a thread that is half started cannot be joined.
+        """Start the threads; SIGINT is deferred, because a thread that is half started cannot be joined.
 
         Raises:
             SystemReadError: the system allows no more threads.
@@ -147,8 +147,8 @@ class WorkerPool:
     def close(self) -> bool:
         """End the threads; return whether they have ended.
 
-        They have not if the caller is one of them, or the `helper` that takes the same lock (the garbage collector
-        runs a finaliser on any thread): then they end by themselves. A forked child has none.
+        They have not if this is called on one of them, or on the `helper` thread, which takes the same lock: a garbage
+        collection can run a finaliser on any thread. Then they end by themselves. A forked child has no threads.
         """
         if self._pid != os.getpid():
             return False
@@ -174,7 +174,10 @@ class WorkerPool:
                 thread.join()
 
     def waker(self) -> Any:
-        """Return a lock that can be taken after the next change; called with `lock` held, and taken without it."""
+        """Return a lock that can be acquired after the next change.
+
+        Call it with `lock` held, and acquire the result without it.
+        """
         waker = Lock()
         waker.acquire()
         self._wakers.append(waker)
@@ -190,7 +193,7 @@ class WorkerPool:
     def _work(self, number: int) -> None:
         try:
             self._work_until_closed()
-        except BaseException as error:  # in `choose`, `done` or `failed`, such as MemoryError: raised to the caller
+        except BaseException as error:  # of `choose`, `done` or `failed`, such as MemoryError; raised in the caller
             with self.lock:
                 if is_out_of_memory(error):
                     error = out_of_memory("a step of the engine", error)
@@ -208,7 +211,7 @@ class WorkerPool:
             if job is None:
                 return
             self._run(job)
-            del job  # an idle worker keeps nothing alive
+            del job  # so that an idle worker keeps no memory alive
 
     def _next(self) -> Job[Any] | None:
         while not self.is_closing:

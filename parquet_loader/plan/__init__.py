@@ -1,4 +1,4 @@
-"""The order of an epoch as pure functions: windows, their slices, and the division over ranks."""
+"""Plans an epoch with pure functions: windows, their slices of row groups, and the division over ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says which batch completes a file, and which rank counts it. Pure functions of a plan."""
+"""Finds the batch that completes each file, and the rank that counts it. Pure functions of a plan."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from parquet_loader.plan.epoch import Plan
 
 
 def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntArray:
-    """Return for each file after how many batches no resume reads it again, int64 ``[files]``.
+    """Return for each file the number of batches after which no resume reads it again, int64 ``[files]``.
 
-    Those are the batches up to the last one with a row of the file's last window: an epoch that resumes at one of them
-    reads that window again.
+    A resume at an earlier batch reads the file's last window again. So these are the batches up to the last one with a
+    row of that window.
 
     Args:
         plan: The epoch.
@@ -41,9 +41,9 @@ def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntA
 
 
 def counted_here(plan: Plan, row_group_file: IntArray, files: int) -> BoolArray:
-    """Return the files whose deliveries this rank counts, so that all ranks count each file once: bool ``[files]``.
+    """Return the files whose deliveries this rank counts, bool ``[files]``; each file is counted by one rank.
 
-    Those are the files whose first row in the order of the epoch belongs to this rank.
+    A file is counted by the rank that reads the file's first row in the order of the epoch.
 
     Args:
         plan: This rank's plan of the epoch.

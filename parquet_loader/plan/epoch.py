@@ -1,8 +1,8 @@
 """The order of an epoch as a pure function: no I/O, no threads, no clock, no global random state.
 
-`plan_epoch` turns the rows of every row group into windows, each a list of slices of row groups. A formula says where
-windows begin (`ShardWindows.window_begin`), so a plan holds two numbers for each row group, whatever the number of
-windows, and gives any window by its number.
+`plan_epoch` turns the row counts of all row groups into windows, each a list of slices of row groups. A formula gives
+the first row of a window (`ShardWindows.window_begin`), so a plan holds two numbers for each row group, whatever the
+number of windows, and computes any window from its number.
 
 `permutation` is the only source of randomness, with a documented and versioned method
 (`PERMUTATION_METHOD`), because numpy promises the raw stream of a bit generator but not the results of its `Generator`
@@ -22,9 +22,9 @@ from parquet_loader.plan.sharding import Division, PartRows, everything
 
 WINDOW_METHOD = "lanes-1"
 
-# Row groups of up to this share of a window are not cut where windows end.
+# Row groups of at most 1/4 of a window are not cut at the end of a window.
 WHOLE_SHARE = 4
-# How many numbers of windows are tried to find one with which windows end between row groups.
+# How many window counts are tried to find one with which windows end between row groups.
 TRIALS = 16
 
 
@@ -35,8 +35,8 @@ class RowGroupSlice:
     Attributes:
         row_group: Index in the snapshot.
         start, stop: The rows.
-        first, last: The rows of this row group that the plan reads, in slices one after another. All of them, unless
-            two ranks share the row group.
+        first, last: The rows of this row group that this rank reads, in consecutive slices; all of its rows, unless two
+            ranks share it.
     """
 
     row_group: int
@@ -52,7 +52,7 @@ class RowGroupSlice:
 
     @property
     def run(self) -> tuple[int, int]:
-        """Identifies the slices that one cursor reads one after another: the row group, and the first of its rows."""
+        """The key of the slices that one cursor reads: the row group, and the first of its rows."""
         return self.row_group, self.first
 
 
@@ -61,12 +61,12 @@ class ShardWindows:
     """One shard's rows of the epoch, divided into windows of about equal size.
 
     Attributes:
-        number: Number of the shard in random streams; 0 if there is one.
+        number: Number of the shard in random streams; 0 if there is one shard.
         first, stop: The rows, counted in the order in which row groups are read.
-        lanes: Rows of the shard before each lane, and at last all. A lane is a run of whole row groups; each gives the
-            same share of its rows to every window.
+        lanes: Rows of the shard before each lane; the last element is all rows. A lane is a sequence of whole row
+            groups; each lane gives the same share of its rows to every window.
         windows: Number of windows.
-        step_rows: Rows of each window but the last; 0: sizes differ by one row at most.
+        step_rows: Rows of each window except the last; 0: sizes differ by at most one row.
         whole_rows: Row groups of at most this many rows are not cut at the end of a window: the window ends before or
             after them, whichever is nearer. Only with one lane.
     """
@@ -88,7 +88,7 @@ class ShardWindows:
         """Return the number of rows of the shard before a window.
 
         Args:
-            window: From 0 to `windows`, for which it is all rows.
+            window: From 0 to `windows`, for which the result is all rows.
             begins: int64 ``[row groups + 1]``, as in `Plan`.
         """
         if window in (0, self.windows):
@@ -99,7 +99,7 @@ class ShardWindows:
         return int(self._snapped(np.array([begin]), begins)[0]) if self.whole_rows else begin
 
     def window_ends(self, begins: IntArray) -> IntArray:
-        """Return the number of rows of the shard before every window, and at last all: int64 ``[windows + 1]``."""
+        """Return the rows of the shard before each window, int64 ``[windows + 1]``; the last element is all rows."""
         numbers = np.arange(self.windows + 1)
         if self.step_rows:
             return np.minimum(numbers * self.step_rows, self.rows)
@@ -120,7 +120,7 @@ class ShardWindows:
         return -(-self.rows // self.windows)
 
     def _snapped(self, rows: IntArray, begins: IntArray) -> IntArray:
-        """Move ends of windows within small row groups to the nearer end of the row group."""
+        """Move window ends that are inside small row groups to the nearer end of the row group."""
         at = rows + self.first
         group = np.minimum(np.searchsorted(begins, at, side="right"), len(begins) - 1) - 1
         low, high = np.maximum(begins[group], self.first), np.minimum(begins[group + 1], self.stop)
@@ -128,7 +128,7 @@ class ShardWindows:
         return np.where(begins[group + 1] - begins[group] <= self.whole_rows, nearer, at) - self.first
 
     def ranges(self, window: int, begins: IntArray) -> list[tuple[int, int]]:
-        """Return the first row, and the row after the last, of each lane's rows of a window; counted as `first`."""
+        """Return the first row, and the row after the last, of each lane in a window; counted like `first`."""
         begin, end = self.window_begin(window, begins), self.window_begin(window + 1, begins)
         if len(self.lanes) == 2:
             return [(self.first + begin, self.first + end)]
@@ -151,17 +151,17 @@ class ShardWindows:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One epoch of one rank: 16 bytes a row group.
+    """One epoch of one rank; takes 16 bytes for each row group.
 
     Attributes:
-        row_group: int64 ``[row groups]``: indices in the snapshot of those that hold rows, in the order of reading.
-        begins: int64 ``[row groups + 1]``: rows of the whole epoch before each, and at last all of them.
-        parts: The shards that this rank reads. Each batch holds the same number of rows of each.
+        row_group: int64 ``[row groups]``: snapshot indices of the row groups with rows, in the order of reading.
+        begins: int64 ``[row groups + 1]``: rows of the epoch before each row group; the last element is all rows.
+        parts: The shards that this rank reads. Each batch holds the same number of rows of each shard.
         batch_size: Rows of a batch.
         batches: Number of batches delivered.
         delivered_rows: Rows delivered.
-        drop_last: Whether rows that do not fill a last batch are left out.
-        shuffle, seed, epoch: Seed the permutations.
+        drop_last: Whether a last batch that is not full is left out.
+        shuffle, seed, epoch: The inputs of the permutations.
     """
 
     row_group: IntArray
@@ -196,7 +196,7 @@ class Plan:
         return np.unique(np.concatenate([*runs, np.zeros(0, np.int64)]))
 
     def slices(self, window: int) -> list[RowGroupSlice]:
-        """Return the slices of one window; their rows, one slice after another, are the input of the permutation."""
+        """Return the slices of one window; their rows, concatenated, are the input of the permutation."""
         return [
             slice_
             for part in self.parts
@@ -233,18 +233,18 @@ class Plan:
         return sum(part.largest_window_rows(self.begins) for part in self.parts)
 
     def carried_rows(self, window: int) -> int:
-        """Return how many rows the windows before leave over, which go to the front of this one."""
+        """Return how many rows the previous windows leave over; they come first in this one."""
         return self.window_begin(window) % self.batch_size
 
     def order(self, window: int, begun_rows: int = 0) -> IntArray | None:
         """Return the permutation of a window: int64 ``[rows]``, for each delivered row its number among the rows read.
 
-        None stands for the identity.
+        None is the identity.
 
         Args:
             window: Number of the window.
-            begun_rows: The first rows of the order, which were delivered before: they move to the end, after those
-                `left_out`.
+            begun_rows: Number of rows at the beginning of the order that were delivered before a resume; they move to
+                the end, after those `left_out`.
         """
         if len(self.parts) > 1:
             order = self._side_by_side(window)
@@ -261,7 +261,7 @@ class Plan:
         return permutation(rows, self.seed, Stream.ROWS, self.epoch, part.number << 40 | window)
 
     def _side_by_side(self, window: int) -> IntArray:
-        """Take the rows of a batch from every shard in turn; rows beyond a shard's share come last."""
+        """Interleave the shards, a batch's share of each at a time; rows that exceed a shard's share come last."""
         share = self.batch_size // len(self.parts)
         delivered = self.delivered_rows // len(self.parts)
         lists, before = [], 0
@@ -275,14 +275,14 @@ class Plan:
         return np.concatenate([turns.reshape(-1), *(own[full:rows] for own in lists), *(own[rows:] for own in lists)])
 
     def left_out(self, window: int) -> int:
-        """Return how many rows at the end of the window's order are not delivered, so that ranks get equal numbers."""
+        """Return how many rows at the end of the window's order are not delivered, so that ranks get equal steps."""
         end = self.window_begin(window + 1)
         return min(max(0, end - self.delivered_rows), end - self.window_begin(window))
 
     def beginning_of(self, batch: int) -> tuple[int, int]:
-        """Return the window in which a batch begins, and how many rows of its order come before it.
+        """Return the window in which a batch begins, and the number of rows before the batch in the window's order.
 
-        For a batch after the last one it is the window after the last one, whatever is left out there.
+        For a batch after the last one this is the window after the last one.
         """
         if batch >= self.batches:
             return self.windows, 0
@@ -313,20 +313,20 @@ def plan_epoch(
 ) -> Plan:
     """Divide an epoch into windows.
 
-    Row groups come in seeded order, or without `shuffle` in the order of the snapshot. Windows hold about the same
-    number of rows, and are at least half full, so with ``window_rows >= 2 * batch_size`` a batch touches two windows at
-    most. With one row group open at a time, windows take whole row groups if these have at most a quarter of a window's
-    rows. With several open, the row groups are divided into that many lanes of about the same length, and each lane
-    gives an equal share of every window, so that sorted data mixes. A row group's slices are always read in order, by
-    one cursor.
+    Row groups are in seeded order, or without `shuffle` in the order of the snapshot. Windows have about the same
+    number of rows and are at least half full, so with ``window_rows >= 2 * batch_size`` a batch spans at most two
+    windows. With one row group open at a time, windows take whole row groups if these have at most a quarter of a
+    window's rows. With several open, the row groups are divided into that many lanes of about equal length, and each
+    lane gives an equal share of its rows to every window, which mixes sorted data. One cursor reads all slices of a row
+    group, in order.
 
     Args:
-        rows: int64 ``[row groups]``, rows of each that pass the filter.
+        rows: int64 ``[row groups]``, rows of each row group that pass the filter.
         window_rows: The most rows that a window reads, at least 1.
-        open_row_groups: The most row groups that may be open at a time because windows share them.
+        open_row_groups: The most row groups that windows may share at a time.
         batch_size, drop_last: As in the loader.
         shuffle, seed, epoch: As in the loader.
-        division: Which rows to read, and how many of them to deliver; default: all.
+        division: The rows to read, and how many of them to deliver; default: all.
     """
     order = np.flatnonzero(rows)
     if shuffle:
@@ -369,7 +369,7 @@ def _in_windows(part: PartRows, begins: IntArray, window_rows: int, lanes: int) 
 def _in_steps(
     part: PartRows, begins: IntArray, window_rows: int, lanes: int, share: int, division: Division
 ) -> ShardWindows:
-    """Let every window but the last hold the same number of shares of a batch, so all shards have as many windows."""
+    """Give every window except the last the same number of batch shares, so all shards have equally many windows."""
     batches = division.batches
     windows = -(-batches // max(1, window_rows // share - 1))
     if not windows:
@@ -381,7 +381,7 @@ def _in_steps(
 
 
 def _lanes(part: PartRows, begins: IntArray, lanes: int, windows: int) -> tuple[int, ...]:
-    """Divide a shard between row groups into lanes of about equal length, each with a few rows for every window."""
+    """Divide a shard into lanes of about equal length, at the ends of row groups, each with rows for every window."""
     targets = part.first + np.arange(1, lanes) * part.rows // lanes
     after = np.searchsorted(begins, targets)
     nearer = np.where(2 * targets <= begins[after - 1] + begins[after], begins[after - 1], begins[after])
@@ -393,14 +393,14 @@ def _lanes(part: PartRows, begins: IntArray, lanes: int, windows: int) -> tuple[
 
 
 def _between_row_groups(part: ShardWindows, begins: IntArray, window_rows: int) -> ShardWindows:
-    """Let windows end between row groups, if that leaves none too large or less than half full.
+    """Let windows end between row groups, if then none is too large or less than half full.
 
-    The number of windows is raised until it does, by a third at most; else row groups are cut.
+    Raises the number of windows, by at most a third, until this succeeds; otherwise row groups are cut.
     """
     fewest = part.windows
     for windows in sorted({fewest + fewest * trial // (3 * TRIALS) for trial in range(TRIALS + 1)}):
-        whole = replace(part, windows=windows, whole_rows=window_rows // WHOLE_SHARE)
-        sizes = np.diff(whole.window_ends(begins))
+        uncut = replace(part, windows=windows, whole_rows=window_rows // WHOLE_SHARE)
+        sizes = np.diff(uncut.window_ends(begins))
         if sizes.max() <= window_rows and 2 * sizes.min() >= window_rows:
-            return whole
+            return uncut
     return part

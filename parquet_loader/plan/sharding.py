@@ -1,4 +1,4 @@
-"""Divides the rows of an epoch over the ranks: which rows and how many batches. Pure arithmetic."""
+"""Divides the rows and batches of an epoch over the ranks. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Division:
         parts: The rows it reads; every batch holds the same number of rows of each part.
         batches: Batches it delivers.
         delivered_rows: Rows it delivers; fewer than it reads if all ranks must get equal numbers.
-        side_by_side: The most parts that one rank reads with the fewest ranks; they share its memory.
+        side_by_side: The most parts that one rank reads at a time, with the fewest ranks; they share its memory.
     """
 
     parts: tuple[PartRows, ...]
@@ -52,17 +52,17 @@ def batch_count(rows: int, batch_size: int, *, drop_last: bool) -> int:
 
 
 def everything(rows: int, batch_size: int, *, drop_last: bool) -> Division:
-    """Return the division if there is one rank: all rows."""
+    """Return the division for one rank: all rows."""
     return Division((PartRows(0, 0, rows),), batch_count(rows, batch_size, drop_last=drop_last), rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How one rank's loader divides rows.
+    """The division rule of one rank's loader.
 
     Attributes:
         shard: The rank, and the number of ranks.
-        options: The treatment of the remainder; logical shards.
+        options: The treatment of the remainder, and logical shards.
     """
 
     shard: Shard
@@ -72,7 +72,7 @@ class Sharding:
         """Check that the ranks and the batch divide the logical shards evenly.
 
         Raises:
-            ConfigurationError: they do not; names numbers that do.
+            ConfigurationError: they do not; the message names numbers that do.
         """
         shards, ranks = self.options.logical_shards, self.shard.world_size
         if shards is None:
@@ -84,18 +84,18 @@ class Sharding:
             )
         if ranks < self.options.fewest_ranks:
             raise ConfigurationError(
-                f"fewest_ranks={self.options.fewest_ranks}, but there are {ranks} ranks, and memory was planned for "
+                f"fewest_ranks={self.options.fewest_ranks}: there are only {ranks} ranks, and the memory budget is for "
                 "more; choose a smaller fewest_ranks"
             )
         if batch_size * ranks % shards:
             raise ConfigurationError(
                 f"batch_size={batch_size} on {ranks} ranks is a global batch of {batch_size * ranks} rows, which "
-                f"{shards} logical shards do not share evenly; choose a multiple of {shards // ranks}"
+                f"cannot be divided evenly by {shards} logical shards; choose a multiple of {shards // ranks}"
             )
 
     @property
     def side_by_side(self) -> int:
-        """Parts of the epoch that one of the fewest ranks reads side by side."""
+        """Logical shards that one rank reads at a time, with the fewest ranks."""
         return (self.options.logical_shards or 1) // self.options.fewest_ranks or 1
 
     def largest_batch(self, batch_size: int) -> int:
@@ -117,12 +117,13 @@ class Sharding:
         if counts[0] < counts[1]:
             warnings.warn(
                 f"remainder='uneven': some of the {ranks} ranks get {counts[1]} batches, the others {counts[0]}; "
-                "collectives such as DDP's wait forever in the last batch; join the ranks in the training loop",
+                "collectives such as DDP's all-reduce hang in the last batch; use torch's Join in the training loop, "
+                "or another remainder",
                 stacklevel=4,
             )
 
     def identity(self, batch_size: int, *, drop_last: bool) -> dict[str, str | int]:
-        """Return the settings that decide which rows a batch holds, by name in the state."""
+        """Return the settings that determine the rows of a batch, by their names in the state."""
         ranks, shards = self.shard.world_size, self.options.logical_shards
         if shards is not None:
             return {
@@ -138,14 +139,15 @@ class Sharding:
 def divide_rows(rows: int, batch_size: int, shard: Shard, options: ShardOptions, *, drop_last: bool) -> Division:
     """Return one rank's share of an epoch.
 
-    Rank ``k`` of ``n`` begins at row ``rows * k // n``. With ``"drop"`` all ranks get the batches that the smallest can
-    fill. With ``"pad"`` all get as many rows as the largest: the smaller ones repeat the first row of the next rank.
+    Rank ``k`` of ``n`` begins at row ``rows * k // n``. With ``"drop"`` all ranks get as many batches as the smallest
+    rank can fill. With ``"pad"`` all ranks get as many rows as the largest: the others repeat the next rank's first
+    row.
 
     Args:
-        rows: Rows of the epoch, those that pass the filter.
+        rows: Rows of the epoch that pass the filter.
         batch_size: Rows of a batch of one rank.
         shard: The rank, and the number of ranks.
-        options: The treatment of the remainder; logical shards.
+        options: The treatment of the remainder, and logical shards.
         drop_last: Whether a last batch that is not full is left out.
     """
     if options.logical_shards is not None:
@@ -191,10 +193,10 @@ def _logical(rows: int, batch_size: int, shard: Shard, options: ShardOptions, *,
 
 
 def split_over_workers(division: Division, batch_size: int, worker: int, workers: int) -> Division:
-    """Divide a rank's batches over worker processes that take turns, the first one first.
+    """Divide a rank's batches over worker processes that deliver in turn, beginning with the first.
 
-    Together they deliver the rank's batches: each reads a run of the rank's rows, in full batches. Only the rank's last
-    batch may be smaller, and it comes last.
+    Each worker reads consecutive rows of the rank, in full batches. Only the rank's last batch may be smaller, and it
+    is delivered last.
     """
     (part,) = division.parts
     counts = [division.batches // workers + (n < division.batches % workers) for n in range(workers)]

@@ -1,4 +1,4 @@
-"""Canonical rows to one window of shuffled arrays, in leased memory."""
+"""Assembles canonical rows to windows of shuffled arrays, in leased memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases large blocks of memory and reuses them once no array views them any more."""
+"""Leases large blocks of memory, and reuses a block when no array views it any more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
     Attributes:
         nbytes: Its size.
-        written: The ranges that will be written to: first byte, and the byte after the last.
+        written: The byte ranges that will be written: first byte, and the byte after the last.
     """
 
     nbytes: int
@@ -53,7 +53,7 @@ class Allocator(Protocol):
     """Allocates memory for the columns of a window; any thread may call it."""
 
     is_required: bool
-    """Whether delivered rows have to lie in this memory (pinned or shared), or may lie anywhere."""
+    """Whether delivered rows have to be in this memory (pinned or shared); if not, any memory serves."""
 
     def taken_bytes(self, nbytes: int) -> int:
         """Return the bytes that an allocation of `nbytes` takes, rounding included."""
@@ -63,7 +63,7 @@ class Allocator(Protocol):
 
 
 class _Lease:
-    """The use of a block: numpy keeps it as the base of arrays over the block, so it lives as long as they do."""
+    """The lease of a block: numpy keeps it as the base of all arrays over the block, so it lives as long as they do."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_block")
 
@@ -75,31 +75,31 @@ class _Lease:
 class _End(weakref.ref[_Lease], Generic[T]):
     """A weak reference to a lease, with a callback at its end; keeps the leased object."""
 
-    __slots__ = ("lent",)
+    __slots__ = ("leased",)
 
-    def __new__(cls, lease: _Lease, ended: Callable[[_End[T]], object], lent: T) -> Self:  # noqa: ARG004
+    def __new__(cls, lease: _Lease, ended: Callable[[_End[T]], object], leased: T) -> Self:  # noqa: ARG004
         return super().__new__(cls, lease, ended)
 
-    def __init__(self, lease: _Lease, ended: Callable[[_End[T]], object], lent: T) -> None:
+    def __init__(self, lease: _Lease, ended: Callable[[_End[T]], object], leased: T) -> None:
         super().__init__(lease, ended)  # type: ignore[call-arg]
-        self.lent = lent
+        self.leased = leased
 
 
 class Leases(Generic[T]):
     """Memory leased until the last view of it is freed.
 
-    That may happen anywhere: in a garbage collection, in a worker, or in the main thread while SIGINT arrives. So the
-    end of a lease runs no Python code and takes no lock: it appends to a deque.
+    The last view may be freed at any time: in a garbage collection, in a worker, or in the main thread while SIGINT
+    arrives. So the end of a lease runs no Python code and takes no lock: it appends to a deque.
     """
 
     def __init__(self) -> None:
         self._open: set[_End[T]] = set()
         self._ended: deque[_End[T]] = deque()
 
-    def lend(self, block: Memory, lent: T) -> Memory:
-        """Lease the block: return it as an array. Once it and all its views are freed, `ended` returns `lent`."""
+    def lease(self, block: Memory, leased: T) -> Memory:
+        """Return the block as an array. When it and all its views are freed, `ended` returns `leased`."""
         lease = _Lease(block)
-        self._open.add(_End(lease, self._ended.append, lent))
+        self._open.add(_End(lease, self._ended.append, leased))
         return np.asarray(lease)
 
     def ended(self) -> list[T]:
@@ -111,7 +111,7 @@ class Leases(Generic[T]):
             except IndexError:
                 return found
             self._open.discard(end)
-            found.append(end.lent)
+            found.append(end.leased)
 
     def forget(self) -> None:
         """Forget all leases: memory is freed with its last view, and `ended` does not return it."""
@@ -125,7 +125,7 @@ def heap_block(nbytes: int) -> Memory:
 
 
 class _Free:
-    """Unused blocks: found by size, dropped by age. Guarded by the lock of its `Arenas`."""
+    """Unused blocks, found by size and dropped by age. Guarded by the lock of its `Arenas`."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -135,7 +135,7 @@ class _Free:
         self._next = 0
 
     def put(self, block: Memory) -> None:
-        """Add a block, as the newest."""
+        """Add a block; it is the newest."""
         self._by_age[self._next] = block
         if block.nbytes not in self._by_size:
             self._by_size[block.nbytes] = deque()
@@ -145,18 +145,18 @@ class _Free:
         self.nbytes += block.nbytes
 
     def pop(self, nbytes: int, most_bytes: int) -> Memory | None:
-        """Return the smallest block of `nbytes` to `most_bytes`, the newest of equal ones; None: there is none."""
+        """Return the smallest block of `nbytes` to `most_bytes`, the newest of equal size; None if there is none."""
         at = bisect_left(self._sizes, nbytes)
         if at == len(self._sizes) or self._sizes[at] > most_bytes:
             return None
         return self._remove(self._by_size[self._sizes[at]].pop())
 
     def drop(self) -> Memory | None:
-        """Return the oldest block; None: there is none."""
+        """Return the oldest block; None if there is none."""
         if not self._by_age:
             return None
         oldest = next(iter(self._by_age))
-        self._by_size[self._by_age[oldest].nbytes].popleft()  # of equal ones it is the oldest, too
+        self._by_size[self._by_age[oldest].nbytes].popleft()  # also the oldest of its size
         return self._remove(oldest)
 
     def _remove(self, number: int) -> Memory:
@@ -171,19 +171,19 @@ class _Free:
 class Arenas:
     """Ordinary memory in blocks that are reused.
 
-    Freshly mapped memory costs a page fault every 4 KiB, which makes writing to it 1.3 to 3 times slower than to a
-    block used before. Sizes differ a little from epoch to epoch, since row groups meet in other windows: a somewhat
-    larger block serves as well, so that soon all blocks are of the largest size.
+    Newly mapped memory costs a page fault for each 4 KiB, so writing to it is 1.3 to 3 times slower than writing to a
+    used block. Sizes differ a little from epoch to epoch, because windows combine other row groups. A request also
+    takes a somewhat larger block, so all blocks soon have the largest size.
 
-    Invariants: a block is either free or leased. It is leased as long as any array or tensor over it lives, so a batch
+    Invariants: A block is either free or leased. It is leased as long as any array or tensor over it lives, so a batch
     that the caller holds is never overwritten. Free blocks take at most `keep_bytes`. Before a new block is allocated,
-    as many bytes of free blocks are unmapped, the oldest first: free and leased blocks together never take more than
-    leased ones did once, or `keep_bytes` next to those that a caller keeps.
+    as many bytes of free blocks are unmapped, the oldest first. So free and leased blocks together never take more than
+    the peak of leased blocks, or `keep_bytes` plus the blocks that the caller keeps.
 
     Args:
         keep_bytes: Limit of free blocks.
         new_block: Allocates a block.
-        is_required: Whether delivered rows have to lie in this memory.
+        is_required: Whether delivered rows have to be in this memory.
 
     Attributes:
         keep_bytes: As given; may be set before the first use.
@@ -202,21 +202,21 @@ class Arenas:
         self._is_closed = False
 
     def taken_bytes(self, nbytes: int) -> int:
-        """Return `nbytes`: nothing is rounded."""
+        """Return `nbytes`: sizes are not rounded."""
         return nbytes
 
     def allocate(self, nbytes: int) -> Allocation:
         """Return `nbytes` of memory."""
         self._reset_after_fork()
-        dropped: list[Memory] = []  # unmapped without the lock
+        dropped: list[Memory] = []  # unmapped after the lock is released
         with self._lock:
             block = self._reused_block(nbytes, dropped)
         dropped.clear()
         if block is None:
             block = self._new_block(nbytes)
         with self._lock:
-            whole = block[:nbytes]
-            return Allocation(whole if self._is_closed else self._leases.lend(whole, block))
+            array = block[:nbytes]
+            return Allocation(array if self._is_closed else self._leases.lease(array, block))
 
     def _reused_block(self, nbytes: int, dropped: list[Memory]) -> Memory | None:
         for returned in self._leases.ended():
@@ -230,12 +230,12 @@ class Arenas:
         return block
 
     def _reset_after_fork(self) -> None:
-        """Begin anew in a forked child: a thread of the parent may have held the lock in the middle of a step."""
+        """Start empty in a forked child, in which a lock that a parent's thread held stays locked."""
         if self._pid != os.getpid():
             self._lock, self._free, self._leases, self._pid = Lock(), _Free(), Leases(), os.getpid()
 
     def clear(self) -> None:
-        """Free all unused blocks, and keep none from now on: leased ones are freed with their last view."""
+        """Free all unused blocks, and keep none from now on; leased blocks are freed with their last view."""
         self._reset_after_fork()
         with self._lock:
             self._is_closed = True

@@ -1,4 +1,4 @@
-"""Builds one window: decoded slices are written or gathered once, and batches are views of the result."""
+"""Assembles one window from decoded slices: writes or gathers each row once; batches are views of the result."""
 
 from __future__ import annotations
 
@@ -39,22 +39,29 @@ class Window:
     """The rows of one window in the order of delivery; all batches of it are views.
 
     Attributes:
-        rows: Rows delivered: a multiple of the batch size, but for the end of the epoch.
+        rows: Rows delivered: a multiple of the batch size, except at the end of the epoch.
         arrays: ``[rows, ...]`` by name.
-        owners: The objects that own the memory of arrays that is not numpy's; tensors are made from them.
+        owners: The owners of memory that is not numpy's, by name; tensors are made from them.
     """
 
     rows: int
     arrays: Mapping[str, Array]
     owners: Mapping[str, Any]
 
+    def slice(self, start: int, stop: int) -> dict[str, Array]:
+        """Return views of rows ``start`` to ``stop`` (exclusive) of all arrays, by name."""
+        return {
+            name: array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
+            for name, array in self.arrays.items()
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Rows that did not fill a batch, copied out of their window; they go to the front of the next one.
+    """Rows that did not fill a batch, copied from their window; they come first in the next window.
 
     Attributes:
-        rows: How many, less than a batch.
+        rows: Number of rows, less than a batch.
         gathered: Canonical tables, one for each part of `ColumnGroups.gathered`.
         fixed: uint8 ``[rows, width]`` by name: wide, staged and narrow columns.
         ragged: Large binaries by name.
@@ -68,12 +75,12 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class ColumnGroups:
-    """The columns of a window, grouped by the way in which their rows are put into order.
+    """The columns of a window, grouped by how their rows are ordered; see `Arrangement`.
 
     Attributes:
         columns: All columns, in the order of delivery.
-        wide: Columns whose rows are written to their delivered position when they are decoded.
-        staged, ragged: Columns whose rows are staged when they are decoded, and gathered when all rows are there.
+        wide: Columns whose rows are written to their final slot when they are decoded.
+        staged, ragged: Columns whose rows are staged when they are decoded, and gathered when all are decoded.
         narrow: Columns of numbers, in parts that are permuted in parallel.
         gathered: The other columns, in parts of about equal size that Arrow gathers in parallel.
         names: Column names of each part of `gathered`.
@@ -108,7 +115,7 @@ class ColumnGroups:
 
     @property
     def jobs(self) -> int:
-        """Number of steps that put the rows into order; they may run in parallel."""
+        """Number of steps that order the rows; they may run in parallel."""
         return len(self.narrow) + len(self.gathered) + self.ranges
 
 
@@ -127,7 +134,7 @@ class BufferSizes:
     Attributes:
         rows: Capacity in rows.
         ragged_bytes: Bytes expected for each ragged column, by name.
-        staging: Provides the memory in which rows wait to be put into order.
+        staging: Provides the memory in which rows are staged.
         allocator: Provides the memory of delivered rows.
     """
 
@@ -138,16 +145,16 @@ class BufferSizes:
 
 
 class Assembly:
-    """Puts one window together. The engine calls each step once, in this order.
+    """Assembles one window. The engine calls each step once, in this order.
 
     `prepare` allocates buffers. `write_rows` takes the rows of all slices, in any order and in parallel. When the
-    window before is finished, `begin_gathering` fixes the order. `gather` does each of `ColumnGroups.jobs`, in
-    parallel. Then comes `finish`.
+    previous window is finished, `begin_gathering` fixes the order. `gather` does each of `ColumnGroups.jobs`, in
+    parallel. `finish` returns the window.
 
     Args:
         parts: The columns.
         slice_rows: Rows of each slice.
-        carried_rows: Rows that the window before leaves over, by the plan.
+        carried_rows: Rows that the previous window leaves over, according to the plan.
         batch_size: Rows of a batch.
         buffer_sizes: Sizes and allocators of the buffers.
         deliver_rest: Whether rows that fill no batch are delivered (at the end of the epoch) instead of carried.
@@ -163,7 +170,7 @@ class Assembly:
         buffer_sizes: BufferSizes,
         *,
         deliver_rest: bool,
-        left_out: int = 0,
+        left_out: int,
     ) -> None:
         self._parts = parts
         self._ends = np.concatenate([[0], np.cumsum(np.asarray(slice_rows, np.int64))])
@@ -174,7 +181,7 @@ class Assembly:
         self._left_out = left_out
         self._total_rows = 0
         self._order: IntArray | None = None
-        self._placed = DirectRows(parts.wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator)
+        self._direct = DirectRows(parts.wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator)
         self._staged = StagedRows(
             parts.staged, buffer_sizes.rows, carried_rows, buffer_sizes.staging, buffer_sizes.allocator
         )
@@ -194,14 +201,14 @@ class Assembly:
     def prepare(self, order: IntArray | None) -> None:
         """Take the permutation, see `Plan.order`, and allocate the buffers of fixed-width columns."""
         self._order = order
-        self._placed.prepare(order)
+        self._direct.prepare(order)
         self._staged.prepare()
         self._narrow.prepare()
 
     def to_be_written(self) -> tuple[list[Memory], list[Block]]:
-        """Return the parts of the buffers that will be written to, and the blocks that will be allocated later."""
+        """Return the parts of the buffers that will be written, and the blocks that will be allocated later."""
         rows = self._planned_carry + int(self._ends[-1])
-        buffers = [*self._placed.memory(rows), *self._staged.memory(rows), *self._narrow.memory(rows)]
+        buffers = [*self._direct.memory(rows), *self._staged.memory(rows), *self._narrow.memory(rows)]
         ragged = self._ragged.blocks(rows / max(1, self._buffer_sizes.rows))
         return buffers, [*self._staged.blocks(rows), *self._narrow.blocks(rows), *ragged]
 
@@ -209,12 +216,12 @@ class Assembly:
         """Write rows of one slice to the window's buffers.
 
         Args:
-            number: The slice.
+            number: Number of the slice.
             at_row: Number of the first of these rows in the slice.
             rows: The rows; columns that are still in the file are read now.
 
         Returns:
-            The bytes that the window holds for them.
+            The bytes that the window now holds for these rows.
 
         Raises:
             NotDecodedError: as `ScalarColumns.write_rows`; nothing was written.
@@ -222,7 +229,7 @@ class Assembly:
         """
         first = int(self._ends[number]) + at_row
         kept = self._narrow.write_rows(first, rows)
-        self._placed.write_rows(first, rows)
+        self._direct.write_rows(first, rows)
         kept += self._staged.write_rows(first, rows)
         table = rows.table
         if self._parts.ragged:
@@ -244,12 +251,12 @@ class Assembly:
         return kept
 
     def leave_out(self, number: int) -> None:
-        """Leave out a slice that cannot be read, and its rows that were written."""
+        """Leave out a slice that cannot be read, with those of its rows that were written already."""
         self._chunks[number] = None
         self._missing.add(number)
 
     def begin_gathering(self, carry: Remainder) -> None:
-        """Add the rows that the window before left over, and fix the order of all rows."""
+        """Add the rows that the previous window left over, and fix the order of all rows."""
         self._carry = carry
         order = self._counted()
         if self._missing:
@@ -274,7 +281,7 @@ class Assembly:
             self._indices = _after_carried(carry.rows, order) if self._missing else indices
 
     def _counted(self) -> IntArray:
-        """Return the order of the rows that are delivered or carried, those of missing slices included."""
+        """Return the order of the rows that are delivered or carried, including those of missing slices."""
         rows = int(self._ends[-1]) - self._left_out
         return np.arange(rows) if self._order is None else self._order[:rows]
 
@@ -287,7 +294,7 @@ class Assembly:
         return total if self._deliver_rest else total - total % self._batch_size
 
     def gather(self, job: int) -> None:
-        """Do one step of `ColumnGroups.jobs`: put a part of the columns, or a range of rows, into order."""
+        """Do one step of `ColumnGroups.jobs`: order a part of the columns, or a range of rows."""
         narrow, gathered, ranges = len(self._parts.narrow), len(self._parts.gathered), self._parts.ranges
         if job < narrow:
             self._narrow.gather(job)
@@ -316,12 +323,12 @@ class Assembly:
             together = together.slice(0, self._total_rows)
         else:
             together = pc.take(together, pa.array(indices), boundscheck=False)
-        # Arrow's result is delivered as it is, unless the allocator's memory is required.
-        moves = indices is None or self._buffer_sizes.allocator.is_required
+        # Arrow's result is delivered without a copy, unless the allocator's memory is required.
+        is_copied = indices is None or self._buffer_sizes.allocator.is_required
         rows, total = self._delivered_rows, self._total_rows
         if rows < total:
             self._left[part] = together.slice(rows).take(pa.array(np.arange(total - rows)))
-        space = self._buffer_sizes.allocator.allocate(self._bytes_of(columns)) if moves else None
+        space = self._buffer_sizes.allocator.allocate(self._bytes_of(columns)) if is_copied else None
         for column in columns:
             array = together.column(column.name)
             if column.row_bytes is None:
@@ -339,28 +346,31 @@ class Assembly:
         return sum(padded(self._buffer_sizes.rows * c.row_bytes) for c in columns if c.row_bytes is not None)
 
     def _check_rows(self, found: int) -> None:
-        """Check that every index is that of a row, since `boundscheck` is off."""
+        """Check that every index is within the rows, because `boundscheck` is off."""
         missing = sum(int(self._ends[n + 1] - self._ends[n]) for n in self._missing)
         expected = self._carry.rows + int(self._ends[-1]) - missing
         if found != expected:
-            raise DataError(f"a window of {expected} rows got {found}: row groups changed since they were counted")
+            raise DataError(
+                f"expected {expected} rows in a window, found {found}: row groups changed since they were counted; "
+                "make a new loader"
+            )
 
     def finish(self) -> tuple[Window, Remainder]:
-        """Return the finished window, and the rows that it leaves over."""
+        """Return the finished window and its remainder."""
         rows, total = self._delivered_rows, self._total_rows
         is_complete = self._carry.rows == self._planned_carry and not self._missing
         carried = {c.name: self._carry.fixed[c.name] for c in self._parts.wide if self._carry.rows}
-        placed, left_placed = self._placed.finish(carried, None if is_complete else self._present, total, rows)
+        direct, left_direct = self._direct.finish(carried, None if is_complete else self._present, total, rows)
         staged, left_staged = self._staged.finish(rows)
         narrow, left_narrow = self._narrow.finish(rows)
-        for done in (placed, staged, narrow):
+        for done in (direct, staged, narrow):
             self._delivered.update(done)
         if self._parts.ragged:
             self._delivered.update(self._ragged.finish())
         carry = Remainder()
         if rows < total:
             gathered = tuple(t for t in self._left if t is not None)
-            carry = Remainder(total - rows, gathered, left_placed | left_staged | left_narrow, self._left_ragged)
+            carry = Remainder(total - rows, gathered, left_direct | left_staged | left_narrow, self._left_ragged)
         names = [c.name for c in self._parts.columns]
         arrays = {name: self._delivered[name][0] for name in names}
         owners = {name: self._delivered[name][1] for name in names if self._delivered[name][1] is not None}
@@ -373,7 +383,7 @@ class Assembly:
 
 
 def _after_carried(carried: int, order: IntArray) -> npt.NDArray[Any]:
-    """Return the order of carried rows followed by others: ``[rows]``, uint32 if it is wide enough, else int64."""
+    """Return the order of carried rows followed by others: ``[rows]``, uint32 if that is wide enough, else int64."""
     rows = carried + len(order)
     last = carried + int(order.max(initial=-1))
     indices = np.empty(rows, np.uint32 if max(rows, last) < 2**32 else np.int64)
@@ -383,7 +393,7 @@ def _after_carried(carried: int, order: IntArray) -> npt.NDArray[Any]:
 
 
 def nested_rows(array: pa.Array, column: Column) -> Array:
-    """Return nested lists as numpy arrays, which share the array's memory if it is writable."""
+    """Return nested lists as numpy arrays: views of the array if its memory is writable, else copies."""
     if column.kind == "fixed":
         assert column.dtype is not None
         rows = fixed_rows(array, column.row_bytes or 1)

@@ -1,8 +1,8 @@
-"""Builds a window's fixed-width columns.
+"""Assembles a window's fixed-width columns.
 
-Rows of at least `WIDE_BYTES` are copied once, directly to their delivered position. Narrower rows are staged: copied
-one after another as they are decoded, into reused memory, and permuted when all are there. For rows of 52 bytes,
-gathering them from all over a window costs half as much as scattering them over one.
+Rows of at least `WIDE_BYTES` are copied once, directly to their final slot. Narrower rows are staged: copied one after
+another into reused memory as they are decoded, and permuted when all are decoded. For rows of 52 bytes, gathering them
+from a window costs half as much as scattering them over one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DirectRows:
     Args:
         columns: The columns.
         capacity: Capacity in rows.
-        carried_rows: Rows that the window before leaves over, by the plan: they come first.
+        carried_rows: Rows that the previous window leaves over, according to the plan; they come first.
         allocator: Provides the memory of delivered rows.
     """
 
@@ -53,11 +53,11 @@ class DirectRows:
             self._arenas[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
 
     def memory(self, rows: int) -> list[Memory]:
-        """Return the part of the buffers that `rows` rows will be written to."""
+        """Return the part of the buffers that `rows` rows will occupy."""
         return [self._rows_of(column)[:rows].reshape(-1) for column in self._columns]
 
     def write_rows(self, first: int, rows: LazyRows) -> None:
-        """Copy rows to their slots; `first` is the number of the first among the rows that the window reads."""
+        """Copy rows to their slots; `first` is the number of the first one among the rows that the window reads."""
         slots: IntArray | slice = slice(self._carried_rows + first, self._carried_rows + first + rows.rows)
         if self._slots is not None:
             slots = self._slots[first : first + rows.rows]
@@ -70,11 +70,11 @@ class DirectRows:
         """Return the delivered rows by name, and a copy of the rows left over.
 
         Args:
-            carried: Rows that the window before left.
-            present: Returns the slots of the order whose rows were read; None: all were, and as many rows were carried
-                as planned.
+            carried: Rows that the previous window left over.
+            present: Returns the slots of the rows that were read; None if all were, and as many rows were carried as
+                planned.
             total: Rows delivered or left over.
-            delivered: Of these, rows delivered.
+            delivered: Rows delivered.
         """
         done, left = dict[str, Delivered](), dict[str, Rows]()
         for column in self._columns:
@@ -101,7 +101,7 @@ class StagedRows:
     Args:
         columns: The columns.
         capacity: Capacity in rows.
-        carried_rows: Rows that the window before leaves over, by the plan: space for them comes first.
+        carried_rows: Rows that the previous window leaves over, according to the plan; their space comes first.
         staging: Provides the staging buffers.
         allocator: Provides the memory of delivered rows.
     """
@@ -125,18 +125,18 @@ class StagedRows:
             self._staged[column.name] = self._staging.allocate(self._capacity * width).array.reshape(-1, width)
 
     def memory(self, rows: int) -> list[Memory]:
-        """Return the part of the buffers that `rows` rows will be written to."""
+        """Return the part of the buffers that `rows` rows will occupy."""
         return [staged[:rows].reshape(-1) for staged in self._staged.values()]
 
     def blocks(self, rows: int) -> list[Block]:
-        """Return the blocks that `set_order` will allocate to put `rows` rows into order."""
+        """Return the blocks that `set_order` will allocate for `rows` rows."""
         widths = [column.arrow_type.byte_width for column in self._columns]
         return [Block(self._capacity * width, ((0, rows * width),)) for width in widths]
 
     def write_rows(self, first: int, rows: LazyRows) -> int:
         """Copy rows to the staging buffers; return their bytes.
 
-        `first` is the number of the first among the rows that the window reads.
+        `first` is the number of the first one among the rows that the window reads.
         """
         slots = slice(self._carried_rows + first, self._carried_rows + first + rows.rows)
         for name, staged in self._staged.items():
@@ -144,7 +144,7 @@ class StagedRows:
         return rows.rows * sum(int(staged.shape[1]) for staged in self._staged.values())
 
     def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
-        """Fix the order: `indices` count the carried rows first, and then the rows that the window reads."""
+        """Fix the order: `indices` count the carried rows first, then the rows that the window reads."""
         if not self._columns:
             return
         before = len(next(iter(carried.values()))) if carried else 0
@@ -158,7 +158,7 @@ class StagedRows:
             self._out[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
 
     def gather(self, start: int, stop: int) -> None:
-        """Copy rows to slots ``start`` to ``stop``; different ranges may run in parallel."""
+        """Copy rows to slots ``start`` to ``stop`` (exclusive); calls for different ranges may run in parallel."""
         for column in self._columns:
             take_rows(self._staged[column.name], self._indices[start:stop], self._rows_of(column)[start:stop])
 
@@ -177,7 +177,7 @@ class StagedRows:
 
 
 def copy_rows(name: str, rows: LazyRows, out: Rows, slots: IntArray | slice) -> None:
-    """Copy a column of rows, decoded or still in the file, to these rows of `out`."""
+    """Copy one column of rows, decoded or still in the file, to these rows of `out`."""
     if name in rows.deferred.columns:
         rows.deferred.read(name, out, slots)
     else:
@@ -199,7 +199,7 @@ def copy_column(array: pa.ChunkedArray, out: Rows, slots: IntArray | slice) -> N
 def shift_staged(staged: Iterable[Rows], planned: int, carried: int) -> int:
     """Move staged rows back if more rows are carried than planned; return by how many rows.
 
-    That happens after row groups that could not be read: the windows then end elsewhere.
+    Row groups that could not be read change the number of carried rows.
     """
     more = max(0, carried - planned)
     for rows in staged if more else ():

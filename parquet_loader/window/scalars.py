@@ -1,7 +1,7 @@
-"""Builds a window's columns of numbers: decoded one after another into a buffer, then permuted by kernels.
+"""Assembles a window's columns of numbers: decoded into a staging buffer, then permuted by kernels.
 
-Rows are 1 to 8 bytes wide. The kernels decode them directly into the staging buffer and permute one column at a time,
-so that the source column stays in the CPU cache.
+Numbers are 1 to 8 bytes wide. The kernels decode them directly into the staging buffer and permute one column at a
+time, so that the source column stays in the CPU cache.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from parquet_loader.read import LazyRows
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.window.fixed_width import Delivered, Rows, as_delivered, copy_rows, padded, shift_staged
 
-# Larger windows are written past the CPU caches, which they would leave before most of them is read. Measured on
-# windows of 427,000 and 214,000 rows: a sixth less time to put them into order.
+# Larger windows are written past the CPU caches, from which they would be evicted before they are read. Measured on
+# windows of 427,000 and 214,000 rows: ordering them takes a sixth less time.
 PAST_CACHE_BYTES = 16 * 2**20
 
 
@@ -32,7 +32,7 @@ class ScalarColumns:
     Args:
         parts: The columns, in parts that are permuted in parallel.
         capacity: Capacity in rows.
-        carried_rows: Rows that the window before leaves over, by the plan: space for them comes first.
+        carried_rows: Rows that the previous window leaves over, according to the plan; their space comes first.
         staging: Provides the staging buffer.
         allocator: Provides the memory of delivered rows.
     """
@@ -67,11 +67,11 @@ class ScalarColumns:
                 self._addresses[column.name] = mine.__array_interface__["data"][0]
 
     def memory(self, rows: int) -> list[Memory]:
-        """Return the part of the buffer that `rows` rows will be written to."""
+        """Return the part of the buffer that `rows` rows will occupy."""
         return [staged[:rows].reshape(-1) for staged in self._staged.values()]
 
     def blocks(self, rows: int) -> list[Block]:
-        """Return the blocks that `gather` will allocate to put `rows` rows into order, one for each part."""
+        """Return the blocks that `gather` will allocate for `rows` rows, one for each part."""
         found = []
         for part in self._parts:
             ends = list(accumulate(map(self._column_bytes, part), initial=0))
@@ -90,7 +90,7 @@ class ScalarColumns:
     def write_rows(self, first: int, rows: LazyRows) -> int:
         """Write rows to the staging buffers; return their bytes.
 
-        `first` is the number of the first among the rows that the window reads.
+        `first` is the number of the first one among the rows that the window reads.
 
         Raises:
             NotDecodedError: nothing was written; Arrow has to decode these rows and the rest of their row group.
@@ -108,7 +108,7 @@ class ScalarColumns:
         return rows.rows * self._row_bytes
 
     def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
-        """Fix the order: `indices` count the carried rows first, and then the rows that the window reads."""
+        """Fix the order: `indices` count the carried rows first, then the rows that the window reads."""
         before = len(next(iter(carried.values()))) if carried else 0
         self._carried_rows += shift_staged(self._staged.values(), self._carried_rows, before)
         begin = self._carried_rows - before
@@ -118,7 +118,7 @@ class ScalarColumns:
             self._staged[name][begin : self._carried_rows] = rows
 
     def gather(self, part: int) -> None:
-        """Put the columns of one part into order."""
+        """Order the columns of one part."""
         columns, total = self._parts[part], len(self._indices)
         space = self._allocator.allocate(sum(map(self._column_bytes, columns)))
         outs = []

@@ -1,8 +1,8 @@
-"""Builds a window's variable-width columns: staged as they are decoded, then permuted.
+"""Assembles a window's variable-width columns: staged as they are decoded, then permuted.
 
-Rows are stored as large binaries, lists of numbers too. Arrow's list kernel would build an index of every element
-(0.2-0.4 GB/s, and three times the memory). Whole rows of bytes are copied at 4-5 GB/s: once by a kernel, or twice by
-Arrow, about a MiB at a time into memory that is already in the page tables.
+Rows are large binaries, also those of lists of numbers. Arrow's list kernel would build an index of every element
+(0.2-0.4 GB/s, and three times the memory). Rows of bytes are copied at 4-5 GB/s: once by a kernel, or twice by Arrow,
+about a MiB at a time into memory that is already in the page tables.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SEGMENT_BYTES = 1 << 20
 class RaggedRows:
     """The ragged columns of one window. `write_rows` may be called by several threads; the rest by one at a time.
 
-    Rows are numbered in the order of their arrival. `write_rows` returns the number of its first row, and `set_order`
-    takes such numbers, so that the result does not depend on the order of arrival.
+    Rows are numbered in the order of arrival. `write_rows` returns the number of its first row, and `set_order` takes
+    such numbers, so the result does not depend on the order of arrival.
 
     Args:
         columns: The columns, all canonical large binaries.
-        capacities: Bytes expected for each by name; more bytes are copied once more.
+        capacities: Expected bytes of each column by name; if more arrive, the column is copied once more.
         staging: Provides the staging buffers.
         allocator: Provides the memory of delivered rows.
     """
@@ -118,11 +118,11 @@ class RaggedRows:
         return _Staged(offsets, memory)
 
     def gather(self, start: int, stop: int) -> None:
-        """Copy delivered rows ``start`` to ``stop`` to their position; different ranges may run in parallel."""
+        """Copy delivered rows ``start`` to ``stop`` (exclusive); calls for different ranges may run in parallel."""
         for column in self._columns:
-            source, places = self._sources[column.name], self._offsets[column.name][start:stop]
+            source, offsets = self._sources[column.name], self._offsets[column.name][start:stop]
             out = self._out[column.name].array
-            take_ragged(source.data, source.offsets, self._indices[start:stop], places, out)
+            take_ragged(source.data, source.offsets, self._indices[start:stop], offsets, out)
 
     def finish(self) -> dict[str, tuple[Ragged, Any]]:
         """Return the delivered columns, each with the owner of its memory."""
@@ -135,7 +135,7 @@ class RaggedRows:
 
 
 class _Staged(NamedTuple):
-    """Rows in the order of their arrival: int64 offsets ``[rows + 1]``, and the bytes."""
+    """Rows in the order of arrival: int64 offsets ``[rows + 1]``, and the bytes."""
 
     offsets: IntArray
     data: Memory
@@ -147,7 +147,7 @@ class _Staged(NamedTuple):
 
 
 class _FilledBlock:
-    """Memory filled from its beginning."""
+    """Memory that is filled from its beginning."""
 
     __slots__ = ("memory", "used")
 

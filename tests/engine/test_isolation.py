@@ -141,7 +141,7 @@ def test_a_damaged_page_is_the_same_error_in_the_same_place(tmp_path: Path) -> N
             found.append((str(raised.value), delivered, "".join(getattr(raised.value, "__notes__", []))))
             assert children() == set()
     assert found[0][:2] == found[1][:2]
-    assert "in the process that reads" in found[1][2]
+    assert "in the child process that reads" in found[1][2]
 
 
 class OddError(Exception):
@@ -184,7 +184,7 @@ def test_what_cannot_be_brought_in_there_is_raised_here(
         loader = isolated(root, transform=importlib.import_module("only_here").same)
     with loader, pytest.raises(ModuleNotFoundError, match="only_here") as raised:
         next(iter(loader))
-    assert "raised while transform was unpickled in the process that reads" in raised.value.__notes__
+    assert "raised while transform was unpickled in the child process that reads" in raised.value.__notes__
     assert children() == set()
 
 

@@ -1,6 +1,6 @@
-"""Messages between the caller and the child process: framed pickles over a socket pair, with file descriptors.
+"""Sends messages between the caller and the child process: framed pickles and file descriptors, over a socket pair.
 
-Both ends belong to this library, over a pair of sockets without a name. Nothing from a data set is unpickled.
+Both ends of the unnamed socket pair belong to this library. Nothing from a data set is unpickled.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Channel:
-    """One end. Used by one thread at a time.
+    """One end of the channel. Used by one thread at a time.
 
-    Files follow their message one at a time, each with one byte, so that the receiver needs one free descriptor however
-    many files there are. A call that Ctrl-C interrupts leaves the stream in the middle of a message: close the channel.
+    The files of a message follow it one by one, each with one byte, so the receiver needs only one free descriptor.
+    SIGINT during a call leaves the stream in the middle of a message: close the channel then.
 
     Args:
-        end: Its socket; closed by `close`.
+        end: The socket; closed by `close`.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -44,24 +44,24 @@ class Channel:
             socket.send_fds(self._end, [b"f"], [file])
 
     def wait(self) -> None:
-        """Wait until there is something to receive, or the other end dies."""
+        """Wait until a message can be received, or the other end is closed."""
         waiting = poll()
         waiting.register(self._end, POLLIN)
         waiting.poll()
 
     def receive(self) -> Any:
-        """Return the next message; receive each of its files by `receive_file` before the next message.
+        """Return the next message; call `receive_file` for each of its files before the next `receive`.
 
         Raises:
             EOFError: the other end is closed.
         """
         (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        return pickle.loads(self._exactly(size))  # noqa: S301 - of our own process, see above
+        return pickle.loads(self._exactly(size))  # noqa: S301 - sent by our own process
 
     def receive_file(self, use: Callable[[int], None]) -> None:
-        """Receive a file, and close it after `use`, which keeps no descriptor of it.
+        """Receive a file, pass it to `use`, and close it.
 
-        Ctrl-C is deferred while the file is open, so that no interrupt leaks a descriptor; never while waiting.
+        SIGINT is deferred while the file is open, so that no descriptor leaks; it is not deferred while waiting.
 
         Raises:
             EOFError: the other end is closed.
@@ -73,7 +73,7 @@ class Channel:
             try:
                 if not data:
                     raise EOFError("the other end is closed")
-                if not files:  # MSG_CTRUNC: the kernel has dropped it
+                if not files:  # MSG_CTRUNC: the kernel dropped the descriptor
                     raise out_of_descriptors("isolation='process': a window cannot be received", 1)
                 use(files[0])
             finally:

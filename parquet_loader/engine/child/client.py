@@ -1,8 +1,8 @@
-"""``isolation="process"``: runs the engine in a child process, so that the caller's loop and decoding share no GIL.
+"""``isolation="process"``: runs the engine in a child process, so that decoding does not share the caller's GIL.
 
 The child starts at the first epoch and is kept for the next one if an epoch ends normally. It is killed if an epoch is
-left early or fails, when the loader is closed or garbage-collected, and at interpreter exit. Killing it is safe: it
-holds nothing that has a name in a file system. The socket between them reports the death of either side at once.
+left early or fails, when the loader is closed or garbage-collected, and at interpreter exit. Killing it is safe,
+because it holds nothing that has a name in a file system. The socket reports the death of either side at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from parquet_loader.plan import Plan
 from parquet_loader.window import Window
 
 _KILLED_S = 5.0
-# A pair of sockets, and what `subprocess` opens while it starts a process.
+# File descriptors of a socket pair, and those that `subprocess` opens while it starts a process.
 _START_DESCRIPTORS = 6
 _START = """
 import json, sys
@@ -59,7 +59,7 @@ class _Child:
     pid: int
 
     def stop(self) -> None:
-        """Kill and reap it; idempotent. Does nothing in a process forked off the one that started it."""
+        """Kill and reap the process; idempotent. Does nothing in a forked copy of the process that started it."""
         if self.pid != os.getpid():
             return
         self.channel.close()
@@ -69,15 +69,15 @@ class _Child:
 
 
 class ReadingProcess:
-    """Starts the process that reads a data set, and starts it again after it was ended.
+    """Starts the process that reads a data set, and restarts it after it has ended.
 
     Args:
         dataset: The data set to read.
         options: How to read it.
 
     Raises:
-        ConfigurationError: one of them cannot be sent to another process.
-        UnsupportedError: the system has no nameless shared memory.
+        ConfigurationError: one of them cannot be pickled.
+        UnsupportedError: the system has no unnamed shared memory.
     """
 
     def __init__(self, dataset: Dataset, options: EngineOptions) -> None:
@@ -93,8 +93,8 @@ class ReadingProcess:
             return pickle.dumps(self._dataset, protocol=5)
         except Exception as error:
             raise ConfigurationError(
-                f"isolation='process': the data set cannot be sent to another process, nor what it lies in "
-                f"({self._dataset.snapshot.filesystem!r}): {error}"
+                f"isolation='process': the data set cannot be sent to another process, because its filesystem "
+                f"({self._dataset.snapshot.filesystem!r}) or another part cannot be pickled: {error}"
             ) from error
 
     def running(self) -> _Child:
@@ -110,7 +110,7 @@ class ReadingProcess:
         uninterrupted(self._start)
         assert self._child is not None
         self._child.channel.send(Open(self._packed_dataset(), self._options))
-        # From now on the child keeps the footers.
+        # The child has its own copy of the footers.
         self._dataset.snapshot.footers.clear()
         return self._child
 
@@ -131,7 +131,7 @@ class ReadingProcess:
             json.dumps([path for path in sys.path if isinstance(path, str)]),
         ]
         try:
-            # A process group of its own: Ctrl-C at a terminal goes to the caller alone, which then ends this process.
+            # With its own process group, Ctrl-C at a terminal reaches only the caller, which then ends this process.
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[number], process_group=0)
         except OSError as error:
             ours.close()
@@ -161,13 +161,13 @@ class ReadingProcess:
 
 
 class IsolatedEngine:
-    """The caller's side of one epoch, with the methods of `Engine`. Used by one thread at a time.
+    """The caller's side of one epoch in the child process, with the methods of `Engine`. Used by one thread at a time.
 
     Args:
         reading: The process.
         plan: The plan of the epoch.
         first_batch: The batch with which it begins.
-        processes: Whether batches are delivered one by one instead of windows.
+        processes: As in `Engine`.
     """
 
     def __init__(self, reading: ReadingProcess, plan: Plan, first_batch: int, *, processes: bool) -> None:
@@ -184,7 +184,7 @@ class IsolatedEngine:
         self._child.channel.send(self._begin)
 
     def close(self) -> None:
-        """End the epoch; the process with it, if the epoch was not over. Idempotent."""
+        """End the epoch; if it is not over, kill the process. Idempotent."""
         if self._is_over:
             return
         self._reading.stop(self._child)
@@ -192,17 +192,17 @@ class IsolatedEngine:
         self._is_over = True
 
     def account(self) -> EngineFigures:
-        """Return the figures of the epoch as of the last delivered window or batch."""
+        """Return the figures of the epoch at the last delivered window or batch."""
         return self._account
 
     def next_window(self) -> Window | None:
-        """Return the next window, waiting for it; None at the end. Raises as `Engine.next_window`."""
+        """See `Engine.next_window`."""
         window = self._next()
         assert window is None or isinstance(window, Window)
         return window
 
     def next_batch(self) -> ProcessedBatch | None:
-        """Return the next processed batch, waiting for it; None at the end. Raises as `Engine.next_batch`."""
+        """See `Engine.next_batch`."""
         batch = self._next()
         assert batch is None or isinstance(batch, ProcessedBatch)
         return batch
@@ -239,7 +239,7 @@ class IsolatedEngine:
         return child.receiver.unpack(reply.parcel)
 
     def _death(self, child: _Child) -> ReadingProcessError:
-        """Reap a process that has ended by itself; return the error that says how it ended."""
+        """Reap a process that has ended by itself; return the error that names its exit code or signal."""
         try:
             code: int | None = child.process.wait(_KILLED_S)
         except subprocess.TimeoutExpired:
@@ -251,7 +251,7 @@ class IsolatedEngine:
             except ValueError:
                 how = f"killed by signal {-code} (exit code {code})"
         hint = "; the system may have been out of memory" if code == -signal.SIGKILL else ""
-        return ReadingProcessError(f"isolation='process': the process that reads has ended, {how}{hint}", code)
+        return ReadingProcessError(f"isolation='process': the child process that reads has ended, {how}{hint}", code)
 
 
 def _no_descriptors() -> OpenFilesError:
@@ -259,10 +259,10 @@ def _no_descriptors() -> OpenFilesError:
 
 
 def by_value(options: EngineOptions) -> bytes:
-    """Pickle the options; a `transform` defined in a script or a notebook by value.
+    """Pickle the options; a `transform` defined in a script or notebook is pickled by value.
 
     Raises:
-        ConfigurationError: it cannot be sent.
+        ConfigurationError: it cannot be pickled.
     """
     try:
         pickler: Any = importlib.import_module("cloudpickle")

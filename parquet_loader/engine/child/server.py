@@ -1,11 +1,11 @@
 """The child process: runs the engine and sends windows to the caller in shared memory.
 
 `client.ReadingProcess` starts it as a plain subprocess, so it needs no main guard and works in notebooks and daemonic
-workers. It imports no torch.
+workers. It does not import torch.
 
 The main thread answers one message at a time. A second thread waits for the caller's death, and then ends this process
-at once. The system reports the death as the end of the socket, and by a `pidfd`: processes forked off the caller may
-keep the socket open.
+at once. The caller's death closes the socket and signals a `pidfd`; the socket alone is not enough, because processes
+forked from the caller may keep it open.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from parquet_loader.window import Arenas, Window
 
 _POLL_PARENT_MS = 250
 
-# Niceness of the child, so that training wins if both need the processor: a training loop that is busy in Python lost
+# Niceness of the child, so that training wins if both need the processor. Measured: a training loop busy in Python lost
 # 4 to 7 percent of its time to two reading threads on two processors, and almost none with this.
 NICENESS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """What to read; the first message.
+    """The first message: opens a data set.
 
-    Each is pickled by itself: if one cannot be unpickled here, the error is sent back.
+    Each attribute is pickled separately, so that an error of unpickling one can be sent back.
 
     Attributes:
         dataset: A pickled `Dataset`.
@@ -71,17 +71,17 @@ class Next:
     """Send the next window or batch.
 
     Attributes:
-        unseen: Tags of segments that no array views any more.
+        unused: Tags of segments that no array views any more.
     """
 
-    unseen: list[int]
+    unused: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
     """The caller has released all batches before the current window's. Not answered."""
 
-    unseen: list[int]
+    unused: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def main(socket_number: int, parent: int) -> None:
     use_returning_pool()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         _Server(Channel(end)).serve()
-    os._exit(0)  # without waiting for threads that read
+    os._exit(0)  # does not wait for worker threads
 
 
 def _end_with(end: socket.socket, parent: int) -> None:
@@ -120,7 +120,7 @@ def _end_with(end: socket.socket, parent: int) -> None:
     try:
         waiting.register(os.pidfd_open(parent), select.POLLIN)
     except (AttributeError, OSError):
-        timeout = _POLL_PARENT_MS  # an older or a simulated kernel: poll
+        timeout = _POLL_PARENT_MS  # old or simulated kernels have no pidfd
     while os.getppid() == parent and not waiting.poll(timeout):
         pass
     os._exit(0)
@@ -148,23 +148,23 @@ class _Server:
                 case Begin():
                     self._begin(message)
                 case Next():
-                    self._sender.take_back(message.unseen)
+                    self._sender.take_back(message.unused)
                     self._answer()
                 case Release():
-                    self._sender.take_back(message.unseen)
+                    self._sender.take_back(message.unused)
                     if self._engine is not None:
                         self._engine.release_previous()
 
     def _open(self, message: Open) -> None:
-        what = "the data set"
+        unpickled = "the data set"
         try:
-            self._dataset = pickle.loads(message.dataset)  # noqa: S301 - of the caller's process
-            what = "transform"
+            self._dataset = pickle.loads(message.dataset)  # noqa: S301 - sent by the caller's process
+            unpickled = "transform"
             self._options = pickle.loads(message.options)  # noqa: S301 - likewise
             self._staging.keep_bytes = self._dataset.sizing.made_bytes
             self._sender.limit(self._dataset.sizing.made_bytes)
         except BaseException as error:  # such as a module that cannot be imported here
-            error.add_note(f"raised while {what} was unpickled in the process that reads")
+            error.add_note(f"raised while {unpickled} was unpickled in the child process that reads")
             self._failure = error
 
     def _begin(self, message: Begin) -> None:
@@ -214,14 +214,14 @@ class _Server:
 
 
 def packed_error(error: BaseException) -> bytes:
-    """Pickle an error with the traceback of this process as a note; only its text if it cannot be pickled."""
+    """Pickle an error with this process's traceback as a note; an error that cannot be pickled becomes its text."""
     trace = "".join(traceback.format_exception(error))
-    error.add_note(f"in the process that reads:\n{trace}")
+    error.add_note(f"in the child process that reads:\n{trace}")
     try:
         packed = pickle.dumps(error)
         pickle.loads(packed)  # noqa: S301 - pickled above; some errors cannot be unpickled
     except Exception:
         as_text = ReadingProcessError(f"{type(error).__name__}: {error}")
-        as_text.add_note(f"in the process that reads:\n{trace}")
+        as_text.add_note(f"in the child process that reads:\n{trace}")
         packed = pickle.dumps(as_text)
     return packed

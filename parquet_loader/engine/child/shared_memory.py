@@ -1,14 +1,13 @@
-"""Shared memory of the caller and the child process: unnamed blocks, sent with their data, returned when unused.
+"""Shares windows between the child process and the caller in blocks of unnamed memory, which are reused.
 
 A block is a `memfd`. It has no name in a file system, takes no space in /dev/shm, and is freed when the last process
 that maps it ends. The child allocates and fills blocks (`SharedMemorySender`). The caller maps each block once and
-makes arrays over it (`SharedMemoryReceiver`). Memory that was sent is not written again until the last array over it is
-freed.
+makes arrays over it (`SharedMemoryReceiver`). Sent memory is not written again until the last array over it is freed.
 
-A process may have a thousand open files and 65,530 mappings, and a window may have a thousand columns. So a mapping
-keeps no file open on either side, and buffers share large blocks: a block has an open file only in the child, until it
-is sent. Each buffer is returned separately. A released buffer gives its pages back to the system, whatever its
-neighbours in the block are doing.
+A process may have a thousand open files and 65,530 mappings, and a window may have a thousand columns. So the buffers
+of a window are segments of a few large blocks, and a mapping keeps no file open: a block has an open file only in the
+child, until it is sent. Segments are returned one by one. A freed segment returns its pages to the system even if other
+segments of the block are in use.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import os
 import pickle
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,24 +31,24 @@ from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import OutOfMemoryError, UnsupportedError
 from parquet_loader.window import Arenas, Leases, Memory
 
-_STRAY_UNIT = 1 << 16
-# Bytes of a block that segments share; what a block has not given out yet takes no memory.
+_COPY_UNIT_BYTES = 1 << 16
+# Size of a block for segments; the part that is not allocated yet takes no memory.
 _LEAST_BLOCK_BYTES = 16 << 20
-# A block is at least this share of all memory, so that blocks that wait to be sent stay few.
+# A block is at least 1/64 of all memory, so that few blocks wait to be sent.
 _MOST_BLOCKS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMessage:
-    """An object in transit: its arrays lie in shared blocks, the rest is pickled.
+    """A message: an object whose arrays are in shared blocks; the rest of it is pickled.
 
     Attributes:
-        pickled: The rest.
+        pickled: The object without the arrays' memory.
         locations: For each array: number of its segment, offset in it, and bytes; None for an empty array.
-        segments: For each segment: number of its block, first byte and the byte after the last, and its tag, which is
-            sent back when no array views the segment any more.
-        new: Blocks not mapped yet: number and bytes; their files come with the message, in this order.
-        gone: Blocks that are not used again.
+        segments: For each segment: number of its block, first byte, the byte after the last, and a tag, which is sent
+            back when no array views the segment any more.
+        new: Number and bytes of blocks that the receiver has not mapped; their files follow the message in this order.
+        gone: Numbers of blocks that are not used again.
     """
 
     pickled: bytes
@@ -95,9 +94,9 @@ class SharedMemorySender:
             block, mapped = self._uncut
             with self._lock:
                 start = block.cut(size)
-        # Views of the segment know it, not the block: it dies with the last of them.
+        # Views keep the segment alive, not the block: the segment dies with the last view.
         segment = np.frombuffer(mapped, np.uint8, size, start)
-        weakref.finalize(segment, _give_back, mapped, start, size, os.getpid()).atexit = False
+        weakref.finalize(segment, _free_pages, mapped, start, size, os.getpid()).atexit = False
         return segment
 
     def _new_block(self, size: int) -> tuple[_SharedBlock, mmap.mmap]:
@@ -105,9 +104,7 @@ class SharedMemorySender:
             file = os.memfd_create("parquet_loader", os.MFD_CLOEXEC)
         except OSError as error:
             if is_out_of_descriptors(error):
-                raise out_of_descriptors(
-                    "isolation='process': the process that reads cannot make a window", 1
-                ) from None
+                raise out_of_descriptors("isolation='process': the child process cannot allocate a window", 1) from None
             raise
         try:
             os.ftruncate(file, size)
@@ -123,18 +120,18 @@ class SharedMemorySender:
             self._starts = sorted(self._blocks)
         return block, mapped
 
-    def pack(self, thing: Any) -> tuple[SharedMessage, list[int]]:
-        """Return the message of an object, and the files of its new blocks; call `sent` after sending them."""
+    def pack(self, content: Any) -> tuple[SharedMessage, list[int]]:
+        """Return the message for an object, and the files of its new blocks; call `sent` after sending them."""
         buffers: list[pickle.PickleBuffer] = []
-        pickled = pickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
+        pickled = pickle.dumps(content, protocol=5, buffer_callback=buffers.append)
         arrays = [np.frombuffer(raw, np.uint8) if (raw := b.raw()).nbytes else None for b in buffers]
         with self._lock:
-            self._forget_gone()  # first: an array may lie at the address of a freed block
+            self._forget_gone()  # first, because an array may be at the address of a freed block
             found = [None if array is None else self._find(array) for array in arrays]
-        strays = [
+        unshared = [
             array for array, location in zip(arrays, found, strict=True) if array is not None and location is None
         ]
-        copies = self._copied(strays)
+        copies = self._copied(unshared)
         segments: dict[tuple[int, int], int] = {}
         described: list[tuple[int, int, int, int]] = []
         with self._lock:
@@ -143,16 +140,16 @@ class SharedMemorySender:
                 if array is None:
                     locations.append(None)
                     continue
-                here = array if location is not None else next(copies)
-                block, offset = location or self._find_known(here)
+                shared = array if location is not None else next(copies)
+                block, offset = location or self._find_known(shared)
                 start, stop = block.segment(offset)
                 if (block.number, start) not in segments:
                     segments[block.number, start] = len(described)
                     described.append((block.number, start, stop, self._next_tag))
                     self._next_tag += 1
                 number = segments[block.number, start]
-                locations.append((number, offset - start, here.nbytes))
-                self._held.setdefault(described[number][3], []).append(here)
+                locations.append((number, offset - start, shared.nbytes))
+                self._held.setdefault(described[number][3], []).append(shared)
             used = {number for number, _ in segments}
             fresh = [b for b in self._blocks.values() if b.file is not None and b.number in used]
             gone, self._gone = tuple(self._gone), []
@@ -161,7 +158,7 @@ class SharedMemorySender:
         return message, [b.file for b in fresh if b.file is not None]
 
     def sent(self, message: SharedMessage) -> None:
-        """Close the files of new blocks: the other side has them now."""
+        """Close the files of new blocks, which the receiver has now."""
         new = {number for number, _ in message.new}
         with self._lock:
             for block in self._blocks.values():
@@ -170,18 +167,18 @@ class SharedMemorySender:
                     block.file = None
 
     def take_back(self, tags: list[int]) -> None:
-        """Reuse the segments of these tags, which no array views any more."""
+        """Free the segments of these tags for reuse: no array of the receiver views them any more."""
         for tag in tags:
             self._held.pop(tag, None)
 
-    def _copied(self, strays: list[Memory]) -> Any:
-        """Copy arrays that lie elsewhere into one block; yields the copies in order."""
-        sizes = [-(-array.nbytes // 64) * 64 for array in strays]
-        if not strays:
+    def _copied(self, arrays: list[Memory]) -> Iterator[Memory]:
+        """Copy arrays into one segment of shared memory; return an iterator over the copies."""
+        sizes = [-(-array.nbytes // 64) * 64 for array in arrays]
+        if not arrays:
             return iter(())
-        space = self.arenas.allocate(-(-sum(sizes) // _STRAY_UNIT) * _STRAY_UNIT).array
+        space = self.arenas.allocate(-(-sum(sizes) // _COPY_UNIT_BYTES) * _COPY_UNIT_BYTES).array
         copies, at = [], 0
-        for array, size in zip(strays, sizes, strict=True):
+        for array, size in zip(arrays, sizes, strict=True):
             copy = space[at : at + array.nbytes]
             copy[:] = array
             copies.append(copy)
@@ -203,7 +200,7 @@ class SharedMemorySender:
         return found
 
     def _forget_gone(self) -> None:
-        """Drop freed blocks, whose addresses may be reused; called with the lock."""
+        """Drop freed blocks, whose addresses may be reused; called with the lock held."""
         dead = {start: block for start, block in self._blocks.items() if block.mapped() is None}
         for start, block in dead.items():
             del self._blocks[start]
@@ -219,11 +216,11 @@ class _SharedBlock:
     """A block on the sending side. Guarded by the lock of its `SharedMemorySender`.
 
     Attributes:
-        number, nbytes: Which, and how large.
-        file: Its file until it has been sent.
-        mapped: Its memory while that, or a segment of it, lives.
-        used: Bytes that were cut.
-        starts, stops: Where each segment begins and ends.
+        number, nbytes: Its number and size.
+        file: Its file descriptor; None after it has been sent.
+        mapped: A weak reference to its memory, which lives as long as a segment does.
+        used: Bytes allocated to segments.
+        starts, stops: First byte of each segment, and the byte after its last.
     """
 
     number: int
@@ -235,7 +232,7 @@ class _SharedBlock:
     stops: list[int] = field(default_factory=list)
 
     def cut(self, size: int) -> int:
-        """Return where a segment of `size` bytes begins: at a page of its own."""
+        """Allocate a segment of `size` bytes, which begins at a new page; return its first byte."""
         start = self.used
         self.starts.append(start)
         self.stops.append(start + size)
@@ -243,22 +240,22 @@ class _SharedBlock:
         return start
 
     def segment(self, offset: int) -> tuple[int, int]:
-        """Return where the segment begins and ends in which a byte lies."""
+        """Return the first byte of the segment that contains `offset`, and the byte after its last."""
         number = bisect_right(self.starts, offset) - 1
         return self.starts[number], self.stops[number]
 
 
-def _give_back(mapped: mmap.mmap, start: int, size: int, pid: int) -> None:
-    """Give the pages of a segment that has died back to the system; they are not used again.
+def _free_pages(mapped: mmap.mmap, start: int, size: int, pid: int) -> None:
+    """Return the pages of a freed segment to the system; they are not used again.
 
-    In a process that a `transform` forked, the segment dies too, and the pages are still those that others see.
+    Does nothing in a process that a `transform` forked, whose pages are those of the parent.
     """
     if os.getpid() == pid:
         _remove_pages(mapped, start, size)
 
 
 def _remove_pages(mapped: mmap.mmap, start: int, size: int) -> None:
-    with suppress(OSError, ValueError):  # a simulated kernel may not know how; the block's end frees them, too
+    with suppress(OSError, ValueError):  # simulated kernels may lack it; freeing the block frees the pages too
         mapped.madvise(mmap.MADV_REMOVE, start, size)
 
 
@@ -268,7 +265,7 @@ class SharedMemoryReceiver:
     def __init__(self) -> None:
         self._blocks: dict[int, tuple[mmap.mmap, Memory]] = {}
         self._leases: Leases[int] = Leases()
-        self._lent: dict[int, tuple[int, int, int]] = {}
+        self._leased: dict[int, tuple[int, int, int]] = {}
 
     def add_block(self, number: int, nbytes: int, file: int) -> None:
         """Map a new block; its file may be closed afterwards."""
@@ -279,25 +276,25 @@ class SharedMemoryReceiver:
         """Return what was packed, after `add_block` for each new block; its arrays can be written to."""
         for number in message.gone:
             self._blocks.pop(number, None)
-        self._lent.update((tag, (number, start, stop)) for number, start, stop, tag in message.segments)
-        lent = [self._leases.lend(self._blocks[n][1][start:stop], tag) for n, start, stop, tag in message.segments]
-        arrays = [np.empty(0, np.uint8) if p is None else lent[p[0]][p[1] : p[1] + p[2]] for p in message.locations]
+        self._leased.update((tag, (number, start, stop)) for number, start, stop, tag in message.segments)
+        memory = [self._leases.lease(self._blocks[n][1][start:stop], tag) for n, start, stop, tag in message.segments]
+        arrays = [np.empty(0, np.uint8) if p is None else memory[p[0]][p[1] : p[1] + p[2]] for p in message.locations]
         return pickle.loads(message.pickled, buffers=arrays)  # noqa: S301 - of our own process, see `channel`
 
     def ended(self) -> list[int]:
         """Return the tags of segments that no array views any more, since the last call."""
         ended = self._leases.ended()
         for tag in ended:
-            self._lent.pop(tag, None)
+            self._leased.pop(tag, None)
         return ended
 
     def release(self) -> None:
-        """Free the pages that no array views, after the sending side has ended; a batch keeps only its own pages."""
+        """Free all pages that no array views, after the sender has ended; a kept batch keeps only its own pages."""
         self.ended()
-        seen: dict[int, list[tuple[int, int]]] = {}
-        for number, start, stop in self._lent.values():
-            seen.setdefault(number, []).append((start, stop))
-        for number, spans in seen.items():
+        viewed: dict[int, list[tuple[int, int]]] = {}
+        for number, start, stop in self._leased.values():
+            viewed.setdefault(number, []).append((start, stop))
+        for number, spans in viewed.items():
             if number in self._blocks:
                 mapped, block = self._blocks[number]
                 starts = [0, *(-(-stop // mmap.PAGESIZE) * mmap.PAGESIZE for _, stop in sorted(spans))]
@@ -309,9 +306,9 @@ class SharedMemoryReceiver:
 
 
 def map_shared(file: int, nbytes: int) -> mmap.mmap:
-    """Map a file without keeping it open: until Python 3.13, `mmap.mmap` holds a descriptor as long as it lives.
+    """Map a file without keeping it open: before Python 3.13, `mmap.mmap` always keeps a descriptor.
 
-    The object is made without a file, and the file's pages are then mapped over its own.
+    So an anonymous mapping is made first, and the file's pages are then mapped over it.
 
     Raises:
         OutOfMemoryError: the process has no address space or too many mappings.
@@ -324,7 +321,7 @@ def map_shared(file: int, nbytes: int) -> mmap.mmap:
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
     if _system_mmap()(address, nbytes, protection, flags, file, 0) != address:
         number = ctypes.get_errno()
-        _unmapped.append(mapped)  # its addresses may be somebody else's by now, so it must not unmap them
+        _unmapped.append(mapped)  # kept forever: its addresses may have other owners by now, so it must not unmap them
         raise _unmappable(nbytes, OSError(number, os.strerror(number)))
     return mapped
 
