@@ -1,4 +1,4 @@
-"""Reads one row group: chunk readers, row filters, the local cache."""
+"""Reads one row group: column chunks, row filters, the local cache."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from parquet_loader.read.cache.options import LocalCache
 from parquet_loader.read.cache.row_group_cache import AT_ONCE_BYTES
 from parquet_loader.read.cache.stats import CacheStats
 from parquet_loader.read.chunk_locations import BUFFER_BYTES, ChunkLocation
-from parquet_loader.read.column_chunks import STREAMED_BYTES
 from parquet_loader.read.cursor import Cursor
-from parquet_loader.read.lazy_rows import READ_ERRORS, LazyRows
+from parquet_loader.read.lazy_rows import LazyRows
 from parquet_loader.read.null_counts import NullAdvice, count_nulls
 from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
 from parquet_loader.read.row_group_reader import RowGroupReader
@@ -17,8 +16,6 @@ from parquet_loader.read.row_group_reader import RowGroupReader
 __all__ = [
     "AT_ONCE_BYTES",
     "BUFFER_BYTES",
-    "READ_ERRORS",
-    "STREAMED_BYTES",
     "CacheContents",
     "CacheStats",
     "ChunkLocation",

@@ -1,6 +1,6 @@
-"""The locations of a row group's column chunks: their own file, the local cache, memory, or still a remote store.
+"""The locations of a row group's column chunks: the file, the local cache, fetched bytes, or a stream from a store.
 
-Whoever reads a row group asks `ColumnChunkSource` for a location once, and opens it as often as need be.
+A reader asks `ColumnChunkSource` for a location once, and may open it several times.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from parquet_loader.common import IntArray
 from parquet_loader.decode import FeedCheck, check_pages, chunk_bounds
 from parquet_loader.source import Metadata, RemoteStore, SourceFile, SparseFile, StreamedFile, chunk_ranges, selected
 
-# Column chunks are read through a buffer of this size instead of whole, so that what a read holds next to its rows is
-# pages; measured no slower than whole chunks from the page cache.
+# Arrow reads column chunks through a buffer of this size, so that a read holds pages instead of whole chunks. Measured:
+# not slower than whole chunks from the page cache.
 BUFFER_BYTES = 1 << 16
 
 
 class ChunkLocation(ABC):
-    """Holds a row group's column chunks at the offsets that the file's footer names.
+    """A copy of a row group's column chunks, at the offsets of the file's footer.
 
     Attributes:
-        path: The local file they lie in, or None.
-        memory: The memory they lie in, or None.
-        held_bytes: What they take of memory until they are released.
-        is_cached: Whether they lie in the local cache, so that they may be damaged although their own file is not.
-        is_streamed: Whether they are fetched only while they are decoded, forward.
+        path: The local file that holds them, or None.
+        memory: The buffer that holds them, or None.
+        held_bytes: The memory that they take until they are released.
+        is_cached: Whether the copy is in the local cache, and so may be damaged although the file is not.
+        is_streamed: Whether they are fetched while they are decoded, in one forward read.
     """
 
     path: str | None = None
@@ -42,16 +42,16 @@ class ChunkLocation(ABC):
 
     @abstractmethod
     def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
-        """Open the file, or the copy of it, for Arrow, which page headers must not mislead; whoever asks closes it.
+        """Open the chunks for Arrow, after a check of their page headers; the caller closes the result.
 
         Args:
-            footer: The file's.
+            footer: The file's footer.
             number: The row group's number in the file.
             columns: The columns to read.
-            arrow: What `pyarrow.parquet.ParquetFile` takes besides.
+            arrow: Further arguments of `pyarrow.parquet.ParquetFile`.
 
         Raises:
-            MetadataError: the footer is wrong about a column.
+            MetadataError: the footer's entry of a column is invalid.
             FalseClaimError: a page header claims more than its column chunk can hold; Arrow would allocate that much.
             SourceError: the file has vanished or changed since its footer was read.
         """
@@ -61,7 +61,7 @@ class OwnFile(ChunkLocation):
     """The row group's own file, on a local disk.
 
     Args:
-        path: Where it is.
+        path: The path of the file.
         filesystem: The local filesystem.
         check_once: Runs a check of columns, unless these columns of the row group passed it before.
     """
@@ -97,7 +97,7 @@ class CachedFile(ChunkLocation):
 
 
 class FetchedChunks(ChunkLocation):
-    """Memory that the column chunks were fetched into."""
+    """A buffer into which the column chunks were fetched."""
 
     def __init__(self, sparse: SparseFile) -> None:
         self.memory: pa.Buffer = sparse.buffer
@@ -110,12 +110,12 @@ class FetchedChunks(ChunkLocation):
 
 
 class StreamedChunks(ChunkLocation):
-    """Column chunks that are fetched in parts while Arrow decodes them, for they are too large to lie in memory.
+    """Column chunks that are too large for memory: fetched in parts while Arrow decodes them.
 
     Args:
-        store: Where the file is.
+        store: The store of the file.
         file: The file.
-        held_bytes: What may lie in memory of them.
+        held_bytes: The most bytes of them in memory at a time.
     """
 
     is_streamed = True

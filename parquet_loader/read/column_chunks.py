@@ -1,11 +1,11 @@
-"""Locates and opens the column chunks of a row group, and remembers where their pages are."""
+"""Locates and opens the column chunks of a row group, and memoizes the locations of their pages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,6 @@ from parquet_loader.decode import (
 from parquet_loader.errors import DataError, SourceError
 from parquet_loader.read.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
 from parquet_loader.read.chunk_locations import CachedFile, ChunkLocation, FetchedChunks, OwnFile, StreamedChunks
-from parquet_loader.read.page_locations import BoundedMemo, bytes_kept
 from parquet_loader.source import (
     ByteRange,
     Fetcher,
@@ -41,18 +40,56 @@ from parquet_loader.source import (
     selected,
 )
 
-# Smaller column chunks are left to Arrow, which takes many in one call.
+# Smaller column chunks are left to Arrow, which decodes many in one call.
 RAW_BYTES = 2**18
 
-# What may lie in memory of a row group that is read from the store as it is decoded, outside an epoch.
+# The most bytes in memory of a row group that is streamed from the store outside an epoch.
 STREAMED_BYTES = 8 * 2**20
+
+# The default limit of a `BoundedMemo`, and the bytes of an entry, a column and a page of it.
+MEMO_BYTES = 4 * 2**20
+_ENTRY_BYTES, _COLUMN_BYTES, _PAGE_BYTES = 1024, 128, 16
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+def memo_bytes(columns: int, pages: int = 0) -> int:
+    """Return about how many bytes a memo entry of that many columns and pages takes."""
+    return _ENTRY_BYTES + _COLUMN_BYTES * columns + _PAGE_BYTES * pages
+
+
+class BoundedMemo(Generic[K, T]):
+    """A memo about files that do not change. Any thread may use it.
+
+    Bounded: when it is full, new entries are not kept. An LRU would have no hits, because each epoch reads all entries.
+
+    Args:
+        most_bytes: The most bytes that it keeps, as `bytes_of` counts them; the last entry may exceed it.
+    """
+
+    def __init__(self, most_bytes: int = MEMO_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._entries: dict[K, T] = {}
+        self._nbytes = 0
+
+    def get(self, key: K, find: Callable[[], T], bytes_of: Callable[[T], int]) -> T:
+        """Return the entry of a key, or find it now; concurrent calls may make the byte count inexact."""
+        try:
+            return self._entries[key]
+        except KeyError:
+            found = find()
+        if self._nbytes < self._most_bytes:
+            self._entries[key] = found
+            self._nbytes += bytes_of(found)
+        return found
 
 
 class ColumnChunkSource:
     """The column chunks of a snapshot's row groups. Any thread may use it.
 
     Args:
-        snapshot: What there is.
+        snapshot: The files and row groups.
         options: How to read.
         columns_of: For each of the snapshot's schemas, the names to ask the Parquet reader for.
         cache: The local cache of row groups, or None.
@@ -82,19 +119,20 @@ class ColumnChunkSource:
 
     @property
     def remote(self) -> RemoteStore | None:
-        """What fetches row groups; None if files are local."""
+        """The store from which row groups are fetched; None if files are local."""
         return self._snapshot.remote
 
     async def fetched(
         self, row_group: RowGroupRef, fetcher: Fetcher, most_bytes: int, streamed_bytes: int
     ) -> ChunkLocation:
-        """Fetch a row group's columns, or find them in the cache, on the event loop of a fetcher.
+        """Fetch a row group's columns, or find them in the cache; runs on the event loop of a fetcher.
 
-        If they take more than `most_bytes` of memory, and the cache does not take them, they are to be streamed, in
-        `streamed_bytes`.
+        If they take more than `most_bytes` of memory and are not cached, nothing is fetched: the result streams them,
+        with `streamed_bytes` in memory.
 
         Raises:
-            SourceError: see `RangeFetcher`. DataError: the footer names bytes that the file does not have.
+            SourceError: see `RangeFetcher`.
+            DataError: the footer names bytes that the file does not have.
         """
         footer = await self._snapshot.footers.fetched(row_group.file_number, fetcher)
         file, ranges = row_group.file, self.ranges(row_group, footer, fetcher.options)
@@ -111,7 +149,7 @@ class ColumnChunkSource:
         return FetchedChunks(sparse)
 
     def fetched_bytes(self, row_group: RowGroupRef) -> int | None:
-        """Return the memory that a row group takes when it is fetched; None if its footer is not at hand.
+        """Return the bytes of memory that a fetched row group takes; None if its footer is not in memory.
 
         Raises as `ranges`.
         """
@@ -122,28 +160,28 @@ class ColumnChunkSource:
     def ranges(
         self, row_group: RowGroupRef, footer: Metadata, options: RemoteOptions, columns: Sequence[str] | None = None
     ) -> tuple[ByteRange, ...]:
-        """Return the bytes of a row group that are to be fetched: of what is read of it, or of these columns.
+        """Return the byte ranges to fetch for a row group: for all columns that are read, or for these.
 
         Raises:
-            DataError: the footer is wrong about a column, or one is encrypted.
+            DataError: the footer's entry of a column is invalid, or a column is encrypted.
         """
         wanted = self.columns_read(row_group) if columns is None else columns
         try:
             return row_group_ranges(footer, row_group.number, wanted, request_bytes=int(options.request_bytes))
         except MetadataError as error:
             raise DataError(
-                f"{row_group.name}, {error}; a loader with on_error='skip' leaves such row groups out"
+                f"{row_group.name}, {error}; a loader with on_error='skip' skips such row groups"
             ) from error
 
     def unread(self, row_group: RowGroupRef, streamed_bytes: int = STREAMED_BYTES) -> ChunkLocation:
-        """Return a row group's own file; if that is in a store, it is fetched as it is decoded, so much at a time."""
+        """Return the location of a row group in its own file, which is streamed if it is in a store."""
         remote = self._snapshot.remote
         if remote is not None:
             return StreamedChunks(remote, row_group.file, streamed_bytes)
         return OwnFile(row_group.file.path, self._snapshot.filesystem, partial(self._check_once, row_group))
 
     def fetch(self, row_group: RowGroupRef, columns: Sequence[str]) -> ChunkLocation:
-        """Return these columns of a row group from its own file, fetched now if that is in a store."""
+        """Return the location of these columns in the row group's own file; from a store they are fetched now."""
         remote = self._snapshot.remote
         if remote is None or not columns:
             return self.unread(row_group)
@@ -154,15 +192,15 @@ class ColumnChunkSource:
         return FetchedChunks(sparse)
 
     def locate(self, row_group: RowGroupRef, columns: Sequence[str]) -> ChunkLocation:
-        """Return these columns of a row group from the cache, from a local file, or fetched now."""
+        """Return the location of these columns in the cache or in the file; from a store they are fetched now."""
         return self._cached(row_group, columns) or self.fetch(row_group, columns)
 
     def locate_forward(
         self, row_group: RowGroupRef, columns: Sequence[str], *, asks_cache: bool = True
     ) -> ChunkLocation:
-        """Return these columns of a row group for a reader that goes forward and need not come to their end.
+        """Return the location of these columns for a forward read, which may stop before their end.
 
-        If they are not in the cache, and take more than one request, they are fetched as they are decoded.
+        Columns of a store that are not cached and take more than one request are streamed.
         """
         cached = self._cached(row_group, columns) if asks_cache else None
         if cached is not None:
@@ -179,22 +217,22 @@ class ColumnChunkSource:
         return None if path is None else CachedFile(path)
 
     def invalidate(self, location: ChunkLocation) -> None:
-        """Drop a copy from the local cache that could not be read, though the file itself could."""
+        """Drop a damaged copy from the local cache."""
         assert self.cache is not None
         assert location.path is not None
         self.cache.invalidate(location.path)
 
     def close(self) -> None:
-        """Let go of the local cache; idempotent. Nothing is to be read afterwards."""
+        """Release the local cache; idempotent. Nothing may be read afterwards."""
         if self.cache is not None:
             self.cache.close()
 
     def is_cached(self, row_group: RowGroupRef) -> bool:
-        """Whether a row group was in the local cache when it was last read; nothing is looked at, or waited for."""
+        """Whether a row group was in the local cache at its last read; does no I/O and takes no lock."""
         return self.cache is not None and self.cache.is_known(row_group)
 
     def cache_figures(self, before: CacheStats | None = None) -> CacheStats | None:
-        """Return what the local cache did, since an earlier time; None without one."""
+        """Return the counters of the local cache, since `before` if given; None without a cache."""
         if self.cache is None:
             return None
         return self.cache.figures if before is None else self.cache.figures.since(before)
@@ -202,13 +240,13 @@ class ColumnChunkSource:
     def open(
         self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation, **as_arrow: Any
     ) -> pq.ParquetFile:
-        """Open a location of a row group for Arrow to read these columns; whoever asks closes it.
+        """Open a location of a row group for Arrow to read these columns; the caller closes the result.
 
         Args:
             row_group: The row group.
             columns: The columns to read.
             location: The location of its bytes.
-            as_arrow: What `pyarrow.parquet.ParquetFile` takes about the types in which values arrive.
+            as_arrow: Arguments of `pyarrow.parquet.ParquetFile` about the types of values.
 
         Raises:
             As `ChunkLocation.open` does.
@@ -226,15 +264,15 @@ class ColumnChunkSource:
 
     def _check_once(self, row_group: RowGroupRef, columns: Sequence[str], check: Callable[[], None]) -> None:
         self.check_unchanged(row_group)
-        self._checked.get((row_group.index, tuple(columns)), check, lambda _: bytes_kept(len(columns)))
+        self._checked.get((row_group.index, tuple(columns)), check, lambda _: memo_bytes(len(columns)))
 
     @contextmanager
     def raw(
         self, row_group: RowGroupRef, routes: Sequence[ColumnRoute], location: ChunkLocation
     ) -> Iterator[dict[str, RawColumn]]:
-        """Open those of the columns on these routes whose values the system can copy from their pages.
+        """Open the columns of these routes whose values the system can copy from their pages.
 
-        If there are any, whoever asks makes sure that the file is unchanged before taking a value.
+        If there are any, the caller checks that the file is unchanged before it reads a value.
 
         Raises:
             SourceError: the file has vanished or changed since its footer was read.
@@ -246,7 +284,7 @@ class ColumnChunkSource:
             return
         with closing(RawFile(location.path)) as file:
             pages = self._raw_pages(row_group, file, types, may_keep=not location.is_cached)
-            yield {name: RawColumn(file, where) for name, where in pages.items()}
+            yield {name: RawColumn(file, column_pages) for name, column_pages in pages.items()}
 
     def _raw_pages(
         self, row_group: RowGroupRef, file: RawFile, types: Mapping[str, pa.DataType], *, may_keep: bool
@@ -259,23 +297,23 @@ class ColumnChunkSource:
                 chunk = footer.check(row_group.number, leaves[name])
                 pages = raw_pages(file, chunk, footer.schema.leaves[leaves[name]], row_group.rows, type_)
                 found |= {} if pages is None else {name: pages}
-            self.check_unchanged(row_group)  # before anything of it is kept
+            self.check_unchanged(row_group)  # before the result is memoized
             return found
 
         def bytes_of(found: Mapping[str, RawPages]) -> int:
-            pages = sum(len(where.starts) for where in found.values())
-            return bytes_kept(len(types) + 4 * len(found), pages)
+            pages = sum(len(column_pages.starts) for column_pages in found.values())
+            return memo_bytes(len(types) + 4 * len(found), pages)
 
-        # Copies may be damaged, and are fetched again then: what is found there is not kept.
+        # A cached copy may be damaged and then fetched again, so its pages are not memoized.
         return self._pages.get((row_group.index, tuple(types)), find, bytes_of) if may_keep else find()
 
     @contextmanager
     def native(
         self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation
     ) -> Iterator[NativeChunks | None]:
-        """Open those of the columns, all on a kernel's route, that a kernel can decode; None if there are none.
+        """Open those of these columns that a kernel can decode; None if there are none.
 
-        If there are any, whoever asks makes sure that the file is unchanged before taking a value.
+        If there are any, the caller checks that the file is unchanged before it reads a value.
         """
         source = location.path if location.memory is None else location.memory
         known = self._known_chunks(row_group, columns) if columns and source is not None else None
@@ -291,23 +329,23 @@ class ColumnChunkSource:
             stored = self._snapshot.stored_schemas[row_group.schema_number]
             return decodable_chunks(footer, row_group.number, columns, stored)
 
-        return self._known.get((row_group.index, tuple(columns)), find, lambda _: bytes_kept(len(columns)))
+        return self._known.get((row_group.index, tuple(columns)), find, lambda _: memo_bytes(len(columns)))
 
     def encoded_bytes(self, row_group: RowGroupRef, columns: Sequence[str] | None = None) -> int:
-        """Return the bytes in the file of the columns that are read of a row group, or of these."""
+        """Return the stored bytes of a row group's columns: of all that are read, or of these."""
         footer = self._snapshot.footers.get(row_group.file_number)
         leaves = self._leaves(row_group.file_number) if columns is None else selected(footer.paths, columns)
         return footer.stored_bytes(row_group.number, leaves)
 
     def column_chunks(self, row_groups: IntArray) -> int:
-        """Return how many column chunks reading these row groups (indices in the snapshot) touches."""
+        """Return the number of column chunks that are read of these row groups (indices in the snapshot)."""
         files = self._snapshot.row_group_file[row_groups]
         _, firsts, counts = np.unique(self._snapshot.file_schema[files], return_index=True, return_counts=True)
         of_each = zip(files[firsts].tolist(), counts.tolist(), strict=True)
         return sum(len(self._leaves(file)) * count for file, count in of_each)
 
     def _leaves(self, file: int) -> Sequence[int]:
-        """Return the numbers of the leaf columns that are read of a file; the same for all files of a schema."""
+        """Return the numbers of the leaf columns that are read of a file; they depend only on its schema."""
         schema = int(self._snapshot.file_schema[file])
         if schema not in self._leaves_of:
             footer = self._snapshot.footers.get(file)
@@ -315,12 +353,12 @@ class ColumnChunkSource:
         return self._leaves_of[schema]
 
     def check_unchanged(self, row_group: RowGroupRef) -> None:
-        """Check that a local row group's file is the one whose footer was read.
+        """Check that a local file has not changed since its footer was read.
 
         Raises:
             SourceError: it has vanished or changed since.
         """
-        if self._snapshot.remote is not None:  # requests notice it, if the store says
+        if self._snapshot.remote is not None:  # requests compare ETags
             return
         changed = changed_since(self._snapshot.filesystem, row_group.file)
         if changed:

@@ -1,4 +1,4 @@
-"""Reads a row group forward, one slice at a time."""
+"""Reads a row group forward, a slice at a time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from parquet_loader.source import RowGroupRef
 
 
 class Cursor:
-    """A row group held open, read forward a slice at a time. Used by one thread at a time.
+    """An open row group. Used by one thread at a time.
 
     Args:
-        reader: Reads it.
+        reader: Reads the row group.
         row_group: The row group.
-        batch_rows: About how many rows are decoded at a time; columns left in the file may come in larger batches.
-        location: The location of its bytes; None: find it now, and fetch it if necessary.
+        batch_rows: About how many rows are decoded at a time; batches with deferred columns may be larger.
+        location: The location of its bytes; None: locate it now, and fetch it if necessary.
 
     Attributes:
         position: Number of rows read, of those that pass the filter.
-        stored_bytes: Bytes of its column chunks that are read, as they are in the file.
+        stored_bytes: Stored bytes of the column chunks that are read.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Cursor:
         self.position = 0
 
     def next(self, most: int) -> LazyRows:
-        """Return the next canonical rows, from 1 to `most`; read them before asking for more.
+        """Return the next 1 to `most` canonical rows; they are valid until the next call.
 
         Raises:
             DataError: the row group has no more rows, or see `RowGroupReader.read`.
@@ -53,21 +53,23 @@ class Cursor:
         while batch is None or not batch.rows:
             batch = next(self._stream, None)
             if batch is None:
-                raise DataError(f"a row group ended {most} rows early: it changed since its rows were counted")
+                raise DataError(
+                    f"a row group ended {most} rows early: it changed since its rows were counted; make a new loader"
+                )
         if batch.rows > most:
             batch, self._rest = batch.slice(0, most), batch.slice(most, batch.rows)
         self.position += batch.rows
         return batch
 
     def restart(self) -> None:
-        """Begin again at the first row, now with numbers decoded by Arrow, which kernels could not decode."""
+        """Begin again at the first row, now with Arrow decoding the numbers that kernels could not decode."""
         self.close()
         self._open(straight=False)
 
     def finish(self) -> None:
         """Read to the end of the row group, which checks that it has as many rows as its footer says, and close."""
         if any(batch.rows for batch in self._stream):
-            raise DataError("a row group holds more rows than were counted: it changed since")
+            raise DataError("a row group holds more rows than were counted: it changed since; make a new loader")
         self.close()
 
     def close(self) -> None:

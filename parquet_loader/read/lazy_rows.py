@@ -1,4 +1,4 @@
-"""Rows between a row group and a window: decoded columns, and columns that are still in the file."""
+"""Rows on the way from a row group to a window: decoded columns, and columns that are still in the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from parquet_loader.common import IntArray
 from parquet_loader.decode import NativeChunks, NotDecodedError, RawColumn
 
-# What reading a damaged file, or one that is not there, raises.
+# The errors of reading a file that is damaged or missing.
 READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError, MemoryError)
 
 
@@ -21,7 +21,7 @@ class DeferredColumns:
     """Columns of some rows that are still in the file.
 
     Attributes:
-        columns: Columns of plain values that are read as they are, by name.
+        columns: Columns in plain pages, from which the system copies values, by name.
         first_row: Number of the first row in the row group.
         explained: Returns the error to raise for one of `READ_ERRORS`.
         straight: Columns of numbers that kernels decode to given addresses, forward only; None: there are none.
@@ -38,8 +38,8 @@ class DeferredColumns:
         """Decode rows of the columns of `straight`.
 
         Args:
-            rows: How many.
-            addresses: int64 ``[columns]``, the address of space for as many values of each; not checked.
+            rows: Number of rows.
+            addresses: int64 ``[columns]``, the address of space for that many values of each; not checked.
 
         Raises:
             NotDecodedError: Arrow has to decode these columns from this row on.
@@ -80,7 +80,7 @@ class LazyRows:
     deferred: DeferredColumns
 
     def slice(self, first: int, rows: int) -> LazyRows:
-        """Return `rows` rows, or as many as there are, from row `first` on."""
+        """Return at most `rows` rows from row `first` on."""
         rows = min(rows, self.rows - first)
         deferred = replace(self.deferred, first_row=self.deferred.first_row + first)
         return LazyRows(self.table.slice(first, rows), rows, deferred)

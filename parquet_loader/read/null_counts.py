@@ -1,4 +1,4 @@
-"""Counts the nulls of each column from footer statistics, and advises how to deliver them."""
+"""Counts the nulls of each column from footer statistics, and suggests a schema that reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parquet_loader.decode import parts_of, read_name, type_at
 from parquet_loader.schema import Field, Schema, heads, refuses_nulls, source_of, with_nulls
 from parquet_loader.source import Metadata, Snapshot
 
-# What is looked at, at most: a second's work. Of larger sources the first files are.
+# The most column chunks that are counted, which takes about a second; of larger sources only the first files count.
 _MOST_CHUNKS = 200_000
 _NAMES_SHOWN = 20
 
@@ -21,7 +21,7 @@ class NullCount:
     """How many values of a column are null.
 
     Attributes:
-        nulls: That many of those counted; None: the files do not say.
+        nulls: Nulls in the counted rows; None: the files do not say.
         rows: The rows counted.
     """
 
@@ -36,10 +36,10 @@ class NullCount:
 
 
 def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, NullCount]:
-    """Return the nulls of each field's column as the footers say, in which no data is read.
+    """Return the nulls of each field's column according to the footers; no data is read.
 
-    Of a group it is those of its members together. Footers of files that are not local are looked at as far as they
-    are at hand. In lists, statistics do not tell a null from an empty list, so any number but 0 is unknown.
+    The nulls of a group are the sum over its members. Of remote files, only footers in memory count. Statistics do not
+    distinguish a null from an empty list, so a number other than 0 is unknown for lists.
     """
     nulls: dict[str, int | None] = dict.fromkeys(schema, 0)
     rows = chunks = 0
@@ -93,12 +93,12 @@ def _nulls_of(footer: Metadata, row_group: int, leaves: list[int] | None) -> int
 
 @dataclass(frozen=True, slots=True)
 class NullAdvice:
-    """What an error about a null says beyond its place: all columns with nulls, and a schema that reads them.
+    """The second part of an error about a null: all columns with nulls, and a schema that reads them.
 
     Attributes:
         snapshot: The files.
-        schema: What is delivered of them.
-        declared: The schema given; None if there is none.
+        schema: The fields that are delivered.
+        declared: The caller's schema, or None.
     """
 
     snapshot: Snapshot
@@ -106,7 +106,7 @@ class NullAdvice:
     declared: Schema | None
 
     def text(self, column: str) -> str:
-        """Return the rest of an error about a null in a column."""
+        """Return the text for a null in a column."""
         refusing = {name: field for name, field in self.schema.items() if refuses_nulls(field)}
         counts = count_nulls(self.snapshot, refusing)
         owner = next(
@@ -119,7 +119,7 @@ class NullAdvice:
         texts += [f"columns that may have some, as statistics do not say: {_some(unknown)}"] if unknown else []
         return (
             f"{'; '.join(texts)}; the default refuses nulls, null='mask' delivers a mask next to the column, and "
-            "fill=<value> puts a value in their place, so pass a schema= such as\n\n"
+            "fill=<value> replaces them by a value, so pass a schema= such as\n\n"
             f"{self._source(found)}\n"
         )
 

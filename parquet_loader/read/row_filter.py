@@ -20,13 +20,13 @@ from parquet_loader.read.virtual_columns import Positions, position_hash, text_h
 from parquet_loader.schema import METADATA_KEY, Bytes, Category, Field, Group, Scalar, Schema, Text, constant
 from parquet_loader.source import Snapshot, guarantees
 
-# What statistics may decide about in spite of NaN, which they leave out: it is false for a NaN.
+# Statistics leave out NaN, but these comparisons are false for NaN, so statistics can exclude row groups for them.
 _COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal"}
 _ORDERINGS = _COMPARISONS - {"equal"}
 
 
 def _lazily(name: str) -> Any:
-    """Return a module of pyarrow that imports pandas where it is installed, which only filters should cost."""
+    """Return a module of pyarrow; it is imported late because it imports pandas, which only filters need."""
     return importlib.import_module(f"pyarrow.{name}")
 
 
@@ -41,7 +41,7 @@ def as_expression(filters: Filters | None) -> pc.Expression | None:
         filters: An expression, tuples ``(column, operator, value)`` joined by *and*, or lists of tuples joined by *or*.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: they are neither.
     """
     if filters is None or isinstance(filters, pc.Expression):
         return filters
@@ -65,20 +65,20 @@ class RowFilter:
 
     Attributes:
         columns: Names of the files' own and partition columns that it needs.
-        positions: The hashes of positions that it needs.
+        positions: The virtual columns of position hashes that it needs.
 
     Args:
         expression: A boolean `pyarrow.compute` expression over the files' columns, as stored, and partition columns.
         snapshot: The files it applies to; every distinct schema among them is checked.
-        declared: The schema given, if any: the categories in it that files without a schema hold as codes, and what
-            stands for the columns that a file lacks.
+        declared: The caller's schema, or None. It names the categories that files without a schema hold as codes, and
+            the substitutes for columns that a file lacks.
 
-    Columns that a file holds as codes of categories are compared as words, or as the codes if that alone fits. In a
-    file that lacks a column, that of the field's other names is compared, or else its `missing`.
+    Columns that hold codes of categories are compared as words, or as codes if only codes fit the filter. If a file
+    lacks a column, an alias of the field is compared, or else the field's `missing` value.
 
     Raises:
         ConfigurationError: it is not an expression.
-        SchemaError: it names a column that is not there, or compares what cannot be compared.
+        SchemaError: it names a column that does not exist, or compares values of incompatible types.
     """
 
     def __init__(self, expression: pc.Expression, snapshot: Snapshot, declared: Schema | None = None) -> None:
@@ -94,9 +94,9 @@ class RowFilter:
         self._virtual = pa.schema([(name, pa.uint64()) for name in virtual])
         own = [name for name in named if name not in self._virtual.names]
         keys = [column.column for column in self._hashes]
-        # By schema of the snapshot: the columns of codes that are compared as words.
+        # For each schema of the snapshot: the columns of codes that are compared as words.
         self._words_of: list[dict[str, Category]] = []
-        # By schema of the snapshot: of the columns that its files lack, the one they have instead, or a value.
+        # For each schema of the snapshot: the alias or value that replaces each column that its files lack.
         self._stand_ins: list[dict[str, str | pa.Scalar]] = []
         self.columns: tuple[str, ...] = ()
         for number, schema in enumerate(snapshot.schemas):
@@ -130,7 +130,7 @@ class RowFilter:
             self.columns = tuple(dict.fromkeys((*self.columns, *own_read, *keys_read)))
 
     def _binding_error(self, schema: pa.Schema) -> Exception | None:
-        """Return what Arrow says against the filter over these columns; None: it can be applied."""
+        """Return Arrow's error if the filter cannot be applied to these columns; else None."""
         try:
             _passing(with_partitions(schema, self._virtual).empty_table(), self._expression)
         except (pa.ArrowException, ValueError, TypeError) as error:
@@ -145,7 +145,7 @@ class RowFilter:
 
         Args:
             table: Rows with the columns that the filter needs.
-            schema: The number of their file's schema in the snapshot, if they hold columns of the file's own.
+            schema: The number of their file's schema in the snapshot; None if the table has no columns of a file.
             where: The file and row group, for messages.
 
         Raises:
@@ -172,14 +172,14 @@ class RowFilter:
 
     @property
     def has_stand_ins(self) -> bool:
-        """Whether it names columns that some files lack."""
+        """Whether the filter names columns that some files lack."""
         return any(self._stand_ins)
 
     def check_words(self, schema: Schema) -> None:
         """Refuse meaningless comparisons of text categories: by order, or with a word outside the vocabulary.
 
         Raises:
-            SchemaError: there is one; names the column and the word.
+            SchemaError: there is one; the message names the column and the word.
         """
         fields = {name: field for name, field in categories_of(schema).items() if not field.is_integer}
         for node in nodes(read_expression(self._expression)):
@@ -204,7 +204,7 @@ class RowFilter:
                         )
 
     def differs_within(self, own_columns: Collection[str]) -> bool:
-        """Whether rows of one row group of a file with these columns may differ in passing."""
+        """Whether some rows of a row group may pass and others not, if the file has these columns."""
         by_row = any(not position.is_constant for position in self.positions)
         return by_row or any(name in own_columns for name in self.columns)
 
@@ -212,9 +212,9 @@ class RowFilter:
         """Return the row groups of one file whose statistics, partitions and positions admit a matching row.
 
         Args:
-            snapshot: Where the file is.
-            file: Its number there.
-            positions: Those of the snapshot; None if the filter names none.
+            snapshot: The snapshot of the file.
+            file: The file's number in the snapshot.
+            positions: The positions of the snapshot's rows; None if the filter names none.
 
         Returns:
             Their numbers in the file.
@@ -256,7 +256,7 @@ class RowFilter:
             ]
             for parts, number in zip(guaranteed, numbers, strict=True):
                 parts.extend(guarantees(footer, number, names, own))
-        # A data set of one fragment for each row group: Arrow leaves out those whose guarantees admit no row.
+        # A data set of one fragment for each row group: Arrow excludes those whose guarantees contradict the filter.
         parquet = pads.ParquetFileFormat()
         fragments = [
             parquet.make_fragment(str(number), snapshot.filesystem, reduce(and_, parts))
@@ -267,7 +267,7 @@ class RowFilter:
 
 
 def stored_fields(fields: Mapping[str, Field]) -> list[tuple[str, Field]]:
-    """Return the fields by the names of their columns, groups as their members."""
+    """Return the fields by the names of their columns; groups are replaced by their members."""
     parts: list[tuple[str, Field]] = [(name, f) for name, f in fields.items() if not isinstance(f, Group)]
     return parts + [part for field in fields.values() if isinstance(field, Group) for part in field.members]
 
@@ -282,7 +282,7 @@ def categories_of(fields: Mapping[str, Field]) -> dict[str, Category]:
 
 
 def columns_of_codes(file_schema: pa.Schema, declared: Schema | None) -> dict[str, Category]:
-    """Return the columns in which a file holds codes of categories, as it says itself, or else the declared schema."""
+    """Return the columns with codes of categories, according to the file's own schema or else the declared one."""
     if METADATA_KEY in (file_schema.metadata or {}):
         found = {n: f for n, f in categories_of(Schema.from_arrow(file_schema)).items() if f.storage == "codes"}
     else:
@@ -301,7 +301,7 @@ def _with_words(schema: pa.Schema, words: Mapping[str, Category]) -> pa.Schema:
 
 
 def _stand_ins(known: pa.Schema, declared: Schema | None) -> dict[str, str | pa.Scalar]:
-    """Return what stands for the declared columns that files lack: one of their own by another name, or a value."""
+    """Return the substitutes for declared columns that files lack: an alias that they have, or a value."""
     found: dict[str, str | pa.Scalar] = {}
     for name, field in stored_fields(declared or {}):
         if name in known.names or "." in name:
@@ -327,12 +327,12 @@ def _passing(table: pa.Table, expression: pc.Expression) -> pa.Table:
     table = _without_views(table)
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     passing = acero.Declaration("filter", acero.FilterNodeOptions(expression), inputs=[source])
-    # One thread: Acero may reorder batches otherwise, and callers run several of these at a time anyway.
+    # With more threads Acero may reorder batches; callers run several filters at a time anyway.
     return passing.to_table(use_threads=False)
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """Return the table with views as plain text and bytes, which Arrow's comparisons and filters know."""
+    """Return the table with view types cast to plain text and bytes, which Arrow's comparisons support."""
     for number, column in enumerate(table.schema):
         plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(column.type)
         if plain is not None:
@@ -341,10 +341,10 @@ def _without_views(table: pa.Table) -> pa.Table:
 
 
 def _is_false_for_nan(tree: Node) -> bool:
-    """Whether a filter is comparisons and lists of values, joined by and / or, which are all false for a NaN.
+    """Whether a filter is false for NaN: comparisons and lists of simple values, joined by and / or.
 
-    Statistics leave NaN out, so with floats they decide about such filters alone. A comparison of a comparison, a value
-    that is not as simple as a number or text, or any other function makes it another one.
+    Statistics leave out NaN, so they can exclude row groups with floats only for such filters. A comparison of a
+    comparison, a nested value, or any other function may be true for NaN.
     """
     left = [tree]
     while left:
@@ -369,12 +369,12 @@ def _is_false_for_nan(tree: Node) -> bool:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether it is a column, or a simple value that is not a NaN."""
+    """Whether it is a column, or a simple value that is not NaN."""
     match node:
         case FieldRef((_,)):
             return True
         case Literal(value):
-            # Only floats become Python values: it has none for some times.
+            # Only floats are converted to Python values, which do not exist for some times.
             is_nan = pa.types.is_floating(value.type) and value.as_py() != value.as_py()
             return not _is_nested(value.type) and not is_nan
     return False
@@ -393,7 +393,7 @@ def _holds_floats(type_: pa.DataType) -> bool:
 
 
 def with_partitions(schema: pa.Schema, partition_schema: pa.Schema) -> pa.Schema:
-    """Return a file's schema with the partition (or virtual) columns it does not hold itself."""
+    """Return a file's schema with the partition (or virtual) columns that the file lacks."""
     for column in partition_schema:
         if column.name not in schema.names:
             schema = schema.append(column)
@@ -404,6 +404,6 @@ def _check_named(names: Collection[str], schema: pa.Schema, file: str) -> None:
     for name in names:
         if name not in schema.names:
             raise SchemaError(
-                f"{file}: filters name the column {name!r}, which is not there. {nearest(name, schema.names)} "
-                "A field of schema= with missing=<value> or aliases=<names> stands for it in files that lack it"
+                f"{file}: filters name the column {name!r}, which does not exist. {nearest(name, schema.names)} "
+                "A field of schema= with missing=<value> or aliases=<names> replaces it in files that lack it"
             )

@@ -470,7 +470,7 @@ class RowGroupReader:
         reason = "".join(c if c.isprintable() else "?" for c in str(error).split("\n")[0])
         where += f", column {culprit!r}" if culprit else ""
         return DataError(
-            f"{where}: the data cannot be decoded: {reason}; a loader with on_error='skip' leaves such row groups out"
+            f"{where}: the data cannot be decoded: {reason}; a loader with on_error='skip' skips such row groups"
         )
 
 

@@ -27,28 +27,28 @@ from parquet_loader.read.virtual_columns import PositionHash, TextHash, Unit
 
 
 def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool = False) -> pc.Expression:
-    """Return a filter that keeps the rows whose hash of a column lies from `start` to `stop` (exclusive).
+    """Return a filter that keeps the rows whose hash of a column is from `start` to `stop` (exclusive).
 
-    Rows of equal value go together, and a row's side depends on nothing but its value and the seed: it stays as files
-    are added, renamed or rewritten. Splits of one column and seed that do not overlap share no row, and together those
-    that cover 0 to 1 hold every row whose value is not null.
+    Rows of equal value are in the same split. A row's split depends only on its value and the seed, so it does not
+    change when files are added, renamed or rewritten. Splits of one column and seed whose ranges do not overlap share
+    no row. Splits that cover 0 to 1 together hold every row whose value is not null.
 
     The hash is the finaliser of SplitMix64 (Steele, Lea and Flood 2014) of the value as 64 bits and the seed, method
-    ``splitmix-1``, by Arrow's own functions: no Python runs for it, and it works wherever pyarrow takes a filter. Text
-    and bytes become 64 bits before, by method ``splitmix-bytes-1`` (`common.splitmix`); such a filter is one for
-    this library's `filters=` alone.
+    ``splitmix-1``, built from Arrow's own functions: no Python code runs for it, and pyarrow accepts the filter too.
+    Text and bytes are first hashed to 64 bits by method ``splitmix-bytes-1`` (`common.splitmix`); such a filter works
+    only in this library's `filters=`.
 
     Args:
         column: Name of a column of integers, booleans or timestamps, or with `text` of text or bytes; rows in which
-            it is null are on no side.
-        start: From 0.
-        stop: To 1.
-        seed: From 0 to 2**64 - 1; another seed splits otherwise.
-        text: The column holds text or bytes, of fixed or varying length, or a dictionary of these. Text counts by its
-            UTF-8 bytes.
+            it is null are in no split.
+        start: Beginning of the range, at least 0.
+        stop: End of the range (exclusive), at most 1.
+        seed: From 0 to 2**64 - 1; another seed gives other splits.
+        text: Whether the column holds text or bytes, of fixed or varying length, or a dictionary of these. Text is
+            hashed as UTF-8.
 
     Raises:
-        ConfigurationError: no such range.
+        ConfigurationError: the range is invalid.
     """
     if not isinstance(column, str) or not column:
         raise ConfigurationError(f"split({column!r:.80}): expected a column's name")
@@ -67,26 +67,26 @@ def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool =
 
 
 def split_rows(start: float, stop: float, seed: int = 0, *, unit: Unit = 1) -> pc.Expression:
-    """Return a filter that keeps the rows whose hash of their place in the files lies from `start` to `stop`.
+    """Return a filter that keeps the rows whose hash of their position is from `start` to `stop` (exclusive).
 
-    A row's place is the file it is in (by its name without directories, and what its footer says) and its number there.
-    So a row's side stays as files are added or removed, and as the whole data set is moved or copied; a file that is
-    renamed or written anew divides anew. Splits of one seed and unit that do not overlap share no row, and those that
-    cover 0 to 1 hold every row.
+    A row's position is its number in its file; the file is identified by its name without directories, and a digest of
+    its footer. So a row's split does not change when files are added or removed, or when the data set is moved or
+    copied. It does change when its file is renamed or rewritten. Splits of one seed and unit whose ranges do not
+    overlap share no row. Splits that cover 0 to 1 together hold every row.
 
-    It is a filter for this library's `filters=` alone, where it combines with others by ``&``, ``|`` and ``~``:
-    elsewhere rows have no place. The hash is that of `split`.
+    The filter works only in this library's `filters=`, combined with others by ``&``, ``|`` and ``~``; other readers do
+    not know rows' positions. The hash is that of `split`.
 
     Args:
-        start: From 0.
-        stop: To 1 (exclusive).
-        seed: From 0 to 2**64 - 1; another seed splits otherwise.
-        unit: Rows that go together: that many neighbours of a file, counted from its beginning; or ``"row_group"`` or
-            ``"file"``, of which those left out are not read at all, while shares are only as even as their number
-            allows.
+        start: Beginning of the range, at least 0.
+        stop: End of the range (exclusive), at most 1.
+        seed: From 0 to 2**64 - 1; another seed gives other splits.
+        unit: Rows that share a hash: that many consecutive rows of a file, counted from its beginning; or
+            ``"row_group"`` or ``"file"``. Row groups and files outside the split are not read at all, but with few of
+            them the shares are uneven.
 
     Raises:
-        ConfigurationError: no such range or unit.
+        ConfigurationError: the range or unit is invalid.
     """
     if unit not in ("row_group", "file"):
         check_int("split_rows unit", unit, 1, 2**62)
@@ -96,17 +96,17 @@ def split_rows(start: float, stop: float, seed: int = 0, *, unit: Unit = 1) -> p
 
 
 def check_number_keys(tree: Node, schema: pa.Schema, file: str) -> None:
-    """Check that splits in a filter hash columns that are 64 bits or fewer, and exact.
+    """Check that splits in a filter hash only integers, booleans and timestamps.
 
-    Arrow itself would read numbers from text, and cut off the fraction of others.
+    Without this check Arrow would parse text to numbers, and truncate floats.
 
     Args:
         tree: The filter.
-        schema: The columns it is over.
-        file: Whose they are.
+        schema: The columns that it compares.
+        file: The file of the schema, for messages.
 
     Raises:
-        SchemaError: a column is of another kind; says what to write instead.
+        SchemaError: a column has another type; the message says what to write instead.
     """
     for name in _number_keys(tree):
         type_ = schema.field(name).type if name in schema.names else pa.null()
@@ -121,7 +121,7 @@ def check_number_keys(tree: Node, schema: pa.Schema, file: str) -> None:
 
 
 def _number_keys(tree: Node) -> Iterator[str]:
-    """Yield the columns that `split` hashes as numbers in a filter."""
+    """Yield the columns that a filter of `split` hashes as numbers."""
     for node in nodes(tree):
         match node:
             case Call(
@@ -132,10 +132,10 @@ def _number_keys(tree: Node) -> Iterator[str]:
 
 
 def check_text_keys(columns: Iterable[str], schema: pa.Schema, file: str) -> None:
-    """Check that columns that a filter hashes as text or bytes are such; other arguments and errors as above."""
+    """Check that columns hashed as text or bytes have these types; arguments and errors as in `check_number_keys`."""
     for column in columns:
         type_ = schema.field(column).type
-        if not _is_bytes(type_) and not pa.types.is_null(type_):  # no value speaks against it
+        if not _is_bytes(type_) and not pa.types.is_null(type_):
             raise SchemaError(
                 f"{file}: filters: split({column!r}, text=True): the column is {type_}, neither text nor bytes; "
                 "leave text=True out for integers, booleans and timestamps"
@@ -170,7 +170,7 @@ def _check_range(start: float, stop: float, what: str) -> None:
 
 
 def _between(hashed: pc.Expression, start: float, stop: float) -> pc.Expression:
-    """Compare once: Arrow works an expression out as often as it occurs."""
+    """Return the filter ``start <= hash < stop`` with one occurrence of the hash, which Arrow evaluates each time."""
     low, high = int(start * 2**64), int(stop * 2**64)
     if high > MASK:
         return hashed >= _word(low)

@@ -1,4 +1,4 @@
-"""Columns that a filter may name although no file stores them: row positions, and hashes of text."""
+"""Columns that filters use although no file stores them: hashes of row positions and of text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parquet_loader.common import GOLDEN, Words, hashed_bytes, mixed, mixed_word
 from parquet_loader.source import RowGroupRef, Snapshot
 
 Unit: TypeAlias = int | Literal["row_group", "file"]
-"""Rows that share a hash: that many neighbours of a file, or a whole row group or file."""
+"""Rows that share a hash: that many consecutive rows of a file, or a whole row group or file."""
 
 _POSITION = re.compile(r"parquet_loader\.positions-1:(?:(row_group|file)|rows/(\d+)):(\d+)")
 _TEXT = re.compile(r"parquet_loader\.splitmix-bytes-1:(\d+):(.*)", re.DOTALL)
@@ -23,7 +23,7 @@ _TEXT = re.compile(r"parquet_loader\.splitmix-bytes-1:(\d+):(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class PositionHash:
-    """The hash of where rows are, by the method ``positions-1``; see `Positions`.
+    """The hash of rows' positions, by the method ``positions-1``; see `Positions`.
 
     Attributes:
         unit: The rows that have the same hash.
@@ -35,7 +35,7 @@ class PositionHash:
 
     @property
     def name(self) -> str:
-        """The column's name in expressions, and so in states."""
+        """The column's name in expressions; states contain it."""
         return f"parquet_loader.positions-1:{self.unit if self.is_constant else f'rows/{self.unit}'}:{self.seed}"
 
     @property
@@ -58,11 +58,11 @@ class TextHash:
 
     @property
     def name(self) -> str:
-        """The column's name in expressions, and so in states."""
+        """The column's name in expressions; states contain it."""
         return f"parquet_loader.splitmix-bytes-1:{self.seed}:{self.column}"
 
     def append_to(self, table: pa.Table) -> pa.Table:
-        """Append this column to a table that has the other one; null where that is."""
+        """Append this column to a table that has the other one; null if that is null."""
         key = np.uint64(mixed(self.seed))
         chunks = table.column(self.column).cast(pa.large_binary()).chunks
         hashes = [pa.array(mixed_words(hashed_bytes(c) ^ key), mask=_is_null(c)) for c in chunks]
@@ -70,7 +70,7 @@ class TextHash:
 
 
 def position_hash(name: str) -> PositionHash | None:
-    """Return the virtual column that an expression calls so; None: it is another column."""
+    """Return the virtual column of this name; None if it is not one."""
     match = _POSITION.fullmatch(name)
     if match is None:
         return None
@@ -79,7 +79,7 @@ def position_hash(name: str) -> PositionHash | None:
 
 
 def text_hash(name: str) -> TextHash | None:
-    """Return the virtual column that an expression calls so; None: it is another column."""
+    """Return the virtual column of this name; None if it is not one."""
     match = _TEXT.fullmatch(name)
     return None if match is None else TextHash(match[2], int(match[1]))
 
@@ -93,9 +93,8 @@ class Positions:
     """The positions of a snapshot's rows: method ``positions-1``. Immutable.
 
     A file's key is ``mixed(hash ^ digest)``, of the hash of its name (without directories) and its footer's digest. The
-    place of its row groups is ``mixed(key + (1 + number) * GOLDEN)``, modulo 2**64; that of runs of n rows the same of
-    the row's number in the file, divided by n and rounded down; that of the file is the key. Columns hold
-    ``mixed(place ^ mixed(seed))``.
+    key of a row group is ``mixed(key + (1 + number) * GOLDEN)``, modulo 2**64. The key of n consecutive rows is the
+    same, with the row's number in the file divided by n and rounded down. Columns hold ``mixed(key ^ mixed(seed))``.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -117,7 +116,7 @@ class Positions:
         return pa.array(_hashed(_numbered(key, np.arange(first, first + rows) // column.unit), column.seed))
 
     def constants(self, column: PositionHash, first: int, stop: int) -> Words:
-        """Return what the rows of each of some row groups have in a constant column: uint64 ``[groups]``."""
+        """Return the value of a constant column in each row group from `first` to `stop`: uint64 ``[groups]``."""
         row_keys = self._keys[self._snapshot.row_group_file[first:stop]]
         if column.unit == "row_group":
             row_keys = _numbered(row_keys, self._snapshot.row_group_number[first:stop])

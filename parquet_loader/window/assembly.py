@@ -170,7 +170,7 @@ class Assembly:
         buffer_sizes: BufferSizes,
         *,
         deliver_rest: bool,
-        left_out: int,
+        left_out: int = 0,
     ) -> None:
         self._parts = parts
         self._ends = np.concatenate([[0], np.cumsum(np.asarray(slice_rows, np.int64))])

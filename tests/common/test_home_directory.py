@@ -65,7 +65,7 @@ def test_caches_and_archives_know_home(home: Path) -> None:
     package_archive("~/package.zip")
     assert {"frames", "rows", "package.zip"} <= set(os.listdir(home))
     done = CliRunner().invoke(commands, ["cache", "info", "~/cache"])
-    assert "there is no local cache" in str(done.exception)
+    assert "has no local cache" in str(done.exception)
     assert os.listdir() == []
 
 

@@ -43,7 +43,7 @@ from parquet_loader.decode.plain_pages import (
     raw_pages,
 )
 from parquet_loader.read import column_chunks as reading
-from parquet_loader.read.page_locations import BoundedMemo
+from parquet_loader.read.column_chunks import BoundedMemo
 from tests.support.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not IS_POSSIBLE, reason="no os.preadv on this system")

@@ -1,7 +1,4 @@
-"""A local cache of remote row groups, shared by all processes of a machine.
-
-Each module's first line says what it is for.
-"""
+"""Caches remote row groups on a local disk, for all processes of a machine."""
 
 from parquet_loader.read.cache.options import LocalCache
 from parquet_loader.read.cache.row_group_cache import AT_ONCE_BYTES, RowGroupCache, is_worth_it

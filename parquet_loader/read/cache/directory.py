@@ -1,8 +1,8 @@
 """One process's view of a cache directory: looks up row groups, adds new ones and evicts.
 
-A lookup takes no lock: a file under its final name is complete, and whoever opened it can read it to its end even if it
-is evicted meanwhile. Everything else happens under the ledger's lock. Nobody holds that lock while fetching or writing
-a row group.
+A lookup takes no lock: a file under its final name is complete, and an open file can be read even if it is evicted
+meanwhile. Everything else happens under the ledger's lock. No process holds that lock while it fetches or writes a row
+group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from parquet_loader.read.cache.ledger import CacheLedger, transaction
 from parquet_loader.read.cache.paths import CachePaths, EntryName, names_in
 from parquet_loader.read.cache.pending_entry import PendingEntry
 
-_LOOK_AGAIN_S = 0.01
+_POLL_S = 0.01
 _PROBE_BYTES = 2**20
 
 
@@ -39,13 +39,13 @@ class RequestedRowGroup:
     """A row group to be read.
 
     Args:
-        file: `file_id` of its version of its file.
-        row_group: Its number there.
+        file: `file_id` of its file.
+        row_group: Its number in the file.
         columns: `columns_id` of the columns.
         size: Bytes of the file.
-        spans: Returns the bytes of the column chunks, and the ranges that are fetched to have them: each with its begin
-            and end, in order; ranges do not overlap. Not called if there is a file for exactly these columns,
-            because it is slow for many columns.
+        spans: Returns the byte ranges of the column chunks, and the ranges to fetch for them: begin and end of each, in
+            order and without overlap. It is slow for many columns, so it is not called if the cache has a file for
+            exactly these columns.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RequestedRowGroup:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes are fetched."""
+        """Bytes to fetch."""
         return sum(end - begin for begin, end in self.ranges)
 
     def name(self, block_bytes: int) -> EntryName:
@@ -83,9 +83,9 @@ class LookupResult:
     """The result of a lookup.
 
     Attributes:
-        path: A file that holds it, or None.
-        nbytes: Bytes that are read from it.
-        damaged: Damaged files, which were removed.
+        path: A file that holds the row group, or None.
+        nbytes: Bytes that are read from the file.
+        damaged: Number of damaged files, which were removed.
     """
 
     path: str | None
@@ -94,11 +94,11 @@ class LookupResult:
 
 
 class CacheFullError(Exception):
-    """Every row group that could be evicted is being read."""
+    """There is no space, and all row groups in the cache are in use."""
 
 
 class CacheDirectory:
-    """An open cache. Any thread of the process that opened it.
+    """An open cache. Any thread of the process that opened it may use it.
 
     Args:
         root: The directory; created if it does not exist.
@@ -106,27 +106,27 @@ class CacheDirectory:
         patience_s: As in `CachePaths`.
 
     Attributes:
-        count_again_s: Seconds after which a cache that is full counts its files again. The ledger does not notice files
+        count_again_s: Seconds after which a full cache counts its files again, because the ledger does not notice files
             that are deleted by hand.
 
     Raises:
-        OSError, TimeoutError: it cannot be used.
+        OSError, TimeoutError: the directory cannot be used.
     """
 
     def __init__(self, root: str, limit_bytes: int, patience_s: float = 5.0) -> None:
         self.count_again_s = 60.0
         self._paths = CachePaths(root, patience_s)
         self._lock = RLock()  # guards the rest; held during I/O only to rank
-        # By name; small, since there may be a hundred thousand: a file's inode, and a bit for each range found whole.
-        self._whole: dict[int, tuple[int, int]] = {}
+        # By hash of the name: a file's inode, and a bit for each verified range; small, for 100,000 files.
+        self._verified: dict[int, tuple[int, int]] = {}
         self._ranked_for: frozenset[str] | None = None
         self._leaving: list[CacheEntry] = []
         self._counted_at = time.monotonic()
         self._paths.make()
         self._block_bytes = max(4096, os.statvfs(root).f_frsize)
-        directories = (self._paths.folders + 3) * self._block_bytes  # the ledger, a probe
+        directories = (self._paths.folders + 3) * self._block_bytes  # with the ledger and a probe
         self._limit_bytes = limit_bytes - directories
-        if self._limit_bytes <= 0:  # and nothing that others keep there leaves for it
+        if self._limit_bytes <= 0:  # checked before anything is evicted
             raise OSError(
                 f"{root}: max_bytes={format_bytes(limit_bytes)} leaves no space for row groups: the directories of a "
                 f"cache take {format_bytes(directories)}; raise max_bytes"
@@ -135,7 +135,7 @@ class CacheDirectory:
             self._take_back(account)
             _check_locks(self._paths)
             _check_sparse(self._paths)
-            self._make_room(account, 0)  # another limit than before, perhaps
+            self._make_space(account, 0)  # the limit may be lower than before
 
     def lease(self, row_groups: Digests, columns: frozenset[int]) -> HeldLease:
         """Lease the row groups that this process reads; see `ReaderLease`.
@@ -144,7 +144,7 @@ class CacheDirectory:
             OSError, TimeoutError: the lease cannot be written.
         """
         with transaction(self._paths) as account:
-            self._make_room(account, _in_blocks(lease_bytes(len(row_groups), len(columns)), self._block_bytes))
+            self._make_space(account, _in_blocks(lease_bytes(len(row_groups), len(columns)), self._block_bytes))
             return HeldLease(self._paths, row_groups, columns)
 
     def find(self, wanted: RequestedRowGroup) -> LookupResult:
@@ -162,13 +162,13 @@ class CacheDirectory:
                 if isinstance(error, DamagedError) or error.errno == errno.EIO:
                     self.drop(path)
                     damaged += 1
-                continue  # or it has just left, or no more files can be opened
+                continue  # damaged, just evicted, or no more files can be opened
             if nbytes is not None:
                 return LookupResult(path, nbytes, damaged)
         return LookupResult(None, 0, damaged)
 
     def _held(self, path: str, name: EntryName, wanted: RequestedRowGroup) -> int | None:
-        """Return how many bytes a file holds of a row group's columns; None: not all of them."""
+        """Return the bytes of a row group's columns in a file; None if some columns are missing."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | NO_LINK)
         try:
             index, inode = read_index(descriptor, str(name)), os.fstat(descriptor).st_ino
@@ -178,14 +178,14 @@ class CacheDirectory:
             needed = list(range(len(index.ranges))) if is_same else index.covering(wanted.needed)
             if needed is None:
                 return None
-            known, whole = self._whole.get(hash(name), (inode, 0))
-            whole = whole if known == inode else 0
+            known, verified = self._verified.get(hash(name), (inode, 0))
+            verified = verified if known == inode else 0
             for number in needed:
-                if not whole >> number & 1:
+                if not verified >> number & 1:
                     check_range(descriptor, index, number)
-                    whole |= 1 << number
+                    verified |= 1 << number
             with self._lock:
-                self._whole[hash(name)] = inode, whole
+                self._verified[hash(name)] = inode, verified
             with contextlib.suppress(OSError):
                 os.utime(path, follow_symlinks=False)
             return sum(end - begin for begin, end in (index.ranges if is_same else wanted.needed))
@@ -196,7 +196,7 @@ class CacheDirectory:
         """Reserve space for a row group and return its unfinished file; None if another process is fetching it.
 
         Raises:
-            CacheFullError: there is none.
+            CacheFullError: there is no space.
             OSError, TimeoutError: the directory cannot be used.
         """
         name = wanted.name(self._block_bytes)
@@ -221,7 +221,7 @@ class CacheDirectory:
         raise CacheFullError
 
     def _counts_again(self) -> bool:
-        """Whether it is time to count the files again; asked before a row group finds no space."""
+        """Whether it is time to count the files again, because there is no space."""
         now = time.monotonic()
         with self._lock:
             is_due = now - self._counted_at >= self.count_again_s
@@ -238,27 +238,27 @@ class CacheDirectory:
         index, path, inode = filling.publish()
         name = EntryName.parse(os.path.basename(path))
         with self._lock:
-            self._whole[hash(name)] = inode, (1 << len(index.ranges)) - 1
+            self._verified[hash(name)] = inode, (1 << len(index.ranges)) - 1
         return path
 
     def is_fetched_by_other(self, wanted: RequestedRowGroup) -> bool:
-        """Whether a process that lives is fetching a row group."""
+        """Whether a live process is fetching a row group."""
         path = os.path.join(self._paths.unfinished, str(wanted.name(self._block_bytes)))
         with contextlib.suppress(OSError):
             return is_locked(path)
         return False
 
     def wait_for_other(self, wanted: RequestedRowGroup) -> None:
-        """Wait until nobody is fetching a row group any more, or for as long as that is worth."""
+        """Wait until no other process is fetching a row group, but at most `patience_s`."""
         give_up = time.monotonic() + self._paths.patience_s
         while time.monotonic() < give_up and self.is_fetched_by_other(wanted):
-            Event().wait(_LOOK_AGAIN_S)  # a lock of the system's knows no time-out
+            Event().wait(_POLL_S)  # the system's file locks have no time-out
 
     def drop(self, path: str) -> None:
         """Remove a row group's file."""
         name = EntryName.parse(os.path.basename(path))
         with self._lock:
-            self._whole.pop(hash(name), None)
+            self._verified.pop(hash(name), None)
         with contextlib.suppress(OSError), transaction(self._paths) as account:
             if name is not None and os.path.lexists(path):
                 os.unlink(path)
@@ -269,8 +269,8 @@ class CacheDirectory:
         leases = sum(_in_blocks(size, self._block_bytes) for size in lease_sizes(self._paths))
         return account.taken_bytes + leases + nbytes - self._limit_bytes
 
-    def _make_room(self, account: CacheLedger, nbytes: int) -> None:
-        """Evict row groups, first those that nobody reads; in a transaction."""
+    def _make_space(self, account: CacheLedger, nbytes: int) -> None:
+        """Evict row groups, first those that no loader reads; in a transaction."""
         missing = self._missing(account, nbytes)
         if missing > 0:
             leaving, needed = self._ranked()
@@ -298,7 +298,7 @@ class CacheDirectory:
         return freed
 
     def _is_unused(self, entry: CacheEntry) -> bool:
-        """Whether nobody has used a row group since it was ranked."""
+        """Whether a row group has not been used since it was ranked."""
         with contextlib.suppress(FileNotFoundError):
             return os.stat(self._paths.path_of(entry)).st_mtime_ns == entry.used_ns
         return False
@@ -326,7 +326,7 @@ def _check_locks(paths: CachePaths) -> None:
     """
     if not is_locked(paths.ledger):
         raise OSError(
-            f"{paths.root}: the file system gives one lock to two holders, and a cache relies on locks; "
+            f"{paths.root}: the file system grants one lock to two holders, so a cache cannot work there; "
             "choose a directory on a local disk"
         )
 
@@ -344,8 +344,8 @@ def _check_sparse(paths: CachePaths) -> None:
         os.pwrite(descriptor, b"\1", _PROBE_BYTES - 1)
         if os.fstat(descriptor).st_blocks * 512 >= _PROBE_BYTES:
             raise OSError(
-                f"{paths.root}: the file system keeps no holes in files, which a cache relies on; "
-                "choose another directory"
+                f"{paths.root}: the file system does not support sparse files, which a cache needs; "
+                "choose a directory on another file system"
             )
     finally:
         os.close(descriptor)

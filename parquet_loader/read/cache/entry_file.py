@@ -1,13 +1,13 @@
-"""The file of a cached row group: the fetched bytes at their original offsets, and holes elsewhere.
+"""Reads and writes the file of a cached row group: the fetched bytes at their original offsets, and holes elsewhere.
 
     0 ............ size of the original | index | end
     holes and ranges of bytes           | for each range: begin, end, checksum | size, ranges, checksum, mark
 
-Any reader of local files reads it like the original, with the original's footer. The index says which ranges are
-present and intact; without it, a file damaged by a power failure or a bad disk would be trusted.
+Arrow reads it like the original file, with the original's footer. The index lists the ranges that are present, with
+checksums that reveal damage by a power failure or a bad disk.
 
-The checksum of a range is the CRC-32 of the sums of the 64-bit words of each 4 KiB. A sum runs at memory bandwidth
-(12 GB/s; CRC-32 alone reaches 2). It finds each flipped bit, lost or exchanged blocks, and truncation.
+The checksum of a range is the CRC-32 of the sums of the 64-bit words of each 4 KiB. Sums run at memory bandwidth
+(12 GB/s, CRC-32 alone at 2 GB/s). The checksum detects a flipped bit, lost or exchanged blocks, and truncation.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Index:
 
     Attributes:
         size: Bytes of the original.
-        ranges: Begin and end of each range, in order; none has bytes of another.
-        checksums: One for each.
+        ranges: Begin and end of each range, in order, without overlap.
+        checksums: The checksum of each range.
     """
 
     size: int
@@ -51,26 +51,26 @@ class Index:
     checksums: tuple[int, ...]
 
     def covering(self, wanted: Ranges) -> list[int] | None:
-        """Return which ranges hold all the bytes that are wanted, or None if some are not there."""
+        """Return the numbers of the ranges that hold the wanted bytes; None if some bytes are missing."""
         found: list[int] = []
         for begin, end in wanted:
             for number, (first, last) in enumerate(self.ranges):
                 if first <= begin < min(last, end):
                     found.append(number)
-                    begin = last  # noqa: PLW2901 - what is left of it
+                    begin = last  # noqa: PLW2901 - the rest of the wanted range
             if begin < end:
                 return None
         return sorted(set(found))
 
 
 class Checksum:
-    """The checksum of a range that comes in parts, each but the last of whole blocks of 4 KiB."""
+    """The checksum of a range that is added in parts; each part except the last has whole blocks of 4 KiB."""
 
     def __init__(self) -> None:
         self.value = 0
 
     def add(self, data: Any) -> None:
-        """Go on with the next part."""
+        """Add the next part."""
         part = np.frombuffer(data, np.uint8)
         whole = len(part) // _BLOCK_BYTES * _BLOCK_BYTES
         words = part[:whole].view("<u8").reshape(-1, _BLOCK_BYTES // 8)
@@ -79,14 +79,14 @@ class Checksum:
 
 
 def index_bytes(ranges: int) -> int:
-    """Return how long the index of that many ranges is, with its end."""
+    """Return the bytes of an index of that many ranges."""
     return ranges * _RANGE.size + _COUNTS.size + _END.size
 
 
 def occupied_bytes(size: int, ranges: Ranges, block_bytes: int) -> int:
     """Return the disk space of a file with these ranges, in blocks of that many bytes."""
     blocks = 0
-    behind = 0  # first block that is not counted yet
+    behind = 0  # the first block that is not counted yet
     for begin, end in (*sorted(ranges), (size, size + index_bytes(len(ranges)))):
         first, last = max(begin // block_bytes, behind), -(-end // block_bytes)
         blocks += max(0, last - first)
@@ -106,7 +106,7 @@ def read_index(descriptor: int, name: str) -> Index:
     """Return the index of an open file.
 
     Raises:
-        DamagedError: it is not a whole file of this name.
+        DamagedError: the file is incomplete or damaged, or has another name.
     """
     length = os.fstat(descriptor).st_size
     least = index_bytes(0)
@@ -114,12 +114,12 @@ def read_index(descriptor: int, name: str) -> Index:
     if len(end) < least or not end.endswith(_MARK):
         raise DamagedError("its end is missing")
     size, count = _COUNTS.unpack(end[: _COUNTS.size])
-    whole = index_bytes(count) if count <= _MOST_RANGES else 0
-    if size + whole != length:
+    nbytes = index_bytes(count) if count <= _MOST_RANGES else 0
+    if size + nbytes != length:
         raise DamagedError("its length is wrong")
-    packed = os.pread(descriptor, whole, size)
+    packed = os.pread(descriptor, nbytes, size)
     body = packed[: -_END.size]
-    if len(packed) != whole or packed[-_END.size :] != _END.pack(zlib.crc32(body, zlib.crc32(name.encode())), _MARK):
+    if len(packed) != nbytes or packed[-_END.size :] != _END.pack(zlib.crc32(body, zlib.crc32(name.encode())), _MARK):
         raise DamagedError("its index is damaged")
     spans = list(_RANGE.iter_unpack(body[: -_COUNTS.size]))
     return Index(size, tuple((first, last) for first, last, _ in spans), tuple(check for _, _, check in spans))
@@ -129,7 +129,7 @@ def check_range(descriptor: int, index: Index, number: int) -> None:
     """Compare a range with its checksum.
 
     Raises:
-        DamagedError: it differs.
+        DamagedError: they differ.
     """
     at, end = index.ranges[number]
     found = Checksum()

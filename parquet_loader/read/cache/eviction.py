@@ -1,12 +1,12 @@
 """Chooses the row groups that a full cache evicts: unleased ones first, least recently used first. Pure.
 
-Training reads the same row groups in each epoch, in a new order. If they do not all fit, a plain LRU cache has no hits:
-it always evicts the row group that comes next. So a row group that a loader reads is not evicted for another one that
-is read equally often. A fixed part of the data stays, and each epoch hits that part, whichever rank reads it. With `c`
-of `d` bytes cached, the hit rate is `c / d` in each epoch, and nothing is written after the first.
+Training reads the same row groups in each epoch, in a new order. If they do not all fit, a plain LRU cache has few
+hits: it evicts row groups before they are read again. So a row group that a loader reads is not evicted for another one
+that is read equally often. A fixed part of the data stays cached, and each epoch hits that part, whichever rank reads
+it. With `c` of `d` bytes cached, the hit rate is `c / d` in each epoch, and nothing is written after the first.
 
-Each loader's lease lists the row groups that it reads. A lease is void when its process ends. A row group cached for
-other columns than a loader reads counts as used by that loader only after it was used.
+Each loader's lease lists the row groups that it reads. A lease ends with its process. A row group cached for other
+columns than a loader reads counts as read by that loader only if it was used after the lease began.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class CacheEntry:
     """A row group in the cache.
 
     Attributes:
-        name: Its file.
-        row_group: Which of which version of which file, in 64 bits.
-        columns: For which columns it was fetched, likewise.
+        name: The name of its file in the cache.
+        row_group: `row_group_id` of the row group.
+        columns: `columns_id` of the columns for which it was fetched.
         nbytes: Bytes that it takes on the disk.
-        used_ns: When it was used last, in nanoseconds since 1970.
+        used_ns: Time of the last use, in nanoseconds since 1970.
     """
 
     name: str
@@ -44,8 +44,8 @@ class ReaderLease:
 
     Attributes:
         row_groups: As in `CacheEntry`, uint64 ``[n]``.
-        columns: As in `CacheEntry`; more than one if files have different ones.
-        began_ns: When it began to, in nanoseconds since 1970.
+        columns: As in `CacheEntry`; more than one if files differ in their columns.
+        began_ns: Time at which the lease began, in nanoseconds since 1970.
     """
 
     row_groups: Digests
@@ -56,7 +56,7 @@ class ReaderLease:
 def in_order_of_leaving(
     entries: Sequence[CacheEntry], leases: Iterable[ReaderLease]
 ) -> tuple[list[CacheEntry], list[CacheEntry]]:
-    """Return the entries that nobody reads, and those that are read, each least recently used first."""
+    """Return the entries that no loader reads, and those that are read, each least recently used first."""
     row_groups = np.fromiter((entry.row_group for entry in entries), np.uint64, len(entries))
     used_ns = np.fromiter((entry.used_ns for entry in entries), np.int64, len(entries))
     is_read = np.zeros(len(entries), np.bool_)
@@ -68,7 +68,7 @@ def in_order_of_leaving(
 
 
 def enough(leaving: Iterable[CacheEntry], missing_bytes: int) -> list[CacheEntry]:
-    """Return the first of these that together free that many bytes, or none if all of them would not suffice."""
+    """Return the first entries that together free that many bytes; none if all of them are too few."""
     chosen: list[CacheEntry] = []
     for entry in leaving:
         if missing_bytes <= 0:

@@ -1,4 +1,4 @@
-"""Shows the contents of a cache, and clears it."""
+"""Lists the contents of a cache, and clears it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class CacheContents:
     """The contents of a cache.
 
     Attributes:
-        row_groups, files: Row groups, and the files that they belong to.
+        row_groups, files: Number of row groups, and of the files that they belong to.
         nbytes: Bytes that they take on the disk.
         unfinished: Row groups being fetched.
-        loaders: Running loaders, by process.
-        oldest_use_s, latest_use_s: When the row groups were used, in seconds since 1970; None if there are none.
+        loaders: Running loaders.
+        oldest_use_s, latest_use_s: Times of use of row groups, in seconds since 1970; None if there are none.
     """
 
     row_groups: int
@@ -37,7 +37,7 @@ def contents_of(path: str) -> CacheContents:
     """Return the contents of the cache in a directory.
 
     Raises:
-        SourceError: there is none.
+        SourceError: there is no cache.
     """
     paths = _paths(path)
     entries = list(paths.kept())
@@ -54,9 +54,9 @@ def contents_of(path: str) -> CacheContents:
 
 
 def clear(path: str) -> tuple[int, int]:
-    """Remove all row groups of the cache in a directory; return how many, and the bytes that they took.
+    """Remove all row groups of the cache in a directory; return their number and bytes.
 
-    Nothing else in the directory is touched.
+    Other files in the directory stay.
 
     Raises:
         SourceError: there is no cache.
@@ -72,5 +72,5 @@ def clear(path: str) -> tuple[int, int]:
 def _paths(path: str) -> CachePaths:
     paths = CachePaths(local_path(path))
     if not os.path.isdir(paths.entries):
-        raise SourceError(f"{path}: there is no local cache of this version in it")
+        raise SourceError(f"{path}: this directory has no local cache of this version")
     return paths

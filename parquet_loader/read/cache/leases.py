@@ -1,4 +1,4 @@
-"""Leases on cached row groups: one locked file for each running loader. A killed loader's lease is void."""
+"""Leases on cached row groups: one locked file for each running loader. The lock, and so the lease, ends with it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _HEAD = struct.Struct("<QII")
 
 
 class HeldLease:
-    """This process's lease for one loader, until `release`, the end of the object or that of the process.
+    """One loader's lease; ends with `release`, with this object, or with the process.
+
+    Construct it with the cache's lock held, so that no other process mistakes the new file for that of a dead process.
 
     Args:
-        paths: The paths of the cache. Called with its lock held, so that nobody takes the new file for a dead one's.
-        row_groups: As in `ReaderLease`.
-        columns: Likewise.
+        paths: The paths of the cache.
+        row_groups, columns: As in `ReaderLease`.
     """
 
     def __init__(self, paths: CachePaths, row_groups: Digests, columns: frozenset[int]) -> None:
@@ -37,7 +38,7 @@ class HeldLease:
         self._finalizer = weakref.finalize(self, _end, file)
 
     def release(self) -> None:
-        """Release it; idempotent."""
+        """End the lease; idempotent."""
         self._finalizer()
 
 
@@ -49,12 +50,12 @@ def _end(file: LockedFile) -> None:
 
 
 def lease_bytes(row_groups: int, columns: int) -> int:
-    """Return how long a lease is."""
+    """Return the bytes of a lease's file."""
     return _HEAD.size + 8 * (row_groups + columns)
 
 
 def lease_sizes(paths: CachePaths) -> list[int]:
-    """Return the size of each lease."""
+    """Return the bytes of each lease's file."""
     sizes: list[int] = []
     with os.scandir(paths.readers) as found:
         for item in found:
@@ -64,12 +65,12 @@ def lease_sizes(paths: CachePaths) -> list[int]:
 
 
 def live_leases(paths: CachePaths) -> frozenset[str]:
-    """Return the names of the leases whose processes live. A lease never changes."""
+    """Return the names of the leases of live processes. A lease never changes."""
     return frozenset(name for name in _names(paths) if is_locked(os.path.join(paths.readers, name)))
 
 
 def _names(paths: CachePaths) -> list[str]:
-    """Return the names of leases; other files next to them are ignored."""
+    """Return the names of all leases; other files in the directory are ignored."""
     with contextlib.suppress(FileNotFoundError):
         return [name for name in os.listdir(paths.readers) if _NAME.fullmatch(name)]
     return []

@@ -1,6 +1,6 @@
-"""The byte count of a cache, and the one lock for every addition, removal and reservation.
+"""Keeps the byte count of a cache, so that the directory need not be listed, under one lock for all changes.
 
-The ledger avoids listing the directory. `account_file` says how it stays sound if a process dies.
+`account_file` describes how the count stays correct if a process dies.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class CacheLedger:
 
 @contextlib.contextmanager
 def transaction(paths: CachePaths, *, rebuild: bool = False) -> Iterator[CacheLedger]:
-    """Hold the cache's lock, and write the account as the body leaves it.
+    """Hold the cache's lock, and write the account at the end of the body.
 
-    If the body raises, the mark stays, and the next transaction lists the directory.
+    If the body raises, the account stays marked as wrong, and the next transaction lists the directory.
 
     Args:
         paths: The paths of the cache.
-        rebuild: List the directory, even if the ledger is sound.
+        rebuild: List the directory even if the ledger is correct.
 
     Raises:
         TimeoutError: another process holds the lock and does not release it.
-        OSError: the directory is gone, or cannot be written to.
+        OSError: the directory does not exist, or cannot be written to.
     """
     with exclusive(paths.ledger, paths.patience_s) as descriptor:
         text, is_clean = parse_account(os.pread(descriptor, 64, 0))

@@ -1,12 +1,12 @@
-"""Names in a cache's directory.
+"""The names of files in a cache's directory.
 
     ledger                       bytes taken and reserved; the lock on it is the cache's lock
     entries-1/BB/NAME            row groups, in 64 directories
-    unfinished-1/NAME            one that is being fetched, locked by the fetching process; its space is reserved
-    readers/ID                   one lease for each loader, locked while it lives
+    unfinished-1/NAME            a row group being fetched, locked by the fetching process; its space is reserved
+    readers/ID                   one lease for each loader, locked while the loader lives
 
-A NAME says which row group of which version of which file it is, for which columns, and how many bytes it takes of the
-disk, so that a listing is the whole account. The numbers are those of this form of the files.
+A NAME identifies the version of a file, the row group and the columns, and holds the bytes on the disk, so a listing
+gives the whole account. The number 1 is the version of the file format.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class EntryName(NamedTuple):
     """The parts of the name of a row group's file.
 
     Attributes:
-        file: Which version of which file: 32 hexadecimal digits.
-        row_group: Its number there.
-        columns: 64 bits of a digest of the columns' names.
+        file: `file_id` of the file, 32 hexadecimal digits.
+        row_group: The row group's number in the file.
+        columns: `columns_id` of the columns.
         nbytes: Bytes that it takes on the disk.
     """
 
@@ -68,8 +68,8 @@ class CachePaths:
     Attributes:
         root, ledger, entries, unfinished, readers: As above.
         folders: Number of directories.
-        patience_s: Longest wait for the lock, or for a row group that another process is fetching. A process that is
-            stopped must not stop the others, which then do without the cache.
+        patience_s: Longest wait for the lock, or for a row group that another process is fetching. If that process is
+            suspended, the others continue without the cache.
     """
 
     def __init__(self, root: str, patience_s: float = 5.0) -> None:
@@ -83,7 +83,7 @@ class CachePaths:
 
     def make(self) -> None:
         """Make the directories that are missing."""
-        make_private(self.root)  # one that is shared exists, with the mode that its owner chose
+        make_private(self.root)  # an existing directory keeps its mode
         os.makedirs(self.entries, exist_ok=True)
         for folder in (self.unfinished, self.readers, *self._buckets()):
             os.makedirs(folder, exist_ok=True)
@@ -93,13 +93,13 @@ class CachePaths:
         return name.path_in(self.root)
 
     def path_of(self, entry: CacheEntry) -> str:
-        """Return the path of the file of a row group that is kept."""
+        """Return the path of a cached row group's file."""
         name = EntryName.parse(entry.name)
         assert name is not None
         return self.entry(name)
 
     def remove(self, entries: Iterable[CacheEntry]) -> list[CacheEntry]:
-        """Remove row groups, in a transaction; return those that were there."""
+        """Remove row groups, in a transaction; return those that existed."""
         removed: list[CacheEntry] = []
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
@@ -118,7 +118,7 @@ class CachePaths:
         return [name for name in names if name is not None]
 
     def kept(self) -> Iterator[CacheEntry]:
-        """Yield all row groups that are kept; those that leave meanwhile may be missing."""
+        """Yield all cached row groups; those evicted meanwhile may be missing."""
         for folder in self._buckets():
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
                 for item in found:
@@ -139,7 +139,7 @@ class CachePaths:
 
 
 def names_in(folder: str) -> list[EntryName]:
-    """Return the names of row groups in a directory; none if it is not there."""
+    """Return the names of row groups in a directory; none if it does not exist."""
     try:
         found = os.listdir(folder)
     except FileNotFoundError:
@@ -152,16 +152,16 @@ def _bucket(file: str, row_group: int) -> str:
 
 
 def file_id(*identity: object) -> str:
-    """Return the 32 digits that stand for a version of a file.
+    """Return a digest that identifies a version of a file, 32 hexadecimal digits.
 
     Args:
-        identity: Plain values that tell it from every other version of every file.
+        identity: Plain values that differ for each version of each file.
     """
     return hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
 
 
 def columns_id(columns: Iterable[str]) -> int:
-    """Return 64 bits that stand for these columns."""
+    """Return a digest of the names of columns, 64 bits."""
     return _columns_id(tuple(columns))
 
 
@@ -172,17 +172,17 @@ def _columns_id(columns: tuple[str, ...]) -> int:
 
 
 def row_group_id(file: str, row_group: int) -> int:
-    """Return the 64 bits that stand for a row group of a version of a file."""
+    """Return 64 bits that identify a row group of a version of a file."""
     return (int(file[:16], 16) + (row_group + 1) * _MIX) % 2**64
 
 
 def row_group_ids(files: list[str], row_group_file: IntArray, row_group_number: IntArray) -> Digests:
-    """Return `row_group_id` of many, uint64 ``[n]``.
+    """Return `row_group_id` of many row groups, uint64 ``[n]``.
 
     Args:
-        files: Their `file_id`.
-        row_group_file: Index of each one's file, int ``[n]``.
-        row_group_number: Number of each there, int ``[n]``.
+        files: The `file_id` of each file.
+        row_group_file: Index of each row group's file in `files`, int ``[n]``.
+        row_group_number: Number of each row group in its file, int ``[n]``.
     """
     begins = np.array([int(file[:16], 16) for file in files], np.uint64)
     return begins[row_group_file] + (row_group_number.astype(np.uint64) + np.uint64(1)) * np.uint64(_MIX)

@@ -1,4 +1,4 @@
-"""A row group that is being added to the cache: space reserved, written while fetched, published by one rename."""
+"""Adds a row group to the cache: reserves space, writes it as it is fetched, and publishes it with one rename."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from parquet_loader.read.cache.paths import CachePaths, EntryName
 
 
 class PendingEntry:
-    """A reservation and the file that it is for. One thread at a time; its owner publishes or abandons it.
+    """A reservation and its unfinished file. Used by one thread at a time, which publishes or abandons it.
 
     Args:
         paths: The paths of the cache.
         name: The file's final name.
-        file: The unfinished file, locked by this process: its lock tells others that this process is fetching it.
+        file: The unfinished file; this process locks it, which shows others that it is being fetched.
         size: Bytes of the original file.
         ranges: The byte ranges that will be written; they do not overlap.
     """
@@ -35,13 +35,13 @@ class PendingEntry:
         self._is_sized = False
 
     def write(self, number: int, data: Any) -> None:
-        """Write the next bytes of a range: all of it, or a part of whole 4 KiB blocks.
+        """Write the next bytes of a range: all of it, or a part that has whole 4 KiB blocks.
 
         Raises:
-            OSError: the disk is full, or does not work.
+            OSError: the disk is full or broken.
         """
         if not self._is_sized:
-            # Some file systems take more space than is written if a file grows.
+            # On some file systems a growing file takes more space than its bytes.
             self._file.resize(self._size + index_bytes(len(self._ranges)))
             self._is_sized = True
         view = memoryview(data).cast("B")
@@ -53,9 +53,9 @@ class PendingEntry:
         """Publish the row group, replacing one for the same columns; return its index, path and inode.
 
         Raises:
-            OSError, TimeoutError: it cannot; abandon it.
+            OSError, TimeoutError: it cannot be published; abandon it.
         """
-        assert self._written == [end for _, end in self._ranges], "a range is not whole"
+        assert self._written == [end for _, end in self._ranges], "a range is incomplete"
         index = Index(self._size, self._ranges, tuple(total.value for total in self._sums))
         self._file.write(packed_index(str(self._name), index), self._size)
         with transaction(self._paths) as account:
@@ -67,8 +67,8 @@ class PendingEntry:
                         os.unlink(self._paths.entry(other))
                         account.taken_bytes -= other.nbytes
             os.rename(self._file.path, target)
-            if os.stat(target).st_ino != inode:  # the directory was just deleted and made again
-                raise FileNotFoundError(errno.ENOENT, "it was deleted, and another came in its place", target)
+            if os.stat(target).st_ino != inode:  # the directory was deleted and created again
+                raise FileNotFoundError(errno.ENOENT, "the file was deleted and replaced by another", target)
         self._file.close()
         return index, target, inode
 
@@ -82,10 +82,10 @@ class PendingEntry:
             self._file.close()
 
     def _check_name(self) -> None:
-        """Check that the path still belongs to this file: all processes give a row group the same name.
+        """Check that the path still belongs to this file, because all processes use the same name for a row group.
 
         Raises:
-            FileNotFoundError: it was deleted, and perhaps another process has begun the same row group.
+            FileNotFoundError: it was deleted; another process may be fetching the same row group.
         """
         if not self._file.has_its_name:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._file.path)

@@ -1,4 +1,4 @@
-"""The row groups of one snapshot in a local cache: looked up, or fetched into it.
+"""Looks up the row groups of one snapshot in a local cache, or fetches them into it.
 
 If the cache itself fails (full disk, no permission, a lock held for too long), it stores nothing for a while.
 `local_path` then returns None, and the row group is read from its source.
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from parquet_loader.read.cache.pending_entry import PendingEntry
 
 _PAUSE_S = 60.0
-# Bytes of a row group that are fetched at once, and then written.
+# Bytes of a row group that are fetched at a time, and then written.
 AT_ONCE_BYTES = 16 * 2**20
 
 
 class RowGroupCache:
-    """A local cache as one reader uses it. Any thread; opened in each process at the first use.
+    """One reader's view of a local cache. Any thread may use it; it is opened in each process at the first use.
 
     Args:
         settings: The cache's directory and limit.
         snapshot: The files that are read.
-        columns: The columns read of a file, for each of the snapshot's schemas.
+        columns: The columns that are read, for each of the snapshot's schemas.
     """
 
     def __init__(self, settings: LocalCache, snapshot: Snapshot, columns: Sequence[Sequence[str]]) -> None:
@@ -61,7 +61,7 @@ class RowGroupCache:
         self._lease: Any = None
         self._resumes_at: float | None = None
         self._files: dict[int, str] = {}
-        # For each row group at its last lookup: the bytes in its name, and those that are read; 0: not found.
+        # For each row group at its last lookup: the bytes in its file's name, and the bytes read; 0: not found.
         self._known = np.zeros(self._snapshot.row_groups, np.int64)
         self._known_bytes = np.zeros(self._snapshot.row_groups, np.int64)
         self._home = identity_of(self._snapshot.filesystem)
@@ -73,7 +73,7 @@ class RowGroupCache:
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew in another process."""
+        """Start without state in another process."""
         self.__dict__.update(state)
         self._reset()
 
@@ -88,7 +88,7 @@ class RowGroupCache:
             self._reset()
 
     def expect(self, is_read: BoolArray) -> None:
-        """Set which row groups are read, bool ``[row groups]``: those that no filter excludes."""
+        """Set which row groups are read, bool ``[row groups]``: those that the filter does not exclude."""
         self._check_process()
         with self._lock:
             self._is_read = is_read
@@ -112,7 +112,7 @@ class RowGroupCache:
             known = EntryName(wanted.file, wanted.row_group, wanted.columns, int(self._known[row_group.index]))
             path = known.path_in(str(self._settings.path))
             with contextlib.suppress(OSError):
-                os.utime(path)  # it is there, and used
+                os.utime(path)  # raises if it was evicted
                 self._count(hits=1, bytes_from_cache=int(self._known_bytes[row_group.index]))
                 return path
         found = self._local_path(row_group, wanted)
@@ -124,7 +124,7 @@ class RowGroupCache:
         return found
 
     def is_known(self, row_group: RowGroupRef) -> bool:
-        """Whether the columns that are read of a row group were there the last time; takes no lock."""
+        """Whether the last lookup found a row group's columns; takes no lock."""
         return bool(self._known[row_group.index])
 
     def _local_path(self, row_group: RowGroupRef, wanted: RequestedRowGroup) -> str | None:
@@ -134,7 +134,7 @@ class RowGroupCache:
             return path
         filling = self._begun(directory, wanted)
         if filling is None and directory is not None:
-            directory.wait_for_other(wanted)  # who may have just come to its end, too
+            directory.wait_for_other(wanted)  # which may have just finished
             path = self._found(directory, wanted)
             if path is not None:
                 return path
@@ -189,7 +189,7 @@ class RowGroupCache:
             return None
 
     def close(self) -> None:
-        """Release the lease, since no row groups are read any more; later reads are still cached."""
+        """Release the lease, because no row groups are read any more; later reads are still cached."""
         self._check_process()
         with self._lock:
             if self._lease is not None:
@@ -197,7 +197,7 @@ class RowGroupCache:
             self._lease = self._directory = None
 
     def invalidate(self, path: str) -> None:
-        """Drop a file from which a row group could not be read, unless it is gone already."""
+        """Drop a damaged file, unless it has been removed already."""
         if self._directory is not None and os.path.lexists(path):
             self._directory.drop(path)
             self._count(damaged=1)
@@ -230,9 +230,9 @@ class RowGroupCache:
 
     def _renew(self, directory: CacheDirectory) -> None:
         read = np.flatnonzero(self._is_read)
-        files, place = np.unique(self._snapshot.row_group_file[read], return_inverse=True)
+        files, index = np.unique(self._snapshot.row_group_file[read], return_inverse=True)
         ids = [self._file_id(int(number)) for number in files]
-        row_groups = row_group_ids(ids, place, self._snapshot.row_group_number[read])
+        row_groups = row_group_ids(ids, index, self._snapshot.row_group_number[read])
         lease = directory.lease(row_groups, self._read_columns)
         if self._lease is not None:
             self._lease.release()
@@ -252,14 +252,14 @@ class RowGroupCache:
             self._figures = replace(self._figures, **{n: getattr(self._figures, n) + c for n, c in changes.items()})
 
     def _pause(self, error: Exception) -> None:
-        """Store nothing for a while, and say so once; then the directory is opened again."""
+        """Store nothing for a while, and warn once; then the directory is opened again."""
         problem = f"nothing is stored for a while: {error}"
         with self._lock:
             is_new = self._figures.problem is None
             self._figures = replace(self._figures, problem=problem)
             self._resumes_at = time.monotonic() + _PAUSE_S
         if is_new:
-            with contextlib.suppress(Warning):  # an epoch does not fail because of it, even if warnings are errors
+            with contextlib.suppress(Warning):  # must not end the epoch, even if warnings are errors
                 warnings.warn(f"LocalCache({str(self._settings.path)!r}): {problem}", RuntimeWarning, stacklevel=2)
 
 
@@ -276,7 +276,7 @@ class DiskFetcher:
 
 
 def is_worth_it(settings: LocalCache, snapshot: Snapshot) -> bool:
-    """Whether files are kept in a cache: all but local ones that lie on the very disk the cache is on."""
+    """Whether a cache of these files is useful: not if they are on the same local disk as the cache."""
     if not is_local(snapshot.filesystem):
         return True
     folder = str(settings.path)
@@ -288,7 +288,7 @@ def is_worth_it(settings: LocalCache, snapshot: Snapshot) -> bool:
 
 
 def _in_parts(ranges: Ranges) -> list[tuple[int, list[ByteRange]]]:
-    """Divide ranges so that each part is of a bounded size; each comes with the number of its first range."""
+    """Divide ranges into parts of at most about `AT_ONCE_BYTES`; each part has the number of its first range."""
     parts: list[tuple[int, list[ByteRange]]] = []
     held = 0
     for number, span in enumerate(ByteRange(*span) for span in ranges):

@@ -1,4 +1,4 @@
-"""Counters of a loader's local cache."""
+"""`CacheStats`: the counters of a loader's local cache."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class CacheStats:
     """Counters of the local cache in an epoch, for this loader.
 
     Attributes:
-        hits, misses: Row groups read from the cache, and not.
+        hits, misses: Row groups that were read from the cache, and those that were not.
         bytes_from_cache: Bytes of the ranges read from the cache: column chunks, and small gaps fetched with them.
-        bytes_fetched: Bytes of the ranges that had to come from the files.
-        bytes_stored: Of these, bytes that are in the cache now.
+        bytes_fetched: Bytes of the ranges fetched from the files.
+        bytes_stored: Of these, bytes that were added to the cache.
         damaged: Row groups found damaged in the cache, dropped, and fetched again.
-        problem: Why nothing is stored any more, or was for a while: a full disk, say; None: there was no problem.
+        problem: Why nothing was stored for a while, such as a full disk; None if there was no problem.
     """
 
     hits: int = 0
