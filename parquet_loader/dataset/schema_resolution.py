@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from parquet_loader.schema import (
     Group,
     Schema,
     heads,
+    hub_features,
     infer_columns,
     infer_fields,
     is_index_column,
@@ -51,7 +53,8 @@ def found_schema(
             raise SchemaError(f"{snapshot.table.root}: {error}") from error
         return select_inferred(Schema(of_table), columns, declared, snapshot.column_names)
     numbers = np.flatnonzero(files_by_schema(snapshot)).tolist() or [0]
-    known = {number: _fields_of(snapshot, number, is_wanted) for number in numbers}
+    features = _shared_features([snapshot.schemas[number] for number in numbers])
+    known = {number: _fields_of(snapshot, number, is_wanted, features) for number in numbers}
     found: dict[str, dict[Field | None, list[int]]] = {}
     for number in numbers:
         for name, field in known[number].items():
@@ -82,7 +85,20 @@ def files_by_schema(snapshot: Snapshot) -> IntArray:
     return np.bincount(snapshot.file_schema[with_rows], minlength=len(snapshot.schemas))
 
 
-def _fields_of(snapshot: Snapshot, number: int, is_wanted: Callable[[str], bool]) -> dict[str, Field]:
+def _shared_features(schemas: Sequence[pa.Schema]) -> dict[str, Any]:
+    """Return what `datasets` says of columns in some of the files, unless it says different things in others."""
+    found: dict[str, Any] = {}
+    differing: set[str] = set()
+    for schema in schemas:
+        for name, feature in hub_features(schema).items():
+            if found.setdefault(name, feature) != feature:
+                differing.add(name)
+    return {name: feature for name, feature in found.items() if name not in differing}
+
+
+def _fields_of(
+    snapshot: Snapshot, number: int, is_wanted: Callable[[str], bool], features: Mapping[str, Any]
+) -> dict[str, Field]:
     """Return the wanted fields of one of the snapshot's schemas, without columns that hold only nulls.
 
     Raises:
@@ -95,7 +111,8 @@ def _fields_of(snapshot: Snapshot, number: int, is_wanted: Callable[[str], bool]
         of_nulls = {
             name for column in schema for name, type_ in nodes(column.type, column.name) if pa.types.is_null(type_)
         }
-        return infer_columns(schema, lambda name: name not in of_nulls and is_wanted(name))
+        own = {**hub_features(schema), **features}
+        return infer_columns(schema, lambda name: name not in of_nulls and is_wanted(name), own)
     except SchemaError as error:
         raise SchemaError(f"{_file_of(snapshot, number)}: {error}") from error
 

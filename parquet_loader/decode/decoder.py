@@ -27,17 +27,27 @@ from parquet_loader.decode.routes import ColumnSource
 from parquet_loader.errors import DataError, SchemaError, nearest
 from parquet_loader.schema import (
     METADATA_KEY,
+    Bytes,
     Category,
+    Encoded,
     Field,
     Group,
+    Image,
+    RaggedList,
     Scalar,
     Schema,
     Tensor,
     is_list_like,
+    is_media,
     plain_type,
     policy_of,
 )
 from parquet_loader.source import RowGroupRef
+
+_ONLY_PATH = (
+    " (it holds no bytes: perhaps only a path, because the file was written without them; "
+    "Dataset.to_parquet and push_to_hub of `datasets` embed them)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +174,10 @@ class Decoder:
         """Return the first of a column's names that the file has; its own if it has none of them."""
         names: tuple[str, ...] = (name, *field.aliases)
         for candidate in names:
-            if type_at(self._file_schema, candidate) is not None or self._partition_type(candidate) is not None:
+            type_ = type_at(self._file_schema, candidate)
+            if type_ is not None and _holds_bytes(field) and is_media(_inner(type_)[0]):
+                return f"{candidate}.bytes"
+            if type_ is not None or self._partition_type(candidate) is not None:
                 return candidate
         return name
 
@@ -261,7 +274,9 @@ class Decoder:
             return convert(self._words(array, name, field), field)
         except NullProblem as problem:
             row = "" if problem.row is None else f", row {origin.first_row + problem.row}"
-            raise NullError(f"{origin.name}, column {name!r}{row}: {problem.reason}", name) from None
+            own = self._sources[name]
+            only_path = _ONLY_PATH if own.endswith(".bytes") and own != name else ""
+            raise NullError(f"{origin.name}, column {name!r}{row}: {problem.reason}{only_path}", name) from None
         except ValueProblem as problem:
             row = "" if problem.row is None else f", row {origin.first_row + problem.row}"
             raise DataError(f"{origin.name}, column {name!r}{row}: {problem.reason}") from None
@@ -305,6 +320,13 @@ class Decoder:
         if not value.is_valid:
             return plain(pa.chunked_array([pa.nulls(len(table), value.type)]))
         return plain(pa.chunked_array([pa.repeat(value, len(table))]))
+
+
+def _holds_bytes(field: Field) -> bool:
+    """Whether a field's values are bytes, perhaps in lists: those of images or recordings that have a path, too."""
+    while isinstance(field, RaggedList):
+        field = field.item
+    return isinstance(field, Bytes | Image | Encoded)
 
 
 def _member_hint(name: str, type_: pa.DataType, field: Field) -> str:

@@ -32,6 +32,7 @@ from parquet_loader.schema.encode.tables import (
     to_table,
 )
 from parquet_loader.schema.encoded import Category, Encoded, Image
+from parquet_loader.schema.features import hub_features, is_media
 from parquet_loader.schema.fields import (
     Bytes,
     Field,
@@ -87,12 +88,14 @@ __all__ = [
     "encode_array",
     "encode_columns",
     "heads",
+    "hub_features",
     "infer_columns",
     "infer_fields",
     "infer_schema",
     "is_bytes",
     "is_index_column",
     "is_list_like",
+    "is_media",
     "is_scalar_type",
     "is_text",
     "iter_tables",

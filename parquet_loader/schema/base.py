@@ -54,7 +54,7 @@ def describe(field: FieldBase, most_words: int | None = None) -> str:
             text = repr(type_name(value))
         elif isinstance(value, np.dtype):
             text = repr(value.name)
-        elif f.name == "vocabulary" and most_words is not None and len(value) > most_words:
+        elif f.name in ("vocabulary", "names") and most_words is not None and len(value) > most_words:
             text = f"({', '.join(map(repr, value[:most_words]))}, ... {len(value)} words)"
         elif f.name == "members":
             text = "{" + ", ".join(f"{name!r}: {describe(m, most_words)}" for name, m in value) + "}"

@@ -48,6 +48,8 @@ class Scalar(FieldBase):
         fill: Value that replaces a null; ``float("nan")`` is allowed for floats.
         missing: Value for files that lack the column; None refuses such files.
         aliases: Other names of the column; of these and its own, the first that a file has is read.
+        names: What the integers 0, 1, and so on stand for, such as classes. They are kept with the schema, and change
+            nothing in what is delivered: a value without a name, such as -1, is delivered too.
     """
 
     type: Any
@@ -55,6 +57,7 @@ class Scalar(FieldBase):
     fill: Any = None
     missing: Any = None
     aliases: Sequence[str] = ()
+    names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         type_ = arrow_type_of(self.type)
@@ -63,6 +66,13 @@ class Scalar(FieldBase):
         object.__setattr__(self, "type", type_)
         check_null(self.null)
         object.__setattr__(self, "aliases", checked_aliases(self.aliases))
+        given: Any = self.names
+        names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+        if names is None or not all(isinstance(name, str) for name in names):
+            raise ConfigurationError(f"Scalar({type_}, names={given!r:.80}): expected a list of str")
+        if names and not pa.types.is_integer(type_):
+            raise ConfigurationError(f"Scalar({type_}, names=...): only integers have names")
+        object.__setattr__(self, "names", names)
         dtype = delivered_dtype(type_)
         for label, value in (("fill", self.fill), ("missing", self.missing)):
             if value is not None:

@@ -6,11 +6,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from parquet_loader.errors import SchemaError
 from parquet_loader.schema.arrow_types import is_scalar_type
+from parquet_loader.schema.features import fields_of_feature, hub_features
 from parquet_loader.schema.fields import Bytes, Field, RaggedList, Scalar, Tensor, Text
 
 NOT_UNDERSTOOD_KEY = b"parquet_loader.not_understood"
@@ -26,7 +28,7 @@ def is_index_column(name: str) -> bool:
 
 
 def infer_fields(
-    field: pa.Field, prefix: str = "", is_wanted: Callable[[str], bool] = lambda _: True
+    field: pa.Field, prefix: str = "", is_wanted: Callable[[str], bool] = lambda _: True, feature: Any = None
 ) -> dict[str, Field]:
     """Return the fields that deliver one column of a file that carries no schema, by delivered name.
 
@@ -55,29 +57,51 @@ def infer_fields(
         field: The column.
         prefix: Dotted name of the struct that holds it, with the dot at the end.
         is_wanted: Whether to return the leaf of a dotted name; the types of other leaves are ignored.
+        feature: What the `datasets` library says of the column; see `hub_features`.
 
     Raises:
         SchemaError: no tensor can hold the type; the message names column and type.
     """
     unknown = json.loads((field.metadata or {}).get(NOT_UNDERSTOOD_KEY, b"{}"))
+    name = prefix + field.name
+    if feature is not None:
+        by_feature = (
+            fields_of_feature(
+                field.type,
+                name,
+                feature,
+                plain_type,
+                lambda type_, inner: _leaves(type_, inner, unknown, lambda _: True),
+            )
+            if not unknown and is_wanted(name)
+            else None
+        )
+        if by_feature is not None:
+            return {inner: found for inner, found in by_feature.items() if is_wanted(inner)}
     return _leaves(field.type, prefix + field.name, unknown, is_wanted)
 
 
-def infer_columns(schema: pa.Schema, is_wanted: Callable[[str], bool] | None = None) -> dict[str, Field]:
+def infer_columns(
+    schema: pa.Schema, is_wanted: Callable[[str], bool] | None = None, features: Mapping[str, Any] | None = None
+) -> dict[str, Field]:
     """Return the fields that deliver the columns of a file that carries no schema, by delivered name.
 
     Args:
         schema: The columns.
         is_wanted: As in `infer_fields`; default: all but unnamed index columns of pandas and Dask.
+        features: What the `datasets` library says of columns; default: what the metadata of the schema says.
 
     Raises:
         SchemaError: no tensor can hold the type of a column, or two columns share a name.
     """
     found: dict[str, Field] = {}
+    features = hub_features(schema) if features is None else features
     for column in schema:
         if is_wanted is None and is_index_column(column.name):
             continue
-        for name, field in infer_fields(column, is_wanted=is_wanted or (lambda _: True)).items():
+        for name, field in infer_fields(
+            column, is_wanted=is_wanted or (lambda _: True), feature=features.get(column.name)
+        ).items():
             if name in found:
                 raise SchemaError(f"column {name!r}: there are two of this name; rename one of them")
             found[name] = field
