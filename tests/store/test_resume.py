@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,7 @@ import pytest
 
 from parquet_loader import BatchedDataLoader, ResumeError, SampleStore, SourceError, WriteError
 from parquet_loader.store import RecentFirst
-from parquet_loader.store.files import file_lists as lists
+from parquet_loader.store.files.file_lists import KEPT_LISTS
 from tests.store.test_store import ONE, SCHEMA, SMALL, published, rows
 
 LOADER: dict[str, Any] = {"shuffle": True, "seed": 3, "window_rows": 100}
@@ -270,17 +271,22 @@ def test_a_list_that_is_kept_no_longer_is_told_apart(store: SampleStore) -> None
         assert other.state_dict()["epoch"] == 1
 
 
-def test_only_the_newest_lists_and_those_of_holds_are_kept(store: SampleStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "KEPT_LISTS", 4)
+def test_only_the_newest_lists_and_those_of_holds_are_kept(store: SampleStore) -> None:
+    folder, newest = Path(store.path) / ".store" / "snapshots", list[str]()
     with BatchedDataLoader(store, 32, **LOADER) as loader:
         _, first = some_of(loader, 2)
         held = store.hold(first)
-        for number in range(7):
+        os.utime(folder / held.snapshot, (0, 0))
+        for number in range(KEPT_LISTS + 5):  # more lists, of earlier files
+            path = shutil.copy(folder / held.snapshot, folder / f"{number:0{len(held.snapshot)}x}")
+            os.utime(path, (1 + number, 1 + number))
+        for number in range(3):
             write(store, 700 + number, 1)
-            some_of(loader, 1)
-    kept = os.listdir(Path(store.path) / ".store" / "snapshots")
-    assert len(kept) == 4 + 1
-    assert held.snapshot in kept
+            newest.append(some_of(loader, 1)[1]["snapshot"])
+    kept = set(os.listdir(folder))
+    assert len(kept) == KEPT_LISTS + 1
+    assert {held.snapshot, *newest} < kept
+    assert {f"{number:0{len(held.snapshot)}x}" for number in range(8)}.isdisjoint(kept)
 
 
 def test_damage_and_states_of_others_are_errors_that_say_so(store: SampleStore, tmp_path: Path) -> None:

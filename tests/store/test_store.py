@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +71,14 @@ def delivered(loader: BatchedDataLoader) -> list[int]:
     return out
 
 
-def tells_when_it_waits(writer: StoreWriter) -> threading.Event:
-    """Return an event that is set once the writer waits for room."""
-    waits = threading.Event()
-
-    class Stop(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            waits.set()
-            return super().wait(timeout)
-
-    writer._output.stop = Stop()
-    return waits
+def start_until_it_waits(write: Callable[[], object], writer: StoreWriter) -> threading.Thread:
+    """Return a thread that writes, once the writer waits for space."""
+    thread = threading.Thread(target=write)
+    thread.start()
+    while not writer.done.waited_s:
+        thread.join(0.01)
+        assert thread.is_alive()
+    return thread
 
 
 @pytest.fixture
@@ -160,10 +157,7 @@ def test_a_held_file_stays_and_the_writer_waits_drops_or_fails(tmp_path: Path) -
         assert used_bytes(tmp_path) <= 200_000
 
         waiting = store.writer()
-        waits = tells_when_it_waits(waiting)
-        thread = threading.Thread(target=lambda: waiting.write(rows(3000, 1000)))
-        thread.start()
-        assert waits.wait(60)
+        thread = start_until_it_waits(lambda: waiting.write(rows(3000, 1000)), waiting)
     thread.join(20)
     waiting.close()
     assert not thread.is_alive()
@@ -217,10 +211,7 @@ def test_abort_ends_a_wait_for_room(tmp_path: Path) -> None:
         except WriteError as error:
             failed.append(error)
 
-    waits = tells_when_it_waits(writer)
-    thread = threading.Thread(target=write)
-    thread.start()
-    assert waits.wait(60)
+    thread = start_until_it_waits(write, writer)
     writer.abort()
     thread.join(20)
     assert not thread.is_alive()

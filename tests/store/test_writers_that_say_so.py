@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -15,7 +16,6 @@ import numpy as np
 import pytest
 
 from parquet_loader import DatasetWriter, SampleStore, Scalar, Schema, StoreFullError
-from parquet_loader.store import writer_state
 
 SCHEMA = Schema({"x": Scalar("int64")})
 
@@ -114,8 +114,9 @@ def test_a_store_of_held_files_says_so(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_waits_for_long_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_state, "SILENT_WAIT_S", 0.2)
+    monotonic = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: 40 * monotonic())
     store = SampleStore(tmp_path / "s", schema=SCHEMA, max_bytes="300KB", evict="never")
     with pytest.warns(RuntimeWarning, match="evict='never'.*goes on waiting") as said, pytest.raises(StoreFullError):
-        _fill(store, wait_s=1.0)
+        _fill(store, wait_s=20.0)
     assert len(said) == 1

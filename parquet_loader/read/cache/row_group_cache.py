@@ -42,15 +42,24 @@ class RowGroupCache:
         settings: The cache's directory and limit.
         snapshot: The files that are read.
         columns: The columns that are read, for each of the snapshot's schemas.
+        at_once_bytes: Bytes of a row group that are fetched at once, and then written.
     """
 
-    def __init__(self, settings: LocalCache, snapshot: Snapshot, columns: Sequence[Sequence[str]]) -> None:
+    def __init__(
+        self,
+        settings: LocalCache,
+        snapshot: Snapshot,
+        columns: Sequence[Sequence[str]],
+        *,
+        at_once_bytes: int = AT_ONCE_BYTES,
+    ) -> None:
         self._settings = settings
         self._snapshot = snapshot
         self._read_columns = frozenset(columns_id(names) for names in columns)
         self._fetcher: RangeFetcher = snapshot.remote or DiskFetcher()
         options = snapshot.remote.options if snapshot.remote else RemoteOptions()
-        self._request_bytes = min(int(options.request_bytes), AT_ONCE_BYTES)
+        self._at_once_bytes = at_once_bytes
+        self._request_bytes = min(int(options.request_bytes), at_once_bytes)
         self._is_read: BoolArray = snapshot.row_group_rows > 0
         self._reset()
 
@@ -69,7 +78,7 @@ class RowGroupCache:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the state of this process."""
-        kept = ("_settings", "_snapshot", "_read_columns", "_fetcher", "_request_bytes", "_is_read")
+        kept = ("_settings", "_snapshot", "_read_columns", "_fetcher", "_at_once_bytes", "_request_bytes", "_is_read")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -140,7 +149,8 @@ class RowGroupCache:
                 return path
         if directory is not None and filling is not None:
             try:
-                parts = ((n, self._fetcher.fetch(row_group.file, some)) for n, some in _in_parts(wanted.ranges))
+                divided = parts_of(wanted.ranges, self._at_once_bytes)
+                parts = ((n, self._fetcher.fetch(row_group.file, some)) for n, some in divided)
                 path = self._filled(directory, filling, parts)
             finally:
                 filling.abandon()  # does nothing if it was published
@@ -287,12 +297,12 @@ def is_worth_it(settings: LocalCache, snapshot: Snapshot) -> bool:
     return False
 
 
-def _in_parts(ranges: Ranges) -> list[tuple[int, list[ByteRange]]]:
-    """Divide ranges into parts of at most about `AT_ONCE_BYTES`; each part has the number of its first range."""
+def parts_of(ranges: Ranges, at_once_bytes: int) -> list[tuple[int, list[ByteRange]]]:
+    """Divide ranges into parts of at most `at_once_bytes`, or one range; each has the number of its first range."""
     parts: list[tuple[int, list[ByteRange]]] = []
     held = 0
     for number, span in enumerate(ByteRange(*span) for span in ranges):
-        if not parts or held + span.size > AT_ONCE_BYTES:
+        if not parts or held + span.size > at_once_bytes:
             parts.append((number, []))
             held = 0
         parts[-1][1].append(span)

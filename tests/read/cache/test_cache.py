@@ -7,29 +7,29 @@ import os
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parquet_loader import (
     BatchedDataLoader,
     CacheStats,
     ConfigurationError,
     LocalCache,
-    ReadOptions,
     RemoteOptions,
     Shard,
 )
 from parquet_loader.common.storage.filesystem import identity_of
-from parquet_loader.read.cache import row_group_cache as row_groups
 from parquet_loader.read.cache.directory import CacheDirectory, RequestedRowGroup
-from parquet_loader.read.cache.entry_file import index_bytes
-from parquet_loader.read.cache.pending_entry import PendingEntry
-from parquet_loader.read.cache.row_group_cache import RowGroupCache
+from parquet_loader.read.cache.entry_file import index_bytes, read_index
+from parquet_loader.read.cache.row_group_cache import RowGroupCache, parts_of
+from parquet_loader.source import open_snapshot
 from tests.read.cache.remote import (
     GROUP_ROWS,
     ROWS,
@@ -355,27 +355,26 @@ def test_what_has_come_by_the_time_it_is_to_be_fetched_is_found(
     assert (figures.hits, figures.misses) == (GROUPS, 0)
 
 
-def test_no_more_is_fetched_at_once_than_is_counted_however_large_requests_are(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(row_groups, "AT_ONCE_BYTES", 2**18)
-    held: list[int] = []
-    filled = RowGroupCache._filled
+def test_no_more_is_fetched_at_once_than_is_counted_however_large_requests_are(root: Path, tmp_path: Path) -> None:
+    options = RemoteOptions(request_bytes="64MiB")
+    snapshot = open_snapshot("data", far(root), remote=options)
+    cache = RowGroupCache(LocalCache(tmp_path / "cache", ROOMY), snapshot, [["tensor"]], at_once_bytes=2**18)
+    path = cache.local_path(snapshot.row_group(0), ["tensor"])
+    cache.close()
+    assert path is not None
+    with open(path, "rb") as opened:
+        sizes = [end - begin for begin, end in read_index(opened.fileno(), os.path.basename(path)).ranges]
+    assert sum(sizes) >= ONE_GROUP
+    assert max(sizes) <= 2**18
 
-    def counted(self: RowGroupCache, directory: CacheDirectory, filling: PendingEntry, parts: Any) -> str | None:
-        def seen() -> Iterator[Any]:
-            for first, buffers in parts:
-                held.append(sum(map(len, buffers)))
-                yield first, buffers
 
-        return filled(self, directory, filling, seen())
-
-    monkeypatch.setattr(RowGroupCache, "_filled", counted)
-    options = ReadOptions(remote=RemoteOptions(request_bytes="64MiB"))
-    with open_loader(root, LocalCache(tmp_path / "cache", ROOMY), read_options=options) as loader:
-        read_epoch(loader)
-    assert sum(held) >= GROUPS * ONE_GROUP
-    assert max(held) <= 2**18
+@given(sizes=st.lists(st.integers(1, 40), max_size=20), most=st.integers(1, 100))
+def test_ranges_are_fetched_in_parts_of_a_bounded_size(sizes: list[int], most: int) -> None:
+    ranges = [(100 * number, 100 * number + size) for number, size in enumerate(sizes)]
+    parts = parts_of(ranges, most)
+    assert [(span.start, span.stop) for _, some in parts for span in some] == ranges
+    assert [number for number, _ in parts] == [ranges.index((some[0].start, some[0].stop)) for _, some in parts]
+    assert all(sum(span.size for span in some) <= most or len(some) == 1 for _, some in parts)
 
 
 def test_local_files_on_the_disk_of_the_cache_are_not_kept_twice(data: Path, tmp_path: Path) -> None:
