@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import Digests, IntArray, RemoteOptions
+from parquet_loader.common import Digests, IntArray, RemoteOptions, hub_of
 from parquet_loader.errors import ConfigurationError, SourceError
 from parquet_loader.source.files import Lister, ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache, same_content
@@ -25,6 +25,7 @@ from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.listers import lister_for
 from parquet_loader.source.remote.remote_filesystem import RemoteStore, store_of
 from parquet_loader.source.remote.task_group import side_by_side
+from parquet_loader.source.tables.commits import HUB, commits_of
 from parquet_loader.source.tables.deleted_rows import DeletedRows
 from parquet_loader.source.tables.names import FooterNames
 from parquet_loader.source.tables.recognised import local_table, table_source_of
@@ -343,7 +344,7 @@ def _open_listed(
             return lister_for(store, fetcher, [] if known is None else [f.path for f in known.files])
 
         home, files, listing_context = list_files(source, filesystem, lister_of, selection)
-        if known is not None and known.table is not None:
+        if known is not None and known.table is not None and known.table.format != HUB:
             known = None
         footers, examined = _all_examined(home, files, fetcher, store, num_threads, known, record)
     schemas, file_schema = _distinct([e.schema for e in examined])
@@ -357,6 +358,7 @@ def _open_listed(
         footers=footers,
         remote=footers.remote,
         listing_context=listing_context,
+        table=None if hub_of(home) is None else commits_of([file.path for file in files]),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import threading
 import time
@@ -23,6 +24,7 @@ from parquet_loader import (
     ReadOptions,
     RemoteError,
     RemoteOptions,
+    ResumeError,
     SourceError,
     rewrite_dataset,
     write_dataset,
@@ -405,6 +407,35 @@ def test_a_state_goes_on_where_it_was(hub: Hub) -> None:
     with loader_of(f"{source}@{commit}") as again:
         again.load_state_dict(state)
         assert [batch["id"].tolist() for batch in again] == rest
+
+
+def test_a_state_of_another_commit_is_refused_with_the_way_to_open_it(hub: Hub) -> None:
+    repository = standard(hub)
+    source, first = "hf://datasets/org/name", repository.revisions["main"]
+    with BatchedDataLoader(source, 10, split="train", read_options=PATIENT) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    assert state["table"] == f"hub version {first}"
+    assert len(json.dumps(state)) <= 1024
+    files = repository.commits[first]
+    second = repository.commit({**files, "data/train-00003-of-00003.parquet": parquet(300)})
+    opening = f"hub version {second}' here.*open the state's version: '{source}@{first}'"
+    with (
+        BatchedDataLoader(source, 10, split="train", read_options=PATIENT) as newer,
+        pytest.raises(ResumeError, match=opening),
+    ):
+        newer.load_state_dict(state)
+    with BatchedDataLoader(f"{source}@{first}", 10, split="train", read_options=PATIENT) as again:
+        again.load_state_dict(state)
+        assert len(list(again)) == 29
+
+
+def test_a_state_of_many_repositories_is_small(hub: Hub) -> None:
+    for number in range(30):
+        hub.repository(f"org/part{number}").commit({"a.parquet": parquet(number * 10, 10)})
+    with BatchedDataLoader([f"hf://datasets/org/part{n}" for n in range(30)], 10, read_options=PATIENT) as loader:
+        state = loader.state_dict()
+    assert len(json.dumps(state)) <= 1024
 
 
 def test_closing_ends_requests_that_are_under_way(hub: Hub) -> None:
