@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader import ReadOptions, Scalar, Schema, rewrite_dataset, write_dataset
-from parquet_loader.dataset import Counted, Dataset, open_dataset, resolve_source
+from parquet_loader.dataset import Counted, Dataset, LazyBudget, open_dataset, resolve_source
 from parquet_loader.engine import Engine
 from parquet_loader.plan import everything
 from parquet_loader.source import open_snapshot
@@ -272,7 +272,8 @@ def _part(dataset: Dataset, sample_bytes: int) -> Dataset:
     part = replace(dataset, counted=Counted(counts))
     part = part.with_window(window, batch_size=min(_BATCH_ROWS, window), shuffle=True, side_by_side=1)
     limit, reads = int(_SHARE_OF_LIMIT * part.sizing.limit_bytes), int(_SHARE_OF_LIMIT * part.sizing.reads_bytes)
-    return replace(part, sizing=replace(part.sizing, limit_bytes=limit, reads_bytes=reads))
+    sizing = replace(part.sizing, limit_bytes=limit, reads_bytes=reads)
+    return replace(part, budget=LazyBudget(limit, sizing.row, lambda _: sizing))
 
 
 def _load(dataset: Dataset, arenas: tuple[Arenas, Arenas], threads: int, seed: int, epoch: int) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from parquet_loader.dataset.memory_budget import (
     LARGEST_DEFAULT_WINDOW_BYTES,
     SHARE_READS,
     SHARE_WINDOWS,
+    LazyBudget,
     MemoryBudget,
     RowSizes,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "SHARE_WINDOWS",
     "Counted",
     "Dataset",
+    "LazyBudget",
     "ListedDataset",
     "MemoryBudget",
     "PriorCounts",

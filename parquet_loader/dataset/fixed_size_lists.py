@@ -7,6 +7,7 @@ values of each row group: lists that vary in length rarely have the same whole n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -28,41 +29,70 @@ _AT_ONCE_BYTES = 8 * 2**20
 _AT_ONCE_ROWS = 4096
 
 
-def with_fixed_size_lists(schema: Schema, snapshot: Snapshot, options: ReadOptions) -> Schema:
-    """Deliver lists that have one length as tensors, if no file carries a schema for them.
+@dataclass(frozen=True, slots=True)
+class FixedSizeLists:
+    """The lists of a source that may be tensors, by its footers.
 
-    The footers decide, and no column data is read, with two exceptions: data sets of fewer than `CERTAIN_ROWS` rows,
-    and lists of one value that may be null, because footers count an empty list as one value too. For these the first
-    rows of the first and of the last row group are read. The result for a list does not depend on other columns. A row
-    of another length that turns up later is an error, which names the field to declare.
+    Attributes:
+        certain: Tensors by name, where the footers decide.
+        doubtful: Tensors by name, unless a row of the sample has another length; see `sampled`.
     """
-    row_groups: list[int] = np.flatnonzero(snapshot.row_group_rows).tolist()
-    with_rows = set(snapshot.file_schema[snapshot.row_group_file[row_groups]].tolist())
-    carrying = [found for number, found in enumerate(snapshot.schemas) if number in with_rows and is_carrying(found)]
-    declared = {name for found in carrying for name in Schema.from_arrow(found)}
-    items = {
-        name: field.item
-        for name, field in schema.items()
-        if isinstance(field, RaggedList) and name not in declared and _is_number(field.item)
-    }
-    lengths = _lengths(snapshot, row_groups, items)
-    in_doubt = {
-        name: length * number_type(items[name].dtype).bit_width // 8
-        for name, (length, may_be_empty) in lengths.items()
-        if may_be_empty or snapshot.rows < CERTAIN_ROWS
-    }
 
-    def reader_of(names: Iterable[str]) -> RowGroupReader:
-        return RowGroupReader(snapshot, decoders_of(schema.select(list(names)), snapshot), None, options)
+    certain: Mapping[str, Tensor]
+    doubtful: Mapping[str, Tensor]
 
-    for index in dict.fromkeys([*row_groups[:1], *row_groups[-1:]]):
-        for name in _of_other_length(snapshot.row_group(index), in_doubt, reader_of) if in_doubt else ():
-            del lengths[name], in_doubt[name]
-    tensors = {
-        name: Tensor(items[name].type, (length,), fill=items[name].fill, storage="list")
-        for name, (length, _) in lengths.items()
-    }
-    return Schema({**schema, **tensors})
+    @classmethod
+    def of_footers(cls, schema: Schema, snapshot: Snapshot) -> FixedSizeLists:
+        """Find the lists that have one length in all row groups, if no file carries a schema for them.
+
+        No column data is read. In doubt are data sets of fewer than `CERTAIN_ROWS` rows, and lists of one value that
+        may be null, because footers count an empty list as one value too. The result for a list does not depend on
+        other columns. A row of another length that turns up later is an error, which names the field to declare.
+        """
+        row_groups: list[int] = np.flatnonzero(snapshot.row_group_rows).tolist()
+        with_rows = set(snapshot.file_schema[snapshot.row_group_file[row_groups]].tolist())
+        carrying = [s for number, s in enumerate(snapshot.schemas) if number in with_rows and is_carrying(s)]
+        declared = {name for found in carrying for name in Schema.from_arrow(found)}
+        items = {
+            name: field.item
+            for name, field in schema.items()
+            if isinstance(field, RaggedList) and name not in declared and _is_number(field.item)
+        }
+        certain, doubtful = dict[str, Tensor](), dict[str, Tensor]()
+        for name, (length, may_be_empty) in _lengths(snapshot, row_groups, items).items():
+            is_doubtful = may_be_empty or snapshot.rows < CERTAIN_ROWS
+            tensor = Tensor(items[name].type, (length,), fill=items[name].fill, storage="list")
+            (doubtful if is_doubtful else certain)[name] = tensor
+        return cls(certain, doubtful)
+
+    def sampled(self, schema: Schema, snapshot: Snapshot, options: ReadOptions) -> dict[str, Tensor]:
+        """Return the doubtful tensors that the first rows of the first and of the last row group do not contradict.
+
+        Args:
+            schema: The schema with these columns as lists.
+            snapshot: The files.
+            options: How to read.
+
+        Raises:
+            SourceError: the rows cannot be read now; columns that are damaged stay lists.
+        """
+        left = {name: tensor for name, tensor in self.doubtful.items() if name in schema}
+
+        def reader_of(names: Iterable[str]) -> RowGroupReader:
+            return RowGroupReader(snapshot, decoders_of(schema.select(list(names)), snapshot), None, options)
+
+        row_groups: list[int] = np.flatnonzero(snapshot.row_group_rows).tolist()
+        for index in dict.fromkeys([*row_groups[:1], *row_groups[-1:]]):
+            widths = {name: tensor.size * number_type(tensor.dtype).bit_width // 8 for name, tensor in left.items()}
+            for name in _of_other_length(snapshot.row_group(index), widths, reader_of) if widths else ():
+                del left[name]
+        return left
+
+
+def with_fixed_size_lists(schema: Schema, snapshot: Snapshot, options: ReadOptions) -> Schema:
+    """Deliver lists that have one length as tensors; reads column data if the footers leave that in doubt."""
+    lists = FixedSizeLists.of_footers(schema, snapshot)
+    return Schema({**schema, **lists.certain, **lists.sampled(schema, snapshot, options)})
 
 
 def _is_number(item: Field) -> bool:

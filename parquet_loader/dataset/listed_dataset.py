@@ -120,8 +120,8 @@ class ListedDataset:
             snapshot = open_source(source, filesystem, ranks, self._read_options.remote, selection)
             self._source = resolve_source(snapshot, schema, columns, self._read_options)
             if ranks is not None:  # all ranks return from here, or none
-                names = ", ".join(self.schema)
-                check_agreement({"columns": names, "schema": self.schema.to_json()}, ranks)
+                found = self._source.lazy_schema.by_footers
+                check_agreement({"columns": ", ".join(found), "schema": found.to_json()}, ranks)
         except BaseException as error:
             if ranks is not None:
                 ranks.broadcast_error(error)
@@ -129,7 +129,13 @@ class ListedDataset:
 
     @property
     def schema(self) -> Schema:
-        """The fields of a batch by name."""
+        """The fields of a batch by name.
+
+        If footers leave open whether lists have one length, the first use reads rows of these lists.
+
+        Raises:
+            SourceError: the rows cannot be read now.
+        """
         return self._source.schema
 
     @property
@@ -158,7 +164,7 @@ class ListedDataset:
         snapshot = self._source.snapshot
         return (
             f"{type(self).__name__}({snapshot.rows} rows in {len(snapshot.files)} files and {snapshot.row_groups} row "
-            f"groups, {len(self.schema)} columns)"
+            f"groups, {len(self._source.lazy_schema.by_footers)} columns)"
         )
 
     def _combined(self, filters: pc.Expression | None) -> pc.Expression | None:

@@ -14,7 +14,8 @@ the same on every machine:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +55,8 @@ LARGEST_DEFAULT_WINDOW_BYTES = 64 * 2**20
 BATCHES_AT_ONCE = 4
 SAMPLE_ROWS = 4096
 SAMPLE_BYTES = 8 * 2**20
+# Decoded bytes of a row against encoded ones, where the sample is yet to be taken: dictionaries and levels are short.
+_GUESS_FACTOR = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,39 +139,86 @@ class MemoryBudget:
         return int(rows * self.row.decoded * DECODING_FACTOR)
 
 
-def measure_rows(
+class LazyBudget:
+    """A memory budget that is made at the first use, if rows have to be decoded for it. Any thread may use it.
+
+    Files, columns and counts do not change, so all who make it find the same.
+
+    Args:
+        limit_bytes: `memory_limit`.
+        row: The bytes of a row, or what finds them out.
+        divided: Divides the memory limit for rows of these sizes; see `divide`.
+
+    Attributes:
+        limit_bytes: As given.
+
+    Raises:
+        MemoryLimitError: see `divide`; now, if the bytes of a row are known.
+    """
+
+    def __init__(
+        self, limit_bytes: int, row: RowSizes | Callable[[], RowSizes], divided: Callable[[RowSizes], MemoryBudget]
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self._row = row
+        self._divided = divided
+        self._made = divided(row) if isinstance(row, RowSizes) else None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether using it reads nothing."""
+        return self._made is not None
+
+    def get(self) -> MemoryBudget:
+        """Return the budget.
+
+        Raises:
+            DataError, SourceError: rows cannot be read.
+            MemoryLimitError: see `divide`.
+        """
+        made = self._made
+        if made is None:
+            made = self._made = self._divided(self._row if isinstance(self._row, RowSizes) else self._row())
+        return made
+
+    def get_if_tight(self, guess: RowSizes) -> None:
+        """Make the budget now if rows of these sizes would not fit, so that an error about the limit comes now."""
+        try:
+            self._divided(guess)
+        except MemoryLimitError:
+            self.get()
+
+
+def has_varying(columns: Sequence[Column]) -> bool:
+    """Whether rows of a column differ in size, so that a sample has to tell."""
+    return any(c.row_bytes is None for c in columns)
+
+
+def row_sizes(
     snapshot: Snapshot,
     reader: RowGroupReader,
-    columns: tuple[Column, ...],
     counts: IntArray,
     *,
     processes: bool,
-    skips: bool,
+    ragged: tuple[tuple[str, float], ...] = (),
+    sampled_rows: int = 0,
 ) -> RowSizes:
-    """Return the bytes of a row: from the types, for columns of varying width from a sample of rows; and of a cursor.
+    """Return the bytes of a row, by types; and of a cursor, by footers.
 
     Args:
         snapshot: The row groups.
-        reader: Reads the sample: the first rows of the row group that has most bytes.
-        columns: The canonical columns.
+        reader: Knows the canonical columns and their routes.
         counts: int64 ``[row groups]``, rows of each that pass the filter.
         processes: Whether batches are made one by one (images, `transform`).
-        skips: Whether a row group that cannot be read is passed over for the next smaller one.
+        ragged: Bytes of a row of each column of varying width.
+        sampled_rows: Rows that were decoded to find these out.
     """
+    columns = reader.columns
     wide = sum(c.row_bytes or 0 for c in columns if arrangement_of(c) is Arrangement.DIRECT)
     gathered: float = sum(c.row_bytes or 0 for c in columns) - wide
-    varying = [c for c in columns if c.row_bytes is None]
-    arrays = [(c.image.shape, np.dtype(c.dtype)) for c in varying if c.image is not None]
+    gathered += sum(nbytes for _, nbytes in ragged)
+    arrays = [(c.image.shape, np.dtype(c.dtype)) for c in columns if c.row_bytes is None and c.image is not None]
     image_bytes = float(sum(np.prod([n or 1 for n in shape]) * dtype.itemsize for shape, dtype in arrays))
-    rows, ragged = 0, tuple[tuple[str, float], ...]()
-    if varying and len(counts) and counts.max():
-        largest, sample = _sample_of_largest(snapshot, reader, counts, skips=skips)
-        rows = len(sample)
-        density = snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)
-        scale = float(np.average(density, weights=counts)) / max(1.0, float(density[largest.index]))
-        scale = min(1.0, max(0.25, scale)) / max(rows, 1)
-        ragged = tuple((c.name, sample.column(c.name).nbytes * scale) for c in varying)
-        gathered += sum(nbytes for _, nbytes in ragged)
     processed = gathered + wide + image_bytes if processes else 0.0
     staged, cursor = 0, 0
     if len(counts) and counts.max():
@@ -179,7 +229,35 @@ def measure_rows(
         stays = [c for c in columns if arrangement_of(c) is Arrangement.STAGED and c.name in as_stored]
         staged = sum(c.row_bytes or 0 for c in stays)
         cursor = _cursor_bytes(snapshot, largest)
-    return RowSizes(gathered, float(wide), processed, float(staged), ragged, rows, cursor)
+    return RowSizes(gathered, float(wide), processed, float(staged), ragged, sampled_rows, cursor)
+
+
+def guessed_sizes(snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, processes: bool) -> RowSizes:
+    """Return more bytes of a row than there are as a rule: columns of varying width take what footers say, times 4."""
+    encoded = (snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)).max(initial=0.0)
+    return row_sizes(snapshot, reader, counts, processes=processes, ragged=(("", _GUESS_FACTOR * float(encoded)),))
+
+
+def sampled_sizes(
+    snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, processes: bool, skips: bool
+) -> RowSizes:
+    """Return the bytes of a row, of columns of varying width by a sample of rows.
+
+    Args:
+        snapshot: The row groups.
+        reader: Reads the sample: the first rows of the row group that has most bytes.
+        counts: int64 ``[row groups]``, rows of each that pass the filter; not all are 0.
+        processes: As in `row_sizes`.
+        skips: Whether a row group that cannot be read is passed over for the next smaller one.
+    """
+    with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
+        largest, sample = _sample_of_largest(snapshot, reader, counts, skips=skips)
+    rows = len(sample)
+    density = snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)
+    scale = float(np.average(density, weights=counts)) / max(1.0, float(density[largest.index]))
+    scale = min(1.0, max(0.25, scale)) / max(rows, 1)
+    ragged = tuple((c.name, sample.column(c.name).nbytes * scale) for c in reader.columns if c.row_bytes is None)
+    return row_sizes(snapshot, reader, counts, processes=processes, ragged=ragged, sampled_rows=rows)
 
 
 def _sample_of_largest(

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import IntArray, Ranks, ReadOptions, available_processors
-from parquet_loader.dataset.memory_budget import SHARE_FOOTERS, MemoryBudget, divide, measure_rows
+from parquet_loader.dataset.memory_budget import (
+    SHARE_FOOTERS,
+    LazyBudget,
+    MemoryBudget,
+    divide,
+    guessed_sizes,
+    has_varying,
+    row_sizes,
+    sampled_sizes,
+)
 from parquet_loader.dataset.resolved_source import ResolvedSource
 from parquet_loader.dataset.row_counts import Counted, PriorCounts, count_rows
 from parquet_loader.dataset.schema_resolution import decoders_of
@@ -22,21 +32,30 @@ from parquet_loader.source import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A snapshot with a schema, a filter and a memory budget applied to it. Immutable.
+    """A snapshot with a schema, a filter and a memory budget applied to it. Immutable, but for a budget yet to be made.
 
     Attributes:
         snapshot: The files and row groups.
         schema: The schema of the delivered columns.
         reader: Reads row groups as the schema says.
         counted: The rows of each row group that pass the filter.
-        sizing: How the memory limit is divided.
+        budget: Divides the memory limit, at the latest for the first plan.
     """
 
     snapshot: Snapshot
     schema: Schema
     reader: RowGroupReader
     counted: Counted
-    sizing: MemoryBudget
+    budget: LazyBudget
+
+    @property
+    def sizing(self) -> MemoryBudget:
+        """How the memory limit is divided; the first use decodes some rows if columns vary in width.
+
+        Raises:
+            DataError, SourceError, MemoryLimitError: see `LazyBudget.get`.
+        """
+        return self.budget.get()
 
     @property
     def counts(self) -> IntArray:
@@ -59,18 +78,19 @@ class Dataset:
         Raises:
             MemoryLimitError: they do not fit.
         """
-        sizing = divide(
-            self.sizing.limit_bytes,
-            self.sizing.row,
-            self.snapshot,
-            self.counts,
+        sizing = self.sizing
+        divided = partial(
+            divide,
+            sizing.limit_bytes,
+            snapshot=self.snapshot,
+            counts=self.counts,
             batch_size=batch_size,
             window_rows=window_rows,
             shuffle=shuffle,
             side_by_side=side_by_side,
-            num_threads=self.sizing.num_threads,
+            num_threads=sizing.num_threads,
         )
-        return replace(self, sizing=sizing)
+        return replace(self, budget=LazyBudget(sizing.limit_bytes, sizing.row, divided))
 
     def plan(
         self, division: Division, *, batch_size: int, drop_last: bool, shuffle: bool, seed: int, epoch: int
@@ -112,8 +132,9 @@ def open_dataset(
     `batch_size` is what the fewest ranks will deliver at a time, from `side_by_side` parts of the epoch. Rows are
     counted by all `ranks` together, except those that are `known`.
 
-    With a filter this reads the filter's columns of all row groups that may match; with columns of varying width it
-    decodes a few thousand rows.
+    With a filter this reads the filter's columns of all row groups that may match. If columns vary in width, the first
+    use of the memory budget decodes a few thousand rows: the first plan, or `state_dict` before it. Only if the limit
+    may be too small for the footers' sizes they are decoded now, so that the error comes from here.
 
     Raises:
         SchemaError, DataError, SourceError, MemoryLimitError, ConfigurationError: see there.
@@ -140,22 +161,28 @@ def open_dataset(
         counts = counted.counts
         if reader.chunks.cache is not None:
             reader.chunks.cache.expect(counts > 0)
-        processes = transform or any(c.image is not None for c in reader.columns)
-        row = None if known is None else known.row
-        if row is None:
-            row = measure_rows(snapshot, reader, reader.columns, counts, processes=processes, skips=skips)
-    sizing = divide(
+    divided = partial(
+        divide,
         memory_limit_bytes,
-        row,
-        snapshot,
-        counts,
+        snapshot=snapshot,
+        counts=counts,
         batch_size=batch_size,
         window_rows=window_rows,
         shuffle=shuffle,
         side_by_side=side_by_side,
         num_threads=num_threads,
     )
-    return Dataset(snapshot, chosen, reader, counted, sizing)
+    processes = transform or any(c.image is not None for c in reader.columns)
+    if known is not None and known.row is not None:
+        budget = LazyBudget(memory_limit_bytes, known.row, divided)
+    elif has_varying(reader.columns) and counts.any():
+        sample = partial(sampled_sizes, snapshot, reader, counts, processes=processes, skips=skips)
+        budget = LazyBudget(memory_limit_bytes, sample, divided)
+        budget.get_if_tight(guessed_sizes(snapshot, reader, counts, processes=processes))
+    else:
+        row = row_sizes(snapshot, reader, counts, processes=processes)
+        budget = LazyBudget(memory_limit_bytes, row, divided)
+    return Dataset(snapshot, chosen, reader, counted, budget)
 
 
 def default_num_threads() -> int:

@@ -6,28 +6,64 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from parquet_loader.common import ReadOptions
-from parquet_loader.dataset.fixed_size_lists import with_fixed_size_lists
+from parquet_loader.dataset.fixed_size_lists import FixedSizeLists
 from parquet_loader.dataset.schema_resolution import found_schema, select, select_inferred
 from parquet_loader.errors import SchemaError
 from parquet_loader.schema import Schema
 from parquet_loader.source import Snapshot, with_unischema
 
 
+class LazySchema:
+    """A schema whose doubtful lists are decided at the first use. Any thread may use it; all find the same.
+
+    Args:
+        by_footers: The schema as far as footers decide; doubtful lists are lists.
+        lists: The lists that may be tensors; None: none.
+        options: How to read rows of these.
+
+    Attributes:
+        by_footers: As given.
+    """
+
+    def __init__(self, by_footers: Schema, lists: FixedSizeLists | None, options: ReadOptions) -> None:
+        self.by_footers = by_footers
+        self._lists = lists
+        self._options = options
+        self._decided = by_footers if lists is None or not lists.doubtful else None
+
+    def decide(self, snapshot: Snapshot) -> Schema:
+        """Return the schema; the first call reads rows of doubtful lists.
+
+        Raises:
+            SourceError: the rows cannot be read now.
+        """
+        if self._decided is None:
+            assert self._lists is not None
+            tensors = self._lists.sampled(self.by_footers, snapshot, self._options)
+            self._decided = Schema({name: tensors.get(name, field) for name, field in self.by_footers.items()})
+        return self._decided
+
+
 @dataclass(frozen=True, slots=True)
 class ResolvedSource:
-    """A snapshot and the schema that is delivered from it. Immutable.
+    """A snapshot and the schema that is delivered from it. Immutable, but for what `schema` finds out once.
 
     Attributes:
         listed: The snapshot as it was listed; filters see its columns.
         snapshot: The same, with the types of partition columns that Petastorm's metadata declares.
-        schema: The fields to deliver.
         declared: The schema that the caller passed.
+        lazy_schema: The fields to deliver; shared by all loaders.
     """
 
     listed: Snapshot
     snapshot: Snapshot
-    schema: Schema
     declared: Schema | None
+    lazy_schema: LazySchema
+
+    @property
+    def schema(self) -> Schema:
+        """The fields to deliver; see `LazySchema.decide`."""
+        return self.lazy_schema.decide(self.snapshot)
 
     def for_one_loader(self) -> ResolvedSource:
         """Return the same with footers and requests of its own; see `Snapshot.for_one_loader`."""
@@ -40,21 +76,21 @@ class ResolvedSource:
 def resolve_source(
     snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, read_options: ReadOptions
 ) -> ResolvedSource:
-    """Resolve the schema of a snapshot; arguments as in `BatchedDataLoader`.
+    """Resolve the schema of a snapshot by footers; arguments as in `BatchedDataLoader`.
 
     Raises:
         SchemaError: the files differ, or do not fit; or no column is left.
     """
-    typed, chosen = resolved_schema(snapshot, schema, columns, read_options)
-    if not chosen and snapshot.row_group_rows.any():
+    typed, chosen = _lazily_resolved(snapshot, schema, columns, read_options)
+    if not chosen.by_footers and snapshot.row_group_rows.any():
         raise SchemaError("there is no column to deliver: the schema names none; add a field to the schema")
-    return ResolvedSource(snapshot, typed, chosen, schema)
+    return ResolvedSource(snapshot, typed, schema, chosen)
 
 
 def resolved_schema(
     snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, read_options: ReadOptions
 ) -> tuple[Snapshot, Schema]:
-    """Return the snapshot to read from, and the schema to deliver.
+    """Return the snapshot to read from, and the schema to deliver; rows of doubtful lists are read now.
 
     A declared schema is taken as it is. With ``extra="infer"``, or without one, the other columns follow from
     Petastorm's metadata, the schema that the files carry, or the types of their columns.
@@ -62,14 +98,25 @@ def resolved_schema(
     Raises:
         SchemaError: the files differ, or do not fit.
     """
+    typed, chosen = _lazily_resolved(snapshot, schema, columns, read_options)
+    return typed, chosen.decide(typed)
+
+
+def _lazily_resolved(
+    snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, options: ReadOptions
+) -> tuple[Snapshot, LazySchema]:
+    """Do what `resolved_schema` does, without reading rows."""
     if schema is not None and schema.extra != "infer":
-        return snapshot, Schema(select(schema, columns))
+        return snapshot, LazySchema(Schema(select(schema, columns)), None, options)
     declared = frozenset[str]() if schema is None else schema.column_names()
     snapshot, known = with_unischema(snapshot, columns)
+    lists = None
     if known is not None:
         inferred = select_inferred(known, columns, declared)
     else:
-        inferred = with_fixed_size_lists(found_schema(snapshot, columns, declared), snapshot, read_options)
-    if schema is None:
-        return snapshot, inferred
-    return snapshot, select(schema.over(inferred, snapshot.column_names), columns)
+        inferred = found_schema(snapshot, columns, declared)
+        lists = FixedSizeLists.of_footers(inferred, snapshot)
+        inferred = Schema({**inferred, **lists.certain})
+    if schema is not None:
+        inferred = select(schema.over(inferred, snapshot.column_names), columns)
+    return snapshot, LazySchema(inferred, lists, options)

@@ -71,7 +71,7 @@ from parquet_loader.plan import Division, Plan, split_over_workers
 from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
 from parquet_loader.source import Snapshot, Source, TableSource, table_source
-from parquet_loader.window import Arenas
+from parquet_loader.window import Allocator, Arenas
 
 if TYPE_CHECKING:
     import torch
@@ -139,7 +139,8 @@ class BatchedDataLoader(NotIndexed):
     Raises:
         SourceError: There is nothing to read, or a file is not readable Parquet.
         SchemaError: Schema, columns or filters do not fit the files.
-        MemoryLimitError: `memory_limit` is too small; the message names one that suffices.
+        MemoryLimitError: `memory_limit` is too small; the message names one that suffices. If columns vary in width,
+            the first iteration may raise it, because that is when their rows are looked at.
         ConfigurationError: An argument has the wrong kind or value.
         UnsupportedError: An argument that this version does not support yet.
         TypeError: A keyword that there is not; of keywords of torch's `DataLoader` and of Petastorm the message names
@@ -271,10 +272,6 @@ class BatchedDataLoader(NotIndexed):
                 ranks.broadcast_error(error)
             raise
         self._sharding.warn_if_uneven(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
-        # Memory stays warm from epoch to epoch; freed blocks are within the limit that running epochs keep to.
-        keep_bytes = self._dataset.sizing.made_bytes
-        self._allocator = self._output.allocator(keep_bytes)
-        self._staging = Arenas(keep_bytes)
         self._closed = False
         self._lock = os.getpid(), threading.RLock()
         self._running: weakref.ref[Epoch] | None = None
@@ -292,8 +289,24 @@ class BatchedDataLoader(NotIndexed):
 
     @property
     def window_rows(self) -> int:
-        """Most rows that are shuffled together."""
+        """Most rows that are shuffled together.
+
+        If columns vary in width, the first use may decode a few thousand rows, as the first iteration does.
+
+        Raises:
+            MemoryLimitError: `memory_limit` is too small for these rows; the message names one that suffices.
+            DataError, SourceError: the rows cannot be read.
+        """
         return self._dataset.sizing.window_rows
+
+    # Memory stays warm from epoch to epoch; freed blocks are within the limit that running epochs keep to.
+    @cached_property
+    def _allocator(self) -> Allocator:
+        return self._output.allocator(self._dataset.sizing.made_bytes)
+
+    @cached_property
+    def _staging(self) -> Arenas:
+        return Arenas(self._dataset.sizing.made_bytes)
 
     @property
     def _changes(self) -> bool:
@@ -311,16 +324,17 @@ class BatchedDataLoader(NotIndexed):
 
     def __repr__(self) -> str:
         snapshot = self._dataset.snapshot
-        order = f"shuffled in windows of {self.window_rows}" if self.shuffle else "in order"
+        window = f" of {self.window_rows}" if self._dataset.budget.is_made else ""
+        order = f"shuffled in windows{window}" if self.shuffle else "in order"
         part = f"rank {self.shard.rank} of {self.shard.world_size}: " if self.shard.world_size > 1 else ""
         return (
             f"BatchedDataLoader({self._dataset.rows} rows in {len(snapshot.files)} files and {snapshot.row_groups} row "
             f"groups, {part}{len(self)} batches of {self.batch_size} {order}, {len(self.schema)} "
-            f"columns, at most {format_bytes(self._dataset.sizing.limit_bytes)}{', closed' if self._closed else ''})"
+            f"columns, at most {format_bytes(self._dataset.budget.limit_bytes)}{', closed' if self._closed else ''})"
         )
 
     def plan(self) -> EpochPlan:
-        """Return figures of the next epoch; nothing is read."""
+        """Return figures of the next epoch; no more is read than for `window_rows`."""
         self._check_open()
         return EpochPlan._from_plan(self._plan(self._next_epoch), self._dataset, self.num_threads)
 
@@ -647,8 +661,8 @@ class BatchedDataLoader(NotIndexed):
         if self._reading is not None:
             self._reading.stop()
         self._dataset.reader.chunks.close()
-        for arenas in (self._allocator, self._staging):
-            if isinstance(arenas, Arenas):
+        for name in ("_allocator", "_staging"):
+            if isinstance(arenas := self.__dict__.get(name), Arenas):
                 arenas.clear()
 
     def __enter__(self) -> Self:
@@ -675,6 +689,7 @@ class BatchedDataLoader(NotIndexed):
                 "a loader over a SampleStore cannot be pickled; make one in the process that uses it"
             )
         arguments = {**self._arguments, "shard": self.shard}
+        self._dataset.budget.get()  # copies need not find out again
         return _restored, (self._dataset, arguments, self._is_part_chosen, self._next_epoch, self._next_batch)
 
     def _take_back_unused(self) -> None:

@@ -71,7 +71,10 @@ class Following:
         """Look at the source without holding anything; the next look still counts growth from the beginning."""
         follower = self._source.follow()
         seen = self._opened(epoch, lambda: follower.begin_epoch(epoch), follower)
-        seen.files.close()
+        try:
+            seen.dataset.budget.get()  # files may be evicted as soon as they are not held
+        finally:
+            seen.files.close()
         return self._take(seen).dataset
 
     def begin(self, epoch: int, batch: int) -> EpochView:

@@ -62,9 +62,9 @@ def interrupted(loader: BatchedDataLoader, moment: int) -> tuple[BaseException |
 @pytest.mark.parametrize("transform", [None, lambda columns, rng: columns])
 def test_ctrl_c_at_every_moment_of_the_beginning_ends_the_pass(root: str, transform: Any) -> None:
     with BatchedDataLoader(root, 10, shuffle=True, window_rows=40, num_threads=2, transform=transform) as loader:
+        state = loader.state_dict()  # makes the memory budget, which the first beginning would make otherwise
         _, moments = interrupted(loader, 0)
         loader.reset()
-        state = loader.state_dict()
         came = 0
         for moment in range(1, moments + 1):
             held, _ = interrupted(loader, moment)

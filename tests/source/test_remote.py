@@ -29,6 +29,7 @@ from parquet_loader import (
     RemoteOptions,
     SourceError,
 )
+from parquet_loader.dataset import LazyBudget
 from parquet_loader.engine import open_engine
 from parquet_loader.loader.batched import BatchedDataLoader as Loader
 from parquet_loader.window import Allocation, Arenas
@@ -170,8 +171,10 @@ def test_batches_are_those_of_local_files_in_any_epoch(store: Store, connections
 def test_a_row_group_is_one_request_and_footers_are_read_once(store: Store) -> None:
     with far(store.endpoint) as proxy:
         with opened(proxy, remote("obstore", hedge=False)) as loader:
+            assert len(proxy.log.ranges) == 3
+            assert loader.window_rows  # takes a sample of rows, as there is text
             footers = len(proxy.log.ranges)
-            assert footers == 3 + 1  # and a sample of rows, as there is text
+            assert footers == 3 + 1
             for epoch in (1, 2):
                 assert sum(len(b["id"]) for b in loader) == 3 * ROWS
                 assert len(proxy.log.ranges) - footers == epoch * 3 * ROWS // GROUP
@@ -384,7 +387,8 @@ def test_a_window_of_more_row_groups_than_are_fetched_ahead_comes(store: Store, 
     with far(store.endpoint) as proxy, opened(proxy, remote(connections), "bucket/tall", **limits) as usual:
         dataset = usual._dataset
         assert dataset.sizing.open_row_groups > 1
-        one_by_one = replace(dataset, sizing=replace(dataset.sizing, prefetches=1))
+        sizing = replace(dataset.sizing, prefetches=1)
+        one_by_one = replace(dataset, budget=LazyBudget(sizing.limit_bytes, sizing.row, lambda _: sizing))
         with (
             BatchedDataLoader(one_by_one, 256, shuffle=True, output_options=NUMPY) as loader,  # type: ignore[arg-type]
             local(store, folder="tall", **limits) as same,
@@ -498,6 +502,7 @@ def test_a_file_that_was_written_anew_is_not_delivered(store: Store, tmp_path: P
 def test_a_pass_that_is_left_ends_with_requests_in_flight(store: Store, connections: str, end: str) -> None:
     with far(store.endpoint) as proxy:
         loader = opened(proxy, remote(connections, stall_s=60.0, deadline_s=100.0, request_bytes=20_000))
+        assert loader.plan().windows  # the sample of rows is taken
         proxy.line.is_dead = True
         asked = proxy.asked("part-")
         batches: Any = iter(loader)
@@ -519,6 +524,7 @@ fs = pafs.S3FileSystem(endpoint_override=endpoint, scheme="http", access_key=key
 options = ReadOptions(remote=RemoteOptions(connections=connections, request_bytes=5000, hedge=False))
 loader = BatchedDataLoader("bucket/data", 256, filesystem=fs, output_options=OutputOptions(format="numpy"),
                            read_options=options, isolation=isolation)
+loader.plan()  # the sample of rows is taken
 print("open", flush=True)
 sys.stdin.readline()
 batches = iter(loader)
@@ -604,6 +610,7 @@ def test_a_pass_with_a_cache_ends_with_requests_in_flight(store: Store, tmp_path
     cache = LocalCache(tmp_path / "cache", "64MiB")
     with far(store.endpoint) as proxy:
         loader = opened(proxy, remote("obstore", stall_s=60.0, deadline_s=100.0), cache=cache)
+        assert loader.plan().windows  # the sample of rows is taken
         asked = proxy.asked("part-")
         proxy.line.is_dead = True
         batches = iter(loader)

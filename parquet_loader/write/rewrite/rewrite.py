@@ -226,7 +226,7 @@ def _fields_of(
 def _opened(
     snapshot: Snapshot, schema: Schema, filters: Any, limit: int, threads: int, options: ReadOptions
 ) -> Dataset:
-    return open_dataset(
+    dataset = open_dataset(
         resolve_source(snapshot, schema, None, options),
         filters=filters,
         batch_size=_SIZING_BATCH_ROWS,
@@ -238,6 +238,8 @@ def _opened(
         skips=False,
         num_threads=threads,
     )
+    dataset.budget.get()  # a limit that is too small is an error before anything is written
+    return dataset
 
 
 def _report(source: Source, job: RewriteJob, written: Written, new: Snapshot, seconds: float) -> RewriteReport:
