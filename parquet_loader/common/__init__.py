@@ -40,7 +40,7 @@ from parquet_loader.common.native.permute import join_columns, take_columns, tak
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
 from parquet_loader.common.permutations import PERMUTATION_METHOD, Stream, bit_generator, permutation
 from parquet_loader.common.processors import available_processors
-from parquet_loader.common.progress import progress_bar
+from parquet_loader.common.progress import ShowProgress, no_progress, progress_bar, shown_progress
 from parquet_loader.common.signals import uninterrupted
 from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, Words, hashed_bytes, mixed, mixed_words
 from parquet_loader.common.storage.account_file import begin_account, end_account, format_account, parse_account
@@ -129,6 +129,7 @@ __all__ = [
     "RemoteOptions",
     "Shard",
     "ShardOptions",
+    "ShowProgress",
     "Stream",
     "UnreachableError",
     "Words",
@@ -182,6 +183,7 @@ __all__ = [
     "named",
     "named_columns",
     "no_link",
+    "no_progress",
     "nodes",
     "out_of_descriptors",
     "out_of_memory",
@@ -196,6 +198,7 @@ __all__ = [
     "renamed_keywords",
     "resolve",
     "shown",
+    "shown_progress",
     "system_error",
     "take_columns",
     "take_ragged",

@@ -1,11 +1,16 @@
-"""The progress bar, if tqdm is installed."""
+"""Progress bars of tqdm, which is imported only if one is asked for."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 from parquet_loader.errors import MissingPackageError
+
+ShowProgress: TypeAlias = Callable[[int, int], None]
+"""Takes how much is done, and how much there is in all."""
 
 
 def progress_bar() -> Any:
@@ -18,3 +23,28 @@ def progress_bar() -> Any:
         return importlib.import_module("tqdm.auto").tqdm
     except ImportError as error:
         raise MissingPackageError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
+
+
+def no_progress(done: int, total: int) -> None:
+    """Show nothing."""
+
+
+@contextlib.contextmanager
+def shown_progress(make_bar: Any, **options: Any) -> Iterator[ShowProgress]:
+    """Yield the function that moves a bar; the bar ends with the body.
+
+    Args:
+        make_bar: What `progress_bar` returned; None: no bar.
+        options: For tqdm, such as ``desc`` and ``unit``.
+    """
+    if make_bar is None:
+        yield no_progress
+        return
+    with make_bar(**options) as bar:
+
+        def show(done: int, total: int) -> None:
+            if bar.total != total:
+                bar.reset(total=total)
+            bar.update(done - bar.n)
+
+        yield show

@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common import PathLike, named
+from parquet_loader.common import PathLike, ShowProgress, named, no_progress
 from parquet_loader.errors import ConfigurationError, MissingPackageError, WriteError
 from parquet_loader.schema import Schema, complete_schema, pieces
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
-from parquet_loader.write.jobs.job_runner import Bar, PartitionTask, Step, check_columns, flatten, run_job
+from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, check_columns, flatten, run_job
 from parquet_loader.write.jobs.store_job import Store, schema_of
 from parquet_loader.write.jobs.task import Failure, lasting
 from parquet_loader.write.options import WriteOptions
@@ -121,26 +121,26 @@ class _DaskRunner:
         """Return the schema with what it leaves to be inferred, from the first partition that has rows."""
         for part in self._parts:
             tasks = self._made_where_read([part], lambda _, rows, is_own: self._dask.delayed(_first_rows)(rows, is_own))
-            for columns in self._compute(tasks, Bar()):
+            for columns in self._compute(tasks, no_progress):
                 if columns is not None:
                     return complete_schema(schema, columns)
         raise ConfigurationError("there are no rows to infer a schema from; pass schema=")
 
-    def partitions(self, spec: JobSpec, task: PartitionTask, bar: Bar) -> list[Any]:
+    def partitions(self, spec: JobSpec, task: PartitionTask, show: ShowProgress) -> list[Any]:
         """See `Runner`."""
 
         def call(number: int, part: Any, is_own: bool) -> Any:
             # The job is no task of its own: a task that depends on nothing but its partition can be made one with it.
             return self._dask.delayed(partial(_write_part, (spec, task), is_own), pure=False)(number, part)
 
-        return flatten(self._compute(self._made_where_read(self._parts, call), bar))
+        return flatten(self._compute(self._made_where_read(self._parts, call), show))
 
-    def step(self, spec: JobSpec, step: Step, bar: Bar) -> list[WrittenFile]:
+    def step(self, spec: JobSpec, task: StepTask, count: int, show: ShowProgress) -> list[WrittenFile]:
         """See `Runner`."""
         delayed = self._dask.delayed
-        shared = delayed((spec, step), traverse=False, name=f"parquet_loader-step-{spec.directory}")
+        shared = delayed((spec, task), traverse=False, name=f"parquet_loader-step-{spec.directory}")
         call = delayed(_run_step, pure=False)
-        return flatten(self._compute([call(shared, index) for index in range(len(step))], bar))
+        return flatten(self._compute([call(shared, index) for index in range(count)], show))
 
     def _made_where_read(self, parts: list[Any], call: Callable[[int, Any, bool], Any]) -> list[Any]:
         """Return ``call(number, part, is_own)`` for each partition, made one task with what makes the partition.
@@ -159,10 +159,10 @@ class _DaskRunner:
             joined = {n: task for n, task in zip(numbers, optimized, strict=True) if parts[n].key not in left}
         return [joined[n] if n in joined else call(n, part, False) for n, part in enumerate(parts)]
 
-    def _compute(self, tasks: list[Any], bar: Bar) -> list[Any]:
-        bar.begin(len(tasks))
+    def _compute(self, tasks: list[Any], show: ShowProgress) -> list[Any]:
+        show(0, len(tasks))
         client = self._client()
-        return self._on_cluster(client, tasks, bar) if client is not None else self._locally(tasks, bar)
+        return self._on_cluster(client, tasks, show) if client is not None else self._locally(tasks, show)
 
     def _client(self) -> Any:
         """Return the client of the distributed scheduler, if that is the one in force."""
@@ -176,7 +176,7 @@ class _DaskRunner:
         owner = getattr(get, "__self__", None)
         return owner if isinstance(owner, Client) else None
 
-    def _on_cluster(self, client: Any, tasks: list[Any], bar: Bar) -> list[Any]:
+    def _on_cluster(self, client: Any, tasks: list[Any], show: ShowProgress) -> list[Any]:
         from distributed import as_completed  # noqa: PLC0415
 
         futures = client.compute(tasks, retries=self._retries)
@@ -185,12 +185,12 @@ class _DaskRunner:
         try:
             for done, future in enumerate(as_completed(futures, loop=client.loop), 1):
                 results[places[future.key]] = _checked(future.result())
-                bar.show(done)
+                show(done, len(tasks))
         finally:
             client.cancel([future for future in futures if not future.done()])
         return results
 
-    def _locally(self, tasks: list[Any], bar: Bar) -> list[Any]:
+    def _locally(self, tasks: list[Any], show: ShowProgress) -> list[Any]:
         wanted = {task.key for task in tasks}
         done = 0
 
@@ -199,7 +199,7 @@ class _DaskRunner:
             if key in wanted:
                 _checked(result)
                 done += 1
-                bar.show(done)
+                show(done, len(tasks))
 
         with self._dask.callbacks.Callback(posttask=finished):
             return list(self._dask.compute(*tasks, scheduler=self._scheduler, optimize_graph=False))
@@ -217,10 +217,10 @@ def _write_part(shared: tuple[JobSpec, PartitionTask], is_own: bool, partition: 
         return failure
 
 
-def _run_step(shared: tuple[JobSpec, Step], index: int) -> list[WrittenFile]:
+def _run_step(shared: tuple[JobSpec, StepTask], index: int) -> list[WrittenFile]:
     """Do a task of the second step, on a worker."""
-    spec, step = shared
-    return step.run(spec, index)
+    spec, task = shared
+    return task(spec, index)
 
 
 def _first_rows(data: Any, is_own: bool) -> dict[str, Any] | None:

@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import PathLike, named
+from parquet_loader.common import PathLike, ShowProgress, named, no_progress
 from parquet_loader.errors import ConfigurationError, MissingPackageError, ParquetLoaderError, SchemaError
 from parquet_loader.schema import Group, Image, Schema, Tensor, infer_schema
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
-from parquet_loader.write.jobs.job_runner import Bar, PartitionTask, Step, check_columns, run_job
+from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, check_columns, run_job
 from parquet_loader.write.jobs.job_shuffle import Chunk
 from parquet_loader.write.jobs.spark_vectors import is_vector_type, with_plain_vectors
 from parquet_loader.write.jobs.store_job import Store, schema_of
@@ -123,19 +123,19 @@ class _SparkRunner:
         self._df = df
         self._spark = df.sparkSession
 
-    def partitions(self, spec: JobSpec, task: PartitionTask, bar: Bar) -> list[Any]:
+    def partitions(self, spec: JobSpec, task: PartitionTask, show: ShowProgress) -> list[Any]:
         """See `Runner`."""
         with _batch_rows(self._spark, _rows_of_a_batch(spec.schema)):
-            return self._collect(self._df.mapInArrow(functools.partial(_write_part, spec, task), _REPORT), bar)
+            return self._collect(self._df.mapInArrow(functools.partial(_write_part, spec, task), _REPORT), show)
 
-    def step(self, spec: JobSpec, step: Step, bar: Bar) -> list[WrittenFile]:
+    def step(self, spec: JobSpec, task: StepTask, count: int, show: ShowProgress) -> list[WrittenFile]:
         """See `Runner`."""
-        numbers = self._spark.range(0, len(step), 1, len(step))
-        return self._collect(numbers.mapInArrow(functools.partial(_run_steps, spec, step), _REPORT), bar)
+        numbers = self._spark.range(0, count, 1, count)
+        return self._collect(numbers.mapInArrow(functools.partial(_run_steps, spec, task), _REPORT), show)
 
-    def _collect(self, reports: Any, bar: Bar) -> list[Any]:
+    def _collect(self, reports: Any, show: ShowProgress) -> list[Any]:
         try:
-            with _watched(self._spark, bar):
+            with _watched(self._spark, show):
                 rows = reports.collect()
         except Exception as error:
             failure = _marked_failure(str(error))
@@ -150,8 +150,7 @@ class _SparkRunner:
                 "python3 from PATH); on a cluster, install numpy, pyarrow and this package on the executors"
             ) from error
         found = [_REPORTS[row["kind"]](**json.loads(row["report"])) for row in rows if row["kind"] != _DONE]
-        bar.begin(len(rows) - len(found))
-        bar.show(len(rows) - len(found))
+        show(len(rows) - len(found), len(rows) - len(found))
         return found
 
 
@@ -166,12 +165,12 @@ def _write_part(spec: JobSpec, task: PartitionTask, batches: Iterator[pa.RecordB
         yield _reported(task(spec, partition, _plain_batches(batches)))
 
 
-def _run_steps(spec: JobSpec, step: Step, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _run_steps(spec: JobSpec, task: StepTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Do tasks of the second step, on an executor."""
     for batch in batches:
         for index in batch.column(0).to_pylist():
             with _marked(index):
-                yield _reported(step.run(spec, index))
+                yield _reported(task(spec, index))
 
 
 def _plain_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -262,9 +261,9 @@ def _batch_rows(spark: Any, rows: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(spark: Any, bar: Bar) -> Iterator[None]:
+def _watched(spark: Any, show: ShowProgress) -> Iterator[None]:
     """Show finished tasks of the stages under way while the body runs; a thread of ours asks Spark for them."""
-    if not bar.is_shown:
+    if show is no_progress:
         yield
         return
     stop = threading.Event()
@@ -275,8 +274,7 @@ def _watched(spark: Any, bar: Bar) -> Iterator[None]:
             while not stop.wait(_POLL_S):
                 stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage]
                 if stages:
-                    bar.begin(sum(stage.numTasks for stage in stages))
-                    bar.show(sum(stage.numCompletedTasks for stage in stages))
+                    show(sum(s.numCompletedTasks for s in stages), sum(s.numTasks for s in stages))
 
     thread = threading.Thread(target=watch, name="parquet_loader-progress", daemon=True)
     thread.start()

@@ -39,13 +39,14 @@ from parquet_loader import (
     WriteError,
     WriteOptions,
 )
+from parquet_loader.common import no_progress
 from parquet_loader.errors import UnfinishedCommitError
 from parquet_loader.write import spark
 from parquet_loader.write.dask import write_dask
 from parquet_loader.write.jobs import lease
 from parquet_loader.write.jobs.commit import Journal, publish_files, renames_directories
 from parquet_loader.write.jobs.job import JobSpec, WriteJob, WrittenFile, remove_dead_jobs
-from parquet_loader.write.jobs.job_runner import Bar, check_bucket_bytes
+from parquet_loader.write.jobs.job_runner import check_bucket_bytes
 from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.jobs.spark_vectors import with_plain_vectors
 from parquet_loader.write.jobs.task import merge_files, plan_merges, write_partition
@@ -625,7 +626,7 @@ def test_small_files_are_written_again_as_full_row_groups(tmp_path: Path) -> Non
     reports = [f for n in range(40) for f in write_partition(spec, n, rows(n * 10, n * 10 + 10))]
     kept, groups = plan_merges(reports, spec.options, 1)
     assert len(groups) < len(reports) / 4
-    merged = kept + [f for partition, names in groups for f in merge_files(spec, partition, names)]
+    merged = kept + [f for index in range(len(groups)) for f in merge_files(groups, spec, index)]
     tables, sizes = [], []
     for file in merged:
         parquet = pq.ParquetFile(f"{spec.directory}/{file.name}")
@@ -668,7 +669,7 @@ def shuffled(directory: Path, partitions: list[tuple[int, int]], seed: int, buck
         for chunk in write_chunks(spec, number, rows(*bounds), chunk_bytes=bucket_bytes, seed=seed)
     ]
     plan = ShufflePlan.from_chunks(chunks, bucket_bytes, seed)
-    files = [f for bucket in range(plan.buckets) for f in write_bucket(spec, plan, bucket)]
+    files = [f for bucket in range(plan.buckets) for f in write_bucket(plan, spec, bucket)]
     return [i for f in files for i in pq.read_table(f"{spec.directory}/{f.name}")["id"].to_pylist()]
 
 
@@ -779,7 +780,7 @@ def test_spark_workers_of_another_python_are_told_which_one_to_use(package: str)
 
     runner = spark._SparkRunner(Frame())
     with pytest.raises(MissingPackageError, match=f"no package '{package}'; .* PYSPARK_PYTHON to {sys.executable}"):
-        runner._collect(Frame().mapInArrow(), Bar())
+        runner._collect(Frame().mapInArrow(), no_progress)
 
 
 def test_a_frame_of_pandas_is_not_called_a_frame_of_dask_or_spark(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TextIO
 
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import PathLike, ReadOptions, progress_bar
+from parquet_loader.common import PathLike, ReadOptions, ShowProgress, progress_bar, shown_progress
 from parquet_loader.decode import TableOrigin, ValueProblem, number_type, one_array, unpack
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.petastorm.errors import PetastormMetadataError
@@ -52,7 +52,7 @@ def copy_dataset(
     *,
     columns: list[str] | None = None,
     options: WriteOptions | None = None,
-    progress: bool | Callable[[int, int], None] = False,
+    progress: bool | ShowProgress = False,
     filesystem: Any = None,
 ) -> Schema:
     """Copy a Petastorm data set into this library's layout: tensors as raw bytes, the schema as JSON in each file.
@@ -87,8 +87,9 @@ def copy_dataset(
         raise SchemaError("copy_dataset: columns names no field; None copies all")
     target = target_schema(schema)
     done = 0
+    make_bar = progress_bar() if progress and not callable(progress) else None
     with (
-        _reported(progress) as report,
+        shown_progress(make_bar, desc="copy", unit="row", unit_scale=True) as show,
         DatasetWriter(path, target, options=options) as opened,
         dataset.opened(),
         contextlib.closing(_ahead(_slices(snapshot, schema, target))) as slices,
@@ -96,22 +97,8 @@ def copy_dataset(
         for table in slices:
             opened.write(table)
             done += len(table)
-            report(done, snapshot.rows)
+            (progress if callable(progress) else show)(done, snapshot.rows)
     return target
-
-
-@contextlib.contextmanager
-def _reported(progress: bool | Callable[[int, int], None]) -> Iterator[Callable[[int, int], None]]:
-    if not progress or callable(progress):
-        yield progress or (lambda _done, _total: None)
-        return
-    with progress_bar()(desc="copy", unit="row", unit_scale=True) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield show
 
 
 class _Unpacked(StoredColumns):

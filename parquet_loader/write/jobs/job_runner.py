@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import os
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from parquet_loader.common import PathLike, check_int, format_bytes, local_path, parse_bytes
-from parquet_loader.errors import ConfigurationError, MissingPackageError
+from parquet_loader.common import (
+    PathLike,
+    ShowProgress,
+    check_int,
+    format_bytes,
+    local_path,
+    parse_bytes,
+    progress_bar,
+    shown_progress,
+)
+from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema import Schema, to_table
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
@@ -23,59 +30,18 @@ from parquet_loader.write.jobs.task import merge_files, plan_merges, write_parti
 from parquet_loader.write.options import TAKE_BYTES, WriteOptions
 from parquet_loader.write.writer import WriteMode
 
-
-@dataclass(frozen=True, slots=True)
-class Merges:
-    """The second step without a shuffle: groups of small files, each with the partition it counts as."""
-
-    groups: tuple[tuple[int, list[str]], ...]
-
-    def __len__(self) -> int:
-        return len(self.groups)
-
-    def run(self, spec: JobSpec, index: int) -> list[WrittenFile]:
-        """Do task `index`, on a worker."""
-        return merge_files(spec, *self.groups[index])
-
-
-@dataclass(frozen=True, slots=True)
-class BucketTasks:
-    """The second step with a shuffle."""
-
-    plan: ShufflePlan
-
-    def __len__(self) -> int:
-        return self.plan.buckets
-
-    def run(self, spec: JobSpec, index: int) -> list[WrittenFile]:
-        """Do task `index`, on a worker."""
-        return write_bucket(spec, self.plan, index)
-
-
-Step = Merges | BucketTasks
 PartitionTask = Callable[[JobSpec, int, Any], "list[WrittenFile] | list[Chunk]"]
+StepTask = Callable[[JobSpec, int], list[WrittenFile]]
 
 
 class Runner(Protocol):
     """The interface to an engine; both calls raise the first error, and report each task once."""
 
-    def partitions(self, spec: JobSpec, task: PartitionTask, bar: Bar) -> list[Any]:
+    def partitions(self, spec: JobSpec, task: PartitionTask, show: ShowProgress) -> list[Any]:
         """Call ``task(spec, number, rows)`` on the workers for every partition, and return all reports."""
 
-    def step(self, spec: JobSpec, step: Step, bar: Bar) -> list[WrittenFile]:
-        """Call ``step.run(spec, index)`` on the workers for every index, and return all reports."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScatterTask:
-    """Write a partition as permuted chunks."""
-
-    chunk_bytes: int
-    seed: int
-
-    def __call__(self, spec: JobSpec, partition: int, data: Any) -> list[Chunk]:
-        """Do it, on a worker."""
-        return write_chunks(spec, partition, data, chunk_bytes=self.chunk_bytes, seed=self.seed)
+    def step(self, spec: JobSpec, task: StepTask, count: int, show: ShowProgress) -> list[WrittenFile]:
+        """Call ``task(spec, index)`` on the workers for `count` indexes, and return all reports."""
 
 
 def run_job(
@@ -96,22 +62,23 @@ def run_job(
     size = parse_bytes(bucket_bytes, "bucket_bytes")
     if shuffle:
         check_bucket_bytes(size, schema)
-    new_bar = _bars() if progress else None
+    bar = progress_bar() if progress else None
     with open_job(path, schema, mode=mode, options=options, filesystem=filesystem) as job:
         spec = job.spec
         if shuffle:
-            with _bar(new_bar, "scatter") as bar:
-                chunks = runner.partitions(spec, ScatterTask(size, seed), bar)
-            step: Step = BucketTasks(ShufflePlan.from_chunks(chunks, size, seed))
+            with shown_progress(bar, desc="scatter", unit="task") as show:
+                chunks = runner.partitions(spec, partial(write_chunks, chunk_bytes=size, seed=seed), show)
+            plan = ShufflePlan.from_chunks(chunks, size, seed)
             files: list[WrittenFile] = []
+            second, count = partial(write_bucket, plan), plan.buckets
         else:
-            with _bar(new_bar, "write") as bar:
-                written = runner.partitions(spec, write_partition, bar)
+            with shown_progress(bar, desc="write", unit="task") as show:
+                written = runner.partitions(spec, write_partition, show)
             files, groups = plan_merges(written, spec.options, len(spec.schema.arrow_schema()))
-            step = Merges(tuple(groups))
-        if len(step):
-            with _bar(new_bar, "gather" if shuffle else "merge") as bar:
-                files += runner.step(spec, step, bar)
+            second, count = partial(merge_files, groups), len(groups)
+        if count:
+            with shown_progress(bar, desc="gather" if shuffle else "merge", unit="task") as show:
+                files += runner.step(spec, second, count, show)
         return job.commit(files)
 
 
@@ -158,44 +125,6 @@ def package_archive(path: PathLike) -> str:
                     file = os.path.join(folder, name)
                     archive.write(file, os.path.relpath(file, os.path.dirname(root)))
     return target
-
-
-class Bar:
-    """Shows the number of finished tasks in tqdm's bar; without tqdm it shows nothing."""
-
-    def __init__(self, bar: Any = None) -> None:
-        self._bar = bar
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether a bar is shown."""
-        return self._bar is not None
-
-    def begin(self, tasks: int) -> None:
-        """Set the number of tasks."""
-        if self._bar is not None and self._bar.total != tasks:
-            self._bar.reset(total=tasks)
-
-    def show(self, done: int) -> None:
-        """Set the number of finished tasks."""
-        if self._bar is not None:
-            self._bar.update(done - self._bar.n)
-
-
-@contextlib.contextmanager
-def _bar(new_bar: Any, what: str) -> Iterator[Bar]:
-    if new_bar is None:
-        yield Bar()
-        return
-    with new_bar(desc=what, unit="task") as bar:
-        yield Bar(bar)
-
-
-def _bars() -> Any:
-    try:
-        return importlib.import_module("tqdm.auto").tqdm
-    except ImportError as error:
-        raise MissingPackageError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
 
 
 def flatten(reports: Sequence[Sequence[Any]]) -> list[Any]:

@@ -115,7 +115,7 @@ def write_chunks(spec: JobSpec, partition: int, data: Any, *, chunk_bytes: int, 
     return chunks
 
 
-def write_bucket(spec: JobSpec, plan: ShufflePlan, bucket: int) -> list[WrittenFile]:
+def write_bucket(plan: ShufflePlan, spec: JobSpec, bucket: int) -> list[WrittenFile]:
     """Gather one bucket from all chunks, permute it, write it, and report the files."""
     firsts, ends = plan.slices(bucket)
     wanted = [(plan.chunks[c], int(firsts[c]), int(ends[c])) for c in np.flatnonzero(ends > firsts)]

@@ -58,8 +58,15 @@ def write_partition(spec: JobSpec, partition: int, data: Any) -> list[WrittenFil
     return report(packer, partition)
 
 
-def merge_files(spec: JobSpec, partition: int, names: Sequence[str]) -> list[WrittenFile]:
-    """Write the rows of several small files of the job again, as files of full row groups, and report those."""
+def merge_files(groups: Sequence[tuple[int, list[str]]], spec: JobSpec, index: int) -> list[WrittenFile]:
+    """Write the rows of a group of small files again, as files of full row groups, and report those.
+
+    Args:
+        groups: As from `plan_merges`.
+        spec: The job.
+        index: Which of the groups.
+    """
+    partition, names = groups[index]
     # A partition's small file is its last one, which these files replace.
     with packing(spec, partition, number_of(names[0])) as packer:
         for name in names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from parquet_loader.common import (
     format_bytes,
     is_local,
     parse_bytes,
+    progress_bar,
     resolve,
     use_returning_pool,
 )
@@ -38,7 +38,7 @@ from parquet_loader.dataset import (
     select,
     with_fixed_size_lists,
 )
-from parquet_loader.errors import ConfigurationError, MemoryLimitError, MissingPackageError, WriteError
+from parquet_loader.errors import ConfigurationError, MemoryLimitError, WriteError
 from parquet_loader.read import Filters, RowFilter, as_expression
 from parquet_loader.schema import Schema
 from parquet_loader.source import Selection, Snapshot, Source, open_snapshot, selection_of, with_unischema
@@ -145,7 +145,7 @@ def rewrite_dataset(
             f"row_group_bytes={format_bytes(group_bytes)}: at most a quarter of memory_limit ({format_bytes(limit)}), "
             f"for the writer holds a row group several times; use memory_limit={4 * group_bytes} or more"
         )
-    make_bar = _progress_bar() if check_bool("progress", progress) else None
+    make_bar = progress_bar() if check_bool("progress", progress) else None
     use_returning_pool()
     home, target_path = resolve(path, target_filesystem)
     filters = as_expression(filters)
@@ -279,13 +279,3 @@ def _report(source: Source, job: RewriteJob, written: Written, new: Snapshot, se
         columns=tuple(columns),
         seconds=seconds,
     )
-
-
-def _progress_bar() -> Any:
-    try:
-        return importlib.import_module("tqdm.auto").tqdm
-    except ImportError as error:
-        raise MissingPackageError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
-
-
-__all__ = ["rewrite_dataset"]
