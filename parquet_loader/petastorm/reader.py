@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import secrets
 import warnings
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-from parquet_loader.common import Stream, permutation
+from parquet_loader.common import Stream, permutation, warn_at_caller
 from parquet_loader.petastorm.cache import CacheBase, LocalDiskCache, NullCache
 from parquet_loader.petastorm.errors import NoDataAvailableError, PetastormMetadataError
 from parquet_loader.petastorm.ngram import NGram
@@ -51,42 +52,22 @@ def make_reader(
     cache_size_limit: int | None = None,
     cache_row_size_estimate: int | None = None,
     cache_extra_settings: dict[str, Any] | None = None,
-    hdfs_driver: str = "libhdfs3",  # noqa: ARG001  (pyarrow has one driver now)
+    hdfs_driver: str = "libhdfs3",
     transform_spec: TransformSpec | None = None,
     filters: Any = None,
     storage_options: dict[str, Any] | None = None,
-    zmq_copy_buffers: bool = True,  # noqa: ARG001  (there is no such copy)
+    zmq_copy_buffers: bool = True,
     filesystem: Any = None,
-    convert_early_to_numpy: bool = False,  # noqa: ARG001  (it always is)
+    convert_early_to_numpy: bool = False,
 ) -> Reader:
     """Return a reader of rows, each a namedtuple of decoded values.
 
     The arguments are Petastorm's; docs/petastorm.md lists the differences.
     """
+    arguments = dict(locals())
     if pyarrow_serialize:
         warnings.warn("pyarrow_serialize has no effect", stacklevel=2)
-    source, home = source_of(dataset_url, filesystem, storage_options)
-    reader = Reader(
-        home,
-        source,
-        schema_fields=schema_fields,
-        reader_pool_type=reader_pool_type,
-        workers_count=workers_count,
-        results_queue_size=results_queue_size,
-        seed=seed,
-        shuffle_rows=shuffle_rows,
-        shuffle_row_groups=shuffle_row_groups,
-        shuffle_row_drop_partitions=shuffle_row_drop_partitions,
-        predicate=predicate,
-        rowgroup_selector=rowgroup_selector,
-        num_epochs=num_epochs,
-        cur_shard=cur_shard,
-        shard_count=shard_count,
-        shard_seed=shard_seed,
-        cache=_cache(cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings),
-        transform_spec=transform_spec,
-        filters=filters,
-    )
+    reader = _reader(dataset_url, arguments, is_batched_reader=False)
     if not reader.dataset.is_petastorm:
         warnings.warn(
             "make_reader is for Petastorm data sets, and this one carries no Unischema; "
@@ -117,41 +98,19 @@ def make_batch_reader(
     cache_size_limit: int | None = None,
     cache_row_size_estimate: int | None = None,
     cache_extra_settings: dict[str, Any] | None = None,
-    hdfs_driver: str = "libhdfs3",  # noqa: ARG001
+    hdfs_driver: str = "libhdfs3",
     transform_spec: TransformSpec | None = None,
     filters: Any = None,
     storage_options: dict[str, Any] | None = None,
-    zmq_copy_buffers: bool = True,  # noqa: ARG001
+    zmq_copy_buffers: bool = True,
     filesystem: Any = None,
-    convert_early_to_numpy: bool = False,  # noqa: ARG001
+    convert_early_to_numpy: bool = False,
 ) -> Reader:
     """Return a reader of batches, each a row group as a namedtuple of arrays.
 
     The arguments are Petastorm's; docs/petastorm.md lists the differences.
     """
-    source, home = source_of(dataset_url_or_urls, filesystem, storage_options)
-    reader = Reader(
-        home,
-        source,
-        schema_fields=schema_fields,
-        reader_pool_type=reader_pool_type,
-        workers_count=workers_count,
-        results_queue_size=results_queue_size,
-        seed=seed,
-        shuffle_rows=shuffle_rows,
-        shuffle_row_groups=shuffle_row_groups,
-        shuffle_row_drop_partitions=shuffle_row_drop_partitions,
-        predicate=predicate,
-        rowgroup_selector=rowgroup_selector,
-        num_epochs=num_epochs,
-        cur_shard=cur_shard,
-        shard_count=shard_count,
-        shard_seed=shard_seed,
-        cache=_cache(cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings),
-        transform_spec=transform_spec,
-        is_batched_reader=True,
-        filters=filters,
-    )
+    reader = _reader(dataset_url_or_urls, dict(locals()), is_batched_reader=True)
     if reader.dataset.is_petastorm:
         warnings.warn(
             "this is a Petastorm data set: make_batch_reader returns its columns as they are stored, "
@@ -161,18 +120,27 @@ def make_batch_reader(
     return reader
 
 
+def _reader(url: Any, arguments: dict[str, Any], *, is_batched_reader: bool) -> Reader:
+    """Return a reader, by the arguments of `make_reader` or `make_batch_reader`; it takes those that it has as well."""
+    source, home = source_of(url, arguments["filesystem"], arguments["storage_options"])
+    cache = _cache(**{name: value for name, value in arguments.items() if name.startswith("cache_")})
+    passed = {name: arguments[name] for name in inspect.signature(Reader).parameters if name in arguments}
+    return Reader(home, source, cache=cache, is_batched_reader=is_batched_reader, **passed)
+
+
 def _cache(
     cache_type: str | None,
-    location: str | None,
-    size_limit: int | None,
-    row_size: int | None,
-    settings: dict[str, Any] | None,
+    cache_location: str | None,
+    cache_size_limit: int | None,
+    cache_row_size_estimate: int | None,
+    cache_extra_settings: dict[str, Any] | None,
 ) -> CacheBase:
     if cache_type is None or cache_type == NULL_CACHE:
         return NullCache()
     if cache_type != LOCAL_DISK_CACHE:
         raise ValueError(f"cache_type={cache_type!r}: expected None, {NULL_CACHE!r} or {LOCAL_DISK_CACHE!r}")
-    return LocalDiskCache(location or "", size_limit or 0, row_size, **settings or {})
+    settings = cache_extra_settings or {}
+    return LocalDiskCache(cache_location or "", cache_size_limit or 0, cache_row_size_estimate, **settings)
 
 
 class Reader:
@@ -237,7 +205,7 @@ class Reader:
             raise NotImplementedError("NGram is for make_reader")
         row_groups, predicate = self._chosen(predicate, rowgroup_selector, cur_shard, shard_count)
         if shard_seed is not None:
-            warnings.warn("shard_seed has no effect: a shard holds every shard_count-th row group", stacklevel=3)
+            warn_at_caller("shard_seed has no effect: a shard holds every shard_count-th row group", UserWarning)
         count = max(1, int(shuffle_row_drop_partitions))
         self._parts = [RowGroupPart(group, part, count) for group in row_groups for part in range(count)]
         self._seed = secrets.randbits(63) if seed is None else int(seed) % 2**64
@@ -323,7 +291,7 @@ class Reader:
                 )
             chosen = [group for group in chosen if group % shard_count == cur_shard]
         if not chosen:
-            warnings.warn("no row group is left to read after predicate, selector and sharding", stacklevel=4)
+            warn_at_caller("no row group is left to read after predicate, selector and sharding", UserWarning)
         return chosen, predicate
 
     def _partition_row(self, group: int, fields: set[str]) -> dict[str, Any]:
