@@ -21,7 +21,7 @@ from parquet_loader.write.staging import (
     remove_tree,
     sync_directory,
 )
-from parquet_loader.write.target import RUN_LOCK, check_replaceable, listing
+from parquet_loader.write.target import check_replaceable, listing
 
 
 class Publication:
@@ -55,11 +55,6 @@ class Publication:
     def is_published(self) -> bool:
         """Whether all new files have appeared."""
         return self._is_published
-
-    @property
-    def id(self) -> str:
-        """The hexadecimal part of all its hidden names."""
-        return self._id
 
     def new_file(self) -> StagedFile:
         """Return the next file, not open yet."""
@@ -135,9 +130,6 @@ class Publication:
                 f"{self.path}: the new files are published, but their directory's name could not be forced to the disk "
                 f"({reason(error)}); the old ones lie in {sibling}"
             ) from error
-        with contextlib.suppress(OSError):  # the lock says whose the old directory is, if this process is killed now
-            for name in filter(RUN_LOCK.fullmatch, os.listdir(sibling)):
-                os.rename(os.path.join(sibling, name), os.path.join(target, name))
         remove_tree(sibling)
 
     def _publish_in_place(self) -> None:

@@ -15,9 +15,6 @@ from parquet_loader.source import table_to_write_to
 
 _MOST_SHOWN = 20
 
-RUN_LOCK = re.compile(r"\.rewrite-(?P<id>[0-9a-f]{32})\.lock")
-"""Name of the file that a run of `rewrite_dataset` holds locked in the directory it writes."""
-
 _OURS = re.compile(
     r".*\.(parquet|parq|pq)|_metadata|_common_metadata|_SUCCESS|_committed_\d+|_started_\d+|"
     r"\.part-[0-9a-f-]{32,}\.parquet\.tmp|\.rewrite-[0-9a-f]{32}[-.][a-z0-9.-]*|\.job-[0-9a-f]{32}\.lease.*|\..*\.crc"

@@ -15,7 +15,6 @@ import pyarrow.fs as pafs
 from parquet_loader.common import WRITER_KEYWORDS, PathLike, explains_keywords, named, resolve
 from parquet_loader.errors import ConfigurationError, SchemaError, WriteError
 from parquet_loader.schema import Schema
-from parquet_loader.write.column_layout import Layout
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.packer import Packer
@@ -150,36 +149,10 @@ class DatasetWriter:
             self.abort()
             raise
 
-    def _write_stored(self, table: pa.Table, layout: Layout) -> None:
-        """Add rows that have the stored form of the schema already, with each column stored as `layout` says.
-
-        Args:
-            table: The columns of ``schema.arrow_schema()``; each may be not-null even if the schema admits nulls. All
-                tables of one writer have the same Arrow schema.
-            layout: The same for all tables of one writer.
-
-        Raises:
-            SchemaError: the columns are not those of the schema.
-            WriteError: as `write`.
-        """
-        self._check_open()
-        if self.schema is None or table.column_names != list(self.schema.stored_columns()):
-            raise SchemaError(f"{self.path}: the columns {table.column_names} are not those that the schema stores")
-        try:
-            self._packer.write_stored(table, layout)
-        except BaseException:
-            self.abort()
-            raise
-
     @property
     def rows(self) -> int:
         """Rows added so far."""
         return self._packer.added_rows
-
-    @property
-    def staging_id(self) -> str:
-        """A hexadecimal name that all hidden files of this writer hold, by which they are found if it is killed."""
-        return self._publication.id
 
     def close(self) -> WriteSummary:
         """Write the buffered rows, publish all files, and return a summary; a second call returns it again.

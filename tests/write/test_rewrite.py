@@ -45,10 +45,10 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.common.permutations import Stream, bit_generator
+from parquet_loader.write import WriteJob, remove_dead_jobs
 from parquet_loader.write.rewrite import external_shuffle as scatter
 from parquet_loader.write.rewrite.external_shuffle import Buckets, RowKeys
 from parquet_loader.write.rewrite.pipeline import bucket_sizes
-from parquet_loader.write.rewrite.scratch import Scratch, remove_leftovers
 from parquet_loader.write.rewrite.source_scan import Rows
 from tests.support.datasets import KINDS, Layout, layouts, write_layout
 from tests.support.oracle import assert_columns_equal, delivered_columns, expected_columns
@@ -349,10 +349,10 @@ def test_the_order_follows_from_the_seed_alone_whatever_the_memory(tmp_path: Pat
 def test_buckets_sort_by_key_whatever_their_number_and_size(
     sizes: list[int], bucket_bytes: int, buffer_bytes: int, expected_bytes: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder, Scratch(folder, "") as scratch:
+    with tempfile.TemporaryDirectory() as folder:
         schema = pa.schema([("id", pa.int64()), ("s", pa.string())])
         buckets = Buckets(
-            schema, scratch, "b", total_bytes=expected_bytes, bucket_bytes=bucket_bytes, buffer_bytes=buffer_bytes
+            schema, folder, "b", total_bytes=expected_bytes, bucket_bytes=bucket_bytes, buffer_bytes=buffer_bytes
         )
         keys, first = [], 0
         for group, rows in enumerate(sizes):
@@ -364,7 +364,7 @@ def test_buckets_sort_by_key_whatever_their_number_and_size(
         expected = np.argsort(np.concatenate(keys), kind="stable").tolist()
         assert [i for t in found for i in t["id"].to_pylist()] == expected
         assert [s for t in found for s in t["s"].to_pylist()] == [str(i) for i in expected]
-        assert len(os.listdir(folder)) == 1, "only the lock is left"
+        assert os.listdir(folder) == []
 
 
 @pytest.mark.parametrize("limit", ["20MiB", "100GiB"])
@@ -492,6 +492,9 @@ def test_modes_are_those_of_the_writer(tmp_path: Path) -> None:
     rewrite_dataset(tmp_path / "s", tmp_path / "t", mode="overwrite", shuffle=True)
     assert tables(tmp_path / "t").num_rows == 20
     assert len(below(tmp_path / "t")) == 1
+    assert all(name.startswith("part-") for name in os.listdir(tmp_path / "t")), "no directory of their own"
+    report = rewrite_dataset(tmp_path / "s", tmp_path / "t", mode="append", filters=pc.scalar(False))
+    assert (report.rows, report.files, report.row_groups) == (0, 0, 0)
 
 
 def test_arguments_of_the_wrong_kind_are_refused(tmp_path: Path) -> None:
@@ -545,7 +548,7 @@ def test_an_interruption_leaves_nothing(
     def interrupt(self: Buckets, *args: Any) -> Any:
         calls.append(None)
         if len(calls) == last:
-            assert any(name.startswith(".rewrite-") and name.endswith(".tmp") for name in os.listdir(tmp_path / "t"))
+            assert list(tmp_path.glob(".t.job-*/tasks/bucket-*.tmp"))
             raise interruption
         return original(self, *args)
 
@@ -561,12 +564,12 @@ import parquet_loader
 from parquet_loader.write.rewrite import pipeline as attempt
 from parquet_loader.write.rewrite import external_shuffle as scatter
 from parquet_loader.write import staging
-from parquet_loader.write import publication as publish
+from parquet_loader.write.jobs import job
 where, name = {
     "sorting": (scatter.Buckets, "_in_order"),
-    "closing": (attempt.DatasetWriter, "close"),
-    "before removing the old": (publish.os, "listdir"),
-    "amid removing the old": (publish, "remove_tree"),
+    "closing": (attempt.WriteJob, "commit"),
+    "before removing the old": (job.JobDirectory, "remove"),
+    "amid removing the old": (job, "remove_tree"),
     "between two renames": (staging.os, "rename"),
 }[sys.argv[3]]
 if sys.argv[3] == "between two renames":
@@ -575,11 +578,14 @@ if sys.argv[3] == "between two renames":
 original, calls = getattr(where, name), []
 def kill(self, *args):
     if name == "remove_tree":
-        os.unlink(next(entry.path for entry in os.scandir(self) if entry.name.endswith(".parquet")))
+        if not os.path.isdir(self + "/data"):
+            return
+        os.unlink(next(entry.path for entry in os.scandir(self + "/data") if entry.name.endswith(".parquet")))
     if name == "rename":
+        if not self.endswith("/t"):
+            return original(self, *args)
         original(self, *args)
-    if str(self).endswith({"listdir": ".tmp", "rename": "/t"}.get(name, "")):
-        calls.append(None)
+    calls.append(None)
     if len(calls) == (3 if sys.argv[3] == "sorting" else 1):
         os.kill(os.getpid(), signal.SIGKILL)
     return original(self, *args)
@@ -610,18 +616,16 @@ def test_what_a_killed_run_left_is_hidden_and_removed_by_the_next(tmp_path: Path
     done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     left = [name for name in below(tmp_path) if "/." in name or name.startswith(".")]
-    assert any(name.endswith(".tmp") for name in left), "it was killed in the middle"
-    remove_leftovers(str(tmp_path / "t"))
+    assert any(".t.job-" in name for name in left), "it was killed in the middle"
+    with WriteJob(str(tmp_path / "t"), Schema({"x": Scalar("int64")}), mode="overwrite") as alive:
+        remove_dead_jobs(pafs.LocalFileSystem(), str(tmp_path / "t"))
+        assert os.path.isdir(alive.spec.directory), "a run that lives keeps its directory"
     is_new = moment.endswith("removing the old")
     assert [n for n in below(tmp_path) if "/." in n or n.startswith(".")] == []
     visible = sorted((tmp_path / "t").glob("[!.]*"))
     assert [pq.read_metadata(file).num_rows for file in visible] == (
         [12_000] if is_new else [7] * (mode == "overwrite")
     )
-    with Scratch(str(tmp_path / "t"), "") as alive:
-        remove_leftovers(str(tmp_path / "t"))
-        assert os.listdir(tmp_path / "t"), "a run that lives keeps its lock"
-        assert os.path.exists(alive.folder)
     rewrite_dataset(tmp_path / "s", tmp_path / "t", shuffle=True, mode=mode)  # type: ignore[arg-type]
     assert tables(tmp_path / "t").num_rows == 12_000
     assert not [name for name in below(tmp_path) if "/." in name or name.startswith(".")]

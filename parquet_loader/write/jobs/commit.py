@@ -121,7 +121,7 @@ def publish_files(
 
     Args:
         filesystem: Any.
-        path: The data set, for errors.
+        path: The data set.
         moves: Hidden path and path of each file; or of a directory, if directories can be renamed.
         replaced: Paths of the files that are replaced.
         journal: Not written yet.
@@ -136,6 +136,7 @@ def publish_files(
     journal.is_needed = True
     try:
         _each(lambda move: _move(filesystem, *move), moves)
+        sync_directory(filesystem, path)
         if replaced:
             journal.write("remove", replaced)
         else:

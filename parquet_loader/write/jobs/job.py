@@ -136,6 +136,7 @@ class WriteJob:
         filesystem: A `pyarrow.fs.FileSystem`; it has to pickle.
         file_id: Part of the names of its files, which states and splits by position depend on. Default: an id of this
             job alone; another one is for a directory that nobody else writes to.
+        nests: Whether the files that ``mode="append"`` adds to others come in a directory of their own, by one rename.
 
     Raises:
         WriteError: the directory is not empty, not replaceable, or the file system refuses.
@@ -154,6 +155,7 @@ class WriteJob:
         options: WriteOptions | None = None,
         filesystem: Any = None,
         file_id: str | None = None,
+        nests: bool = True,
     ) -> None:
         if not isinstance(schema, Schema):
             raise ConfigurationError(f"schema={schema!r:.60}: expected a Schema")
@@ -161,6 +163,7 @@ class WriteJob:
             raise ConfigurationError(f"mode={mode!r}: expected 'error', 'append' or 'overwrite'")
         self._began_s = time.monotonic()
         self._mode = mode
+        self._nests = nests
         self._filesystem, self.path = resolve(path, filesystem)
         self._has_rows_already = False
         with storage_errors(self.path):
@@ -282,12 +285,12 @@ class WriteJob:
         """Let files appear in a directory, and return it."""
         place, id_ = self._place, self.id
         moves = [(join(place.tasks, f.name), self._name(number)) for number, f in enumerate(files)]
-        whole = renames_directories(self._filesystem)
+        whole = renames_directories(self._filesystem) and (self._nests or not self._has_rows_already)
         if whole:
             for source, name in moves:
                 move_file(self._filesystem, source, join(place.data, name))
             sync_directory(self._filesystem, place.data)
-        if place.is_beside and (self._mode != "overwrite" or is_local(self._filesystem)):
+        if whole and place.is_beside and (self._mode != "overwrite" or is_local(self._filesystem)):
             return publish_directory(self._filesystem, place.data, self.path, f"job-{id_}", mode=self._mode)
         old = visible_files(self._filesystem, self.path)
         if self._mode == "error" and old:

@@ -19,7 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import Stream, bit_generator
-from parquet_loader.write.rewrite.scratch import Scratch
 
 METHOD = "philox-sort-64"
 _KEY_BITS = 64
@@ -57,7 +56,7 @@ class Buckets:
 
     Args:
         schema: Of the tables.
-        scratch: Where files go.
+        folder: Where files go.
         name: Begins the names of the files.
         total_bytes: The expected size of all rows.
         bucket_bytes: The size a bucket should have; one of more than twice that is divided again.
@@ -68,7 +67,7 @@ class Buckets:
     def __init__(
         self,
         schema: pa.Schema,
-        scratch: Scratch,
+        folder: str,
         name: str,
         *,
         total_bytes: int,
@@ -78,7 +77,7 @@ class Buckets:
     ) -> None:
         self._schema = pa.schema([*schema, pa.field(_KEY, pa.uint64())])
         self._columns = len(schema)
-        self._scratch = scratch
+        self._folder = folder
         self._name = name
         self._bucket_bytes = max(1, bucket_bytes)
         self._buffer_bytes = buffer_bytes
@@ -127,7 +126,7 @@ class Buckets:
     def _divided(self, bucket: int, path: str, size: int) -> Iterator[pa.Table]:
         inner = Buckets(
             pa.schema(list(self._schema)[: self._columns]),
-            self._scratch,
+            self._folder,
             f"{self._name}-{bucket}",
             total_bytes=size,
             bucket_bytes=self._bucket_bytes,
@@ -179,4 +178,4 @@ class Buckets:
                 yield pa.ipc.read_record_batch(pa.ipc.read_message(file), self._schema)
 
     def _path(self, bucket: int) -> str:
-        return self._scratch.path(f"{self._name}-{bucket}")
+        return os.path.join(self._folder, f"{self._name}-{bucket}.tmp")

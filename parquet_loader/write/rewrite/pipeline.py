@@ -6,27 +6,30 @@ that. If a row differs, nothing is published, and writing begins again with what
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 
-from parquet_loader.common import PathLike, ReadOptions, is_local, resolve
+from parquet_loader.common import PathLike, ReadOptions, is_local
 from parquet_loader.dataset import Dataset
 from parquet_loader.errors import DataError
 from parquet_loader.read import RowFilter
 from parquet_loader.write.column_layout import Layout, choose_layout
+from parquet_loader.write.jobs.job import JobSpec, WriteJob
+from parquet_loader.write.jobs.task import packing, report
 from parquet_loader.write.options import TAKE_BYTES, WriteOptions
 from parquet_loader.write.os_errors import storage_errors
+from parquet_loader.write.packer import Packer
 from parquet_loader.write.rewrite.external_shuffle import Buckets, RowKeys
 from parquet_loader.write.rewrite.report import Objective
-from parquet_loader.write.rewrite.scratch import Scratch, remove_leftovers
 from parquet_loader.write.rewrite.source_scan import Rows, guess_nulls
 from parquet_loader.write.rewrite.stored_columns import AssumptionError, Facts, Levels, with_nullability
 from parquet_loader.write.rewrite.target_schema import Fields, Pack, make_target
-from parquet_loader.write.writer import DatasetWriter, WriteMode, WriteSummary
+from parquet_loader.write.writer import WriteMode, WriteSummary
 
 # Shares of the memory limit. A bucket is held as it was read, joined and in its new order; so are buffered rows.
 _SHARE_BUCKET = 1 / 12
@@ -84,7 +87,8 @@ class Written:
         layout: How columns are stored; None if there are no rows.
         levels: By column: at which levels there are nulls.
         row_group_bytes: Size of a row group once decoded.
-        summary: What the writer published.
+        path: The directory of the new data set.
+        summary: What was published.
         spilled_bytes: Bytes of temporary files.
         notes: Where the sample was wrong.
     """
@@ -93,6 +97,7 @@ class Written:
     layout: Layout | None
     levels: dict[str, Levels]
     row_group_bytes: int
+    path: str
     summary: WriteSummary
     spilled_bytes: int
     notes: tuple[str, ...]
@@ -119,44 +124,44 @@ def _attempt(
     job: RewriteJob, facts: Facts, path: PathLike, mode: WriteMode, filesystem: Any, notes: tuple[str, ...]
 ) -> Written:
     target = make_target(job.fields, job.pack, facts)
+    options = _options(job, len(target.schema.stored_columns()))
     slice_bytes = min(_MOST_SLICE_BYTES, int(job.memory_limit_bytes * _SHARE_SLICE))
-    rows = Rows.from_dataset(job.dataset, target, job.row_filter, job.read_options, slice_bytes)
     layout: Layout | None = None
     levels: dict[str, Levels] = {}
     spilled_bytes = 0
-    if job.dataset.rows:
-        sample_bytes = min(_MOST_SAMPLE_BYTES, int(job.memory_limit_bytes * _SHARE_SAMPLE))
-        sample = rows.sample(sample_bytes, shuffled=job.shuffle, seed=job.seed)
-        known = facts.merged(guess_nulls(rows, sample))
-        levels = {name: known.nulls[name] for name in sample.column_names}
-        layout = choose_layout(sample.cast(rows.schema), _CODECS[job.objective], job.objective)
-    options = _options(job, len(target.schema.stored_columns()))
-    home, target_path = resolve(path, filesystem)
-    local = is_local(home)
-    was_there = local and os.path.lexists(target_path)
-    if local:
-        remove_leftovers(target_path)
-    writer = DatasetWriter(path, target.schema, mode=mode, options=options, filesystem=filesystem)
-    scratch: Scratch | None = None
-    try:
-        with storage_errors(target_path):
-            scratch = Scratch(target_path if local else None, writer.staging_id)
-        if layout is not None and job.shuffle:
-            levels, spilled_bytes = _write_shuffled(job, rows, writer, scratch, layout, target_path)
-        elif layout is not None:
-            _write_in_order(job, rows, writer, levels, layout)
-        _check_rows(writer, job, target_path)
-        summary = writer.close()
-    except BaseException:
-        if scratch is not None:
-            scratch.close()
-        writer.abort()
-        if local and not was_there:
-            with suppress(OSError):
-                os.rmdir(target_path)  # the writer found the lock in it, if it was the first to give up
-        raise
-    scratch.close()
-    return Written(rows, layout, levels, options.group_bytes(1), summary, spilled_bytes, notes)
+    with WriteJob(path, target.schema, mode=mode, options=options, filesystem=filesystem, nests=False) as output:
+        target = replace(target, schema=output.spec.schema)  # categories as they are in files that are extended
+        rows = Rows.from_dataset(job.dataset, target, job.row_filter, job.read_options, slice_bytes)
+        if job.dataset.rows:
+            sample_bytes = min(_MOST_SAMPLE_BYTES, int(job.memory_limit_bytes * _SHARE_SAMPLE))
+            sample = rows.sample(sample_bytes, shuffled=job.shuffle, seed=job.seed)
+            known = facts.merged(guess_nulls(rows, sample))
+            levels = {name: known.nulls[name] for name in sample.column_names}
+            layout = choose_layout(sample.cast(rows.schema), _CODECS[job.objective], job.objective)
+        with _temporary_folder(output.spec) as folder, packing(output.spec, 0) as packer:
+            if layout is not None and job.shuffle:
+                levels, spilled_bytes = _write_shuffled(job, rows, packer, output.spec, folder, layout)
+            elif layout is not None:
+                _write_in_order(job, rows, packer, output.spec, levels, layout)
+            if packer.added_rows != job.dataset.rows:
+                raise DataError(
+                    f"{output.path}: {packer.added_rows} rows were read, but the source has {job.dataset.rows}: it is "
+                    "changing; nothing was published"
+                )
+        summary = output.commit(report(packer, 0))
+    return Written(rows, layout, levels, options.group_bytes(1), output.path, summary, spilled_bytes, notes)
+
+
+@contextlib.contextmanager
+def _temporary_folder(spec: JobSpec) -> Iterator[str]:
+    """Yield a local directory, of the job if possible: its next run removes what a killed one left there."""
+    if is_local(spec.filesystem):
+        yield spec.directory
+        return
+    with storage_errors(spec.path):
+        temporary = TemporaryDirectory(prefix="parquet_loader-rewrite-")
+    with temporary as folder:
+        yield folder
 
 
 def _options(job: RewriteJob, columns: int) -> WriteOptions:
@@ -165,25 +170,17 @@ def _options(job: RewriteJob, columns: int) -> WriteOptions:
     return WriteOptions(row_group_bytes=group_bytes, file_bytes=job.file_bytes)
 
 
-def _check_rows(writer: DatasetWriter, job: RewriteJob, path: str) -> None:
-    if writer.rows != job.dataset.rows:
-        raise DataError(
-            f"{path}: {writer.rows} rows were read, but the source has {job.dataset.rows}: it is changing; nothing was "
-            "published"
-        )
-
-
 def _write_in_order(
-    job: RewriteJob, rows: Rows, writer: DatasetWriter, assumed: dict[str, Levels], layout: Layout
+    job: RewriteJob, rows: Rows, packer: Packer, spec: JobSpec, assumed: dict[str, Levels], layout: Layout
 ) -> None:
     """Write the rows; after a null in a column that was assumed to have none, only look for others."""
-    final = _final_schema(rows, assumed, writer)
+    final = _final_schema(rows, assumed, spec)
     known = Facts(assumed)
     for group in rows.row_groups:
         for table in rows.slices(group):
             known = known.merged(Facts.from_table(table))
             if known.nulls == assumed:
-                writer._write_stored(table.cast(final), layout)
+                packer.write_stored(table.cast(final), layout)
             job.advance(len(table))
     if known.nulls != assumed:
         column = next(name for name in assumed if known.nulls[name] != assumed[name])
@@ -191,12 +188,12 @@ def _write_in_order(
 
 
 def _write_shuffled(
-    job: RewriteJob, rows: Rows, writer: DatasetWriter, scratch: Scratch, layout: Layout, path: str
+    job: RewriteJob, rows: Rows, packer: Packer, spec: JobSpec, folder: str, layout: Layout
 ) -> tuple[dict[str, Levels], int]:
     """Write the rows in random order; return the levels with nulls, and the bytes of temporary files."""
     buckets = Buckets(
         rows.schema,
-        scratch,
+        folder,
         "bucket",
         total_bytes=int(job.dataset.rows * (job.dataset.sizing.row.decoded + 8)),
         **bucket_sizes(job.memory_limit_bytes),
@@ -206,23 +203,22 @@ def _write_shuffled(
         keys = RowKeys(job.seed, group)
         for table in rows.slices(group):
             known = known.merged(Facts.from_table(table))
-            with storage_errors(path):
+            with storage_errors(spec.path):
                 buckets.add(table, keys.take(len(table)))
             job.advance(len(table))
     levels = dict(known.nulls)
-    final = _final_schema(rows, levels, writer)
+    final = _final_schema(rows, levels, spec)
     ordered = buckets.sorted()
     while True:
-        with storage_errors(path):
+        with storage_errors(spec.path):
             table = next(ordered, None)
         if table is None:
             return levels, buckets.spilled_bytes
         for start in range(0, len(table), rows.slice_rows):
             part = table.slice(start, rows.slice_rows)
-            writer._write_stored(part.cast(final), layout)
+            packer.write_stored(part.cast(final), layout)
             job.advance(len(part))
 
 
-def _final_schema(rows: Rows, levels: dict[str, Levels], writer: DatasetWriter) -> pa.Schema:
-    assert writer.schema is not None
-    return with_nullability(rows.schema, levels).with_metadata(writer.schema.arrow_schema().metadata)
+def _final_schema(rows: Rows, levels: dict[str, Levels], spec: JobSpec) -> pa.Schema:
+    return with_nullability(rows.schema, levels).with_metadata(spec.schema.arrow_schema().metadata)

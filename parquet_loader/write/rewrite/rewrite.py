@@ -104,8 +104,8 @@ def rewrite_dataset(
         columns: Names to read; default: all.
         filters: `pyarrow.compute` expression over the columns as they are stored; only rows that pass are written.
         split: The split to read, as in `BatchedDataLoader`.
-        shuffle: Put all rows into one random order, each order as likely as any other, through temporary files in
-            `path` of the size of all rows as Arrow has them and 8 bytes a row.
+        shuffle: Put all rows into one random order, each order as likely as any other, through temporary files next
+            to `path` of the size of all rows as Arrow has them and 8 bytes a row.
         seed: From 0 to 2**64 - 1. The order follows from it, the source's files and the filters alone.
         pack: Store columns of numbers as one raw column a group, delivered as one matrix: True packs plain numbers of
             one dtype together (``"packed_float32"``), a mapping from a group's name to column names packs these.
@@ -176,7 +176,8 @@ def rewrite_dataset(
             bar=bar,
         )
         written = write_rows(job, path, mode, target_filesystem)
-    new = open_snapshot(list(written.summary.files), home, selection=Selection(split="all"))
+    files = list(written.summary.files)
+    new = open_snapshot(files, home, selection=Selection(split="all")) if files else None
     return _report(source, job, written, new, time.perf_counter() - began)
 
 
@@ -242,10 +243,12 @@ def _opened(
     return dataset
 
 
-def _report(source: Source, job: RewriteJob, written: Written, new: Snapshot, seconds: float) -> RewriteReport:
+def _report(source: Source, job: RewriteJob, written: Written, new: Snapshot | None, seconds: float) -> RewriteReport:
     schema = written.rows.target.schema
     before, bytes_before = bytes_by_column(job.dataset.snapshot, written.rows.row_groups, schema)
-    after, _ = bytes_by_column(new, np.flatnonzero(new.row_group_rows).tolist(), schema)
+    after: dict[str, int] = {}
+    if new is not None:
+        after, _ = bytes_by_column(new, np.flatnonzero(new.row_group_rows).tolist(), schema)
     layout = written.layout
     columns: list[ColumnReport] = []
     if layout is not None:
@@ -265,10 +268,10 @@ def _report(source: Source, job: RewriteJob, written: Written, new: Snapshot, se
             )
     return RewriteReport(
         source=str(source) if isinstance(source, str | os.PathLike) else ", ".join(map(str, source)),
-        path=os.path.dirname(written.summary.files[0]),
+        path=written.path,
         rows=written.summary.rows,
         files=len(written.summary.files),
-        row_groups=new.row_groups,
+        row_groups=0 if new is None else new.row_groups,
         row_group_bytes=written.row_group_bytes,
         bytes_before=bytes_before,
         bytes_after=written.summary.bytes,
