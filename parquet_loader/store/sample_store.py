@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isnan
-from typing import Any
+from typing import Any, NamedTuple
 
 from parquet_loader.common import PathLike, check_int, parse_bytes, resolve
 from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
 from parquet_loader.loader.live_source import Follower
 from parquet_loader.schema import Schema
 from parquet_loader.store.atomic_publish import AtomicPublish
-from parquet_loader.store.components import Components
-from parquet_loader.store.epochs import StoreFollower
+from parquet_loader.store.epochs import StoreFollower, StoreView
 from parquet_loader.store.eviction_queue import forget_leaving
+from parquet_loader.store.files.file_catalog import FileCatalog
 from parquet_loader.store.files.file_lists import (
     KEPT_LISTS,
     FileList,
@@ -30,15 +30,32 @@ from parquet_loader.store.files.file_lists import (
 )
 from parquet_loader.store.files.paths import StorePaths, remove_half_replaced
 from parquet_loader.store.files.stored_file import StoredFile
+from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.open import open_settings
 from parquet_loader.store.sampling_processes import Samplers
 from parquet_loader.store.sampling_weights import Weight
 from parquet_loader.store.settings import Eviction, StoreOptions, StoreSettings, check_seconds, eviction_word
-from parquet_loader.store.space import Evicted, take_back
+from parquet_loader.store.space import Evicted, Space, take_back
 from parquet_loader.store.status import StoreStatus, status_of
 from parquet_loader.store.writer import StoreWriter
 from parquet_loader.store.writer_state import WhenFull, WriterOptions, WriterState
 from parquet_loader.write import storage_errors
+
+
+class _Parts(NamedTuple):
+    """The parts of a store that know each other; they belong to the process that made them.
+
+    Attributes:
+        ledger: Its account, and the published files.
+        files: The known facts of its files, for reading.
+        space: Reservations and eviction.
+        reading: What loaders see.
+    """
+
+    ledger: Ledger
+    files: FileCatalog
+    space: Space
+    reading: StoreView
 
 
 class SampleStore:
@@ -355,20 +372,23 @@ class SampleStore:
     def _policy_name(self, settings: StoreSettings) -> str:
         return "function" if self._function is not None else settings.evict
 
-    def _parts(self) -> Components:
+    def _parts(self) -> _Parts:
         """Return what belongs to this process; made anew after a fork, when a lock may be held by nobody here."""
         if self._pid != os.getpid():
-            self._made = Components.create(
-                self._paths,
-                self._settings,
+            paths, identity = self._paths, self._settings.identity
+            ledger, files = Ledger(paths, self._settings.tag), FileCatalog(paths, identity)
+            space = Space(
+                paths,
+                ledger,
+                FileCatalog(paths, identity),  # eviction has a lock of its own
                 policy=lambda: self._function or self.settings.evict,
                 limit=lambda: self.settings.max_bytes,
-                may_hold=not self._is_read_only,
             )
+            self._made = _Parts(ledger, files, space, StoreView(paths, ledger, files, may_hold=not self._is_read_only))
             self._pid = os.getpid()
         return self._made
 
-    def _writable(self) -> Components:
+    def _writable(self) -> _Parts:
         if self._is_read_only:
             raise WriteError(f"{self.path}: the directory is read-only for this process; the store can only be read")
         return self._parts()

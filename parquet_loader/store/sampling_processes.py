@@ -17,6 +17,7 @@ from typing import Any, Self
 from parquet_loader.common import check_int, format_bytes, holds_exclusive
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ParquetLoaderError, WriteError
 from parquet_loader.store.writer import StoreWriter
+from parquet_loader.store.writer_state import WrittenRows
 
 SampleFunction = Callable[..., Iterator[Any]]
 
@@ -73,8 +74,8 @@ class _Sampler:
     reports: Connection | None = None
     stop: Connection | None = None
     began: float = 0.0
-    counted: tuple[int, int, int, float] = (0, 0, 0, 0.0)  # rows, bytes, dropped, waited: of the process running now
-    before: tuple[int, int, int, float] = (0, 0, 0, 0.0)  # of those that ran before
+    counted: WrittenRows = field(default_factory=WrittenRows)  # of the process running now
+    before: WrittenRows = field(default_factory=WrittenRows)  # of those that ran before
     failures: int = 0
     start_at: float = 0.0
     has_told: bool = False  # the process running now has said what went wrong
@@ -239,7 +240,7 @@ def _start(shared: _Supervised, sampler: _Sampler) -> None:
     assert process.pid is not None
     with contextlib.suppress(AttributeError, OSError):  # an older or a simulated kernel
         sampler.pidfd = os.pidfd_open(process.pid)
-    sampler.began, sampler.counted = time.monotonic(), (0, 0, 0, 0.0)
+    sampler.began, sampler.counted = time.monotonic(), WrittenRows()
     with shared.changed:
         shared.changed.notify_all()
         sampler.status = replace(status, pid=process.pid, starts=status.starts + 1, rows_per_s=0.0)
@@ -284,15 +285,14 @@ def _take_report(shared: _Supervised, sampler: _Sampler) -> None:
             sampler.status = replace(sampler.status, is_done=True)
         else:
             sampler.counted = value
-            rows, size, dropped, waited = (a + b for a, b in zip(sampler.before, value, strict=True))
-            seconds = max(1e-9, time.monotonic() - sampler.began)
+            done = sampler.before + value
             sampler.status = replace(
                 sampler.status,
-                rows=int(rows),
-                bytes=int(size),
-                dropped_rows=int(dropped),
-                waited_s=float(waited),
-                rows_per_s=value[0] / seconds,
+                rows=done.rows,
+                bytes=done.bytes,
+                dropped_rows=done.dropped_rows,
+                waited_s=done.waited_s,
+                rows_per_s=value.rows / max(1e-9, time.monotonic() - sampler.began),
             )
 
 
@@ -309,9 +309,7 @@ def _note_end(shared: _Supervised, sampler: _Sampler) -> None:
     sampler.reports = sampler.pidfd = sampler.stop = None
     process, sampler.process = sampler.process, None
     process.join()
-    before = [a + b for a, b in zip(sampler.before, sampler.counted, strict=True)]
-    sampler.before = int(before[0]), int(before[1]), int(before[2]), float(before[3])
-    sampler.counted = (0, 0, 0, 0.0)
+    sampler.before, sampler.counted = sampler.before + sampler.counted, WrittenRows()
     lived = time.monotonic() - sampler.began
     sampler.failures = 1 if lived >= _STEADY_S else sampler.failures + 1
     pause = 0.0 if lived >= _STEADY_S else min(_FIRST_PAUSE_S * 2 ** (sampler.failures - 1), _LONGEST_PAUSE_S)
@@ -363,10 +361,10 @@ def _run(
                 writer.write(batch)
                 if time.monotonic() - reported >= _REPORT_S:
                     reported = time.monotonic()
-                    _tell(report, "count", _counts(writer))
+                    _tell(report, "count", writer.done)
                 if is_stopped.is_set():
                     break
-        _tell(report, "count", _counts(writer))
+        _tell(report, "count", writer.done)
         if not is_stopped.is_set():
             _tell(report, "done", None)
     except BaseException as error:
@@ -383,11 +381,6 @@ def _heed(writer: StoreWriter, stopped: Connection, is_stopped: threading.Event)
         stopped.poll(None)
     is_stopped.set()
     writer.stop_waiting()
-
-
-def _counts(writer: StoreWriter) -> tuple[int, int, int, float]:
-    done = writer.done
-    return done.rows, done.bytes, done.dropped_rows, done.waited_s
 
 
 def _tell(report: Connection, kind: str, value: Any) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from queue import SimpleQueue
 from threading import Event, RLock
 from typing import Any, Literal
@@ -52,6 +53,9 @@ class WrittenRows:
     bytes: int = 0
     dropped_rows: int = 0
     waited_s: float = 0.0
+
+    def __add__(self, other: WrittenRows) -> WrittenRows:
+        return WrittenRows(*map(operator.add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,7 @@ class WriterState:
             self._layout = choose_layout(table, self._settings().options.compression)
         with storage_errors(self._paths.root, _LOST):
             if not self._make_room(table, self._layout):
-                self._count(dropped_rows=table.num_rows)
+                self.done += WrittenRows(dropped_rows=table.num_rows)
                 return
             file = self._file
             if file is None:
@@ -203,7 +207,7 @@ class WriterState:
                 warnings.warn(told, RuntimeWarning, stacklevel=2)
             if self.stop.wait(delay if self.options.wait_s is None else min(delay, self.options.wait_s - waited)):
                 raise WriteError(f"{self._paths.root}: the writer was aborted while it waited for space")
-            self._count(waited_s=time.monotonic() - began - waited)
+            self.done += WrittenRows(waited_s=time.monotonic() - began - waited)
             delay = min(2 * delay, LONGEST_WAIT_S)
 
     def _full(self, table: pa.Table, needed: int) -> str:
@@ -251,7 +255,7 @@ class WriterState:
                 path = self._next_path(totals.sequence + 1, file.rows, tag)
                 os.rename(file.path, path)
                 has_appeared = True
-                self._count(files=1, rows=file.rows, bytes=file.bytes)
+                self.done += WrittenRows(files=1, rows=file.rows, bytes=file.bytes)
                 totals.sequence += 1
                 totals.published(file.rows, file.bytes)
                 self.reservation.set(totals, 0)
@@ -269,13 +273,3 @@ class WriterState:
     def _next_path(self, sequence: int, rows: int, tag: str) -> str:
         name = FileName(sequence, time.time_ns() // 1000, rows, tag, self.reservation.writer)
         return self._paths.file(str(name))
-
-    def _count(self, **more: Any) -> None:
-        old = self.done
-        self.done = WrittenRows(
-            files=old.files + more.get("files", 0),
-            rows=old.rows + more.get("rows", 0),
-            bytes=old.bytes + more.get("bytes", 0),
-            dropped_rows=old.dropped_rows + more.get("dropped_rows", 0),
-            waited_s=old.waited_s + more.get("waited_s", 0.0),
-        )
