@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
@@ -34,6 +34,23 @@ class FieldBase:
     def __repr__(self) -> str:
         return describe(self)
 
+    def _settle(self, value_of: Callable[[str, Any], Any] = lambda _, value: value) -> None:
+        """Check `null`, make `aliases` a tuple, and `fill` and `missing` values of the field.
+
+        Args:
+            value_of: Takes ``"<Kind>(fill=<value>)"`` and the value that was given, and returns the field's value.
+        """
+        given: Any = self
+        if given.null not in ("refuse", "mask"):
+            raise ConfigurationError(
+                f"null={given.null!r}: expected 'refuse' or 'mask'; to fill nulls give fill=<value>"
+            )
+        object.__setattr__(self, "aliases", checked_aliases(given.aliases))
+        for label in ("fill", "missing"):
+            value = getattr(self, label, None)
+            if value is not None:
+                object.__setattr__(self, label, value_of(f"{type(self).__name__}({label}={value!r})", value))
+
 
 def describe(field: FieldBase, most_words: int | None = None) -> str:
     """Return the call that makes the field, without arguments that have their default values.
@@ -62,12 +79,6 @@ def describe(field: FieldBase, most_words: int | None = None) -> str:
     return f"{type(field).__name__}({', '.join(parts)})"
 
 
-def check_null(null: str) -> None:
-    """Refuse unknown null policies."""
-    if null not in ("refuse", "mask"):
-        raise ConfigurationError(f"null={null!r}: expected 'refuse' or 'mask'; to fill nulls give fill=<value>")
-
-
 def checked_aliases(aliases: object) -> tuple[str, ...]:
     """Return other names of a column as a tuple; one name may be given alone."""
     given: object = (aliases,) if isinstance(aliases, str) else aliases
@@ -77,6 +88,13 @@ def checked_aliases(aliases: object) -> tuple[str, ...]:
     if not all(isinstance(name, str) and name for name in names):
         raise ConfigurationError(f"aliases={aliases!r:.80}: expected names of columns")
     return names
+
+
+def instance_of(where: str, value: Any, kind: type) -> Any:
+    """Return a value of one of Python's own types."""
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{where}: expected {'a str' if kind is str else kind.__name__}")
+    return value
 
 
 def number_of(where: str, value: Any, dtype: np.dtype[Any]) -> bool | int | float:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype
-from parquet_loader.schema.base import FieldBase, NullPolicy, check_null, checked_aliases
+from parquet_loader.schema.base import FieldBase, NullPolicy, instance_of
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -51,22 +51,19 @@ class Category(FieldBase):
         if dtype.kind not in "iu" or len(words) - 1 > np.iinfo(dtype).max:
             raise ConfigurationError(f"Category: {dtype} cannot hold {len(words)} codes")
         object.__setattr__(self, "dtype", dtype)
-        check_null(self.null)
-        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
         if self.storage == "text":  # type: ignore[comparison-overlap]  # the older name of "words"
             object.__setattr__(self, "storage", "words")
         if self.storage not in ("words", "codes"):
             raise ConfigurationError(f"Category storage={self.storage!r}: expected 'words' or 'codes'")
-        known = set(words)
-        for label, value in (("fill", self.fill), ("missing", self.missing), ("unknown", self.unknown)):
-            if value is None:
-                continue
-            entry: Any = value
-            if self.is_integer and _is_integer(value):
-                entry = operator.index(entry)
-            if type(entry) is not type(words[0]) or entry not in known:
-                raise ConfigurationError(f"Category({label}={value!r}): not in the vocabulary")
-            object.__setattr__(self, label, entry)
+        self._settle(self._entry)
+        if self.unknown is not None:
+            object.__setattr__(self, "unknown", self._entry(f"Category(unknown={self.unknown!r})", self.unknown))
+
+    def _entry(self, where: str, value: Any) -> str | int:
+        entry: Any = operator.index(value) if self.is_integer and _is_integer(value) else value
+        if type(entry) is not type(self.vocabulary[0]) or entry not in self.vocabulary:
+            raise ConfigurationError(f"{where}: not in the vocabulary")
+        return entry
 
     @property
     def is_integer(self) -> bool:
@@ -150,8 +147,7 @@ class Image(FieldBase):
         object.__setattr__(self, "shape", shape)
         if self.encoding not in ("png", "jpeg"):
             raise ConfigurationError(f"Image encoding={self.encoding!r}: expected 'png' or 'jpeg'")
-        check_null(self.null)
-        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
+        self._settle(lambda where, value: instance_of(where, value, bytes))
         if self.null == "mask" and self.fill is None and shape[0] is None:
             raise ConfigurationError("Image(null='mask') needs a shape without None, or fill=<encoded image>")
 
@@ -202,8 +198,7 @@ class Encoded(FieldBase):
         if any(n is not None and n < 1 for n in shape):
             raise ConfigurationError(f"Encoded shape {shape}: lengths are at least 1, or None where they vary")
         object.__setattr__(self, "shape", shape)
-        check_null(self.null)
-        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
+        self._settle()
         if self.encoding not in ("npy", "npz", "png", "jpeg"):
             raise ConfigurationError(f"Encoded encoding={self.encoding!r}: expected 'npy', 'npz', 'png' or 'jpeg'")
         if self.is_image and (len(shape) not in (2, 3) or self.type not in (pa.uint8(), pa.uint16())):

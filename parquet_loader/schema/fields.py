@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_scalar_type, stored_type
-from parquet_loader.schema.base import FieldBase, NullPolicy, check_null, checked_aliases, number_of
+from parquet_loader.schema.base import FieldBase, NullPolicy, instance_of, number_of
 from parquet_loader.schema.encoded import Category, Encoded, Image
 
 __all__ = [
@@ -64,8 +64,6 @@ class Scalar(FieldBase):
         if not is_scalar_type(type_):
             raise ConfigurationError(f"Scalar({self.type!r}): not a scalar type; see Text, Bytes, Tensor, RaggedList")
         object.__setattr__(self, "type", type_)
-        check_null(self.null)
-        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
         given: Any = self.names
         names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
         if names is None or not all(isinstance(name, str) for name in names):
@@ -73,10 +71,7 @@ class Scalar(FieldBase):
         if names and not pa.types.is_integer(type_):
             raise ConfigurationError(f"Scalar({type_}, names=...): only integers have names")
         object.__setattr__(self, "names", names)
-        dtype = delivered_dtype(type_)
-        for label, value in (("fill", self.fill), ("missing", self.missing)):
-            if value is not None:
-                object.__setattr__(self, label, number_of(f"Scalar({type_}, {label}={value!r})", value, dtype))
+        self._settle(lambda where, value: number_of(where, value, self.dtype))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -129,13 +124,9 @@ class Tensor(FieldBase):
             raise ConfigurationError(
                 f"Tensor shape {shape}: a row of {self.width_bytes} bytes is over the limit of 2 GiB"
             )
-        check_null(self.null)
-        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
         if self.storage not in ("raw", "list"):
             raise ConfigurationError(f"Tensor storage={self.storage!r}: expected 'raw' or 'list'")
-        for label, value in (("fill", self.fill), ("missing", self.missing)):
-            if value is not None:
-                object.__setattr__(self, label, number_of(f"Tensor({type_}, {label}={value!r})", value, self.dtype))
+        self._settle(lambda where, value: number_of(where, value, self.dtype))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -177,11 +168,7 @@ class Text(FieldBase):
     aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        check_null(self.null)
-        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
-        for label, value in (("fill", self.fill), ("missing", self.missing)):
-            if value is not None and not isinstance(value, str):
-                raise ConfigurationError(f"Text({label}={value!r}): expected a str")
+        self._settle(lambda where, value: instance_of(where, value, str))
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -199,11 +186,7 @@ class Bytes(FieldBase):
     aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        check_null(self.null)
-        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
-        for label, value in (("fill", self.fill), ("missing", self.missing)):
-            if value is not None and not isinstance(value, bytes):
-                raise ConfigurationError(f"Bytes({label}={value!r}): expected bytes")
+        self._settle(lambda where, value: instance_of(where, value, bytes))
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -235,19 +218,19 @@ class RaggedList(FieldBase):
             object.__setattr__(self, "item", Scalar(self.item))
         if self.item.null == "mask":
             raise ConfigurationError("RaggedList: nulls inside a list have no mask; give the item fill=<value>")
-        check_null(self.null)
-        object.__setattr__(self, "aliases", checked_aliases(self.aliases))
-        for label, value in (("fill", self.fill), ("missing", self.missing)):
-            if value is not None:
-                if len(value) > 0:
-                    raise ConfigurationError(f"RaggedList({label}={value!r}): only the empty list () is possible")
-                object.__setattr__(self, label, ())
+        self._settle(_empty)
 
     @property
     def arrow_type(self) -> pa.DataType:
         """The type of the column as stored."""
         nullable = policy_of(self.item) != "refuse"
         return pa.list_(pa.field("element", self.item.arrow_type, nullable=nullable))
+
+
+def _empty(where: str, value: Any) -> tuple[()]:
+    if len(value) > 0:
+        raise ConfigurationError(f"{where}: only the empty list () is possible")
+    return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
