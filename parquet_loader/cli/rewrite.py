@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from parquet_loader.cli.console import show_json, show_lines, show_table
-from parquet_loader.common import ReadOptions, format_bytes
+from parquet_loader.common import ReadOptions
 from parquet_loader.schema import Schema
 from parquet_loader.write.rewrite import RewriteReport, rewrite_dataset
+from parquet_loader.write.rewrite.report import COLUMN_HEADS
 
 
 @click.command(epilog="Example: parquet-loader rewrite data/train data/fast --shuffle --progress")
@@ -60,18 +61,5 @@ def rewrite(source: tuple[str, ...], target: str, **options: Any) -> None:
 
 def _show(report: RewriteReport) -> None:
     show_lines(*str(dataclasses.replace(report, columns=(), notes=())).splitlines()[:-1], "")
-    show_table(
-        ["column", "stored as", "nulls", "before", "after"],
-        (
-            [
-                c.name,
-                c.encoding if c.codec == "none" else f"{c.encoding}+{c.codec}",
-                "nullable" if c.nullable else "not null",
-                format_bytes(c.bytes_before),
-                format_bytes(c.bytes_after),
-            ]
-            for c in report.columns
-        ),
-        numbers=frozenset({"before", "after"}),
-    )
+    show_table(COLUMN_HEADS, (column.cells() for column in report.columns), numbers=frozenset({"before", "after"}))
     show_lines(*(f"note: {note}" for note in report.notes))

@@ -71,7 +71,7 @@ class Reservation:
         self.bytes = count
 
     def close(self) -> None:
-        """Release all of it; idempotent. If the file system refuses, other writers release it, as after `drop`."""
+        """Release all of it; idempotent. If the file system refuses, the next writer that lacks space releases it."""
         if self.is_here:
             try:
                 with self._ledger.transaction() as totals:
@@ -80,10 +80,6 @@ class Reservation:
                         os.unlink(self._file.path)
             finally:
                 self._file.close()
-
-    def drop(self) -> None:
-        """Release it without the store's lock: the next writer that lacks space takes it."""
-        self._file.close()
 
 
 class Space:

@@ -21,7 +21,7 @@ from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, check_
 from parquet_loader.write.jobs.store_job import Store, schema_of
 from parquet_loader.write.jobs.task import Failure, lasting
 from parquet_loader.write.options import WriteOptions
-from parquet_loader.write.writer import WriteMode
+from parquet_loader.write.target import WriteMode
 
 _INFER_ROWS_BYTES = 2**20
 

@@ -26,7 +26,7 @@ from parquet_loader.write.jobs.spark_vectors import is_vector_type, with_plain_v
 from parquet_loader.write.jobs.store_job import Store, schema_of
 from parquet_loader.write.jobs.task import Failure
 from parquet_loader.write.options import WriteOptions
-from parquet_loader.write.writer import WriteMode
+from parquet_loader.write.target import WriteMode
 
 _BATCH_BYTES = 32 * 2**20
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -10,15 +11,57 @@ import pyarrow.parquet as pq
 
 from parquet_loader.common import list_below, look_up, system_error
 from parquet_loader.errors import SchemaError, WriteError
-from parquet_loader.schema import METADATA_KEY, Field, Schema, is_bytes, is_list_like, is_text, plain_type
+from parquet_loader.schema import METADATA_KEY, Schema, is_bytes, is_list_like, is_text, plain_type
 from parquet_loader.source import table_to_write_to
 
 _MOST_SHOWN = 20
+
+# What jobs leave in a directory that they may not write next to: see `jobs.job` and `jobs.lease`.
+_OF_JOB = re.compile(r"\.job-[0-9a-f]{32}(-dead|\.lease(\.[0-9a-f]{32}|\.new)?)?")
+
+WriteMode: TypeAlias = Literal["error", "append", "overwrite"]
 
 _OURS = re.compile(
     r".*\.(parquet|parq|pq)|_metadata|_common_metadata|_SUCCESS|_committed_\d+|_started_\d+|"
     r"\.part-[0-9a-f-]{32,}\.parquet\.tmp|\.rewrite-[0-9a-f]{32}[-.][a-z0-9.-]*|\.job-[0-9a-f]{32}\.lease.*|\..*\.crc"
 )
+
+
+def check_target(
+    filesystem: pafs.FileSystem, path: str, mode: WriteMode, schema: Schema | None
+) -> tuple[Schema | None, bool]:
+    """Check that `mode` allows to write to a directory.
+
+    Args:
+        filesystem, path: The directory.
+        mode: As in `DatasetWriter`.
+        schema: What will be written, if it is known.
+
+    Returns:
+        The schema with which to write, and whether rows are added to those of other files. Their schema then takes the
+        place of one that is not known, or of what it leaves to be inferred, and says how categories are stored.
+
+    Raises:
+        WriteError: `mode` does not allow it.
+        SchemaError: rows would be added to files of another schema.
+    """
+    found = [i for i in listing(filesystem, path) if not _is_of_job(i.path, path)]
+    if mode == "error":
+        check_new(found, path)
+    elif mode == "overwrite":
+        check_replaceable(found, path)
+    elif files := parquet_files(found, path):
+        there = existing_schema(filesystem, files[0])
+        if schema is None:
+            schema = Schema.from_arrow(there)
+        elif schema.extra == "infer":
+            known, declared = Schema.from_arrow(there), schema.column_names()
+            schema = schema.over({n: f for n, f in known.items() if n not in declared}, known)
+        if METADATA_KEY in (there.metadata or {}):
+            schema = schema.as_stored(Schema.from_arrow(there))
+        check_appendable(schema, there, files[0])
+        return schema, True
+    return schema, False
 
 
 def listing(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
@@ -76,11 +119,6 @@ def existing_schema(filesystem: pafs.FileSystem, path: str) -> pa.Schema:
         raise WriteError(f"{path}: the footer of this file cannot be read ({error}); nothing can be appended") from None
 
 
-def carried_fields(there: pa.Schema) -> dict[str, Field]:
-    """Return the fields of the schema that a file carries; none if it carries none."""
-    return dict(Schema.from_arrow(there)) if METADATA_KEY in (there.metadata or {}) else {}
-
-
 def check_appendable(schema: Schema, there: pa.Schema, path: str) -> None:
     """Refuse to add files that differ from those in the directory.
 
@@ -120,6 +158,11 @@ def _storage(type_: pa.DataType) -> str:
         length = f"[{type_.list_size}]" if pa.types.is_fixed_size_list(type_) else ""
         return f"list<{_storage(type_.value_type)}>{length}"
     return str(type_)
+
+
+def _is_of_job(path: str, root: str) -> bool:
+    first = path[len(root) :].strip("/").partition("/")[0]
+    return _OF_JOB.fullmatch(first) is not None
 
 
 def _is_hidden(path: str, root: str) -> bool:

@@ -7,9 +7,8 @@ import warnings
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.common import WRITER_KEYWORDS, PathLike, explains_keywords, named, resolve
@@ -19,17 +18,7 @@ from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.packer import Packer
 from parquet_loader.write.publication import Publication
-from parquet_loader.write.target import (
-    carried_fields,
-    check_appendable,
-    check_new,
-    check_replaceable,
-    existing_schema,
-    listing,
-    parquet_files,
-)
-
-WriteMode = Literal["error", "append", "overwrite"]
+from parquet_loader.write.target import WriteMode, check_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +94,9 @@ class DatasetWriter:
         if mode not in ("error", "append", "overwrite"):
             raise ConfigurationError(f"mode={mode!r}: expected 'error', 'append' or 'overwrite'")
         self.options = options or WriteOptions()
-        self.schema = schema
         self._filesystem, self.path = resolve(path, filesystem)
-        self._there: tuple[pa.Schema, str] | None = None
         with storage_errors(self.path):
-            self._check_target(mode)
+            self.schema, self._extends = check_target(self._filesystem, self.path, mode, schema)
             self._publication = Publication(self._filesystem, self.path, replace=mode == "overwrite")
         self._packer = Packer(self.path, self.schema, self.options, self._publication.new_file)
         self._finalizer = weakref.finalize(self, _forgotten, self._publication, self._packer, self.path, os.getpid())
@@ -168,7 +155,7 @@ class DatasetWriter:
         self._check_open()
         try:
             self._packer.finish()
-            if self._packer.rows == 0 and self._there is None:
+            if self._packer.rows == 0 and not self._extends:
                 self._packer.write_empty_file(self._known_schema())
             with storage_errors(self.path):
                 files = self._publication.commit()
@@ -187,25 +174,6 @@ class DatasetWriter:
         self._packer.clear()
         if self._finalizer.detach() is not None:
             self._publication.discard()
-
-    def _check_target(self, mode: WriteMode) -> None:
-        found = listing(self._filesystem, self.path)
-        if mode == "error":
-            check_new(found, self.path)
-        elif mode == "overwrite":
-            check_replaceable(found, self.path)
-        else:
-            files = parquet_files(found, self.path)
-            if files:
-                self._there = existing_schema(self._filesystem, files[0]), files[0]
-                there = self._there[0]
-                if self.schema is None:
-                    self.schema = Schema.from_arrow(there)
-                elif self.schema.extra == "infer":
-                    known, declared = Schema.from_arrow(there), self.schema.column_names()
-                    self.schema = self.schema.over({n: f for n, f in known.items() if n not in declared}, known)
-                self.schema = self.schema.as_stored(carried_fields(there))
-                check_appendable(self.schema, *self._there)
 
     def _known_schema(self) -> Schema:
         if self.schema is None:

@@ -591,7 +591,7 @@ def test_a_journal_is_gone_when_all_is_done(tmp_path: Path) -> None:
     for name in ("hidden", "old"):
         (tmp_path / name).write_text(name)
     journal = Journal(filesystem, f"{tmp_path}/journal")
-    publish_files(filesystem, "set", [(f"{tmp_path}/hidden", f"{tmp_path}/new")], [f"{tmp_path}/old"], journal)
+    publish_files(filesystem, str(tmp_path), [(f"{tmp_path}/hidden", f"{tmp_path}/new")], [f"{tmp_path}/old"], journal)
     assert not journal.is_needed
     assert sorted(p.name for p in tmp_path.iterdir()) == ["new"]
 

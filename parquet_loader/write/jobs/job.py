@@ -56,16 +56,8 @@ from parquet_loader.write.staging import (
     remove_tree,
     sync_directory,
 )
-from parquet_loader.write.target import (
-    carried_fields,
-    check_appendable,
-    check_new,
-    check_replaceable,
-    existing_schema,
-    listing,
-    parquet_files,
-)
-from parquet_loader.write.writer import WriteMode, WriteSummary
+from parquet_loader.write.target import WriteMode, check_target
+from parquet_loader.write.writer import WriteSummary
 
 # A lease of a job whose driver died before it gave it its name.
 UNNAMED_LEASE = r"\.job-[0-9a-f]{32}\.lease" + re.escape(NEW_SUFFIX)
@@ -230,17 +222,8 @@ class WriteJob:
 
     def _check_target(self, schema: Schema) -> Schema:
         """Return the schema with which to write; that of an extended data set says how categories are stored."""
-        found = [i for i in listing(self._filesystem, self.path) if not _is_of_job(i.path, self.path)]
-        if self._mode == "error":
-            check_new(found, self.path)
-        elif self._mode == "overwrite":
-            check_replaceable(found, self.path)
-        elif files := parquet_files(found, self.path):
-            there = existing_schema(self._filesystem, files[0])
-            schema = schema.as_stored(carried_fields(there))
-            check_appendable(schema, there, files[0])
-            self._has_rows_already = True
-        return schema
+        known, self._has_rows_already = check_target(self._filesystem, self.path, self._mode, schema)
+        return known or schema
 
     def _make_place(self) -> JobDirectory:
         """Make the job's directory."""
@@ -420,10 +403,3 @@ class JobDirectory:
         except BaseException:
             self.remove()
             raise
-
-
-def _is_of_job(path: str, root: str) -> bool:
-    first = path[len(root) :].strip("/").partition("/")[0]
-    if re.fullmatch(UNNAMED_LEASE, first):
-        return True
-    return re.fullmatch(r"\.job-[0-9a-f]{32}(-dead|\.lease(\.[0-9a-f]{32})?)?", first) is not None

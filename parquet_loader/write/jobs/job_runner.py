@@ -28,7 +28,7 @@ from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_buck
 from parquet_loader.write.jobs.store_job import Store, open_job
 from parquet_loader.write.jobs.task import merge_files, plan_merges, write_partition
 from parquet_loader.write.options import TAKE_BYTES, WriteOptions
-from parquet_loader.write.writer import WriteMode
+from parquet_loader.write.target import WriteMode
 
 PartitionTask = Callable[[JobSpec, int, Any], "list[WrittenFile] | list[Chunk]"]
 StepTask = Callable[[JobSpec, int], list[WrittenFile]]

@@ -16,26 +16,10 @@ from parquet_loader.schema import Schema
 from parquet_loader.write.jobs.job import JobDirectory, WriteJob, WrittenFile
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.staging import join
-from parquet_loader.write.writer import WriteMode
+from parquet_loader.write.target import WriteMode
 
 JOB_KEY = "job"
 """Name under which the store's files keep the identity of the job that they came from."""
-
-
-class Sizes(Protocol):
-    """The part of a store's settings that jobs use."""
-
-    @property
-    def file_bytes(self) -> int:
-        """When a file is full."""
-
-    @property
-    def row_group_bytes(self) -> int:
-        """When a row group is full."""
-
-    @property
-    def options(self) -> Any:
-        """An object with `compression`."""
 
 
 @runtime_checkable
@@ -51,8 +35,8 @@ class Store(Protocol):
         """The schema of its columns."""
 
     @property
-    def settings(self) -> Sizes:
-        """The sizes of its files and row groups."""
+    def settings(self) -> Any:
+        """An object with `file_bytes`, `row_group_bytes` and ``options.compression``."""
 
     def footer(self, metadata: Mapping[str, str]) -> Mapping[bytes, bytes]:
         """Return the metadata of its files' footers."""
@@ -104,7 +88,7 @@ class StoreJob(WriteJob):
         return published, sum(file.bytes for file in files)
 
 
-def _options(sizes: Sizes) -> WriteOptions:
+def _options(sizes: Any) -> WriteOptions:
     """Return the options with which tasks cut files as the store's writers do: at the nearer end of a row group."""
     group, full = sizes.row_group_bytes, sizes.file_bytes
     return WriteOptions(

@@ -29,7 +29,8 @@ from parquet_loader.write.rewrite.report import Objective
 from parquet_loader.write.rewrite.source_scan import Rows, guess_nulls
 from parquet_loader.write.rewrite.stored_columns import AssumptionError, Facts, Levels, with_nullability
 from parquet_loader.write.rewrite.target_schema import Fields, Pack, make_target
-from parquet_loader.write.writer import WriteMode, WriteSummary
+from parquet_loader.write.target import WriteMode
+from parquet_loader.write.writer import WriteSummary
 
 # Shares of the memory limit. A bucket is held as it was read, joined and in its new order; so are buffered rows.
 _SHARE_BUCKET = 1 / 12

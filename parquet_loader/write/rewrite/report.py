@@ -10,6 +10,8 @@ from parquet_loader.common import format_bytes
 
 Objective: TypeAlias = Literal["speed", "size"]
 
+COLUMN_HEADS: tuple[str, ...] = ("column", "stored as", "nulls", "before", "after")
+
 _WIDEST_NAME = 32
 _MOST_COLUMNS_SHOWN = 60
 
@@ -35,6 +37,12 @@ class ColumnReport:
     codec: str
     bytes_before: int
     bytes_after: int
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the column's line of a table, under `COLUMN_HEADS`."""
+        way = self.encoding if self.codec == "none" else f"{self.encoding}+{self.codec}"
+        nulls = "nullable" if self.nullable else "not null"
+        return self.name, way, nulls, format_bytes(self.bytes_before), format_bytes(self.bytes_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +98,9 @@ class RewriteReport:
         ]
         if self.shuffled:
             head.append(f"shuffled: {self.shuffled}; {format_bytes(self.temporary_bytes)} of temporary files")
-        table = [("column", "stored as", "nulls", "before", "after")]
-        for c in self.columns[:_MOST_COLUMNS_SHOWN]:
-            way = c.encoding if c.codec == "none" else f"{c.encoding}+{c.codec}"
-            nulls = "nullable" if c.nullable else "not null"
-            name = c.name if len(c.name) <= _WIDEST_NAME else c.name[: _WIDEST_NAME - 3] + "..."
-            table.append((name, way, nulls, format_bytes(c.bytes_before), format_bytes(c.bytes_after)))
+        table = [COLUMN_HEADS]
+        for name, *others in (column.cells() for column in self.columns[:_MOST_COLUMNS_SHOWN]):
+            table.append((name if len(name) <= _WIDEST_NAME else name[: _WIDEST_NAME - 3] + "...", *others))
         rest = len(self.columns) - _MOST_COLUMNS_SHOWN
         lines = [*head, *_aligned(table), *([f"... and {rest} more columns"] if rest > 0 else [])]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])

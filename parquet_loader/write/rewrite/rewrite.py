@@ -49,8 +49,7 @@ from parquet_loader.write.rewrite.pipeline import RewriteJob, Written, most_row_
 from parquet_loader.write.rewrite.report import ColumnReport, Objective, RewriteReport
 from parquet_loader.write.rewrite.source_scan import bytes_by_column
 from parquet_loader.write.rewrite.target_schema import Fields, Pack
-from parquet_loader.write.target import listing
-from parquet_loader.write.writer import WriteMode
+from parquet_loader.write.target import WriteMode, listing
 
 _SIZING_BATCH_ROWS = 64
 
