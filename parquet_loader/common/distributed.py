@@ -64,7 +64,7 @@ class Ranks:
 
 
 def current_ranks() -> Shard | None:
-    """Return this process's place in `torch.distributed`, or None if that is not initialised. Imports nothing."""
+    """Return rank and world size in `torch.distributed`, or None if it is not initialised. Imports nothing."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None

@@ -64,12 +64,12 @@ def hashed_bytes(values: pa.LargeBinaryArray, block_words: int = _BLOCK_WORDS) -
 
 
 def _loaded(data: pa.Buffer, begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Words:
-    """Return up to 8 bytes from each of these places, as numbers."""
+    """Return up to 8 bytes from each of these offsets, as numbers."""
     if data.size < 8:
         data = pa.py_buffer(data.to_pybytes().ljust(8, b"\0"))
     at_any_byte = np.ndarray((data.size - 7,), np.dtype("<u8"), data, strides=(1,))
     # Near the end of the buffer a word is read from where 8 bytes are left, and moved down.
-    places = np.minimum(begins, data.size - 8)
-    words = at_any_byte[places].astype(np.uint64) >> (8 * (begins - places)).astype(np.uint64)
+    offsets = np.minimum(begins, data.size - 8)
+    words = at_any_byte[offsets].astype(np.uint64) >> (8 * (begins - offsets)).astype(np.uint64)
     kept: Words = words & (np.uint64(MASK) >> (8 * (8 - np.minimum(lengths, 8))).astype(np.uint64))
     return kept

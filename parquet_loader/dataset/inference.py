@@ -10,7 +10,7 @@ from parquet_loader.dataset.resolved_source import resolved_schema
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.read import count_nulls
 from parquet_loader.schema import (
-    PIECE_BYTES,
+    SLICE_BYTES,
     Group,
     Nulls,
     Schema,
@@ -18,7 +18,7 @@ from parquet_loader.schema import (
     infer_schema,
     lenient,
     null_levels,
-    pieces,
+    slices_of,
     with_nulls,
 )
 from parquet_loader.source import Snapshot, Source, TableSource, open_snapshot, table_source
@@ -52,7 +52,7 @@ def schema_of_frame(frame: Any, nulls: Nulls | None) -> Schema:
         raise ConfigurationError("Schema.from_frame: an iterator can be read only once; pass a table or a frame")
     schema: Schema | None = None
     found: set[str] = set()
-    for columns in pieces(frame, PIECE_BYTES):
+    for columns in slices_of(frame, SLICE_BYTES):
         schema = schema or infer_schema(columns)
         if nulls is None:
             return schema

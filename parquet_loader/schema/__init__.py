@@ -22,9 +22,9 @@ from parquet_loader.schema.base import NullPolicy, describe
 from parquet_loader.schema.encode.blobs import encode_array
 from parquet_loader.schema.encode.columns import constant
 from parquet_loader.schema.encode.images import sixteen_bits
-from parquet_loader.schema.encode.sources import pieces
+from parquet_loader.schema.encode.sources import slices_of
 from parquet_loader.schema.encode.tables import (
-    PIECE_BYTES,
+    SLICE_BYTES,
     complete_schema,
     encode_columns,
     infer_schema,
@@ -64,7 +64,7 @@ from parquet_loader.schema.schema import METADATA_KEY, Schema
 __all__ = [
     "METADATA_KEY",
     "NOT_UNDERSTOOD_KEY",
-    "PIECE_BYTES",
+    "SLICE_BYTES",
     "Bytes",
     "Category",
     "Encoded",
@@ -102,12 +102,12 @@ __all__ = [
     "lenient",
     "nodes",
     "null_levels",
-    "pieces",
     "plain_type",
     "policy_of",
     "refuses_nulls",
     "register_where_imported",
     "sixteen_bits",
+    "slices_of",
     "source_of",
     "stored_type",
     "to_table",

@@ -161,10 +161,10 @@ class Ragged:
         start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
         if isinstance(self.values, Ragged):
             return self.values.slice(start, stop)
-        piece = self.values[start:stop]
+        values = self.values[start:stop]
         if self.kind == "list":
-            return piece
-        data = _host(piece).tobytes()
+            return values
+        data = _host(values).tobytes()
         return data.decode("utf-8") if self.kind == "text" else data
 
     def _taken(self, index: Any) -> Ragged:
@@ -258,8 +258,8 @@ class Ragged:
             return list(self)
         data = _host(self.values).tobytes()
         bounds = self.offsets.tolist()
-        pieces = [data[a:b] for a, b in itertools.pairwise(bounds)]
-        return [p.decode("utf-8") for p in pieces] if self.kind == "text" else list(pieces)
+        rows = [data[a:b] for a, b in itertools.pairwise(bounds)]
+        return [p.decode("utf-8") for p in rows] if self.kind == "text" else list(rows)
 
     def to_padded(self, fill: float = 0, length: int | None = None) -> Any:
         """Return ``[rows, longest, ...]`` with `fill` behind each row's values.
@@ -279,12 +279,12 @@ class Ragged:
         shape = (rows, width, *self.values.shape[1:])
         arange, new = _array_functions(self.values)
         padded = new(shape, fill)
-        place = self.to_mask(width)
+        mask = self.to_mask(width)
         taken = self.values
         if length is not None and rows and int(lengths.max()) > width:
             position = arange(self.total) - _repeat(self.offsets[:-1], lengths)
             taken = self.values[position < width]
-        _signed(padded)[place] = _signed(taken)
+        _signed(padded)[mask] = _signed(taken)
         return padded
 
     def to_mask(self, length: int | None = None) -> Any:

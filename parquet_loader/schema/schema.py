@@ -143,17 +143,17 @@ class Schema(Mapping[str, Field]):
             inferred: Fields of columns that this schema does not name.
             order: Names of columns; the fields of other columns follow.
         """
-        places: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for name in order:
-            places.setdefault(name, len(places))
+            positions.setdefault(name, len(positions))
 
-        def place(name: str) -> int:
+        def position(name: str) -> int:
             field = self._fields.get(name)
             own = () if field is None else (*field.aliases, *(field.fields if isinstance(field, Group) else ()))
-            return min(places.get(head, len(places)) for other in (name, *own) for head in heads(other))
+            return min(positions.get(head, len(positions)) for other in (name, *own) for head in heads(other))
 
         fields: dict[str, Field] = {**inferred, **self._fields}
-        return Schema({name: fields[name] for name in sorted(fields, key=place)})
+        return Schema({name: fields[name] for name in sorted(fields, key=position)})
 
     def as_stored(self, there: Mapping[str, Field]) -> Schema:
         """Return the same, with categories stored as words or codes as they are in files to which rows are added."""

@@ -33,9 +33,9 @@ def add_seen(paths: StorePaths, delivered: Mapping[str, int]) -> None:
 def read_seen(paths: StorePaths) -> dict[int, tuple[int, int]]:
     """Return (times delivered, epochs) by sequence number."""
     records = _records(paths)
-    numbers, place = np.unique(records["sequence"], return_inverse=True)
-    times = np.bincount(place, records["times"], len(numbers)).astype(np.int64).tolist()
-    epochs = np.bincount(place, records["epochs"], len(numbers)).astype(np.int64).tolist()
+    numbers, inverse = np.unique(records["sequence"], return_inverse=True)
+    times = np.bincount(inverse, records["times"], len(numbers)).astype(np.int64).tolist()
+    epochs = np.bincount(inverse, records["epochs"], len(numbers)).astype(np.int64).tolist()
     return dict(zip(numbers.tolist(), zip(times, epochs, strict=True), strict=True))
 
 

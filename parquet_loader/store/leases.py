@@ -130,8 +130,8 @@ class NeededFiles:
 
     def __contains__(self, name: str) -> bool:
         return name in self.pinned or any(
-            place is not None and not times[place]
-            for place, times in ((positions.get(name), times) for positions, times in self.leases)
+            position is not None and not times[position]
+            for position, times in ((positions.get(name), times) for positions, times in self.leases)
         )
 
 
@@ -180,7 +180,7 @@ class LeaseTable:
             content = read_lease(path)
             if content is None:
                 return []
-            self._parsed[lease] = {name: place for place, name in enumerate(content.names)}
+            self._parsed[lease] = {name: position for position, name in enumerate(content.names)}
         positions = self._parsed[lease]
         with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "rb") as file:
             file.seek(-len(positions), os.SEEK_END)

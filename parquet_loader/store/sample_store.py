@@ -216,7 +216,7 @@ class SampleStore:
     def hold(self, state: Mapping[str, Any]) -> HeldState:
         """Keep the files that a loader's state names, for as long as it takes: until `release`.
 
-        Needs no process: the files stay when this one ends, and are left out of eviction by all. A hold is one place,
+        Needs no process: the files stay when this one ends, and are left out of eviction by all. A hold belongs to one
         snapshot, epoch and batch; to hold the same state again changes nothing. A state that was taken in the midst of
         an epoch names all files of that epoch's snapshot; those that are there are held.
 
@@ -227,7 +227,7 @@ class SampleStore:
             ResumeError: it is not a state, or the store no longer keeps its list of files.
             WriteError: the directory is read-only, or the disk full.
         """
-        name, epoch, batch = _place_of(state, self.path)
+        name, epoch, batch = _position_of(state, self.path)
         with self._writable().ledger.transaction():
             data = read_list(self._paths, name)
             if data is None:
@@ -258,7 +258,7 @@ class SampleStore:
             WriteError: the directory is read-only.
         """
         if not isinstance(held, HeldState):
-            held = HeldState(*_place_of(held, self.path), 0.0, 0, 0)
+            held = HeldState(*_position_of(held, self.path), 0.0, 0, 0)
         elif not held.is_sound:
             raise ResumeError(
                 f"{self.path}: no hold has the name {held.name!r:.120}; pass what hold() or holds() returned"
@@ -412,15 +412,15 @@ def _writer_of(store: SampleStore, options: Mapping[str, Any]) -> StoreWriter:
     return store.writer(**options)
 
 
-def _place_of(state: Mapping[str, Any], path: str) -> tuple[str, int, int]:
+def _position_of(state: Mapping[str, Any], path: str) -> tuple[str, int, int]:
     """Return the name of the list, the epoch and the batch of a loader's state."""
-    name, place = state.get("snapshot"), (state.get("epoch"), state.get("batch"))
-    if not is_list_name(name) or not all(isinstance(n, int) and n >= 0 for n in place):
+    name, position = state.get("snapshot"), (state.get("epoch"), state.get("batch"))
+    if not is_list_name(name) or not all(isinstance(n, int) and n >= 0 for n in position):
         raise ResumeError(
             f"{path}: the state names no snapshot of a store; pass what state_dict() of a loader over this store "
             f"returned after an epoch had begun, found {dict(state)!r:.120}"
         )
-    return name, *place  # type: ignore[return-value]
+    return name, *position  # type: ignore[return-value]
 
 
 def _opened(path: str, function: Callable[[StoredFile], float] | None) -> SampleStore:

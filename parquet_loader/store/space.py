@@ -201,9 +201,9 @@ class Space:
         chosen: list[tuple[StoredFile, int]] = []
         kept: list[str] = []
         free = 0
-        for place, name in enumerate(self._ranking):
+        for index, name in enumerate(self._ranking):
             if free >= count:
-                kept.extend(self._ranking[place:])
+                kept.extend(self._ranking[index:])
                 break
             if name in needed:
                 kept.append(name)

@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import PathLike, ShowProgress, named, no_progress
 from parquet_loader.errors import ConfigurationError, MissingPackageError, WriteError
-from parquet_loader.schema import Schema, complete_schema, pieces
+from parquet_loader.schema import Schema, complete_schema, slices_of
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, check_columns, flatten, run_job
 from parquet_loader.write.jobs.store_job import Store, schema_of
@@ -180,11 +180,11 @@ class _DaskRunner:
         from distributed import as_completed  # noqa: PLC0415
 
         futures = client.compute(tasks, retries=self._retries)
-        places = {future.key: place for place, future in enumerate(futures)}
+        numbers = {future.key: number for number, future in enumerate(futures)}
         results: list[Any] = [None] * len(tasks)
         try:
             for done, future in enumerate(as_completed(futures, loop=client.loop), 1):
-                results[places[future.key]] = _checked(future.result())
+                results[numbers[future.key]] = _checked(future.result())
                 show(done, len(tasks))
         finally:
             client.cancel([future for future in futures if not future.done()])
@@ -225,7 +225,7 @@ def _run_step(shared: tuple[JobSpec, StepTask], index: int) -> list[WrittenFile]
 
 def _first_rows(data: Any, is_own: bool) -> dict[str, Any] | None:
     """Return columns of the first rows of a partition, on a worker."""
-    for columns in pieces(_unread(data, "a partition", is_own), _INFER_ROWS_BYTES):
+    for columns in slices_of(_unread(data, "a partition", is_own), _INFER_ROWS_BYTES):
         if any(len(values) for values in columns.values()):
             return columns
     return None

@@ -87,11 +87,11 @@ def test_nulls_are_refused_by_row_where_the_field_has_no_policy(column: Column, 
 
 
 @given(columns(), st.integers(1, 5))
-def test_rows_cut_into_pieces_are_the_same_rows(column: Column, piece_bytes: int) -> None:
+def test_rows_cut_into_slices_are_the_same_rows(column: Column, slice_bytes: int) -> None:
     schema = Schema({"x": column.field})
-    pieces = list(iter_tables({"x": column.rows}, schema, piece_bytes))
+    slices = list(iter_tables({"x": column.rows}, schema, slice_bytes))
     whole = to_table({"x": column.rows}, schema)
-    rows = read_back(column.field, pa.concat_tables(pieces)["x"])
+    rows = read_back(column.field, pa.concat_tables(slices)["x"])
     assert same(rows, read_back(column.field, whole["x"]))
 
 
@@ -376,17 +376,17 @@ def test_readers_are_never_held_as_a_whole() -> None:
 
 
 def test_large_batches_are_converted_in_pieces() -> None:
-    sizes = [t.num_rows for t in iter_tables({"x": np.zeros((100, 1000))}, piece_bytes=80_000)]
+    sizes = [t.num_rows for t in iter_tables({"x": np.zeros((100, 1000))}, slice_bytes=80_000)]
     assert sizes == [10] * 10
     rows = [{"x": np.zeros(1000)} for _ in range(100)]
-    assert max(t.num_rows for t in iter_tables(rows, piece_bytes=80_000)) <= 10
+    assert max(t.num_rows for t in iter_tables(rows, slice_bytes=80_000)) <= 10
 
 
 def test_rows_in_errors_are_counted_from_the_start_of_the_batch() -> None:
     values = np.zeros((100, 1000))
     values[57, 3] = 0.5
     with pytest.raises(DataError, match=r"field 'x', row 57: element \[3\]: the value 0.5 does not fit int8"):
-        list(iter_tables({"x": values}, Schema({"x": Tensor("int8", (1000,))}), piece_bytes=80_000))
+        list(iter_tables({"x": values}, Schema({"x": Tensor("int8", (1000,))}), slice_bytes=80_000))
 
 
 def test_without_a_schema_it_is_inferred() -> None:

@@ -92,7 +92,7 @@ def test_rows_are_converted_in_pieces_of_bounded_size() -> None:
             asked += 1
             yield {"id": number, "data": b"x" * 1000}
 
-    tables = iter_tables(rows(), piece_bytes=20_000)
+    tables = iter_tables(rows(), slice_bytes=20_000)
     first = next(tables)
     assert first.num_rows == asked < 50
     assert first.num_rows + sum(table.num_rows for table in tables) == 1000

@@ -213,7 +213,7 @@ KILLED = """
                 move(self, source, target)
             Hdfs.move = cut
         elif moment == "after the commit":
-            job._place.remove = die
+            job._directory.remove = die
             jobs.JobDirectory.remove_files = die
         job.commit(reports)
         die()
@@ -323,9 +323,9 @@ def test_a_job_that_is_swept_while_it_makes_its_lease_makes_another(
     monkeypatch.setattr(fcntl, "flock", swept_before)
     with WriteJob(tmp_path / "set", SCHEMA, mode="append", options=SMALL) as job:
         assert [len(names) for names in swept] == [1, 1, 1]
-        assert job._place.lease.is_held()
+        assert job._directory.lease.is_held()
         remove_dead_jobs(pafs.LocalFileSystem(), str(tmp_path / "set"))
-        assert job._place.lease.is_held()
+        assert job._directory.lease.is_held()
         assert os.path.isdir(job.spec.directory)
     assert os.listdir(tmp_path) == []
 
@@ -374,7 +374,7 @@ def test_a_lease_that_never_got_its_name_is_removed(tmp_path: Path) -> None:
 def test_jobs_that_begin_at_once_never_take_one_another_for_dead(tmp_path: Path) -> None:
     def begin(number: int) -> bool:
         with WriteJob(tmp_path / "set", SCHEMA, mode="append", options=SMALL) as job:
-            return job._place.lease.is_held()
+            return job._directory.lease.is_held()
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(begin, range(400)))
@@ -546,9 +546,9 @@ def test_a_job_killed_between_the_two_renames_of_an_exchange_costs_nothing(
     place.write(1000, 1010)
     job = place.job("overwrite")
     write_partition(job.spec, 0, rows(0, 10))
-    os.rename(place.local, f"{job._place.data}.old")
+    os.rename(place.local, f"{job._directory.data}.old")
     job._finalizer.detach()
-    job._place.lease.release()
+    job._directory.lease.release()
     with place.job("append"):
         assert place.ids() == list(range(1000, 1010))
     assert place.leftovers() == []

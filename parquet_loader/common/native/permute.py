@@ -55,8 +55,8 @@ def join_columns(columns: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> 
         out: ``[rows, columns]`` in C order, writable.
     """
     if KERNELS is not None:
-        places = np.array([column.__array_interface__["data"][0] for column in columns], np.uintp)
-        KERNELS.columns_join(places.ctypes.data, len(columns), out.itemsize, len(out), out.ctypes.data)
+        addresses = np.array([column.__array_interface__["data"][0] for column in columns], np.uintp)
+        KERNELS.columns_join(addresses.ctypes.data, len(columns), out.itemsize, len(out), out.ctypes.data)
         return
     at_once = max(1, _BLOCK_BYTES // (len(columns) * out.itemsize))
     for start in range(0, len(out), at_once):
@@ -84,7 +84,7 @@ def take_ragged(
     data: npt.NDArray[np.uint8],
     offsets: npt.NDArray[np.int64],
     rows: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
     out: npt.NDArray[np.uint8],
 ) -> None:
     """Put rows of bytes that differ in length into order: the next row of `out` becomes row ``rows[i]`` of `data`.
@@ -93,22 +93,21 @@ def take_ragged(
         data: The rows, one behind another.
         offsets: ``[m + 1]``, where in `data` each begins, and the last one ends.
         rows: ``[n]``, contiguous; not checked by the kernel.
-        places: ``[n]``, contiguous: where in `out` each begins.
+        starts: ``[n]``, contiguous: where in `out` each begins.
         out: Writable, with space for them.
     """
     if KERNELS is not None:
-        arrays = data, offsets, rows, places, out
-        source, begins, numbers, starts, target = (array.__array_interface__["data"][0] for array in arrays)
-        KERNELS.ragged_take(source, begins, numbers, len(rows), starts, target)
+        addresses = [array.__array_interface__["data"][0] for array in (data, offsets, rows, starts, out)]
+        KERNELS.ragged_take(*addresses[:3], len(rows), *addresses[3:])
         return
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     binaries = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
     first = 0
     while first < len(rows):
-        after = int(np.searchsorted(places, places[first] + _SEGMENT_BYTES, side="right")) - 1
+        after = int(np.searchsorted(starts, starts[first] + _SEGMENT_BYTES, side="right")) - 1
         after = max(after, first + 1)
         _, bounds, taken = binaries.take(pa.array(rows[first:after].view(np.uint64))).buffers()
         nbytes = int(np.frombuffer(bounds, np.int64)[after - first])
         if nbytes:
-            out[places[first] : places[first] + nbytes] = np.frombuffer(taken, np.uint8, nbytes)
+            out[starts[first] : starts[first] + nbytes] = np.frombuffer(taken, np.uint8, nbytes)
         first = after

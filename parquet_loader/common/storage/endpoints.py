@@ -101,8 +101,8 @@ def _url_of(filesystem: pafs.FileSystem) -> str | None:
 def _fsspec_url(fs: Any) -> str | None:
     """Return the endpoint that the options of an fsspec filesystem name."""
     options = getattr(fs, "storage_options", None) or {}
-    for place in (options, options.get("client_kwargs")):
-        if isinstance(place, dict) and isinstance(url := place.get("endpoint_url"), str):
+    for given in (options, options.get("client_kwargs")):
+        if isinstance(given, dict) and isinstance(url := given.get("endpoint_url"), str):
             return url
     return None
 
@@ -163,8 +163,8 @@ def unreachable(error: BaseException, host: str, port: int) -> UnreachableError 
             f"cannot resolve the host name {host!r}; check the endpoint, the region and the network"
         )
     if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
-        place = f"{host}:{port}"
+        address = f"{host}:{port}"
         return UnreachableError(
-            f"cannot connect to {place}: connection refused; check the host and the port, and that the server runs"
+            f"cannot connect to {address}: connection refused; check the host and the port, and that the server runs"
         )
     return None

@@ -254,9 +254,9 @@ def identity_of(filesystem: pafs.FileSystem) -> str:
             protocol = remote.protocol
             told = {"protocol": protocol if isinstance(protocol, str) else list(protocol)}
             told |= {name: str(options[name]) for name in _NOT_SECRET if name in options}
-            for place in (options, options.get("client_kwargs")):
-                if isinstance(place, dict) and "endpoint_url" in place:
-                    told["endpoint_url"] = str(place["endpoint_url"])
+            for given in (options, options.get("client_kwargs")):
+                if isinstance(given, dict) and "endpoint_url" in given:
+                    told["endpoint_url"] = str(given["endpoint_url"])
     else:
         with contextlib.suppress(Exception):
             (options, *_) = filesystem.__reduce__()[1]

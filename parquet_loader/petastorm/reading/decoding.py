@@ -16,7 +16,7 @@ from parquet_loader.petastorm.unischema import Unischema, UnischemaField
 from parquet_loader.schema import Encoded, is_list_like, is_text
 
 
-def decode_columns(table: pa.Table, schema: Unischema, place: str) -> dict[str, list[Any]]:
+def decode_columns(table: pa.Table, schema: Unischema, origin: str) -> dict[str, list[Any]]:
     """Return the decoded values of the schema's columns, a list for each column that the table holds.
 
     Raises:
@@ -28,7 +28,7 @@ def decode_columns(table: pa.Table, schema: Unischema, place: str) -> dict[str, 
             try:
                 found[name] = decode_column(table.column(name), schema.fields[name])
             except Exception as error:
-                raise DecodeFieldError(f"{place}: decoding field {name!r} failed: {error}") from error
+                raise DecodeFieldError(f"{origin}: decoding field {name!r} failed: {error}") from error
     return found
 
 
@@ -80,14 +80,14 @@ def _decode_encoded(array: pa.Array, field: UnischemaField) -> list[Any]:
     return [None if not value.is_valid else decode(field, value.as_buffer()) for value in encoded]
 
 
-def batch_arrays(table: pa.Table, schema: Unischema, place: str) -> dict[str, Any]:
+def batch_arrays(table: pa.Table, schema: Unischema, origin: str) -> dict[str, Any]:
     """Return each column as a numpy array; lists become a matrix.
 
     Raises:
         DecodeFieldError: lists differ in length; names file, row group and field.
     """
     return {
-        name: _batch_array(table.column(name), schema.fields.get(name), f"{place}, column {name!r}")
+        name: _batch_array(table.column(name), schema.fields.get(name), f"{origin}, column {name!r}")
         for name in table.column_names
     }
 

@@ -84,7 +84,7 @@ class Work(abc.ABC):
             return table.take(pa.array(order[rows]))
         return table.slice(rows.start, rows.stop - rows.start)
 
-    def _check_fields(self, returned: Collection[str], place: str) -> None:
+    def _check_fields(self, returned: Collection[str], origin: str) -> None:
         """Check the names of the fields that the function of the `TransformSpec` returned.
 
         Raises:
@@ -96,7 +96,7 @@ class Work(abc.ABC):
         unknown = [] if self.transform.selected_fields is not None else [n for n in returned if n not in known]
         if missing or unknown:
             raise TransformError(
-                f"{place}: the function of the TransformSpec returned "
+                f"{origin}: the function of the TransformSpec returned "
                 f"{'no ' + ', '.join(missing) if missing else ', '.join(map(str, unknown))}; "
                 f"expected the fields {', '.join(self.delivered.fields)} (see edit_fields and removed_fields)"
             )
@@ -109,10 +109,10 @@ class RowWork(Work):
     def __call__(self, part: RowGroupPart, epoch: int) -> deque[Any]:
         """Return the rows or n-grams of a part."""
         table = self._table(part, epoch)
-        place = self.dataset.snapshot.row_group(part.row_group).name
+        origin = self.dataset.snapshot.row_group(part.row_group).name
         known: dict[str, list[Any]] = {}
         if self.predicate is not None:
-            known = decode_columns(table.select(sorted(self.predicate.get_fields())), self.dataset.unischema, place)
+            known = decode_columns(table.select(sorted(self.predicate.get_fields())), self.dataset.unischema, origin)
             tested = [dict(zip(known, values, strict=True)) for values in zip(*known.values(), strict=True)]
             passing = [row for row, values in enumerate(tested) if self.predicate.do_include(values)]
             if not passing:
@@ -121,33 +121,33 @@ class RowWork(Work):
                 table = table.take(pa.array(passing, pa.int64()))
                 known = {name: [values[row] for row in passing] for name, values in known.items()}
         others = [name for name in table.column_names if name not in known]
-        known |= decode_columns(table.select(others), self.dataset.unischema, place)
+        known |= decode_columns(table.select(others), self.dataset.unischema, origin)
         names = [name for name in self.stored.fields if name in known]
         if self.ngram is not None:
-            return self._ngrams(known, place)
+            return self._ngrams(known, origin)
         if self.transform is None:
             make = self.delivered._get_namedtuple()._make
             return deque(map(make, zip(*(known[name] for name in self.delivered.fields), strict=True)))
         rows = [dict(zip(names, values, strict=True)) for values in zip(*(known[n] for n in names), strict=True)]
-        return deque(self._transformed(row, place) for row in rows)
+        return deque(self._transformed(row, origin) for row in rows)
 
-    def _transformed(self, row: dict[str, Any], place: str) -> Any:
+    def _transformed(self, row: dict[str, Any], origin: str) -> Any:
         assert self.transform is not None
         changed = row if self.transform.func is None else self.transform.func(row)
         if not isinstance(changed, dict):
             raise TransformError(
-                f"{place}: the function of the TransformSpec returned {type(changed).__name__}, expected a dict"
+                f"{origin}: the function of the TransformSpec returned {type(changed).__name__}, expected a dict"
             )
-        self._check_fields(changed, place)
+        self._check_fields(changed, origin)
         return self.delivered.make_namedtuple(**{name: changed[name] for name in self.delivered.fields})
 
-    def _ngrams(self, columns: dict[str, list[Any]], place: str) -> deque[Any]:
+    def _ngrams(self, columns: dict[str, list[Any]], origin: str) -> deque[Any]:
         assert self.ngram is not None
         rows: Sequence[dict[str, Any]]
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         if self.transform is not None:
             time = self.ngram.timestamp_name
-            changed = [self._transformed(row, place)._asdict() for row in rows]
+            changed = [self._transformed(row, origin)._asdict() for row in rows]
             rows = [{time: row[time], **new} for row, new in zip(rows, changed, strict=True)]
         steps = {s: self.ngram.get_schema_at_timestep(self.delivered, s) for s in self.ngram.fields}
         empty = Unischema(f"{self.delivered._name}_view", [])
@@ -162,7 +162,7 @@ class BatchWork(Work):
     def __call__(self, part: RowGroupPart, epoch: int) -> deque[Any]:
         """Return the batch of a part, or nothing if no row passes."""
         table = self._table(part, epoch)
-        place = self.dataset.snapshot.row_group(part.row_group).name
+        origin = self.dataset.snapshot.row_group(part.row_group).name
         if self.predicate is not None and len(table):
             tested = table.select(sorted(self.predicate.get_fields()))
             included = np.asarray(self.predicate.do_include(_pandas(tested)), bool)
@@ -176,25 +176,25 @@ class BatchWork(Work):
             return deque()
         table = table.select(list(self.stored.fields))
         if self.transform is None:
-            arrays = batch_arrays(table, self.stored, place)
+            arrays = batch_arrays(table, self.stored, origin)
         else:
-            frame = self._frame(table, place)
+            frame = self._frame(table, origin)
             if not len(frame):
                 return deque()
-            arrays = {name: _from_series(frame[name], self.delivered.fields[name], place) for name in frame.columns}
+            arrays = {name: _from_series(frame[name], self.delivered.fields[name], origin) for name in frame.columns}
         return deque([self.delivered._get_namedtuple()(*(arrays[name] for name in self.delivered.fields))])
 
-    def _frame(self, table: pa.Table, place: str) -> Any:
+    def _frame(self, table: pa.Table, origin: str) -> Any:
         """Return the transformed frame of a table, with the columns that are delivered."""
         assert self.transform is not None
         frame = _pandas(table)
         if self.transform.func is not None:
             frame = self.transform.func(frame)
-        self._check_fields(list(frame.columns), place)
+        self._check_fields(list(frame.columns), origin)
         return frame[list(self.delivered.fields)]
 
 
-def _from_series(series: Any, field: Any, place: str) -> Any:
+def _from_series(series: Any, field: Any, origin: str) -> Any:
     """Return a column of a frame as an array; arrays in its cells are stacked, and must have the field's shape."""
     values = series.to_numpy()
     if values.dtype != object or not len(values):
@@ -202,12 +202,12 @@ def _from_series(series: Any, field: Any, place: str) -> Any:
     if any(isinstance(v, np.ndarray | list | tuple) for v in values):
         cells = [np.asarray(v) for v in values]
         if len({cell.shape for cell in cells}) != 1:
-            raise TransformError(f"{place}, column {field.name!r}: the arrays of a batch must have one shape")
+            raise TransformError(f"{origin}, column {field.name!r}: the arrays of a batch must have one shape")
         expected = field.shape
         stacked = np.stack(cells)
         if len(expected) > 1 and None not in expected and stacked.shape[1:] != tuple(expected):
             raise TransformError(
-                f"{place}, column {field.name!r}: the arrays have the shape {stacked.shape[1:]}, expected {expected}"
+                f"{origin}, column {field.name!r}: the arrays have the shape {stacked.shape[1:]}, expected {expected}"
             )
         return stacked
     if all(isinstance(v, str) for v in values):

@@ -12,7 +12,7 @@ tables                     `to_table`, `iter_tables`
 from __future__ import annotations
 
 from parquet_loader.schema.encode.tables import (
-    PIECE_BYTES,
+    SLICE_BYTES,
     complete_schema,
     encode_columns,
     infer_schema,
@@ -20,4 +20,4 @@ from parquet_loader.schema.encode.tables import (
     to_table,
 )
 
-__all__ = ["PIECE_BYTES", "complete_schema", "encode_columns", "infer_schema", "iter_tables", "to_table"]
+__all__ = ["SLICE_BYTES", "complete_schema", "encode_columns", "infer_schema", "iter_tables", "to_table"]

@@ -207,7 +207,7 @@ def _split(values: Values) -> tuple[np.ndarray[Any, Any], Any, np.ndarray[Any, A
         return np.arange(rows + 1) * length, values.reshape(rows * length, *values.shape[2:]), None
     if isinstance(values, pa.Array):
         return split_lists(values)
-    rows_ = [_sequence(row, place) for place, row in enumerate(values)]
+    rows_ = [_sequence(row, number) for number, row in enumerate(values)]
     valid = np.array([row is not None for row in values], dtype=bool)
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows_], dtype=np.int64)]).astype(np.int64)
     filled = [row for row in rows_ if len(row)]
@@ -216,7 +216,7 @@ def _split(values: Values) -> tuple[np.ndarray[Any, Any], Any, np.ndarray[Any, A
     return offsets, list(itertools.chain.from_iterable(filled)), None if valid.all() else valid
 
 
-def _sequence(row: Any, place: int) -> Any:
+def _sequence(row: Any, number: int) -> Any:
     if row is None:
         return ()
     if isinstance(row, list | tuple):
@@ -227,7 +227,7 @@ def _sequence(row: Any, place: int) -> Any:
             return array
     if isinstance(row, pa.Array | pa.ListScalar):
         return row.to_pylist() if isinstance(row, pa.Array) else row.as_py()
-    raise Misfit(f"the value {row!r:.60} is not a list of values; rows given as dicts belong in a list", place)
+    raise Misfit(f"the value {row!r:.60} is not a list of values; rows given as dicts belong in a list", number)
 
 
 def split_lists(array: pa.Array) -> tuple[np.ndarray[Any, Any], Any, np.ndarray[Any, Any] | None]:

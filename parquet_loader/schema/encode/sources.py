@@ -21,12 +21,12 @@ _FORMS = (
 )
 
 
-def pieces(data: Any, piece_bytes: int, schema: Mapping[str, Field] | None = None) -> Iterator[dict[str, Any]]:
+def slices_of(data: Any, slice_bytes: int, schema: Mapping[str, Field] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the columns of `data` a slice of rows at a time; a reader or iterable is never held as a whole.
 
     Args:
         data: As in `to_table`; an iterable yields row dicts, or batches of any other of these forms.
-        piece_bytes: About how large a slice may be.
+        slice_bytes: About how large a slice may be.
         schema: The columns' schema, if known: it distinguishes the dict of one row from that of a batch.
 
     Raises:
@@ -35,24 +35,24 @@ def pieces(data: Any, piece_bytes: int, schema: Mapping[str, Field] | None = Non
     """
     items = as_items(data)
     if items is not None:
-        yield from _of_iterable(items.items, piece_bytes, schema, are_rows=items.are_rows)
+        yield from _of_iterable(items.items, slice_bytes, schema, are_rows=items.are_rows)
     elif isinstance(data, pa.RecordBatchReader):
         empty = True
         for batch in data:
             empty = False
-            yield from pieces(batch, piece_bytes)
+            yield from slices_of(batch, slice_bytes)
         if empty:
-            yield from pieces(data.schema.empty_table(), piece_bytes)
+            yield from slices_of(data.schema.empty_table(), slice_bytes)
     elif isinstance(data, pa.Table | pa.RecordBatch):
         _check_names(data.schema.names)
         columns = dict(zip(data.schema.names, data.columns, strict=True))
-        yield from _slices(columns, data.num_rows, data.nbytes, piece_bytes)
+        yield from _slices(columns, data.num_rows, data.nbytes, slice_bytes)
     elif isinstance(data, Mapping):
-        yield from _of_mapping(data, piece_bytes)
+        yield from _of_mapping(data, slice_bytes)
     elif type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
-        yield from _of_mapping(_pandas_columns(data), piece_bytes)
+        yield from _of_mapping(_pandas_columns(data), slice_bytes)
     elif isinstance(data, np.ndarray) and data.dtype.names is not None and data.ndim == 1:
-        yield from _of_mapping({name: data[name] for name in data.dtype.names}, piece_bytes)
+        yield from _of_mapping({name: data[name] for name in data.dtype.names}, slice_bytes)
     elif (advice := what_to_use(data)) is not None:
         raise SchemaError(f"{type(data).__name__} is not a batch; {advice}")
     elif hasattr(data, "__arrow_c_stream__"):
@@ -62,26 +62,26 @@ def pieces(data: Any, piece_bytes: int, schema: Mapping[str, Field] | None = Non
             raise  # memory that ran out says nothing about the data
         except (pa.ArrowException, ValueError) as error:
             raise SchemaError(f"{type(data).__name__} is not a batch: {str(error).splitlines()[0]}; {_FORMS}") from None
-        yield from pieces(reader, piece_bytes)
+        yield from slices_of(reader, slice_bytes)
     elif hasattr(data, "__arrow_c_array__"):
-        yield from pieces(pa.record_batch(data), piece_bytes)
+        yield from slices_of(pa.record_batch(data), slice_bytes)
     elif isinstance(data, Sequence) and (not len(data) or isinstance(data[0], Mapping)):
-        yield from _of_rows(data, piece_bytes)
+        yield from _of_rows(data, slice_bytes)
     elif isinstance(data, Iterable):
-        yield from _of_iterable(data, piece_bytes, schema)
+        yield from _of_iterable(data, slice_bytes, schema)
     else:
         raise SchemaError(f"{type(data).__name__} is not a batch; {_FORMS}")
 
 
 def _of_iterable(
-    items: Iterable[Any], piece_bytes: int, schema: Mapping[str, Field] | None, *, are_rows: bool | None = None
+    items: Iterable[Any], slice_bytes: int, schema: Mapping[str, Field] | None, *, are_rows: bool | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield slices of batches in order, or of single rows that are collected up to `piece_bytes`.
+    """Yield slices of batches in order, or of single rows that are collected up to `slice_bytes`.
 
     Args:
         items: Rows, or batches of any form.
-        piece_bytes: As in `pieces`.
-        schema: As in `pieces`.
+        slice_bytes: As in `slices_of`.
+        schema: As in `slices_of`.
         are_rows: Whether dicts among the items are rows; None: the first one decides.
     """
     rows: list[Mapping[Any, Any]] = []
@@ -104,11 +104,11 @@ def _of_iterable(
             raise SchemaError(f"item {number} is {kind}, and the items before it are {before}; yield one kind only")
         are_rows = bool(found)
         if not are_rows:
-            yield from _of_mapping(item, piece_bytes) if isinstance(item, Mapping) else pieces(item, piece_bytes)
+            yield from _of_mapping(item, slice_bytes) if isinstance(item, Mapping) else slices_of(item, slice_bytes)
             continue
         rows.append(item)
         size += value_bytes(item)
-        if size >= piece_bytes:
+        if size >= slice_bytes:
             yield from _of_rows(rows, 2**62)
             rows, size = [], 0.0
     if rows:
@@ -125,8 +125,8 @@ def _a(item: Any) -> str:
     return name if item is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def _slices(columns: dict[str, Any], rows: int, size: float, piece_bytes: int) -> Iterator[dict[str, Any]]:
-    step = max(1, int(piece_bytes * rows / max(1.0, size)))
+def _slices(columns: dict[str, Any], rows: int, size: float, slice_bytes: int) -> Iterator[dict[str, Any]]:
+    step = max(1, int(slice_bytes * rows / max(1.0, size)))
     if rows <= step:
         yield columns
         return
@@ -134,7 +134,7 @@ def _slices(columns: dict[str, Any], rows: int, size: float, piece_bytes: int) -
         yield {name: slice_rows(values, start, min(start + step, rows)) for name, values in columns.items()}
 
 
-def _of_mapping(data: Mapping[Any, Any], piece_bytes: int) -> Iterator[dict[str, Any]]:
+def _of_mapping(data: Mapping[Any, Any], slice_bytes: int) -> Iterator[dict[str, Any]]:
     named = [(_column_name(name), values) for name, values in data.items()]
     _check_names([name for name, _ in named])
     columns = dict(named)
@@ -154,7 +154,7 @@ def _of_mapping(data: Mapping[Any, Any], piece_bytes: int) -> Iterator[dict[str,
             "a dict is one batch of columns; rows are dicts in a list"
         )
     rows = next(iter(counts.values()), 0)
-    yield from _slices(columns, rows, rows * sum(sizes.values()), piece_bytes)
+    yield from _slices(columns, rows, rows * sum(sizes.values()), slice_bytes)
 
 
 def _column_name(name: Any) -> str:
@@ -195,13 +195,13 @@ def _check_names(names: list[Any]) -> None:
         seen.add(name)
 
 
-def _of_rows(rows: Sequence[Any], piece_bytes: int) -> Iterator[dict[str, Any]]:
-    step = max(1, int(piece_bytes / max(1.0, row_bytes(rows))))
+def _of_rows(rows: Sequence[Any], slice_bytes: int) -> Iterator[dict[str, Any]]:
+    step = max(1, int(slice_bytes / max(1.0, row_bytes(rows))))
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
         names: dict[str, None] = {}
-        for place, row in enumerate(part, start):
+        for number, row in enumerate(part, start):
             if not isinstance(row, Mapping):
-                raise SchemaError(f"item {place} of the list is {type(row).__name__}, not a dict of one row; {_FORMS}")
+                raise SchemaError(f"item {number} of the list is {type(row).__name__}, not a dict of one row; {_FORMS}")
             names.update(dict.fromkeys(row))
         yield from _of_mapping({name: [row.get(name) for row in part] for name in names}, 2**62)

@@ -22,14 +22,14 @@ from parquet_loader.schema.encode.inputs import count_rows, plain, to_arrow
 from parquet_loader.schema.encode.leaves import is_nested, leaf_columns
 from parquet_loader.schema.encode.lossless import Misfit, NullMisfit, from_python
 from parquet_loader.schema.encode.nulls import null_advice
-from parquet_loader.schema.encode.sources import pieces
+from parquet_loader.schema.encode.sources import slices_of
 from parquet_loader.schema.encode.tensors import encode_tensor
 from parquet_loader.schema.fields import Bytes, Category, Field, Group, RaggedList, Scalar, Tensor, Text
 from parquet_loader.schema.infer import infer_fields, is_index_column
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.schema.schema import METADATA_KEY, Schema
 
-PIECE_BYTES = 32 * 2**20
+SLICE_BYTES = 32 * 2**20
 """About how many bytes of input are converted at a time."""
 
 
@@ -64,13 +64,13 @@ def to_table(data: Any, schema: Schema | None = None) -> pa.Table:
     return schema.arrow_schema().empty_table()
 
 
-def iter_tables(data: Any, schema: Schema | None = None, piece_bytes: int = PIECE_BYTES) -> Iterator[pa.Table]:
-    """Yield the table of `to_table` in slices of about `piece_bytes`, without ever holding all of it.
+def iter_tables(data: Any, schema: Schema | None = None, slice_bytes: int = SLICE_BYTES) -> Iterator[pa.Table]:
+    """Yield the table of `to_table` in slices of about `slice_bytes`, without ever holding all of it.
 
     Data without a single row may yield nothing, or one empty table.
     """
     first_row, declared = 0, schema
-    for columns in pieces(data, piece_bytes, schema):
+    for columns in slices_of(data, slice_bytes, schema):
         if schema is None:
             schema = declared = _carried_schema(data)
         schema = complete_schema(schema, columns)
@@ -261,15 +261,15 @@ def _packed(name: str, group: Group, columns: Mapping[str, Any], rows: int, firs
     if not any(other in columns for member, field in group.members for other in (member, *field.aliases)):
         raise _absent(name, columns)
     matrix = np.empty((rows, len(group.members)), dtype=group.dtype)
-    for place, (member, field) in enumerate(group.fields.items()):
+    for number, (member, field) in enumerate(group.fields.items()):
         try:
             given = next((n for n in (member, *field.aliases) if n in columns), None)
             if given is not None:
-                matrix[:, place] = numbers(field, columns[given])
+                matrix[:, number] = numbers(field, columns[given])
             elif field.missing is None:
                 raise _absent(member, columns)
             else:
-                matrix[:, place] = numbers(field, constant(field, 1))[0]
+                matrix[:, number] = numbers(field, constant(field, 1))[0]
         except Misfit as misfit:
             raise _located(member, misfit, first_row) from None
     return _raw(matrix, group)
@@ -292,9 +292,9 @@ def _group_of_matrix(name: str, group: Group, values: Any, first_row: int) -> di
     raw = np.frombuffer(array.buffers()[1], np.uint8, size, array.offset * group.width_bytes) if size else np.empty(0)
     matrix = raw.astype(np.uint8, copy=False).view(group.dtype).reshape(-1, width)
     stored: dict[str, pa.Array] = {}
-    for place, (member, field) in enumerate(group.fields.items()):
+    for number, (member, field) in enumerate(group.fields.items()):
         try:
-            column = matrix[:, place]
+            column = matrix[:, number]
             if isinstance(field, Category):
                 stored[member] = stored_words(field, checked_codes(field, pa.array(np.ascontiguousarray(column))))
             else:

@@ -55,11 +55,11 @@ def _cast_elements(field: Tensor, values: np.ndarray[Any, Any]) -> np.ndarray[An
     try:
         out = cast(numbers_to_arrow(flat), field.type)
     except Misfit as misfit:
-        raise _place(misfit, values.shape[1:]) from None
+        raise _within_row(misfit, values.shape[1:]) from None
     return out.to_numpy(zero_copy_only=False).reshape(values.shape)  # type: ignore[no-any-return]
 
 
-def _place(misfit: Misfit, shape: tuple[int, ...]) -> Misfit:
+def _within_row(misfit: Misfit, shape: tuple[int, ...]) -> Misfit:
     if misfit.row is None:
         return misfit
     row, element = divmod(misfit.row, math.prod(shape))
@@ -71,35 +71,35 @@ def _from_rows(field: Tensor, rows: list[Any]) -> tuple[np.ndarray[Any, Any], np
     """Stack arrays or nested lists, one per row; None is a null row."""
     valid = np.array([row is not None for row in rows], dtype=bool)
     arrays: list[np.ndarray[Any, Any]] = []
-    places: list[int] = []
-    for place, row in enumerate(rows):
+    indexes: list[int] = []
+    for index, row in enumerate(rows):
         if row is None:
             continue
-        array = _row_array(field, row, place)
+        array = _row_array(field, row, index)
         if array.shape != field.shape:
-            raise Misfit(f"the tensor has the shape {array.shape}, expected {field.shape}", place)
+            raise Misfit(f"the tensor has the shape {array.shape}, expected {field.shape}", index)
         arrays.append(array)
-        places.append(place)
+        indexes.append(index)
     out = np.zeros((len(rows), *field.shape), dtype=field.dtype)
     if arrays and len({a.dtype for a in arrays}) == 1:
         try:
-            out[places] = _cast_elements(field, np.stack(arrays))
+            out[indexes] = _cast_elements(field, np.stack(arrays))
         except Misfit as misfit:
-            raise Misfit(misfit.reason, None if misfit.row is None else places[misfit.row]) from None
+            raise Misfit(misfit.reason, None if misfit.row is None else indexes[misfit.row]) from None
     else:
-        for place, array in zip(places, arrays, strict=True):
+        for index, array in zip(indexes, arrays, strict=True):
             try:
-                out[place] = _cast_elements(field, array[None])[0]
+                out[index] = _cast_elements(field, array[None])[0]
             except Misfit as misfit:
-                raise Misfit(misfit.reason, place) from None
+                raise Misfit(misfit.reason, index) from None
     return out, None if valid.all() else valid
 
 
-def _row_array(field: Tensor, row: Any, place: int) -> np.ndarray[Any, Any]:
+def _row_array(field: Tensor, row: Any, index: int) -> np.ndarray[Any, Any]:
     try:
         array = np.asarray(row)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise Misfit(f"the value is not an array of shape {field.shape} ({error})", place) from None
+        raise Misfit(f"the value is not an array of shape {field.shape} ({error})", index) from None
     if not hasattr(row, "dtype") and array.dtype.kind == "f" and (np.abs(array) >= _FIRST_INEXACT).any():
         array = np.array(row, dtype=object)  # numpy makes floats of large and mixed integers
     if array.dtype.kind == "O" and array.shape == field.shape:
@@ -107,7 +107,7 @@ def _row_array(field: Tensor, row: Any, place: int) -> np.ndarray[Any, Any]:
         if flat.null_count and field.fill is not None:
             flat = pc.fill_null(cast(flat, field.type), pa.scalar(field.fill, field.type))
         if flat.null_count:
-            raise Misfit(f"an element of the tensor is null, and {_NO_NULL_ELEMENTS}", place)
+            raise Misfit(f"an element of the tensor is null, and {_NO_NULL_ELEMENTS}", index)
         return flat.to_numpy(zero_copy_only=False).reshape(field.shape)  # type: ignore[no-any-return]
     return array
 
@@ -148,7 +148,7 @@ def _from_arrow(field: Tensor, array: pa.Array) -> tuple[np.ndarray[Any, Any], n
     if pa.types.is_null(array.type):
         return np.zeros((rows, field.size), field.dtype), np.zeros(rows, bool)
     valid = array.is_valid().to_numpy(zero_copy_only=False)
-    places = np.flatnonzero(valid)
+    indexes = np.flatnonzero(valid)
     if not is_list_like(array.type):
         raise Misfit(f"the values are of type {array.type}, expected lists of the shape {field.shape}")
     expected = [math.prod(field.shape)] if not is_list_like(array.type.value_type) else list(field.shape)
@@ -156,34 +156,34 @@ def _from_arrow(field: Tensor, array: pa.Array) -> tuple[np.ndarray[Any, Any], n
     for depth, length in enumerate(expected):
         if not is_list_like(flat.type):
             raise Misfit(f"the lists are nested {depth} deep, expected {len(expected)} for the shape {field.shape}")
-        flat = _unnest(flat, length, stride, places)
+        flat = _unnest(flat, length, stride, indexes)
         stride *= length
     try:
         flat = cast(flat, field.type)
     except Misfit as misfit:
-        misfit = _place(misfit, tuple(field.shape))
-        raise Misfit(misfit.reason, None if misfit.row is None else int(places[misfit.row])) from None
+        misfit = _within_row(misfit, tuple(field.shape))
+        raise Misfit(misfit.reason, None if misfit.row is None else int(indexes[misfit.row])) from None
     if flat.null_count and field.fill is not None:
         flat = pc.fill_null(flat, pa.scalar(field.fill, field.type))
     if flat.null_count:
-        row = int(places[pc.index(flat.is_null(), True).as_py() // field.size])
+        row = int(indexes[pc.index(flat.is_null(), True).as_py() // field.size])
         raise Misfit(f"an element of the tensor is null, and {_NO_NULL_ELEMENTS}", row)
     elements = flat.to_numpy(zero_copy_only=False).reshape(-1, field.size)
     if valid.all():
         return elements, None
     out = np.zeros((rows, field.size), field.dtype)
-    out[places] = elements
+    out[indexes] = elements
     return out, valid
 
 
-def _unnest(array: pa.Array, length: int, stride: int, places: np.ndarray[Any, Any]) -> pa.Array:
-    """Return the items of lists of one `length`; `stride` lists belong to each row of `places`."""
+def _unnest(array: pa.Array, length: int, stride: int, indexes: np.ndarray[Any, Any]) -> pa.Array:
+    """Return the items of lists of one `length`; `stride` lists belong to each row of `indexes`."""
     lengths = pc.list_value_length(array)
     if stride > 1 and array.null_count:
-        row = int(places[pc.index(array.is_null(), True).as_py() // stride])
+        row = int(indexes[pc.index(array.is_null(), True).as_py() // stride])
         raise Misfit(f"a list within the tensor is null, and {_NO_NULL_ELEMENTS}", row)
     wrong = pc.index(pc.not_equal(lengths, length), True).as_py()
     if wrong >= 0:
-        row = wrong if stride == 1 else int(places[wrong // stride])
+        row = wrong if stride == 1 else int(indexes[wrong // stride])
         raise Misfit(f"a list has {lengths[wrong]} items, expected {length}", row)
     return plain_storage(array.flatten())

@@ -115,13 +115,13 @@ class FileCatalog:
             copies: For each file how often each of its row groups is listed, int64 ``[row groups]``; None: once.
         """
         groups = np.fromiter((len(f.group_rows) for f in files), np.int64, len(files))
-        place = np.repeat(np.arange(len(files)), groups)
-        number = np.arange(len(place)) - np.repeat(np.cumsum(groups) - groups, groups)
-        rows = np.fromiter(chain.from_iterable(f.group_rows for f in files), np.int64, len(place))
-        sizes = np.fromiter(chain.from_iterable(f.group_bytes for f in files), np.int64, len(place))
+        file = np.repeat(np.arange(len(files)), groups)
+        number = np.arange(len(file)) - np.repeat(np.cumsum(groups) - groups, groups)
+        rows = np.fromiter(chain.from_iterable(f.group_rows for f in files), np.int64, len(file))
+        sizes = np.fromiter(chain.from_iterable(f.group_bytes for f in files), np.int64, len(file))
         if copies is not None:
             times = np.concatenate([np.zeros(0, np.int64), *copies])
-            place, number, rows, sizes = (np.repeat(a, times) for a in (place, number, rows, sizes))
+            file, number, rows, sizes = (np.repeat(a, times) for a in (file, number, rows, sizes))
         sources = tuple(f.source for f in files)
         digests = np.fromiter((f.digest for f in files), np.uint64, len(files))
         return Snapshot(
@@ -130,7 +130,7 @@ class FileCatalog:
             schemas=tuple(self._schemas),
             file_schema=np.fromiter((f.schema for f in files), np.int32, len(files)),
             file_digest=digests,
-            row_group_file=place.astype(np.int32),
+            row_group_file=file.astype(np.int32),
             row_group_number=number.astype(np.int32),
             row_group_rows=rows,
             row_group_bytes=sizes,

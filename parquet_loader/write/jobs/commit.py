@@ -81,7 +81,7 @@ def publish_directory(
     Args:
         filesystem: One that renames directories.
         data: The directory.
-        path: The data set: `data` takes its place, if it does not exist or is empty, or if `mode` is
+        path: The data set: `data` is renamed to it, if it does not exist or is empty, or if `mode` is
             ``"overwrite"`` (local only; the old files are then in `data`).
         folder: Name within `path` that `data` gets if `path` holds files to which `mode` appends.
         mode: As in `DatasetWriter`.
@@ -95,7 +95,7 @@ def publish_directory(
         target = os.path.realpath(path)
         copy_mode(target, data)
         exchange(data, target)
-    elif not _take_place(filesystem, data, path):
+    elif not _rename_to(filesystem, data, path):
         if mode != "append":
             raise WriteError(f"{path}: while the job ran, others wrote into the directory; nothing was published")
         path = join(path, folder)
@@ -213,7 +213,7 @@ def visible_files(filesystem: pafs.FileSystem, path: str) -> list[str]:
     return parquet_files(listing(filesystem, path), path)
 
 
-def _take_place(filesystem: pafs.FileSystem, data: str, path: str) -> bool:
+def _rename_to(filesystem: pafs.FileSystem, data: str, path: str) -> bool:
     """Rename `data` to `path`, which does not exist or is empty; return False if it is not."""
     if is_local(filesystem):
         target = os.path.realpath(path)

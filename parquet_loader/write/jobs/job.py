@@ -161,12 +161,12 @@ class WriteJob:
         with storage_errors(self.path):
             remove_dead_jobs(self._filesystem, self.path)
             schema = self._check_target(schema)
-            self._place = self._make_place()
-        self._file_id = file_id or self._place.id
-        self._journal = Journal(self._filesystem, join(self._place.root, JOURNAL))
-        self._finalizer = weakref.finalize(self, self._place.remove)
+            self._directory = self._make_directory()
+        self._file_id = file_id or self._directory.id
+        self._journal = Journal(self._filesystem, join(self._directory.root, JOURNAL))
+        self._finalizer = weakref.finalize(self, self._directory.remove)
         sizes = options or WriteOptions()
-        self.spec = JobSpec(self.path, self._place.tasks, self._filesystem, schema, sizes, self._metadata())
+        self.spec = JobSpec(self.path, self._directory.tasks, self._filesystem, schema, sizes, self._metadata())
         self._is_open = True
 
     def __enter__(self) -> Self:
@@ -183,7 +183,7 @@ class WriteJob:
     @property
     def id(self) -> str:
         """32 hexadecimal digits that no other job has."""
-        return self._place.id
+        return self._directory.id
 
     def commit(self, files: Iterable[WrittenFile]) -> JobSummary:
         """Publish the named files, all or none, and remove the job's directory.
@@ -217,7 +217,7 @@ class WriteJob:
         self._is_open = False
         if self._journal.is_needed:  # by the next job, which finds this one's directory as that of a dead one
             self._finalizer.detach()
-            self._place.leave()
+            self._directory.leave()
         self._finalizer()
 
     def _check_target(self, schema: Schema) -> Schema:
@@ -225,7 +225,7 @@ class WriteJob:
         known, self._has_rows_already = check_target(self._filesystem, self.path, self._mode, schema)
         return known or schema
 
-    def _make_place(self) -> JobDirectory:
+    def _make_directory(self) -> JobDirectory:
         """Make the job's directory."""
         return JobDirectory.make(self._filesystem, self.path)
 
@@ -251,7 +251,7 @@ class WriteJob:
                 )
 
     def _check_lease(self) -> None:
-        if not self._place.lease.is_held():
+        if not self._directory.lease.is_held():
             raise WriteError(
                 f"{self.path}: another job took this one for dead and removed what it wrote; nothing was published"
             )
@@ -266,20 +266,20 @@ class WriteJob:
 
     def _publish_named(self, files: list[WrittenFile]) -> str:
         """Let files appear in a directory, and return it."""
-        place, id_ = self._place, self.id
-        moves = [(join(place.tasks, f.name), self._name(number)) for number, f in enumerate(files)]
+        directory, id_ = self._directory, self.id
+        moves = [(join(directory.tasks, f.name), self._name(number)) for number, f in enumerate(files)]
         whole = renames_directories(self._filesystem) and (self._nests or not self._has_rows_already)
         if whole:
             for source, name in moves:
-                move_file(self._filesystem, source, join(place.data, name))
-            sync_directory(self._filesystem, place.data)
-        if whole and place.is_beside and (self._mode != "overwrite" or is_local(self._filesystem)):
-            return publish_directory(self._filesystem, place.data, self.path, f"job-{id_}", mode=self._mode)
+                move_file(self._filesystem, source, join(directory.data, name))
+            sync_directory(self._filesystem, directory.data)
+        if whole and directory.is_sibling and (self._mode != "overwrite" or is_local(self._filesystem)):
+            return publish_directory(self._filesystem, directory.data, self.path, f"job-{id_}", mode=self._mode)
         old = visible_files(self._filesystem, self.path)
         if self._mode == "error" and old:
             raise WriteError(f"{self.path}: while the job ran, others wrote into the directory; nothing was published")
         home = join(self.path, f"job-{id_}") if whole else self.path
-        pairs = [(place.data, home)] if whole else [(source, join(home, name)) for source, name in moves]
+        pairs = [(directory.data, home)] if whole else [(source, join(home, name)) for source, name in moves]
         replaced = old if self._mode == "overwrite" else []
         publish_files(self._filesystem, self.path, pairs, replaced, self._journal)
         return home
@@ -321,14 +321,14 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
             for left in filter(re.compile(re.escape(prefix) + UNNAMED_LEASE).fullmatch, names):
                 remove_unnamed(join(folder, left))
         for id_ in sorted({match["id"] for match in map(pattern.fullmatch, names) if match}):
-            place = JobDirectory(filesystem, join(folder, f"{prefix}.job-{id_}"), id_)
-            with dead_lease(filesystem, place.lease.path) as is_dead:
+            directory = JobDirectory(filesystem, join(folder, f"{prefix}.job-{id_}"), id_)
+            with dead_lease(filesystem, directory.lease.path) as is_dead:
                 if is_dead:
-                    finish_or_undo(filesystem, join(place.root, JOURNAL), path)
+                    finish_or_undo(filesystem, join(directory.root, JOURNAL), path)
                     if is_local(filesystem):
-                        finish_exchange(place.data, real)
-                    place.remove_files()
-                    for left in (n for n in names if n.startswith(os.path.basename(place.lease.path))):
+                        finish_exchange(directory.data, real)
+                    directory.remove_files()
+                    for left in (n for n in names if n.startswith(os.path.basename(directory.lease.path))):
                         with contextlib.suppress(OSError, pa.ArrowException):
                             filesystem.delete_file(join(folder, left))
 
@@ -336,14 +336,14 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
 class JobDirectory:
     """A job's directory and its lease."""
 
-    def __init__(self, filesystem: pafs.FileSystem, root: str, id_: str, *, is_beside: bool = False) -> None:
+    def __init__(self, filesystem: pafs.FileSystem, root: str, id_: str, *, is_sibling: bool = False) -> None:
         self.filesystem = filesystem
         self.root = root
         self.id = id_
         self.tasks = join(root, "tasks")
         self.data = join(root, "data")
         self.lease = JobLease(filesystem, f"{root}.lease")
-        self.is_beside = is_beside
+        self.is_sibling = is_sibling
         self._process = os.getpid()
 
     @classmethod
@@ -354,12 +354,12 @@ class JobDirectory:
             real = os.path.realpath(path) if is_local(filesystem) else path
             parent, name = os.path.split(real)
             if name and not (is_local(filesystem) and os.path.ismount(real)):
-                beside = cls(filesystem, join(parent, f".{name}.job-{id_}"), id_, is_beside=True)
+                sibling = cls(filesystem, join(parent, f".{name}.job-{id_}"), id_, is_sibling=True)
                 with contextlib.suppress(OSError):
                     if parent:
                         make_directory(filesystem, parent)
-                    beside._open()
-                    return beside
+                    sibling._open()
+                    return sibling
         make_directory(filesystem, path)
         return cls.make_within(filesystem, path, id_)
 

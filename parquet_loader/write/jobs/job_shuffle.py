@@ -31,7 +31,7 @@ from parquet_loader.write.jobs.task import check_directory, naming, packing, rep
 from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.staging import join
 
-_PIECE_BYTES = 128 * 2**10
+_BATCH_BYTES = 128 * 2**10
 _READ_THREADS = 8
 
 
@@ -152,7 +152,7 @@ def _batches(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
 
 
 def _write_chunk(spec: JobSpec, name: str, table: pa.Table) -> None:
-    rows = max(1, int(_PIECE_BYTES * table.num_rows / max(1, table.nbytes)))
+    rows = max(1, int(_BATCH_BYTES * table.num_rows / max(1, table.nbytes)))
     with (
         spec.filesystem.open_output_stream(join(spec.directory, name)) as stream,
         pa.ipc.new_file(stream, table.schema) as writer,

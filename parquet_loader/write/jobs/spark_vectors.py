@@ -29,15 +29,15 @@ def with_plain_vectors(batch: Any, first_row: int = 0) -> Any:
     Raises:
         DataError: a sparse vector has a value outside its size.
     """
-    for place, field in enumerate(batch.schema):
+    for number, field in enumerate(batch.schema):
         if is_vector_type(field.type):
-            column = batch.column(place)
+            column = batch.column(number)
             array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
             try:
                 lists = _plain(array)
             except _Wrong as wrong:
                 raise DataError(f"field {field.name!r}, row {first_row + wrong.row}: {wrong}") from None
-            batch = batch.set_column(place, field.name, lists)
+            batch = batch.set_column(number, field.name, lists)
     return batch
 
 
@@ -76,19 +76,19 @@ def _expanded(vectors: pa.StructArray, dense: Any) -> tuple[Any, Any]:
     unequal = np.flatnonzero(~dense & (index_counts != counts))
     if len(unequal):
         row = int(unequal[0])
-        raise _Wrong(row, f"a sparse vector has {counts[row]} values at {index_counts[row]} places")
+        raise _Wrong(row, f"a sparse vector has {counts[row]} values at {index_counts[row]} positions")
     sizes = np.where(dense, counts, pc.fill_null(vectors.field("size"), 0).to_numpy(zero_copy_only=False))
     starts = np.cumsum(sizes) - sizes
     rows = np.repeat(np.arange(len(vectors)), counts)
-    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    positions = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     is_sparse = ~dense[rows]
-    places[is_sparse] = indices.filter(pa.array(~dense)).flatten().to_numpy(zero_copy_only=False)
-    outside = np.flatnonzero((places < 0) | (places >= sizes[rows]))
+    positions[is_sparse] = indices.filter(pa.array(~dense)).flatten().to_numpy(zero_copy_only=False)
+    outside = np.flatnonzero((positions < 0) | (positions >= sizes[rows]))
     if len(outside):
         row = int(rows[outside[0]])
-        raise _Wrong(row, f"a sparse vector of size {sizes[row]} has a value at {places[outside[0]]}")
+        raise _Wrong(row, f"a sparse vector of size {sizes[row]} has a value at {positions[outside[0]]}")
     numbers = np.zeros(int(sizes.sum()))
-    numbers[starts[rows] + places] = values.flatten().to_numpy(zero_copy_only=False)
+    numbers[starts[rows] + positions] = values.flatten().to_numpy(zero_copy_only=False)
     return numbers, sizes
 
 

@@ -77,7 +77,7 @@ class StoreJob(WriteJob):
         self._has_rows_already = True  # a store without samples holds no file
         return schema
 
-    def _make_place(self) -> JobDirectory:
+    def _make_directory(self) -> JobDirectory:
         return JobDirectory.make_within(self._filesystem, self.path)  # from there files can be renamed into the store
 
     def _metadata(self) -> Mapping[bytes, bytes]:
