@@ -43,7 +43,7 @@ def check_kind(name: str, value: Any, kind: type) -> None:
 
 
 def check_transform(transform: Any) -> None:
-    """Check what batches pass through."""
+    """Check the function that changes batches."""
     if transform is None:
         return
     if not callable(transform):
@@ -86,7 +86,7 @@ def check_int(name: str, value: Any, lowest: int, highest: int) -> int:
     """Return an integer argument.
 
     Raises:
-        ConfigurationError: it is none, or out of range (both ends included).
+        ConfigurationError: it is not an integer, or out of range (both ends included).
     """
     message = f"{name}={value!r}: expected an integer from {lowest} to {highest}"
     if isinstance(value, bool) or not isinstance(value, int | np.integer):

@@ -71,7 +71,7 @@ class LocalDiskCache(CacheBase):
         self._evicts = settings.get("eviction_policy", "least-recently-used") != "none"
         if self._evicts and size_limit_bytes / shards < 5 * (expected_row_size_bytes or 0):
             raise ConfigurationError(
-                f"cache_size_limit={size_limit_bytes} has no room for a few rows of {expected_row_size_bytes} bytes"
+                f"cache_size_limit={size_limit_bytes} is too small for a few rows of {expected_row_size_bytes} bytes"
             )
         self._path = local_path(path)
         self._limit_bytes = size_limit_bytes

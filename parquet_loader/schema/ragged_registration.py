@@ -17,20 +17,20 @@ def register_where_imported(ragged: Any) -> None:
     Args:
         ragged: The class.
     """
-    for name in tuple(_UNTOLD):
+    for name in tuple(_UNREGISTERED):
         module = sys.modules.get(name)
         if module is None or getattr(module.__spec__, "_initializing", False):  # another thread is importing it
             continue
-        tell = _UNTOLD.pop(name, None)
-        if tell is not None:
-            tell(ragged)
+        register = _UNREGISTERED.pop(name, None)
+        if register is not None:
+            register(ragged)
 
 
 def _flatten(ragged: Any) -> tuple[list[Any], Any]:
     return [ragged.values, ragged.offsets], ragged.kind
 
 
-def _tell_torch(ragged: Any) -> None:
+def _register_with_torch(ragged: Any) -> None:
     """Register with pytrees, `default_collate`, and ``torch.load(weights_only=True)``."""
     torch = sys.modules["torch"]
     pytree = importlib.import_module("torch.utils._pytree")
@@ -58,7 +58,7 @@ def _tell_torch(ragged: Any) -> None:
     torch.serialization.add_safe_globals([ragged])
 
 
-def _tell_optree(ragged: Any) -> None:
+def _register_with_optree(ragged: Any) -> None:
     optree = sys.modules["optree"]
     optree.register_pytree_node(
         ragged,
@@ -68,9 +68,13 @@ def _tell_optree(ragged: Any) -> None:
     )
 
 
-def _tell_jax(ragged: Any) -> None:
+def _register_with_jax(ragged: Any) -> None:
     tree_util = importlib.import_module("jax.tree_util")
     tree_util.register_pytree_node(ragged, _flatten, lambda kind, children: ragged._of(*children, kind))
 
 
-_UNTOLD: dict[str, Callable[[Any], None]] = {"torch": _tell_torch, "optree": _tell_optree, "jax": _tell_jax}
+_UNREGISTERED: dict[str, Callable[[Any], None]] = {
+    "torch": _register_with_torch,
+    "optree": _register_with_optree,
+    "jax": _register_with_jax,
+}

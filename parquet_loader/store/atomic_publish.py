@@ -33,7 +33,7 @@ from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.ledger import Ledger, Totals
 from parquet_loader.store.settings import StoreSettings
-from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Space, take_back
+from parquet_loader.store.space import FIRST_WAIT_S, LONGEST_WAIT_S, Reservation, Space, reclaim
 from parquet_loader.write import fsync
 
 
@@ -63,17 +63,17 @@ class AtomicPublish:
         self._settings = settings
 
     def publish(self, paths: Sequence[str]) -> list[str]:
-        """Publish files in this order, and return their paths; waits for space as long as it takes.
+        """Publish files in this order, and return their paths; waits for space without limit.
 
         Args:
             paths: Whole Parquet files whose footers name this store, in its file system. They are moved.
 
         Raises:
-            WriteError: a file is none of this store's, or all of them exceed its limit. Nothing is published.
+            WriteError: a file does not belong to this store, or all of them exceed its limit. Nothing is published.
             UnfinishedCommitError: the file system refuses to complete the commit and to undo it. All appear later.
             OSError: the file system refuses. Nothing is published.
         """
-        files = [self._look_at(path) for path in paths]
+        files = [self._inspect(path) for path in paths]
         if not files:
             return []
         reservation = Reservation(self._paths, self._ledger)
@@ -86,9 +86,9 @@ class AtomicPublish:
             with contextlib.suppress(OSError):
                 reservation.close()
             with contextlib.suppress(OSError), self._ledger.transaction() as totals:
-                take_back(self._paths, self._ledger, totals)  # files that were moved in and not published
+                reclaim(self._paths, self._ledger, totals)  # files that were moved in and not published
 
-    def _look_at(self, path: str) -> _Finished:
+    def _inspect(self, path: str) -> _Finished:
         try:
             footer = pq.read_metadata(path)
             about = json.loads((footer.metadata or {}).get(FOOTER_KEY, b"null"))
@@ -96,7 +96,7 @@ class AtomicPublish:
             failure = system_error(path, error)
             if failure is not None:
                 raise failure from error
-            raise WriteError(f"{path}: no whole Parquet file: {error}; nothing was published") from error
+            raise WriteError(f"{path}: not a complete Parquet file: {error}; nothing was published") from error
         if not isinstance(about, dict) or about.get("store") != self._settings().identity:
             raise WriteError(f"{path}: its footer does not name the store {self._paths.root}; nothing was published")
         return _Finished(path, footer.num_rows, os.stat(path).st_size)

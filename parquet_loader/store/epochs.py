@@ -13,7 +13,7 @@ from parquet_loader.common import IntArray
 from parquet_loader.errors import SourceError
 from parquet_loader.loader.live_source import SourceChange
 from parquet_loader.source import Snapshot
-from parquet_loader.store.eviction_queue import read_leaving
+from parquet_loader.store.eviction_queue import queued_evictions
 from parquet_loader.store.files.file_catalog import CatalogEntry, FileCatalog
 from parquet_loader.store.files.file_lists import FileList, keep_list, read_list
 from parquet_loader.store.files.file_names import FileName
@@ -22,7 +22,7 @@ from parquet_loader.store.files.stored_file import StoredFile
 from parquet_loader.store.leases import FileLease
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.sampling_weights import Arrival, Weight, copies_of
-from parquet_loader.store.space import take_back, with_counts
+from parquet_loader.store.space import reclaim, with_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class LeasedFiles:
 
 
 class StoreView:
-    """Lists a store under a hold. Any thread of the process that made it; the caller sees to one at a time.
+    """Lists a store, and leases its files. Any thread of the process that made it, one at a time.
 
     Args:
         paths: The paths of the store.
@@ -63,7 +63,7 @@ class StoreView:
             names = self._listed()
         else:
             with self._ledger.transaction() as totals:
-                take_back(self._paths, self._ledger, totals)
+                reclaim(self._paths, self._ledger, totals)
                 names = self._listed()
                 lease = FileLease(self._paths, names, {"purpose": purpose})
         try:
@@ -80,9 +80,9 @@ class StoreView:
         return LeasedFiles(tuple(known), lease)
 
     def _listed(self) -> list[str]:
-        """Return the names of the files that are there, without those that are to make way, if there are others."""
+        """Return the names of the files, without those queued for eviction if there are others."""
         self._names = self._ledger.published(self._names)
-        leaving = set(read_leaving(self._paths))
+        leaving = set(queued_evictions(self._paths))
         return [name for name in self._names if name not in leaving] or list(self._names)
 
     def lease_list(self, data: bytes, purpose: str) -> tuple[FileList, FileLease | None]:
@@ -94,7 +94,7 @@ class StoreView:
         if not self._may_hold:
             return FileList.load(data, self._paths), None
         with self._ledger.transaction() as totals:
-            take_back(self._paths, self._ledger, totals)
+            reclaim(self._paths, self._ledger, totals)
             found = FileList.load(data, self._paths)
             lease = FileLease(self._paths, found.names, {"purpose": purpose})
         lease.release(found.gone.tolist(), times=0)
@@ -107,7 +107,7 @@ class StoreView:
     def keep(self, name: str, data: Callable[[], bytes]) -> None:
         """Keep a list for the states that name it; nothing if the directory is read-only.
 
-        Where the disk is full, a warning says so: a checkpoint is worth more than its place in the epoch.
+        If the disk is full this warns, and does not fail: the caller's checkpoint is still written.
         """
         if not self._may_hold:
             return
@@ -175,7 +175,7 @@ class StoreEpoch:
 
     @property
     def gone(self) -> IntArray:
-        """Positions of files that are there no longer."""
+        """Positions of files that no longer exist."""
         return self._files.gone
 
     def dump(self) -> bytes:
@@ -189,7 +189,7 @@ class StoreEpoch:
         return name
 
     def delivered(self, files: IntArray) -> None:
-        """Let go of files, by their position in the snapshot, and count them as delivered."""
+        """Release files, by their position in the snapshot, and count them as delivered."""
         if self._lease is not None:
             for number in files.tolist():
                 self._lease.release([number], int(self._files.times[number]))
@@ -200,7 +200,7 @@ class StoreEpoch:
             self._lease.release(files.tolist(), times=0)
 
     def close(self) -> None:
-        """Let go of all files; idempotent, and waits for nothing."""
+        """Release all files; idempotent, and waits for nothing."""
         if self._lease is not None:
             self._lease.drop()
 

@@ -1,4 +1,4 @@
-"""Files that are to be evicted next: new epochs leave them out, so that they are free when older epochs end.
+"""The queue of files to evict next: new epochs leave them out, so that they are free when older epochs end.
 
 Without this, readers whose epochs overlap could hold every file at every moment, and a writer would wait forever. A
 writer that finds nothing to evict names the next files, as many as it needs. Readers that list the store leave them
@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from parquet_loader.store.files.paths import StorePaths
 
 
-def read_leaving(paths: StorePaths) -> list[str]:
-    """Return the names of files that are to make way; some may have gone."""
+def queued_evictions(paths: StorePaths) -> list[str]:
+    """Return the names of the queued files; some may be gone."""
     try:
         with open(paths.leaving, encoding="utf-8", errors="replace") as file:
             return file.read().splitlines()
@@ -24,16 +24,16 @@ def read_leaving(paths: StorePaths) -> list[str]:
         return []
 
 
-def let_leave(paths: StorePaths, ranking: Iterable[str], pinned: frozenset[str], count: int) -> None:
-    """Name files of at least `count` bytes together, those named before first; called under the store's lock.
+def queue_evictions(paths: StorePaths, ranking: Iterable[str], pinned: frozenset[str], count: int) -> None:
+    """Queue files of at least `count` bytes together, those queued before first; called under the store's lock.
 
     Args:
         paths: The paths of the store.
         ranking: Names of its files, those that go first first.
-        pinned: Files that are held on purpose, which do not make way.
+        pinned: Files that are held on purpose, and are never queued.
         count: Bytes that are lacking.
     """
-    named = read_leaving(paths)
+    named = queued_evictions(paths)
     chosen: list[str] = []
     for name in dict.fromkeys([*named, *ranking]):
         if count <= 0:
@@ -47,7 +47,7 @@ def let_leave(paths: StorePaths, ranking: Iterable[str], pinned: frozenset[str],
             file.write("".join(f"{name}\n" for name in chosen))
 
 
-def forget_leaving(paths: StorePaths) -> None:
-    """Let no file make way; called under the store's lock."""
+def clear_evictions(paths: StorePaths) -> None:
+    """Empty the queue; called under the store's lock."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(paths.leaving)

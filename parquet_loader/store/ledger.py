@@ -30,7 +30,7 @@ from parquet_loader.store.files.paths import NONE_KNOWN, StorePaths, names_in
 _MARKS = 32
 _MARK_INTERVAL_S = 1.0
 _MARKS_KEPT_S = 120.0
-_LOOKS = 100
+_MOST_READS = 100
 
 
 @dataclass(slots=True)
@@ -130,13 +130,13 @@ class Ledger:
         with contextlib.suppress(OSError):  # the next rebuild finds and forgets them
             forget_commits(self._paths, finished)
 
-    def look(self) -> Totals:
+    def totals(self) -> Totals:
         """Return the totals without the lock: as they are in the ledger, or else from the directory.
 
         A change takes a moment, so this reads the ledger again before it counts the files.
         """
         totals: Totals | None = None
-        for _ in range(_LOOKS):
+        for _ in range(_MOST_READS):
             totals, is_clean = self._read()
             if totals is not None and is_clean:
                 return totals
@@ -153,7 +153,7 @@ class Ledger:
         """
         found: dict[str, FileName] = {}
         hidden: set[str] = set()
-        for _ in range(_LOOKS):
+        for _ in range(_MOST_READS):
             count = self._commits()
             before = read_commits(self._paths, self._tag)
             hidden = self._unfinished(before)

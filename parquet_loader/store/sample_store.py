@@ -17,7 +17,7 @@ from parquet_loader.loader.live_source import Follower
 from parquet_loader.schema import Schema
 from parquet_loader.store.atomic_publish import AtomicPublish
 from parquet_loader.store.epochs import StoreFollower, StoreView
-from parquet_loader.store.eviction_queue import forget_leaving
+from parquet_loader.store.eviction_queue import clear_evictions
 from parquet_loader.store.files.file_catalog import FileCatalog
 from parquet_loader.store.files.file_lists import (
     KEPT_LISTS,
@@ -35,7 +35,7 @@ from parquet_loader.store.open import open_settings
 from parquet_loader.store.sampling_processes import Samplers
 from parquet_loader.store.sampling_weights import Weight
 from parquet_loader.store.settings import Eviction, StoreOptions, StoreSettings, check_seconds, eviction_word
-from parquet_loader.store.space import Evicted, Space, take_back
+from parquet_loader.store.space import Evicted, Space, reclaim
 from parquet_loader.store.status import StoreStatus, status_of
 from parquet_loader.store.writer import StoreWriter
 from parquet_loader.store.writer_state import WhenFull, WriterOptions, WriterState
@@ -144,7 +144,7 @@ class SampleStore:
     @property
     def rows(self) -> int:
         """Rows published and there."""
-        return self._parts().ledger.look().rows
+        return self._parts().ledger.totals().rows
 
     def writer(
         self,
@@ -162,7 +162,7 @@ class SampleStore:
             evicts: Whether it removes files, by the store's policy, when there is no space.
             when_full: What it does when there is no space and nothing may be evicted: ``"wait"``, ``"drop"`` the rows,
                 or ``"fail"`` (`StoreFullError`).
-            wait_s: Longest wait; then it fails. None: as long as it takes.
+            wait_s: Longest wait; then it fails. None: no limit.
             roll_s: A file is published at the latest that many seconds after its first row; None: as in `StoreOptions`.
             priority: For `evict="priority"`; kept in each file.
             metadata: Text by name, kept in each file, for functions that evict or weigh.
@@ -214,11 +214,11 @@ class SampleStore:
                 listed.lease.drop()
 
     def hold(self, state: Mapping[str, Any]) -> HeldState:
-        """Keep the files that a loader's state names, for as long as it takes: until `release`.
+        """Keep the files that a loader's state names until `release`.
 
-        Needs no process: the files stay when this one ends, and are left out of eviction by all. A hold belongs to one
-        snapshot, epoch and batch; to hold the same state again changes nothing. A state that was taken in the midst of
-        an epoch names all files of that epoch's snapshot; those that are there are held.
+        Needs no process: no process evicts the files, also after this one has ended. A hold belongs to one snapshot,
+        epoch and batch; to hold the same state again changes nothing. A state that was taken during an epoch names all
+        files of that epoch's snapshot; those that still exist are held.
 
         Args:
             state: What `BatchedDataLoader.state_dict` returned, of a loader over this store.
@@ -254,7 +254,7 @@ class SampleStore:
             held: An argument or result of `hold`, or a result of `holds`.
 
         Raises:
-            ResumeError: it is none of these.
+            ResumeError: `held` is neither.
             WriteError: the directory is read-only.
         """
         if not isinstance(held, HeldState):
@@ -326,8 +326,8 @@ class SampleStore:
                 moved.
 
         Raises:
-            WriteError: a file is none of this store's, all of them exceed its limit, the file system refuses, or the
-                directory is read-only. Nothing is published.
+            WriteError: a file does not belong to this store, all of them exceed its limit, the file system refuses, or
+                the directory is read-only. Nothing is published.
             UnfinishedCommitError: the file system refuses to complete the commit and to undo it: all of them appear
                 when the store is opened next.
         """
@@ -366,8 +366,8 @@ class SampleStore:
         Returns the number of things removed.
         """
         with self._writable().ledger.transaction(rebuild=True) as totals:
-            forget_leaving(self._paths)  # a writer that still waits names them again
-            return take_back(self._paths, self._parts().ledger, totals) + remove_half_replaced(self._paths)
+            clear_evictions(self._paths)  # a writer that still waits names them again
+            return reclaim(self._paths, self._parts().ledger, totals) + remove_half_replaced(self._paths)
 
     def _policy_name(self, settings: StoreSettings) -> str:
         return "function" if self._function is not None else settings.evict

@@ -34,7 +34,7 @@ class SamplerStatus:
 
     Attributes:
         number: From 0.
-        pid: Process id, or None while there is none.
+        pid: Process id; None while no process runs.
         rows, bytes: Published by all that ran under this number.
         rows_per_s: Over the life of the process that runs now.
         dropped_rows: Left out because the store was full.
@@ -163,11 +163,11 @@ class Samplers:
         return self.is_done
 
     def wait_for(self, condition: Callable[[list[SamplerStatus]], bool], timeout_s: float | None = None) -> bool:
-        """Wait until the status of the processes meets a condition, or all have ended; return whether it does.
+        """Wait until the processes meet a condition or all have ended; return whether they meet it.
 
         Args:
             condition: Called with what `status` returns, whenever that has changed.
-            timeout_s: Longest wait in seconds; None: as long as it takes.
+            timeout_s: Longest wait in seconds; None: no limit.
 
         Raises:
             LoaderStateError: the thread that watches over them has failed.
@@ -248,7 +248,7 @@ def _start(shared: _Supervised, sampler: _Sampler) -> None:
 
 
 def _listen(shared: _Supervised, others: list[Connection], timeout_s: float | None) -> bool:
-    """Wait for a report or for the end of a process, and take note of it; return whether one of `others` spoke.
+    """Wait for a report or the end of a process, and record it; return whether one of `others` is readable.
 
     The pipe of reports, and the one that `multiprocessing` watches, live on in what a process has forked: neither tells
     its end.
@@ -297,7 +297,7 @@ def _take_report(shared: _Supervised, sampler: _Sampler) -> None:
 
 
 def _note_end(shared: _Supervised, sampler: _Sampler) -> None:
-    """A process has ended: take its last words, and see when it is to start again."""
+    """Read the last reports of an ended process, and schedule its restart."""
     while sampler.reports is not None and sampler.reports.poll():
         _take_report(shared, sampler)
     if sampler.reports is not None:  # a process that it has forked keeps the other end open
@@ -353,7 +353,7 @@ def _run(
     try:
         writer = open_writer()
         threading.Thread(
-            target=_heed, args=(writer, stopped, is_stopped), name="parquet_loader-heed", daemon=True
+            target=_wait_for_stop, args=(writer, stopped, is_stopped), name="parquet_loader-stop", daemon=True
         ).start()
         reported = 0.0
         with writer:
@@ -375,8 +375,8 @@ def _run(
         raise
 
 
-def _heed(writer: StoreWriter, stopped: Connection, is_stopped: threading.Event) -> None:
-    """Wait for the word to stop, which the parent's death gives as well, and end a wait for space."""
+def _wait_for_stop(writer: StoreWriter, stopped: Connection, is_stopped: threading.Event) -> None:
+    """Wait for the signal to stop, or for the parent's death, and end a wait for space."""
     with contextlib.suppress(OSError):
         stopped.poll(None)
     is_stopped.set()

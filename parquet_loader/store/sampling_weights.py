@@ -104,7 +104,7 @@ def copies_of(
         seed, epoch: What is drawn depends on them.
 
     Raises:
-        ConfigurationError: the weight is no number from 0 to 1000.
+        ConfigurationError: the weight is not a number from 0 to 1000.
     """
     copies: list[IntArray] = []
     for arrival, known in zip(arrivals, files, strict=True):

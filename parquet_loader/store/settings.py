@@ -197,7 +197,7 @@ def check_seconds(name: str, value: Any) -> float:
     """Return a number of seconds greater than 0.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is not one.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise ConfigurationError(f"{name}={value!r}: expected a number of seconds greater than 0")

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from parquet_loader.common import LockedFile, is_locked
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.store.delivery_counts import add_seen, compact_seen, read_seen
-from parquet_loader.store.eviction_queue import let_leave, read_leaving
+from parquet_loader.store.eviction_queue import queue_evictions, queued_evictions
 from parquet_loader.store.files.file_catalog import FileCatalog
 from parquet_loader.store.files.file_names import new_identity
 from parquet_loader.store.files.paths import StorePaths, names_in
@@ -133,7 +133,7 @@ class Space:
         with self._lock:
             with self._ledger.transaction() as totals:
                 if missing(totals) > 0:
-                    take_back(self._paths, self._ledger, totals)
+                    reclaim(self._paths, self._ledger, totals)
                 if missing(totals) <= 0 or count <= reservation.bytes:
                     reservation.set(totals, count)
                     return True
@@ -149,14 +149,14 @@ class Space:
                         reservation.set(totals, count)
                         return True
                     if is_fresh:
-                        let_leave(self._paths, self._ranking, self._holds.pinned(), missing(totals))
+                        queue_evictions(self._paths, self._ranking, self._holds.pinned(), missing(totals))
             return False
 
     def evict(self, to_bytes: int) -> Evicted:
         """Evict until at most that many bytes are used, or nothing is left that may go."""
         with self._lock:
             with self._ledger.transaction() as totals:
-                take_back(self._paths, self._ledger, totals)
+                reclaim(self._paths, self._ledger, totals)
             self._ranking = self.ranking()
             with self._ledger.transaction() as totals:
                 return self._evict(totals, totals.used_bytes - to_bytes, all_or_nothing=False)
@@ -165,7 +165,7 @@ class Space:
         """Return the names of published files, those that go first first. Calls the policy, so not under the lock."""
         ranked = self._by_policy()
         known = set(ranked)
-        return list(dict.fromkeys([*(name for name in read_leaving(self._paths) if name in known), *ranked]))
+        return list(dict.fromkeys([*(name for name in queued_evictions(self._paths) if name in known), *ranked]))
 
     def _by_policy(self) -> list[str]:
         names = self._ledger.published()
@@ -237,7 +237,7 @@ def with_counts(files: Sequence[StoredFile], paths: StorePaths) -> list[StoredFi
     ]
 
 
-def take_back(paths: StorePaths, ledger: Ledger, totals: Totals) -> int:
+def reclaim(paths: StorePaths, ledger: Ledger, totals: Totals) -> int:
     """Remove what the dead left: reservations, unfinished files, leases; called in a transaction.
 
     Returns the number of things removed. What a reader had delivered is counted.

@@ -81,7 +81,7 @@ class StoreStatus:
 
 def status_of(paths: StorePaths, ledger: Ledger, max_bytes: int | None, evict: str) -> StoreStatus:
     """Look at a store without its lock; figures may be a moment apart from each other."""
-    totals = ledger.look()
+    totals = ledger.totals()
     names = ledger.published()
     needed = LeaseTable(paths).needed()
     held = {name: _size(paths.file(name)) for name in names if name in needed}

@@ -140,7 +140,7 @@ class WriterState:
         self.deadline = None
 
     def discard(self) -> None:
-        """Let go of all that is not published; never raises, and takes no lock of the store."""
+        """Drop what is not published; never raises, and takes no lock of the store."""
         self._buffer.clear()
         if self._file is not None:
             self._file.discard()
@@ -211,7 +211,7 @@ class WriterState:
             delay = min(2 * delay, LONGEST_WAIT_S)
 
     def _full(self, table: pa.Table, needed: int) -> str:
-        totals, limit = self._ledger.look(), self._settings().max_bytes or 0
+        totals, limit = self._ledger.totals(), self._settings().max_bytes or 0
         return (
             f"{self._paths.root}: the store is full: {format_bytes(totals.bytes)} published and "
             f"{format_bytes(totals.reserved_bytes)} reserved of {format_bytes(limit)}, {format_bytes(needed)} more are "
@@ -229,7 +229,7 @@ class WriterState:
         return "readers need them, or they are held; raise max_bytes, or release what store.holds() lists"
 
     def _publish(self, file: StagedFile) -> None:
-        """Let the file appear, whole, under the next name; it counts from then on, whatever is refused after that."""
+        """Publish the file under the next name; it counts from then on, also if a later step fails."""
         settings = self._settings()
         self._file = None
         try:

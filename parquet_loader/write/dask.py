@@ -66,7 +66,7 @@ def write_dask(
             workers need the same storage there.
         schema: The schema of the columns; None infers it from the first rows of the first partition, which is computed
             once more for it. A store has its own.
-        mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; of no use with a store.
+        mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; not for a store.
         options: Sizes and codec; a store has its own.
         filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
         shuffle: Put all rows of the job into a seeded order, by way of files in the job's directory.
@@ -130,7 +130,7 @@ class _DaskRunner:
         """See `Runner`."""
 
         def call(number: int, part: Any, is_own: bool) -> Any:
-            # The job is no task of its own: a task that depends on nothing but its partition can be made one with it.
+            # The job is not a task: Dask can fuse a task with its partition if it depends on nothing else.
             return self._dask.delayed(partial(_write_part, (spec, task), is_own), pure=False)(number, part)
 
         return flatten(self._compute(self._made_where_read(self._parts, call), show))
@@ -143,10 +143,10 @@ class _DaskRunner:
         return flatten(self._compute([call(shared, index) for index in range(count)], show))
 
     def _made_where_read(self, parts: list[Any], call: Callable[[int, Any, bool], Any]) -> list[Any]:
-        """Return ``call(number, part, is_own)`` for each partition, made one task with what makes the partition.
+        """Return ``call(number, part, is_own)`` for each partition, fused with the task that makes the partition.
 
-        So another attempt makes it again. Where Dask cannot do that (what is persisted, or shared with other tasks),
-        `is_own` is False: an iterator would come from a task that ran before, and may have been read from.
+        So another attempt makes it again. If Dask cannot fuse them (the partition is persisted, or shared with other
+        tasks), `is_own` is False: an iterator would come from a task that ran before, and may have been read from.
         """
         if self._client() is None:
             return [call(number, part, True) for number, part in enumerate(parts)]

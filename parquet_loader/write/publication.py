@@ -138,14 +138,14 @@ class Publication:
             if self._created:
                 sync_directory(self.filesystem, os.path.dirname(self.path))
         except (OSError, pa.ArrowException) as error:
-            if left := self._not_taken_back():
+            if left := self._remaining_files():
                 raise UnfinishedCommitError(
                     f"{self.path}: the data set could not be written ({reason(error)}), and {len(left)} of its "
                     f"{len(self._staged)} new files could not be taken back: delete {_some(left)}"
                 ) from error
             raise
 
-    def _not_taken_back(self) -> list[str]:
+    def _remaining_files(self) -> list[str]:
         """Remove the new files, and return those that may be there nevertheless."""
         for file in self._staged:
             file.discard()

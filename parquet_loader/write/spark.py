@@ -72,7 +72,7 @@ def write_spark(
         path: Directory of the data set, local or a URL as in `DatasetWriter` (``s3://``, not ``s3a://``), or a
             `SampleStore`, to which rows are added; the driver and all executors need the same storage there.
         schema: The schema of the columns; None infers it from Spark's types and the first row. A store has its own.
-        mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; of no use with a store.
+        mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; not for a store.
         options: Sizes and codec; a store has its own.
         filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
         shuffle: Put all rows of the job into a seeded order, by way of files in the job's directory.
@@ -216,8 +216,8 @@ def _rows_of_a_batch(schema: Schema) -> int:
     return max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, row_bytes)))
 
 
-class _Wishes:
-    """How many rows an Arrow batch may have, of the jobs that plan in one session: the lowest of them is set."""
+class _RequestedRows:
+    """The limits of rows of an Arrow batch that the jobs of one session request: the lowest is set."""
 
     def __init__(self, before: str | None) -> None:
         self._before = before
@@ -234,8 +234,8 @@ class _Wishes:
             conf.set(_BATCH_ROWS, self._before)
 
 
-_wishes_lock = threading.Lock()
-_wishes: weakref.WeakKeyDictionary[Any, _Wishes] = weakref.WeakKeyDictionary()  # by session
+_requested_lock = threading.Lock()
+_requested: weakref.WeakKeyDictionary[Any, _RequestedRows] = weakref.WeakKeyDictionary()  # by session
 
 
 @contextlib.contextmanager
@@ -244,20 +244,20 @@ def _batch_rows(spark: Any, rows: int) -> Iterator[None]:
 
     Jobs of several threads share a session: the last one to leave restores the previous value.
     """
-    with _wishes_lock:
-        wishes = _wishes.get(spark) or _Wishes(spark.conf.get(_BATCH_ROWS, None))
-        _wishes[spark] = wishes
-        wishes.rows.append(rows)
+    with _requested_lock:
+        requested = _requested.get(spark) or _RequestedRows(spark.conf.get(_BATCH_ROWS, None))
+        _requested[spark] = requested
+        requested.rows.append(rows)
     try:
-        with _wishes_lock:
-            wishes.apply(spark.conf)
+        with _requested_lock:
+            requested.apply(spark.conf)
         yield
     finally:
-        with _wishes_lock:
-            wishes.rows.remove(rows)
-            wishes.apply(spark.conf)
-            if not wishes.rows:
-                del _wishes[spark]
+        with _requested_lock:
+            requested.rows.remove(rows)
+            requested.apply(spark.conf)
+            if not requested.rows:
+                del _requested[spark]
 
 
 @contextlib.contextmanager

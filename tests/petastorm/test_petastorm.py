@@ -627,7 +627,7 @@ def test_the_disk_cache_takes_petastorms_options(tmp_path: Path) -> None:
     assert (tmp_path / "full").is_dir()
     LocalDiskCache(str(tmp_path / "recent"), 20_000, cleanup=True).cleanup()
     assert not (tmp_path / "recent").exists()
-    with pytest.raises(ConfigurationError, match="no room for a few rows"):
+    with pytest.raises(ConfigurationError, match="too small for a few rows"):
         LocalDiskCache(str(tmp_path / "small"), 1000, 100)
 
 

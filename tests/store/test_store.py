@@ -33,7 +33,7 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.store import StoreWriter
-from parquet_loader.store.eviction_queue import let_leave
+from parquet_loader.store.eviction_queue import queue_evictions
 
 SCHEMA = Schema({"x": Tensor("uint8", (256,)), "i": Scalar("int64")})
 SMALL = StoreOptions(file_bytes=30_000, row_group_bytes=10_000, durable=False)  # three row groups a file
@@ -191,7 +191,7 @@ def test_what_was_to_make_way_is_read_again_once_a_store_is_opened(store: Sample
     with store.writer() as writer:
         writer.write(rows(0, 500))
     first = os.path.basename(published(store.path)[0])
-    let_leave(store._paths, [first], frozenset(), 1)
+    queue_evictions(store._paths, [first], frozenset(), 1)
     with BatchedDataLoader(store, 10) as loader:
         left_out = delivered(loader)
         assert 0 < len(left_out) < 500

@@ -469,7 +469,7 @@ def test_files_that_are_not_the_stores_are_refused(store: SampleStore, tmp_path:
     other, cut = tmp_path / "other.parquet", tmp_path / "cut.parquet"
     pq.write_table(pa.table({"id": [1]}), other)
     cut.write_bytes(good.read_bytes()[:-9])
-    for bad, what in ((other, "does not name the store"), (cut, "no whole Parquet file")):
+    for bad, what in ((other, "does not name the store"), (cut, "not a complete Parquet file")):
         with pytest.raises(WriteError, match=what):
             store.publish([str(good), str(bad)])
     with pytest.raises(WriteError, match="No such file"):

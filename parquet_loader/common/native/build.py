@@ -44,7 +44,7 @@ def build(library: Path = LIBRARY, *, options: tuple[str, ...] = ()) -> str | No
             return NO_PLATFORM
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             return _compile(library, Path(folder) / library.name, options)
-    except (OSError, ValueError) as error:  # nothing can be written there, or $CC is no command
+    except (OSError, ValueError) as error:  # nothing can be written there, or $CC is not a command
         return str(error)
 
 

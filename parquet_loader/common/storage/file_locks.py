@@ -24,7 +24,7 @@ from parquet_loader.errors import ConfigurationError
 _guard = RLock()  # held while a descriptor is opened or closed, and across fork
 _open: set[int] = set()
 _here = local()
-_LOOK_AGAIN_S = 0.02
+_POLL_S = 0.02
 
 
 def _before_fork() -> None:
@@ -252,7 +252,7 @@ def _acquire_within(lock: FileLock, patience_s: float | None) -> None:
             return
         if time.monotonic() > give_up:
             raise TimeoutError(f"{lock.path}: another process holds the lock for more than {patience_s:.0f} s")
-        Event().wait(min(0.0005 * 2 ** min(attempt, 8), _LOOK_AGAIN_S))  # flock itself knows no time-out
+        Event().wait(min(0.0005 * 2 ** min(attempt, 8), _POLL_S))  # flock itself knows no time-out
 
 
 def holds_exclusive() -> bool:

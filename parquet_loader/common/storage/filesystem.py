@@ -224,7 +224,7 @@ def look_up(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
 
 
 def list_below(filesystem: pafs.FileSystem, path: str, *, recursive: bool) -> list[pafs.FileInfo]:
-    """Return what lies in a directory, through all its levels or not; nothing if there is none.
+    """Return what lies in a directory, through all its levels or not; nothing if it does not exist.
 
     Raises:
         OSError: it cannot be told.

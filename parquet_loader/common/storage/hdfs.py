@@ -25,7 +25,7 @@ SCHEMES = ("hdfs", "viewfs")
 _TAKEN_BY_JAVA = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # As errno, what libhdfs gives for a Java exception that it has no number for.
 _NO_NUMBER = 255
-_MOST_LOOKS = 8
+_MOST_ATTEMPTS = 8
 
 # Of this process: all connections, by identity, and the process that the JVM belongs to.
 _connections: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -127,7 +127,7 @@ def look_up(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
     Raises:
         OSError: the namenode did not answer, or refused.
     """
-    for _ in range(_MOST_LOOKS):
+    for _ in range(_MOST_ATTEMPTS):
         info = filesystem.get_file_info(path)
         if info.type != pafs.FileType.NotFound:
             return info
@@ -141,7 +141,7 @@ def look_up(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
 
 
 def list_directory(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
-    """Return what lies in a directory, without what lies below; nothing if there is none. Raises as `look_up`."""
+    """Return what lies in a directory, without what lies below; nothing if it does not exist. Raises as `look_up`."""
     try:
         return filesystem.get_file_info(pafs.FileSelector(path))  # type: ignore[no-any-return]
     except FileNotFoundError:

@@ -48,7 +48,7 @@ def make_private(path: str) -> None:
 
 
 def check_private(path: str, where: str, otherwise: str) -> None:
-    """Refuse a directory whose contents another user may choose; one that is missing is no fault.
+    """Refuse a directory whose contents another user may choose; a missing one is accepted.
 
     Args:
         path: The directory.

@@ -212,7 +212,7 @@ class RowGroups:
 
 
 def find_metadata(snapshot: Snapshot, key: bytes) -> tuple[str, bytes] | None:
-    """Return a value of Petastorm's metadata, with the directory that holds it; None: there is none."""
+    """Return a value of Petastorm's metadata, with the directory that holds it; None if it is missing."""
     for root in roots_of(snapshot.files):
         value = (metadata_of(snapshot.filesystem, root) or {}).get(key)
         if value is not None:
