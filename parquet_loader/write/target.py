@@ -38,8 +38,8 @@ def check_target(
         schema: What will be written, if it is known.
 
     Returns:
-        The schema with which to write, and whether rows are added to those of other files. Their schema then takes the
-        place of one that is not known, or of what it leaves to be inferred, and says how categories are stored.
+        The schema with which to write, and whether rows are added to existing files. The schema of those files then
+        replaces an unknown one, completes one with ``extra="infer"``, and says how categories are stored.
 
     Raises:
         WriteError: `mode` does not allow it.

@@ -104,13 +104,13 @@ def plan_merges(
     ordered = sorted(files, key=lambda file: (file.partition, file.name))
     kept = [file for file in ordered if not is_small(file)]
     groups: list[list[WrittenFile]] = []
-    room = -1
+    free_bytes = -1
     for file in filter(is_small, ordered):
-        if file.bytes > room:
+        if file.bytes > free_bytes:
             groups.append([])
-            room = full
+            free_bytes = full
         groups[-1].append(file)
-        room -= file.bytes
+        free_bytes -= file.bytes
     kept += [group[0] for group in groups if len(group) == 1]
     return kept, [(group[0].partition, [f.name for f in group]) for group in groups if len(group) > 1]
 

@@ -1,7 +1,7 @@
 """Writes the rows of one `rewrite_dataset` call: in their order or shuffled, as a sample suggests.
 
 A sample and the footers show which columns have no nulls and which lists have one length. Every row is checked against
-that. If a row differs, nothing is published, and writing begins again with what is known now.
+that. If a row differs, nothing is published, and writing starts again with the corrected facts.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Written:
         path: The directory of the new data set.
         summary: What was published.
         spilled_bytes: Bytes of temporary files.
-        notes: Where the sample was wrong.
+        notes: How the data differed from the sample.
     """
 
     rows: Rows
@@ -105,9 +105,9 @@ class Written:
 
 
 def write_rows(job: RewriteJob, path: PathLike, mode: WriteMode, filesystem: Any) -> Written:
-    """Write as a sample suggests; if a row differs, write again with what is known then.
+    """Write by the facts that a sample shows; if a row contradicts them, correct them and write again.
 
-    Each repetition knows more about a column than the one before, so their number is bounded.
+    Each repetition corrects at least one fact, so their number is bounded.
     """
     facts, notes = Facts(), list[str]()
     while True:
@@ -174,7 +174,7 @@ def _options(job: RewriteJob, columns: int) -> WriteOptions:
 def _write_in_order(
     job: RewriteJob, rows: Rows, packer: Packer, spec: JobSpec, assumed: dict[str, Levels], layout: Layout
 ) -> None:
-    """Write the rows; after a null in a column that was assumed to have none, only look for others."""
+    """Write the rows; after a null in a column that was assumed to have none, only collect the facts."""
     final = _final_schema(rows, assumed, spec)
     known = Facts(assumed)
     for group in rows.row_groups:

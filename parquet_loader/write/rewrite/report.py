@@ -1,4 +1,4 @@
-"""What `rewrite_dataset` wrote: as values, as JSON, and as a table."""
+"""The report of `rewrite_dataset`: values, JSON, and a table."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class ColumnReport:
 
 @dataclass(frozen=True, slots=True)
 class RewriteReport:
-    """What was written. `to_dict` gives it as JSON values, ``print`` as a table.
+    """The result of `rewrite_dataset`. `to_dict` returns JSON values, `print` shows a table.
 
     Attributes:
-        source: Where the rows came from.
+        source: The source of the rows.
         path: Directory of the new data set.
-        rows, files, row_groups: Of the new data set (what this run wrote of it).
+        rows, files, row_groups: Written by this run.
         row_group_bytes: Size of a row group once decoded, as given or chosen.
-        bytes_before: Bytes of the columns read, as stored in the source.
+        bytes_before: Stored bytes of the columns that were read.
         bytes_after: Bytes of the new files.
-        temporary_bytes: Bytes that went through temporary files.
+        temporary_bytes: Bytes of temporary files.
         shuffled: None, or the method, seed included, that put the rows into order.
-        objective: What columns were chosen by.
-        notes: Where the data differed from a sample of it, and all rows were written again.
+        objective: The objective by which the layout was chosen.
+        notes: How the data differed from a sample, so that all rows were written again.
         columns: One for each stored column.
         seconds: How long it took.
     """

@@ -204,7 +204,7 @@ def _is_within(path: str, folder: str) -> bool:
 def _fields_of(
     snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, options: ReadOptions
 ) -> tuple[Snapshot, Fields]:
-    """Return what the source holds, by the schema given or found; the snapshot is that with Petastorm's fields seen."""
+    """Return the source's fields, by the given schema or the files; and the snapshot with Petastorm's types."""
     if schema is not None and schema.extra == "infer":
         snapshot, schema = resolved_schema(snapshot, schema, columns, options)
     if schema is not None:

@@ -24,7 +24,7 @@ class Rows:
     """A source's rows in the stored form of a target.
 
     Attributes:
-        dataset: What there is, and which rows pass the filters.
+        dataset: The source, and the rows that pass the filters.
         target: The form of the new files.
         reader: Reads row groups as stored columns.
         slice_rows: Rows that are read at a time.

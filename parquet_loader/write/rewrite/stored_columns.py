@@ -33,10 +33,10 @@ from parquet_loader.schema import (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is written.
+    """The form of the new files.
 
     Attributes:
-        schema: What the new files carry.
+        schema: The schema that the new files carry.
         lenient: Fields inferred from the files, not declared in a schema: their nulls are kept as nulls, though a
             loader refuses them until a schema says what they mean.
         even_lists: Columns of lists that are assumed to have one length in every row, and are stored as tensors.
@@ -144,7 +144,7 @@ Levels = tuple[bool, ...]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known about the data.
+    """Known facts about the data.
 
     Attributes:
         nulls: By column: the levels with nulls.
@@ -156,11 +156,11 @@ class Facts:
 
     @classmethod
     def from_table(cls, table: pa.Table) -> Facts:
-        """Return what stored columns show about their nulls."""
+        """Return the facts about nulls in stored columns."""
         return cls({name: null_levels(table.column(name)) for name in table.column_names})
 
     def merged(self, other: Facts) -> Facts:
-        """Return what both know; of columns whose form has changed since, what the other knows."""
+        """Return the facts of both; for a column whose form has changed, those of `other`."""
         nulls = dict(self.nulls)
         for name, levels in other.nulls.items():
             known = nulls.get(name, ())
@@ -174,10 +174,10 @@ class Facts:
 
 
 class AssumptionError(Exception):
-    """A row differs from what a sample or a footer showed; what follows from it is decided again.
+    """A row contradicts a sample or a footer, so the form of the new files is decided again.
 
     Attributes:
-        facts: The facts known now.
+        facts: The corrected facts.
     """
 
     def __init__(self, column: str, what: str, facts: Facts) -> None:

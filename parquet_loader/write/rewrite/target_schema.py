@@ -17,12 +17,12 @@ Pack: TypeAlias = Mapping[str, Sequence[str]] | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What the source holds.
+    """The fields of the source.
 
     Attributes:
         found: The fields by the files' own types, or the schema given.
         chosen: The same, with lists of one length as tensors.
-        declared: Fields that a schema says, one given or one that the files carry; they are stored as it says.
+        declared: Fields of a given schema, or of one that the files carry; they are stored as declared.
         is_given: Whether the schema was given: then fields without a policy for nulls refuse them.
     """
 
@@ -32,15 +32,15 @@ class Fields:
     is_given: bool
 
     def readable(self, schema: Schema) -> Schema:
-        """Return a schema with which a loader reads what is written, including nulls without a policy."""
+        """Return a schema with which a loader reads the new files, including nulls without a policy."""
         return schema if self.is_given else Schema({name: _readable(kind) for name, kind in schema.items()})
 
 
 def make_target(given: Fields, pack: Pack, facts: Facts) -> Target:
-    """Return what to write.
+    """Return the form of the new files.
 
     Args:
-        given: What the source holds.
+        given: The fields of the source.
         pack: As in `rewrite_dataset`.
         facts: The known facts about the data.
     """
