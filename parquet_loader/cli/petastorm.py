@@ -8,7 +8,7 @@ import click
 
 from parquet_loader.cli.console import show_lines
 from parquet_loader.common import format_bytes
-from parquet_loader.petastorm.reading.copy_dataset import copy_dataset, print_dataset
+from parquet_loader.petastorm.etl.reading.copy_dataset import copy_dataset, print_dataset
 from parquet_loader.source import open_snapshot
 from parquet_loader.write import WriteOptions
 

@@ -16,10 +16,10 @@ from typing import Any, Self
 from parquet_loader.common import Stream, permutation, warn_at_caller
 from parquet_loader.petastorm.cache import CacheBase, LocalDiskCache, NullCache
 from parquet_loader.petastorm.errors import NoDataAvailableError, PetastormMetadataError
+from parquet_loader.petastorm.etl.reading.dataset import RowGroups, source_of
+from parquet_loader.petastorm.etl.reading.row_group_tasks import BatchWork, RowGroupPart, RowWork, Work
 from parquet_loader.petastorm.ngram import NGram
 from parquet_loader.petastorm.predicates import PredicateBase
-from parquet_loader.petastorm.reading.dataset import RowGroups, source_of
-from parquet_loader.petastorm.reading.row_group_tasks import BatchWork, RowGroupPart, RowWork, Work
 from parquet_loader.petastorm.selectors import RowGroupSelectorBase
 from parquet_loader.petastorm.transform import TransformSpec, transform_schema
 from parquet_loader.petastorm.unischema import Unischema

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from parquet_loader.petastorm.etl.dataset_metadata import get_schema_from_dataset_url
-from parquet_loader.petastorm.reading.decoding import decode_stored_row
+from parquet_loader.petastorm.etl.reading.decoding import decode_stored_row
 from parquet_loader.petastorm.unischema import UnischemaField
 
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from parquet_loader.petastorm.errors import DecodeFieldError
-from parquet_loader.petastorm.reading.decoding import decode_stored_row as decode_row
+from parquet_loader.petastorm.etl.reading.decoding import decode_stored_row as decode_row
 
 __all__ = ["DecodeFieldError", "decode_row"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import json
 import os
 import pickle
 import shutil
@@ -46,10 +47,11 @@ from parquet_loader.petastorm.codecs import (
 from parquet_loader.petastorm.errors import DecodeFieldError, PetastormMetadataError
 from parquet_loader.petastorm.etl.dataset_metadata import (
     get_schema_from_dataset_url,
-    row_groups_per_file,
     write_metadata,
 )
 from parquet_loader.petastorm.etl.pickled import dump_indexes, dump_unischema
+from parquet_loader.petastorm.etl.reading import copy_dataset as copying
+from parquet_loader.petastorm.etl.reading.decoding import decode_column
 from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, SingleFieldIndexer
 from parquet_loader.petastorm.etl.rowgroup_indexing import build_rowgroup_index, get_row_group_indexes
 from parquet_loader.petastorm.generator import generate_datapoint
@@ -68,14 +70,12 @@ from parquet_loader.petastorm.pytorch import (
     InMemBatchedDataLoader,
     decimal_friendly_collate,
 )
-from parquet_loader.petastorm.reading import copy_dataset as copying
-from parquet_loader.petastorm.reading.decoding import decode_column
 from parquet_loader.petastorm.selectors import IntersectIndexSelector, SingleIndexSelector, UnionIndexSelector
 from parquet_loader.petastorm.test_util.reader_mock import ReaderMock, schema_data_generator_example
 from parquet_loader.petastorm.transform import edit_field
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField, encode_row
 from parquet_loader.petastorm.weighted_sampling_reader import WeightedSamplingReader
-from parquet_loader.source.unischema import UNISCHEMA_KEY, SparkType, read_indexes, read_unischema
+from parquet_loader.source.unischema import ROW_GROUPS_KEY, UNISCHEMA_KEY, SparkType, read_indexes, read_unischema
 from tests.support import petastorm_oracle as oracle
 
 EVERYTHING = f"file://{oracle.EVERYTHING}"
@@ -904,7 +904,8 @@ def test_metadata_that_are_written_are_read_again(tmp_path: Path) -> None:
     again = get_schema_from_dataset_url(url)
     assert list(again.fields.values()) == list(schema.fields.values())
     assert [str(f.codec) for f in again.fields.values()] == [str(f.codec) for f in schema.fields.values()]
-    assert sum(row_groups_per_file(url).values()) == 4
+    counts = json.loads(pq.read_schema(folder / "_common_metadata").metadata[ROW_GROUPS_KEY])
+    assert sum(counts.values()) == 4
     indexers: list[Any] = [
         SingleFieldIndexer("by_id", "id"),
         SingleFieldIndexer("by_sensor", "sensor"),

@@ -16,7 +16,7 @@ from parquet_loader.common import resolve
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.petastorm.errors import PetastormMetadataError, PetastormMetadataGenerationError
 from parquet_loader.petastorm.etl.pickled import dump_unischema
-from parquet_loader.petastorm.reading.dataset import RowGroups, find_metadata, source_of
+from parquet_loader.petastorm.etl.reading.dataset import RowGroups, source_of
 from parquet_loader.petastorm.unischema import Unischema
 from parquet_loader.source import ROW_GROUPS_KEY, UNISCHEMA_KEY, Selection, open_snapshot
 
@@ -146,14 +146,3 @@ def infer_or_load_unischema(dataset_url_or_urls: Any, filesystem: Any = None) ->
     """Return the Unischema of a data set, or one inferred from its columns."""
     source, home = source_of(dataset_url_or_urls, filesystem)
     return RowGroups(source, home).unischema
-
-
-def row_groups_per_file(dataset_url: str) -> dict[str, int]:
-    """Return the number of row groups of each file, from the metadata."""
-    source, home = source_of(dataset_url)
-    snapshot = open_snapshot(source, home, selection=Selection(split="all", has_options=False, reads_tables=False))
-    found = find_metadata(snapshot, ROW_GROUPS_KEY)
-    if found is None:
-        raise PetastormMetadataError(f"{dataset_url}: the metadata do not say how many row groups each file has")
-    counts: dict[str, int] = json.loads(found[1])
-    return counts

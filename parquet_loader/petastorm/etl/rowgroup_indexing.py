@@ -10,9 +10,9 @@ from typing import Any
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.dataset_metadata import add_to_metadata
 from parquet_loader.petastorm.etl.pickled import dump_indexes
+from parquet_loader.petastorm.etl.reading.dataset import RowGroups, find_metadata, source_of
+from parquet_loader.petastorm.etl.reading.decoding import decode_columns
 from parquet_loader.petastorm.etl.rowgroup_indexers import RowGroupIndexerBase
-from parquet_loader.petastorm.reading.dataset import RowGroups, find_metadata, source_of
-from parquet_loader.petastorm.reading.decoding import decode_columns
 from parquet_loader.source import INDEX_KEY, UNISCHEMA_KEY
 
 

@@ -10,13 +10,30 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.schema.encode.images import pillow
+from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.encode.inputs import Values
 from parquet_loader.schema.encode.lossless import Misfit
 from parquet_loader.schema.fields import Encoded
 from parquet_loader.schema.infer import is_bytes
 
 _JPEG_QUALITY = 95
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def pillow() -> Any:
+    """Import and return `PIL.Image`; needed only for images that are not encoded yet.
+
+    Raises:
+        ConfigurationError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image as pil_image  # noqa: N813, PLC0415
+    except ImportError:
+        raise ConfigurationError(
+            "images given as arrays are encoded by Pillow, which is not installed: "
+            "pip install 'torch-parquet-loader[images]', or hand over encoded bytes"
+        ) from None
+    return pil_image
 
 
 def encode_arrays(field: Encoded, values: Values) -> pa.Array:
@@ -88,7 +105,7 @@ def _png16(pixels: np.ndarray[Any, Any]) -> bytes:
     filtered[1:, 1:] = rows[1:] - rows[:-1]
     header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(filtered.tobytes())), (b"IEND", b""))
-    parts = [b"\x89PNG\r\n\x1a\n"]
+    parts = [PNG]
     for kind, body in chunks:
         parts += [struct.pack(">I", len(body)), kind, body, struct.pack(">I", zlib.crc32(kind + body))]
     return b"".join(parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from typing import Any
 
@@ -10,15 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.schema.encode.blobs import PNG, encode_array
 from parquet_loader.schema.encode.inputs import Values
 from parquet_loader.schema.encode.lossless import Misfit
 from parquet_loader.schema.fields import Image
 from parquet_loader.schema.infer import is_bytes
 
-_PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
-_JPEG_QUALITY = 95
 # Offsets in a PNG's header of the bits per channel and the color type.
 _BITS, _COLOR = 24, 25
 _SHAPES = {0: "(None, None)", 2: "(None, None, 3)"}
@@ -26,27 +23,11 @@ _SHAPES = {0: "(None, None)", 2: "(None, None, 3)"}
 
 def sixteen_bits(data: bytes) -> str | None:
     """Return advice for a PNG of 16 bits a channel, which an `Image` would cut to 8; None for other images."""
-    if data[: len(_PNG)] != _PNG or data[_BITS : _BITS + 1] != b"\x10":
+    if data[: len(PNG)] != PNG or data[_BITS : _BITS + 1] != b"\x10":
         return None
     shape = _SHAPES.get(data[_COLOR])
     reader = "Bytes()" if shape is None else f"Encoded('uint16', {shape}, 'png')"
     return f"a PNG of 16 bits a channel, which uint8 cannot hold; {reader} reads it"
-
-
-def pillow() -> Any:
-    """Import and return `PIL.Image`; needed only for images that are not encoded yet.
-
-    Raises:
-        ConfigurationError: Pillow is not installed.
-    """
-    try:
-        from PIL import Image as pil_image  # noqa: N813, PLC0415
-    except ImportError:
-        raise ConfigurationError(
-            "images given as arrays are encoded by Pillow, which is not installed: "
-            "pip install 'torch-parquet-loader[images]', or hand over encoded bytes"
-        ) from None
-    return pil_image
 
 
 def encode_images(field: Image, values: Values) -> pa.Array:
@@ -68,7 +49,7 @@ def _checked(array: pa.Array) -> pa.Array:
     if not is_bytes(array.type):
         raise Misfit(f"the values are of type {array.type}, expected encoded images (bytes) or arrays of uint8")
     array = array.cast(pa.binary())
-    is_png = pc.equal(pc.binary_slice(array, 0, len(_PNG)), _PNG)
+    is_png = pc.equal(pc.binary_slice(array, 0, len(PNG)), PNG)
     is_jpeg = pc.equal(pc.binary_slice(array, 0, len(_JPEG)), _JPEG)
     deep = pc.index(pc.and_(is_png, pc.equal(pc.binary_slice(array, _BITS, _BITS + 1), b"\x10")), True).as_py()
     if deep >= 0:
@@ -102,7 +83,4 @@ def _encoded(field: Image, value: Any, row: int) -> bytes:
         raise Misfit(f"the image has the shape {pixels.shape}, expected {field.shape}", row)
     if field.encoding == "jpeg" and channels == 4:
         raise Misfit("JPEG has no fourth channel; use encoding='png'", row)
-    out = io.BytesIO()
-    image = pillow().fromarray(pixels[:, :, 0] if channels == 1 else pixels)
-    image.save(out, format=field.encoding, **({"quality": _JPEG_QUALITY} if field.encoding == "jpeg" else {}))
-    return out.getvalue()
+    return encode_array(pixels[:, :, 0] if channels == 1 else pixels, field.encoding)

@@ -23,7 +23,7 @@ from parquet_loader.schema.encode.leaves import is_nested, leaf_columns
 from parquet_loader.schema.encode.lossless import Misfit, NullMisfit, from_python
 from parquet_loader.schema.encode.nulls import null_advice
 from parquet_loader.schema.encode.sources import slices_of
-from parquet_loader.schema.encode.tensors import encode_tensor
+from parquet_loader.schema.encode.tensors import encode_tensor, raw_elements
 from parquet_loader.schema.fields import Bytes, Category, Field, Group, RaggedList, Scalar, Tensor, Text
 from parquet_loader.schema.infer import infer_fields, is_index_column
 from parquet_loader.schema.ragged import Ragged
@@ -288,9 +288,7 @@ def _group_of_matrix(name: str, group: Group, values: Any, first_row: int) -> di
         refuse_nulls(rows, array)
     except Misfit as misfit:
         raise _located(name, misfit, first_row) from None
-    size = len(array) * group.width_bytes
-    raw = np.frombuffer(array.buffers()[1], np.uint8, size, array.offset * group.width_bytes) if size else np.empty(0)
-    matrix = raw.astype(np.uint8, copy=False).view(group.dtype).reshape(-1, width)
+    matrix = raw_elements(rows, array).reshape(-1, width)
     stored: dict[str, pa.Array] = {}
     for number, (member, field) in enumerate(group.fields.items()):
         try:

@@ -126,11 +126,16 @@ def _from_raw(field: Tensor, array: pa.Array) -> pa.Array:
         array = pc.cast(pc.cast(array, pa.binary()), pa.binary(field.width_bytes))
     if field.storage == "raw":
         return array
-    data = array.buffers()[1]
-    count = len(array) * field.width_bytes
-    raw = np.frombuffer(data, np.uint8, count, array.offset * field.width_bytes) if count else np.empty(0, np.uint8)
     valid = None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
-    return _store(field, raw.view(field.dtype).reshape(-1, field.size), valid)
+    return _store(field, raw_elements(field, array).reshape(-1, field.size), valid)
+
+
+def raw_elements(field: Tensor, array: pa.Array) -> np.ndarray[Any, Any]:
+    """Return the elements of all rows of a column of raw bytes, one behind the other; it shares their memory."""
+    count = len(array) * field.size
+    if not count:
+        return np.empty(0, field.dtype)
+    return np.frombuffer(array.buffers()[1], field.dtype, count, array.offset * field.width_bytes)
 
 
 def _from_arrow(field: Tensor, array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:

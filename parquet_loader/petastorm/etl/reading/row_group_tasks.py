@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from parquet_loader.common import Stream, permutation
 from parquet_loader.errors import ConfigurationError, TransformError
+from parquet_loader.petastorm.etl.reading.dataset import RowGroups
+from parquet_loader.petastorm.etl.reading.decoding import batch_arrays, decode_columns
 from parquet_loader.petastorm.ngram import NGram
 from parquet_loader.petastorm.predicates import PredicateBase
-from parquet_loader.petastorm.reading.dataset import RowGroups
-from parquet_loader.petastorm.reading.decoding import batch_arrays, decode_columns
 from parquet_loader.petastorm.transform import TransformSpec
 from parquet_loader.petastorm.unischema import Unischema
 

@@ -16,7 +16,7 @@ from parquet_loader.common import PathLike, ReadOptions, ShowProgress, progress_
 from parquet_loader.decode import TableOrigin, ValueProblem, number_type, one_array, unpack
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.petastorm.errors import PetastormMetadataError
-from parquet_loader.petastorm.reading.dataset import RowGroups, StoredColumns
+from parquet_loader.petastorm.etl.reading.dataset import RowGroups, StoredColumns
 from parquet_loader.read import RowGroupReader
 from parquet_loader.schema import Encoded, Field, Image, Schema, Tensor, unpacked_field
 from parquet_loader.source import Snapshot, declared_unischema
