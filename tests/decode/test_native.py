@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -25,13 +26,10 @@ from parquet_loader.decode import (
     DecodableChunks,
     NativeChunks,
     NotDecodedError,
-    arrangement_of,
     decodable_chunks,
     is_known_codec,
-    routes_of,
 )
 from parquet_loader.decode.native import column_reader
-from parquet_loader.read import column_chunks as reading
 from tests.support.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
@@ -315,11 +313,28 @@ def test_text_and_lists_come_the_same_without_kernels(tmp_path: Path, monkeypatc
     assert sorted(text for part, _ in found[0] for text in part) == sorted(texts)
 
 
-def leave_to_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let loaders that are opened from now on decide as if there were no kernels."""
-    for decides in (routes_of, arrangement_of):
-        assert decides.__kwdefaults__ is not None
-        monkeypatch.setitem(decides.__kwdefaults__, "kernels", False)
+WITHOUT_KERNELS = """
+import pickle, sys
+from parquet_loader import DataError
+from tests.decode.test_native import batches
+root, options = pickle.load(sys.stdin.buffer)
+found = []
+for arguments in options:
+    try:
+        found.append([{name: batch[name] for name in "ab"} for batch in batches(root, **arguments)])
+    except DataError as error:
+        found.append(str(error))
+pickle.dump(found, sys.stdout.buffer)
+"""
+
+
+def without_kernels(root: Path, options: list[dict[str, Any]]) -> list[Any]:
+    """Return the batches of loaders with each of these options, or their errors, of a process without kernels."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PARQUET_LOADER_NATIVE": "0"}
+    command, given = [sys.executable, "-c", WITHOUT_KERNELS], pickle.dumps((root, options))
+    done = subprocess.run(command, env=environment, input=given, capture_output=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return pickle.loads(done.stdout)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -344,26 +359,19 @@ def mixed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_batches_are_the_same_with_and_without(mixed: Path) -> None:
+    options: list[dict[str, Any]] = [
         {},
         {"shuffle": True, "window_rows": 500},
         {"shuffle": True, "window_rows": 5000, "columns": ["b", "a"]},
         {"shuffle": True, "window_rows": 2000, "isolation": "process"},
-    ],
-)
-def test_batches_are_the_same_with_and_without(
-    mixed: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
-) -> None:
-    found = batches(mixed, **arguments)
-    leave_to_arrow(monkeypatch)
-    monkeypatch.setenv("PARQUET_LOADER_NATIVE", "0")
-    expected = batches(mixed, **arguments)
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert one.keys() == other.keys()
-        assert all(np.array_equal(one[name], other[name]) for name in ("a", "b") if name in one)
+    ]
+    for arguments, expected in zip(options, without_kernels(mixed, options), strict=True):
+        found = batches(mixed, **arguments)
+        assert len(found) == len(expected) == -(-12_000 // 64)
+        for one, other in zip(found, expected, strict=True):
+            assert one.keys() - {"t"} == other.keys() == {"a", "b"}
+            assert all(np.array_equal(one[name], other[name]) for name in other)
 
 
 @pytest.mark.parametrize("window_rows", [200, 4000])
@@ -399,34 +407,31 @@ def test_what_turns_out_to_be_not_as_expected_is_arrows_from_there_on(
         assert all(np.array_equal(one[name], other[name]) for name in ("a", "b"))
 
 
-@pytest.mark.parametrize("options", [ReadOptions(verify_checksums=True)])
-def test_options_that_the_kernels_lack_are_arrows(
-    mixed: Path, monkeypatch: pytest.MonkeyPatch, options: ReadOptions
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise AssertionError("decoded by the kernels")
+def test_options_that_the_kernels_lack_are_arrows(tmp_path: Path) -> None:
+    """The kernels do not look at checksums."""
+    table = pa.table({"a": pa.array(range(1000), pa.int64())})
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    pq.write_table(table, tmp_path / "a.parquet", **plain)
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    at = data.index(np.int64(500).tobytes())
+    data[at : at + 8] = np.int64(-7).tobytes()
+    (tmp_path / "a.parquet").write_bytes(data)
+    assert sum(batch["a"].tolist().count(-7) for batch in batches(tmp_path)) == 1
+    with pytest.raises(DataError, match="checksum"):
+        batches(tmp_path, read_options=ReadOptions(verify_checksums=True))
 
-    monkeypatch.setattr(reading, "NativeChunks", refuse)
-    assert len(batches(mixed, read_options=options)) == -(-12_000 // 64)
 
-
-@pytest.mark.parametrize("window_rows", [200, 4000])
-def test_damage_is_said_as_arrow_says_it(mixed: Path, monkeypatch: pytest.MonkeyPatch, window_rows: int) -> None:
+def test_damage_is_said_as_arrow_says_it(mixed: Path) -> None:
     path = mixed / "0.parquet"
     chunk = pq.read_metadata(path).row_group(1).column(1)
     with path.open("r+b") as file:
         file.seek(chunk.data_page_offset + 40)
         file.write(bytes(range(200)))
-    times = path.stat()
-    said = []
-    for is_built in (True, False):
-        if not is_built:
-            leave_to_arrow(monkeypatch)
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    options = [{"shuffle": True, "window_rows": rows, "columns": ["a", "b"]} for rows in (200, 4000)]
+    for arguments, expected in zip(options, without_kernels(mixed, options), strict=True):
         with pytest.raises(DataError, match=r"0\.parquet.*row group 1.*column 'b'") as caught:
-            batches(mixed, shuffle=True, window_rows=window_rows, columns=["a", "b"])
-        said.append(str(caught.value))
-    assert said[0] == said[1]
+            batches(mixed, **arguments)
+        assert str(caught.value) == expected
 
 
 def test_a_library_that_is_missing_broken_or_of_other_source_is_not_used(tmp_path: Path) -> None:

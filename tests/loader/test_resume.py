@@ -30,10 +30,11 @@ from parquet_loader import (
     SourceError,
 )
 from parquet_loader.common.distributed import Shard
-from parquet_loader.engine.engine import Engine
+from parquet_loader.engine import open_engine
 from parquet_loader.source import list_files
 from parquet_loader.source.footers import read_footer
 from parquet_loader.source.snapshot import open_snapshot
+from parquet_loader.window import Arenas
 from tests.support import oracle
 from tests.support.datasets import Layout, write_layout, write_numbered
 
@@ -217,10 +218,10 @@ def test_resuming_reads_two_windows_at_most(tmp_path: Path) -> None:
         plan = loader._plan(0)
         for batch in range(len(loader)):
             loader.seek(0, batch)
-            engine = loader._engine(plan, batch)
-            assert isinstance(engine, Engine)
-            engine._ahead = 1
-            engine._fills_first = False
+            engine = open_engine(
+                loader._dataset, plan, loader._options,
+                first_batch=batch, allocator=Arenas(0), staging=Arenas(0), is_first=False,
+            )  # fmt: skip
             engine.start()
             rows = 0
             while not rows:

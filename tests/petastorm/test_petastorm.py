@@ -70,11 +70,14 @@ from parquet_loader.petastorm.pytorch import (
     InMemBatchedDataLoader,
     decimal_friendly_collate,
 )
+from parquet_loader.petastorm.etl.reading.copy_dataset import _slices, target_schema
+from parquet_loader.petastorm.etl.reading.dataset import RowGroups
 from parquet_loader.petastorm.selectors import IntersectIndexSelector, SingleIndexSelector, UnionIndexSelector
 from parquet_loader.petastorm.test_util.reader_mock import ReaderMock, schema_data_generator_example
 from parquet_loader.petastorm.transform import edit_field
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField, encode_row
 from parquet_loader.petastorm.weighted_sampling_reader import WeightedSamplingReader
+from parquet_loader.source import declared_unischema, schema_of
 from parquet_loader.source.unischema import ROW_GROUPS_KEY, UNISCHEMA_KEY, SparkType, read_indexes, read_unischema
 from tests.support import petastorm_oracle as oracle
 
@@ -953,21 +956,21 @@ def test_a_copy_delivers_the_same_batches_from_raw_tensors(tmp_path: Path) -> No
             assert same, name
 
 
-def test_a_row_group_is_copied_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "COPY_BYTES", 3 * 48)
-    seen: list[int] = []
-    copy_dataset(
-        oracle.EVERYTHING, tmp_path / "copy", columns=["part", "matrix"], progress=lambda done, _: seen.append(done)
-    )
-    assert seen == list(range(1, 25)), "of the bytes that are stored a row is the larger part"
-    monkeypatch.setattr(copying, "COPY_ROWS", 4)
-    monkeypatch.setattr(copying, "COPY_BYTES", 2**20)
-    seen.clear()
-    copy_dataset(oracle.EVERYTHING, tmp_path / "again", columns=["part"], progress=lambda done, _: seen.append(done))
-    assert seen == [4, 6, 10, 12, 16, 18, 22, 24]
-    for name in ("copy", "again"):
-        with OurLoader(tmp_path / name, 24) as loader:
-            assert next(iter(loader))["part"].to_list() == [row["part"] for row in oracle.rows()]
+def test_a_row_group_is_copied_in_pieces() -> None:
+    dataset = RowGroups(oracle.EVERYTHING, None)
+    declared = declared_unischema(dataset.snapshot.filesystem, dataset.snapshot.files)
+    assert declared is not None
+    whole = schema_of(declared, dataset.snapshot.schemas[0], dataset.snapshot.partition_schema)
+
+    def copied(columns: list[str], **most: int) -> list[int]:
+        schema = whole.select(columns)
+        with dataset.opened():
+            tables = list(_slices(dataset.snapshot, schema, target_schema(schema), **most))
+        assert pa.concat_tables(tables)["part"].to_pylist() == [row["part"] for row in oracle.rows()]
+        return [len(table) for table in tables]
+
+    assert copied(["part", "matrix"], most_bytes=3 * 48) == [1] * 24, "more bytes of a row are stored than decoded"
+    assert copied(["part"], most_rows=4) == [4, 2] * 4
 
 
 def test_a_copy_of_no_column_is_refused(tmp_path: Path) -> None:

@@ -136,7 +136,9 @@ class _Unpacked(StoredColumns):
         return stored
 
 
-def _slices(snapshot: Snapshot, schema: Schema, target: Schema) -> Iterator[pa.Table]:
+def _slices(
+    snapshot: Snapshot, schema: Schema, target: Schema, *, most_rows: int = COPY_ROWS, most_bytes: int = COPY_BYTES
+) -> Iterator[pa.Table]:
     """Yield the rows of the copy in their order, a slice of a row group at a time."""
     decoders = [_Unpacked(schema, file_schema, snapshot.partition_schema) for file_schema in snapshot.schemas]
     reader = RowGroupReader(snapshot, decoders, None, ReadOptions())
@@ -144,7 +146,7 @@ def _slices(snapshot: Snapshot, schema: Schema, target: Schema) -> Iterator[pa.T
     for index in range(snapshot.row_groups):
         row_group = snapshot.row_group(index)
         stored_bytes = row_group.encoded_bytes // max(1, row_group.rows)
-        yield from reader.stream(row_group, max(1, min(COPY_ROWS, COPY_BYTES // max(1, stored_bytes, decoded_bytes))))
+        yield from reader.stream(row_group, max(1, min(most_rows, most_bytes // max(1, stored_bytes, decoded_bytes))))
 
 
 def _ahead(slices: Iterator[pa.Table]) -> Generator[pa.Table]:
