@@ -420,7 +420,7 @@ def test_nothing_has_a_name_in_shared_memory(root: str) -> None:
 
 def test_pieces_that_share_a_block_come_back_one_by_one() -> None:
     giver, taker = SharedMemorySender(), SharedMemoryReceiver()
-    giver.limit(2**30)
+    giver.arenas.keep_bytes = 2**30
     kept = []
     for number in range(50):
         window = {name: giver.arenas.allocate(400_000).array for name in "abc"}

@@ -50,7 +50,8 @@ from parquet_loader.petastorm.etl.dataset_metadata import (
     write_metadata,
 )
 from parquet_loader.petastorm.etl.pickled import dump_indexes, dump_unischema
-from parquet_loader.petastorm.etl.reading import copy_dataset as copying
+from parquet_loader.petastorm.etl.reading.copy_dataset import _slices, target_schema
+from parquet_loader.petastorm.etl.reading.dataset import RowGroups
 from parquet_loader.petastorm.etl.reading.decoding import decode_column
 from parquet_loader.petastorm.etl.rowgroup_indexers import FieldNotNullIndexer, SingleFieldIndexer
 from parquet_loader.petastorm.etl.rowgroup_indexing import build_rowgroup_index, get_row_group_indexes
@@ -70,8 +71,6 @@ from parquet_loader.petastorm.pytorch import (
     InMemBatchedDataLoader,
     decimal_friendly_collate,
 )
-from parquet_loader.petastorm.etl.reading.copy_dataset import _slices, target_schema
-from parquet_loader.petastorm.etl.reading.dataset import RowGroups
 from parquet_loader.petastorm.selectors import IntersectIndexSelector, SingleIndexSelector, UnionIndexSelector
 from parquet_loader.petastorm.test_util.reader_mock import ReaderMock, schema_data_generator_example
 from parquet_loader.petastorm.transform import edit_field

@@ -128,8 +128,10 @@ def check_account(path: Path) -> None:
 
 def test_amid_a_commit_nobody_sees_a_part(store: SampleStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks without the lock, at any step; one that takes the lock waits, and then sees all."""
-    reader, only = SampleStore(store.path), SampleStore(store.path)
-    only._is_read_only, only._pid = True, 0
+    reader, access = SampleStore(store.path), os.access
+    with monkeypatch.context() as denied:
+        denied.setattr(os, "access", lambda path, mode: access(path, mode) and not mode & os.W_OK)
+        only = SampleStore(store.path)
     seen: list[tuple[int, int, int, int]] = []
     plain: list[int] = []
     rename = os.rename

@@ -1,0 +1,181 @@
+"""Tests look at the package from outside: each place that patches it is listed here, with the reason.
+
+What a test claims is shown by public figures, request logs, files and results; thresholds are arguments. A patch is for
+what cannot be had otherwise: a failure or a death at one exact moment, and systems other than this one.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+PACKAGE = "parquet_loader"
+
+_KERNELS = "as on a system without a C compiler; PARQUET_LOADER_NATIVE=0 would take a process for each case"
+_KILLED = "the process is killed at this moment of a commit"
+_RACE = "another process comes between two steps"
+
+# For each file: what it patches of the package, and why.
+ALLOWED: dict[str, dict[str, str]] = {
+    "collate/test_cuda.py": {
+        "parquet_loader.collate.pinned_memory.PinnedMemory.allocate": "memory of tensors that no GPU has to pin",
+        "parquet_loader.collate.torch_output.TensorOutput.allocator": "the path of pinned memory, without a GPU",
+    },
+    "common/test_permute.py": {"parquet_loader.common.native.permute.KERNELS": _KERNELS},
+    "decode/test_native.py": {
+        "parquet_loader.common.native.bindings.KERNELS.chunks_read": "the kernels get no memory",
+        "parquet_loader.common.native.permute.KERNELS": _KERNELS,
+        "parquet_loader.decode.NativeChunks.read_into": "pages turn out to be other than expected at each call in turn",
+        "parquet_loader.decode.native.column_reader.KERNELS": _KERNELS,
+        "parquet_loader.decode.native.column_reader.LOADED_CODECS": "as on a system without libraries for these codecs",
+    },
+    "decode/test_page_claims.py": {"parquet_loader.decode.native.page_check.KERNELS": _KERNELS},
+    "decode/test_pages.py": {
+        "parquet_loader.decode.plain_pages._PREADV": "a C library without preadv, or one that reads less",
+        "parquet_loader.read.column_chunks.NativeChunks": f"{_RACE}: it replaces the file",
+        "parquet_loader.read.column_chunks.raw_pages": f"{_RACE}: it cuts the file short",
+    },
+    "engine/test_open_files.py": {
+        "made._reading._child.channel._end": "the other end of the pipe says half a message, and then nothing",
+        "parquet_loader.engine.child.client._START": "the reading process has fewer descriptors than its parent",
+    },
+    "interop/test_dask_kills.py": {"parquet_loader.write.jobs.job.WriteJob.commit": _KILLED},
+    "interop/test_hdfs_jobs.py": {
+        "job._directory.remove": _KILLED,
+        "parquet_loader.write.jobs.commit._each": _KILLED,
+        "parquet_loader.write.jobs.commit.look_up": f"{_RACE}: it publishes its files",
+        "parquet_loader.write.jobs.job.JobDirectory.remove_files": _KILLED,
+        "parquet_loader.write.jobs.job.move_file": _KILLED,
+        "parquet_loader.write.jobs.lease._has_expired": "pyarrow cannot set the time of a file on HDFS",
+    },
+    "interop/test_spark_kills.py": {"parquet_loader.write.jobs.job.WriteJob.commit": _KILLED},
+    "loader/test_review.py": {
+        "parquet_loader.engine.engine.Engine._admit": "memory runs out in a step of the engine itself",
+        "parquet_loader.engine.engine.Engine.close": "Ctrl-C comes at the moment at which an epoch is closed",
+    },
+    "read/cache/test_cache.py": {
+        "parquet_loader.read.cache.directory.CacheDirectory.begin": f"{_RACE}: it ends its fetch of the row group",
+    },
+    "read/test_out_of_memory.py": {
+        "parquet_loader.store.files.file_catalog.read_footer": "the disk fails: no file here gives EIO",
+    },
+    "store/test_jobs.py": {"parquet_loader.store.atomic_publish.finish_commit": _KILLED},
+    "write/test_jobs.py": {
+        "job._directory.remove": _KILLED,
+        "parquet_loader.write.jobs.commit.move_file": _KILLED,
+        "parquet_loader.write.jobs.job.JobDirectory.remove_files": _KILLED,
+        "parquet_loader.write.jobs.job.move_file": _KILLED,
+    },
+    "write/test_rewrite.py": {
+        "parquet_loader.write.rewrite.external_shuffle.Buckets.at": "Ctrl-C or a lack of memory, at each of two steps",
+        "parquet_loader.write.rewrite.source_scan.Rows.slices": "a source loses rows, and its files look as before",
+    },
+}
+
+
+class Patches(ast.NodeVisitor):
+    """Finds what a module patches of the package: by monkeypatch, by mock, by `setattr` and by assignment.
+
+    Programs that tests run in other processes are looked at too: texts that can be parsed and import the package.
+    """
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+        self._names: dict[str, str] = {}  # of modules, classes and functions that were imported
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._names[alias.asname or alias.name.partition(".")[0]] = (
+                alias.name if alias.asname else (alias.name.partition(".")[0])
+            )
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            self._names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str) and "\n" in node.value and PACKAGE in node.value:
+            try:
+                inner = ast.parse(textwrap.dedent(node.value))
+            except SyntaxError:
+                return
+            program = Patches()
+            program.visit(inner)
+            self.found |= program.found
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in {"setattr", "delattr", "setitem", "delitem", "object", "patch", "multiple"} and node.args:
+            target = node.args[0]
+            if isinstance(target, ast.Constant | ast.JoinedStr):
+                text = ast.unparse(target).strip("f'\"")
+                if text.startswith(f"{PACKAGE}."):
+                    self.found.add(text)
+            elif len(node.args) > 1:
+                attribute = node.args[1].value if isinstance(node.args[1], ast.Constant) else ast.unparse(node.args[1])
+                self._add(target, str(attribute))
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            for one in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+                if isinstance(one, ast.Attribute):
+                    self._add(one.value, one.attr)
+        self.generic_visit(node)
+
+    def _add(self, target: ast.expr, attribute: str) -> None:
+        """Add an attribute of something imported from the package, and a private one of anything but `self`."""
+        parts = ast.unparse(target).split(".")
+        root = self._names.get(parts[0], "")
+        path = ".".join([root or parts[0], *parts[1:], attribute])
+        if root.partition(".")[0] == PACKAGE or (
+            not root and parts[0] != "self" and any(_is_private(part) for part in [*parts[1:], attribute])
+        ):
+            self.found.add(path)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def patches_of(path: Path) -> set[str]:
+    finder = Patches()
+    finder.visit(ast.parse(path.read_text("utf-8")))
+    return finder.found
+
+
+def files() -> Iterator[Path]:
+    return (path for path in sorted(TESTS.rglob("*.py")) if path.name != "test_patches.py")
+
+
+def test_every_patch_of_the_package_has_a_reason() -> None:
+    found = {str(path.relative_to(TESTS)): patches for path in files() if (patches := patches_of(path))}
+    assert found == {name: set(reasons) for name, reasons in ALLOWED.items()}
+    assert all(reason for reasons in ALLOWED.values() for reason in reasons.values())
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("from parquet_loader.a import B\nmonkeypatch.setattr(B, 'c', 1)", "parquet_loader.a.B.c"),
+        ("from parquet_loader import a\nmonkeypatch.setattr(a.B, name, 1)", "parquet_loader.a.B.name"),
+        ("import parquet_loader.a\nparquet_loader.a.B = 1", "parquet_loader.a.B"),
+        ("monkeypatch.setattr('parquet_loader.a.B', 1)", "parquet_loader.a.B"),
+        ("patch.setattr(f'parquet_loader.{a}.B', 1)", "parquet_loader.{a}.B"),
+        ("from unittest import mock\nmock.patch('parquet_loader.a.B')", "parquet_loader.a.B"),
+        ("from parquet_loader import a\nsetattr(a, 'B', 1)", "parquet_loader.a.B"),
+        ("loader._engine.x = 1", "loader._engine.x"),
+        ("code = '''\nfrom parquet_loader import a\na.B = 1\n'''", "parquet_loader.a.B"),
+        ("import os\nmonkeypatch.setattr(os, 'rename', 1)", None),
+        ("from tests.support import far\nfar._CHUNK = 1", None),
+    ],
+)
+def test_patches_of_every_kind_are_found(code: str, expected: str | None) -> None:
+    finder = Patches()
+    finder.visit(ast.parse(code))
+    assert finder.found == ({expected} if expected else set())
