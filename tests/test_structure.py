@@ -213,6 +213,7 @@ def test_public_names_are_these() -> None:
         "Finding",
         "Group",
         "HeldState",
+        "IcebergSource",
         "Image",
         "JobSummary",
         "LoadedRows",

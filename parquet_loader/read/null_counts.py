@@ -64,7 +64,7 @@ def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, Nu
 
 
 def _leaves(snapshot: Snapshot, number: int, footer: Metadata, name: str, field: Field) -> list[int] | None:
-    """Return the numbers of a field's leaf columns; None if a column comes from directory names."""
+    """Return the numbers of a field's leaf columns; None if a column comes from elsewhere."""
     schema, paths, found = snapshot.schemas[number], footer.paths, list[int]()
     for part_name, part in parts_of(name, field):
         names = (part_name, *part.aliases)
@@ -72,7 +72,10 @@ def _leaves(snapshot: Snapshot, number: int, footer: Metadata, name: str, field:
         if source is None:
             return None if part_name in snapshot.partition_schema.names else []
         head = read_name(schema, source)
-        found += [leaf for leaf, path in enumerate(paths) if head in heads(path)]
+        held = [leaf for leaf, path in enumerate(paths) if head in heads(path)]
+        if not held:  # a part that a table added to a column later
+            return None
+        found += held
     return found
 
 

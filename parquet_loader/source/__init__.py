@@ -28,6 +28,7 @@ from parquet_loader.source.tables.deletes import (
     roaring_positions,
 )
 from parquet_loader.source.tables.formats import table_to_write_to
+from parquet_loader.source.tables.iceberg import IcebergSource
 from parquet_loader.source.tables.names import ColumnName, Names
 from parquet_loader.source.tables.recognised import table_source
 from parquet_loader.source.tables.version import TableFile, TableInfo, TableSource, TableVersion
@@ -60,6 +61,7 @@ __all__ = [
     "DeletesError",
     "Fetcher",
     "FooterCache",
+    "IcebergSource",
     "InlineVector",
     "Leaf",
     "ListedFile",

@@ -36,7 +36,9 @@ class TableFormat:
 
 
 DELTA = TableFormat("a Delta table", "write_dataset(deltalake.DeltaTable('{root}').to_pyarrow_table(), ...)")
-ICEBERG = TableFormat("an Iceberg table", "write_dataset(catalog.load_table('database.table').scan().to_arrow(), ...)")
+ICEBERG = TableFormat(
+    "an Iceberg table", "write_dataset(catalog.load_table('database.table').scan().to_arrow(), ...)", is_read=True
+)
 HUDI = TableFormat("a Hudi table", "write_spark(spark.read.format('hudi').load('{root}'), ...)")
 PAIMON = TableFormat("a Paimon table", "write_spark(spark.read.format('paimon').load('{root}'), ...)")
 DUCKLAKE = TableFormat("a DuckLake table", "write_dataset(duckdb.sql('FROM lake.table').to_arrow_table(), ...)")

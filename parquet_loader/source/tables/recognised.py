@@ -8,11 +8,12 @@ from typing import Any
 
 from parquet_loader.common import is_local, resolve
 from parquet_loader.source.file_types import is_pattern
-from parquet_loader.source.tables.formats import TableFormat, local_table_at
+from parquet_loader.source.tables.formats import ICEBERG, TableFormat, local_table_at
+from parquet_loader.source.tables.iceberg import IcebergSource, is_metadata_file, is_table
 from parquet_loader.source.tables.version import TableSource
 
 # By the name of a format: what makes its table of a directory's path or URL.
-_SOURCES: dict[str, Callable[[Any], TableSource]] = {}
+_SOURCES: dict[str, Callable[[Any], TableSource]] = {ICEBERG.name: IcebergSource}
 
 
 def local_table(source: Any, filesystem: Any) -> TableSource | None:
@@ -32,9 +33,11 @@ def local_table(source: Any, filesystem: Any) -> TableSource | None:
 def table_source_of(format_: TableFormat, source: Any) -> TableSource | None:
     """Return the table of a format whose directory is the source, or the only entry of it; None: it cannot be read."""
     make = _SOURCES.get(format_.name)
-    return None if make is None else make(source)
+    return None if make is None else make(source[0] if isinstance(source, list | tuple) else source)
 
 
 def table_source(source: Any) -> Any:
-    """Return the table that an object of another library stands for, or else the source as it is."""
+    """Return the table that an object of another library or a file of metadata stands for, or else the source."""
+    if is_table(source) or (isinstance(source, str | os.PathLike) and is_metadata_file(os.fspath(source))):
+        return IcebergSource(source)
     return source

@@ -1,0 +1,170 @@
+"""The live data files of a snapshot, and which delete files and deletion vectors apply to each.
+
+The rules are those of "Scan Planning" in the format's specification. `pyiceberg` plans without the fields of version 3
+and reads all vectors of a Puffin file, so the manifests are read here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from parquet_loader.errors import SourceError
+from parquet_loader.source.tables.iceberg.manifests import (
+    DATA,
+    EQUALITY_DELETES,
+    ManifestEntry,
+    ReadLocation,
+    read_manifest,
+    read_manifest_list,
+)
+
+_THREADS = 16
+
+_Key = tuple[int, tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class PlannedFile:
+    """A live data file.
+
+    Attributes:
+        entry: Its entry.
+        vector: The deletion vector that applies to it, or None.
+        position_deletes: Delete files that may hold positions of it; empty if it has a vector.
+    """
+
+    entry: ManifestEntry
+    vector: ManifestEntry | None = None
+    position_deletes: list[ManifestEntry] = field(default_factory=list)
+
+
+def plan_files(table: str, version: int, snapshot: Any, read: ReadLocation) -> list[PlannedFile]:
+    """Return the live data files of a snapshot, by path.
+
+    Args:
+        table: The table's name for messages.
+        version: The table's format version.
+        snapshot: A `pyiceberg.table.snapshots.Snapshot`.
+        read: Reads a file of metadata.
+
+    Raises:
+        SourceError: metadata cannot be read, contradict themselves, or need what this library does not have.
+    """
+    manifests = read_manifest_list(snapshot.manifest_list, read)
+    if version == 1 and any(manifest.has_deletes for manifest in manifests):
+        raise SourceError(f"{table}: a table of version 1 has delete files, which the format does not have there")
+    data: list[ManifestEntry] = []
+    deletes: list[ManifestEntry] = []
+    for found in in_threads(lambda manifest: read_manifest(manifest, version, read), manifests):
+        for entry in found:
+            (data if entry.content == DATA else deletes).append(entry)
+    _check_totals(table, snapshot, data, deletes)
+    files: dict[str, PlannedFile] = {}
+    for entry in data:
+        if entry.format != "parquet":
+            raise SourceError(
+                f"{entry.location}: the data file is of the format {entry.format.upper()}; this library reads Parquet. "
+                "Rewrite the table's data files as Parquet"
+            )
+        if entry.location in files:
+            raise SourceError(f"{entry.location}: the snapshot names this data file twice; each row is delivered once")
+        files[entry.location] = PlannedFile(entry)
+    if deletes:
+        _assign(table, version, files, deletes)
+    return [files[location] for location in sorted(files)]
+
+
+def key_of(entry: ManifestEntry) -> _Key:
+    """Return what tells the partition of an entry from others: its spec and values."""
+    return entry.spec_id, tuple("NaN" if _is_nan(value) else value for value in entry.partition)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _assign(table: str, version: int, files: Mapping[str, PlannedFile], deletes: Iterable[ManifestEntry]) -> None:
+    positions: dict[_Key, list[ManifestEntry]] = defaultdict(list)
+    for delete in deletes:
+        if delete.content == EQUALITY_DELETES:
+            _refuse_if_it_applies(table, delete, files.values())
+        elif delete.format == "puffin":
+            _assign_vector(table, version, files, delete)
+        elif delete.format == "parquet":
+            positions[key_of(delete)].append(delete)
+        else:
+            raise SourceError(
+                f"{delete.location}: the delete file is of the format {delete.format.upper()}; this library reads "
+                "Parquet and Puffin. Rewrite the delete files, such as with Spark's rewrite_position_delete_files"
+            )
+    if positions:
+        for file in files.values():
+            if file.vector is None:
+                entry = file.entry
+                file.position_deletes = [
+                    delete
+                    for delete in positions.get(key_of(entry), ())
+                    if entry.sequence_number <= delete.sequence_number and delete.referenced in (None, entry.location)
+                ]
+
+
+def _assign_vector(table: str, version: int, files: Mapping[str, PlannedFile], vector: ManifestEntry) -> None:
+    if version < 3:
+        raise SourceError(f"{table}: a table of version {version} has a deletion vector, which come with version 3")
+    if vector.referenced is None or vector.offset is None or vector.length_bytes is None:
+        raise SourceError(
+            f"{vector.location}: the entry of a deletion vector lacks referenced_data_file, content_offset or "
+            "content_size_in_bytes"
+        )
+    file = files.get(vector.referenced)
+    if file is None or file.entry.sequence_number > vector.sequence_number:
+        return  # of a data file that is gone, or came again since
+    if file.vector is not None:
+        raise SourceError(f"{vector.referenced}: the data file has two deletion vectors; the format allows one")
+    if key_of(vector) != key_of(file.entry):
+        raise SourceError(f"{vector.referenced}: the data file and its deletion vector are of two partitions")
+    file.vector = vector
+
+
+def _refuse_if_it_applies(table: str, delete: ManifestEntry, files: Iterable[PlannedFile]) -> None:
+    is_global = not delete.partition
+    for file in files:
+        entry = file.entry
+        if entry.sequence_number < delete.sequence_number and (is_global or key_of(entry) == key_of(delete)):
+            raise SourceError(
+                f"{table}: the snapshot has equality deletes, such as {delete.location}, which this library does not "
+                "apply; rewrite the table's data files, such as with Spark's rewrite_data_files with "
+                "delete-file-threshold 1, or read a snapshot without them by snapshot_id="
+            )
+
+
+_TOTALS = (("total-data-files", "data files"), ("total-delete-files", "delete files"))
+
+
+def _check_totals(table: str, snapshot: Any, data: Sequence[ManifestEntry], deletes: Sequence[ManifestEntry]) -> None:
+    """Refuse a manifest list that lacks files that the snapshot counts."""
+    summary = snapshot.summary
+    for (name, what), found in zip(_TOTALS, (len(data), len(deletes)), strict=True):
+        told = None if summary is None else summary.get(name)
+        if told is not None and str(told).isdecimal() and int(told) != found:
+            raise SourceError(
+                f"{table}: the manifests of snapshot {snapshot.snapshot_id} hold {found} {what}, and its summary "
+                f"counts {told}; the metadata is damaged"
+            )
+
+
+def in_threads(work: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:
+    """Return the result of `work` for each thing, several at a time."""
+    if len(things) < 2:
+        return [work(thing) for thing in things]
+    with ThreadPoolExecutor(min(_THREADS, len(things)), thread_name_prefix="parquet_loader-manifests") as pool:
+        try:
+            return list(pool.map(work, things))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

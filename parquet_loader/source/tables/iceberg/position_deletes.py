@@ -1,0 +1,109 @@
+"""Reads positional delete files, each once, and divides their positions among data files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from parquet_loader.common import IntArray
+from parquet_loader.errors import SourceError
+from parquet_loader.source.metadata import Metadata, MetadataError
+from parquet_loader.source.tables.deletes import InlineVector, Vector, roaring_bytes
+from parquet_loader.source.tables.iceberg.locations import TableStore
+from parquet_loader.source.tables.iceberg.manifests import ManifestEntry
+from parquet_loader.source.tables.iceberg.plan import PlannedFile, in_threads, key_of
+
+_FRAME_BYTES = 8  # a vector's size before it, and its checksum behind it
+
+
+def deletes_by_file(table: str, planned: Sequence[PlannedFile], store: TableStore) -> dict[str, Vector | InlineVector]:
+    """Return the deleted rows of each data file that may have some, by its location.
+
+    Vectors stay in their files until they are needed. A positional delete file may hold positions of many data files,
+    so each is read here, and its positions are kept in compressed form.
+
+    Raises:
+        SourceError: a delete file cannot be read, or names rows that do not exist.
+    """
+    found: dict[str, Vector | InlineVector] = {}
+    wanted: dict[str, tuple[ManifestEntry, list[PlannedFile]]] = {}
+    for file in planned:
+        if file.vector is not None:
+            vector = file.vector
+            assert vector.offset is not None
+            assert vector.length_bytes is not None
+            path = store.path_of(vector.location)
+            found[file.entry.location] = Vector(path, vector.offset, vector.length_bytes - _FRAME_BYTES, vector.rows)
+        for delete in file.position_deletes:
+            wanted.setdefault(delete.location, (delete, []))[1].append(file)
+    parts: dict[str, list[IntArray]] = defaultdict(list)
+    live = {file.entry.location: file for file in planned} if wanted else {}
+    for (delete, applies), positions in zip(
+        wanted.values(), in_threads(lambda pair: _positions(pair[0], store), list(wanted.values())), strict=True
+    ):
+        allowed = {file.entry.location for file in applies}
+        for location, rows in positions.items():
+            if location in allowed:
+                parts[location].append(rows)
+            elif location in live:
+                _check_skipped(delete, live[location])
+    for location, arrays in parts.items():
+        rows = np.unique(np.concatenate(arrays))
+        most = live[location].entry.rows
+        if rows[0] < 0 or rows[-1] >= most:
+            raise SourceError(
+                f"{table}: delete files name row {rows[0] if rows[0] < 0 else rows[-1]} of {location}, which has "
+                f"{most} rows"
+            )
+        found[location] = InlineVector(roaring_bytes(rows), len(rows))
+    return found
+
+
+def _check_skipped(delete: ManifestEntry, file: PlannedFile) -> None:
+    """Refuse positions of a data file to which the delete file does not apply by its partition alone."""
+    entry = file.entry
+    is_older = entry.sequence_number <= delete.sequence_number
+    if file.vector is None and is_older and delete.referenced is None and key_of(entry) != key_of(delete):
+        raise SourceError(
+            f"{delete.location}: the delete file names rows of {entry.location}, which is of another partition; "
+            "the table's metadata are damaged"
+        )
+
+
+def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
+    """Return the positions that a delete file holds, by the location of their data file."""
+    where = delete.location
+    raw = store.read(where)
+    if len(raw) != delete.size_bytes:
+        raise SourceError(f"{where}: the delete file has {len(raw)} bytes, and {delete.size_bytes} by the manifest")
+    try:
+        Metadata(_footer(raw), len(raw))
+        rows = pq.read_table(pa.BufferReader(raw), columns=["file_path", "pos"], use_threads=False)
+    except (pa.ArrowException, MetadataError, OSError, ValueError, KeyError) as error:
+        raise SourceError(f"{where}: not a readable delete file: {str(error).splitlines()[0]}") from error
+    if rows.column_names != ["file_path", "pos"] or rows.num_rows != delete.rows:
+        raise SourceError(
+            f"{where}: the delete file has {rows.num_rows} rows of {rows.column_names}, and {delete.rows} of file_path "
+            "and pos by the manifest"
+        )
+    if rows["file_path"].null_count or rows["pos"].null_count:
+        raise SourceError(f"{where}: the delete file has rows without file_path or pos")
+    paths = rows["file_path"].combine_chunks().dictionary_encode()
+    positions = rows["pos"].cast(pa.int64()).to_numpy()
+    numbers = pc.cast(paths.indices, pa.int64()).to_numpy()
+    order = np.argsort(numbers, kind="stable")
+    starts = np.searchsorted(numbers[order], np.arange(len(paths.dictionary) + 1))
+    return {name: positions[order[starts[at] : starts[at + 1]]] for at, name in enumerate(paths.dictionary.to_pylist())}
+
+
+def _footer(raw: bytes) -> bytes:
+    """Return a Parquet file's footer, with its length and mark. Raises MetadataError: the file has none."""
+    length = int.from_bytes(raw[-8:-4], "little") + 8
+    if raw[-4:] != b"PAR1" or length > len(raw):
+        raise MetadataError("it does not end like a Parquet file")
+    return raw[-length:]
