@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ _LEAST_BYTES_PER_S = 2**18
 _BACKOFF_S, _MOST_BACKOFF_S = 0.2, 20.0
 # What a store says to wait is waited for on top of the deadline, in all up to this.
 _MOST_TOLD_S = 600.0
+# How clients and stores say that there is no such file.
+_GONE = re.compile(r"vanished|not found|does not exist|NoSuchKey", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -254,7 +257,7 @@ class RequestScheduler:
         return f"{name}, bytes {span.start} to {span.stop}"
 
     def _lasting(self, file: SourceFile, span: ByteRange, attempts: int, error: Exception) -> SourceError:
-        note = f"; {file.if_gone}" if file.if_gone and "vanished" in str(error) else ""
+        note = f"; {file.if_gone}" if file.if_gone and _GONE.search(str(error)) else ""
         return SourceError(
             f"{self._where(file, span)}: the request failed permanently after {_times(attempts)}: "
             f"{error}{remedy(str(error))}{note}"

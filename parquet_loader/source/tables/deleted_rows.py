@@ -49,6 +49,7 @@ class DeletedRows:
         self._lock = Lock()
         self._kept: OrderedDict[int, IntArray] = OrderedDict()
         self._held_bytes = 0
+        self._sizes: dict[str, int] = {}  # of remote files; threads that ask for the same one both ask the store
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel without the positions, which are read again."""
@@ -104,12 +105,24 @@ class DeletedRows:
         note = self._files[file].if_gone
         return f"; {note}" if note else ""
 
+    def _size_of(self, path: str) -> int:
+        """Return the size of a file, asked for once. Raises FileNotFoundError: there is none."""
+        size = self._sizes.get(path)
+        if size is None:
+            info = self._filesystem.get_file_info(path)
+            if info.type != pafs.FileType.File:
+                raise FileNotFoundError(f"{path} is not there")
+            size = self._sizes[path] = int(info.size or 0)
+        return size
+
     def _read(self, path: str, start: int, stop: int | None) -> bytes:
+        size = self._size_of(path) if stop is None or self._remote is not None else None
         if stop is None:
-            stop = int(self._filesystem.get_file_info(path).size or 0)
-        if self._remote is not None:
-            whole: bytes = self._remote.fetch(SourceFile(path, stop, None), [ByteRange(start, stop)])[0].to_pybytes()
-            return whole
+            stop = int(size or 0)
+        if self._remote is not None and size is not None:
+            file = SourceFile(path, size, None)
+            fetched: bytes = self._remote.fetch(file, [ByteRange(start, min(stop, size))])[0].to_pybytes()
+            return fetched
         with self._filesystem.open_input_file(path) as opened:
             read: bytes = opened.read_at(stop - start, start)
         return read

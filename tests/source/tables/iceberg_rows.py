@@ -19,7 +19,7 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001
 
 def delivered(source: Any, columns: Sequence[str], **options: Any) -> list[tuple[Any, ...]]:
     """Return the rows of a source, None for nulls; all columns are read with a mask."""
-    schema = Schema.infer(source, nulls="mask")
+    schema = Schema.infer(source, nulls="mask", filesystem=options.get("filesystem"))
     rows: list[tuple[Any, ...]] = []
     output = OutputOptions(format="numpy")
     with BatchedDataLoader(source, 64, schema=schema, output_options=output, **options) as loader:

@@ -307,7 +307,7 @@ _OF_PYICEBERG = pytest.mark.filterwarnings("ignore:Delete operation did not matc
 
 
 @_OF_PYICEBERG
-@pytest.mark.parametrize(("machine", "histories"), [(WrittenByHand, 15), (WrittenByPyiceberg, 5)])
+@pytest.mark.parametrize(("machine", "histories"), [(WrittenByHand, 10), (WrittenByPyiceberg, 4)])
 def test_the_rows_of_all_snapshots_of_a_few_histories(machine: Any, histories: int) -> None:
     run(machine, histories, 8)
 
