@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from parquet_loader.read.cache.options import LocalCache
     from parquet_loader.read.cache.stats import CacheStats
     from parquet_loader.read.splits import split, split_rows
-    from parquet_loader.source import IcebergSource, RemoteFigures
+    from parquet_loader.source import DeltaSource, IcebergSource, RemoteFigures
     from parquet_loader.store import (
         Arrival,
         AtMost,
@@ -118,7 +118,7 @@ _MODULES = {
     "parquet_loader.read.cache.options": ("LocalCache",),
     "parquet_loader.read.cache.stats": ("CacheStats",),
     "parquet_loader.read.splits": ("split", "split_rows"),
-    "parquet_loader.source": ("IcebergSource", "RemoteFigures"),
+    "parquet_loader.source": ("DeltaSource", "IcebergSource", "RemoteFigures"),
     "parquet_loader.store": (
         "Arrival",
         "AtMost",
@@ -160,6 +160,7 @@ __all__ = [
     "ConvertedLoader",
     "DataError",
     "DatasetWriter",
+    "DeltaSource",
     "Encoded",
     "EpochPlan",
     "Evicted",

@@ -207,6 +207,7 @@ def test_public_names_are_these() -> None:
         "ConvertedLoader",
         "DataError",
         "DatasetWriter",
+        "DeltaSource",
         "Encoded",
         "EpochPlan",
         "Evicted",

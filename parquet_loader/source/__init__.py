@@ -27,6 +27,7 @@ from parquet_loader.source.tables.deletes import (
     roaring_bytes,
     roaring_positions,
 )
+from parquet_loader.source.tables.delta.source import DeltaSource
 from parquet_loader.source.tables.formats import table_to_write_to
 from parquet_loader.source.tables.iceberg import IcebergSource
 from parquet_loader.source.tables.names import ColumnName, Names
@@ -59,6 +60,7 @@ __all__ = [
     "CompactReader",
     "Deletes",
     "DeletesError",
+    "DeltaSource",
     "Fetcher",
     "FooterCache",
     "IcebergSource",

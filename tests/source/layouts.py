@@ -80,6 +80,9 @@ def spark_sink(root: Path) -> None:
     _text(root / "_spark_metadata" / "0", "v1")
 
 
+READ = ("a Delta table", "an Iceberg table")
+"""Formats that are read if their directory is the source; the metadata of these layouts is no whole table's."""
+
 LAYOUTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "delta": (delta, "a Delta table"),
     "partitioned delta": (partitioned_delta, "a Delta table"),

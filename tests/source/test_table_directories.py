@@ -32,7 +32,7 @@ from parquet_loader import (
 from parquet_loader.cli import commands
 from parquet_loader.petastorm import make_batch_reader
 from parquet_loader.write.jobs.job import WriteJob
-from tests.source.layouts import LAYOUTS, put
+from tests.source.layouts import LAYOUTS, READ, put
 
 NUMPY = OutputOptions(format="numpy")
 SCHEMA = Schema({"id": Scalar("int64")})
@@ -54,11 +54,6 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "lake" / "sales", name
 
 
-def refusal(name: str) -> str:
-    """Return the pattern of the error about a table's files, or about a directory whose metadata is none."""
-    return rf"(?:this is|these files belong to|metadata file of|metadata\.json of) {name}"
-
-
 SOURCES: dict[str, Callable[[Path], Any]] = {
     "directory": str,
     "directory above": lambda root: str(root.parent),
@@ -74,9 +69,9 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("way", list(SOURCES))
 def test_a_table_is_refused_however_it_is_named(table: tuple[Path, str], way: str) -> None:
     root, name = table
-    with pytest.raises(SourceError, match=refusal(name)) as raised:
-        load(SOURCES[way](root))
-    assert "ignore_table_format=True" in str(raised.value) or (way, name) == ("directory", "an Iceberg table")
+    refusal, source = rf"this is {name}, whose files also hold rows .*ignore_table_format=True", SOURCES[way](root)
+    with pytest.raises(SourceError, match=None if source == str(root) and name in READ else refusal):
+        load(source)
 
 
 @pytest.mark.parametrize("way", list(SOURCES))
@@ -86,7 +81,7 @@ def test_a_table_in_a_store_is_refused_however_it_is_named(table: tuple[Path, st
     top = root.parent.parent
     source = SOURCES[way](root)
     inner = [os.path.relpath(p, top) for p in source] if isinstance(source, list) else os.path.relpath(source, top)
-    with pytest.raises(SourceError, match=refusal(name)):
+    with pytest.raises(SourceError, match=None if source == str(root) and name in READ else f"this is {name}"):
         load(inner, filesystem=pafs.SubTreeFileSystem(str(top), pafs.LocalFileSystem()))
 
 
@@ -96,7 +91,7 @@ def test_a_file_system_that_begins_at_a_delta_table_is_refused(tmp_path: Path, b
     put(tmp_path / below / "part-00000-a-c000.snappy.parquet")
     put(tmp_path / "_delta_log" / "00000000000000000010.checkpoint.parquet")
     here = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    with pytest.raises(SourceError, match=r"^\.: this is a Delta table.*DeltaTable\('\.'\)"):
+    with pytest.raises(SourceError, match=r"^\.: this is a Delta table.*pass the table's directory alone"):
         load(os.path.join(below, "part-00000-a-c000.snappy.parquet"), filesystem=here)
 
 
@@ -105,7 +100,7 @@ def test_a_link_into_a_table_is_refused(table: tuple[Path, str], tmp_path: Path)
     (tmp_path / "links").mkdir()
     for number, path in enumerate(parquet_below(root)):
         (tmp_path / "links" / f"{number}.parquet").symlink_to(path)
-    with pytest.raises(SourceError, match=refusal(name)):
+    with pytest.raises(SourceError, match=f"this is {name}"):
         load(tmp_path / "links")
 
 
@@ -119,10 +114,10 @@ def test_ignore_table_format_reads_every_row_of_every_file(table: tuple[Path, st
 
 def test_rewriting_and_info_and_petastorm_refuse_a_table(table: tuple[Path, str], tmp_path: Path) -> None:
     root, name = table
-    with pytest.raises(SourceError, match=refusal(name)):
+    with pytest.raises(SourceError, match=None if name in READ else f"this is {name}"):
         rewrite_dataset(root, tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(SourceError, match=refusal(name)):
+    with pytest.raises(SourceError, match=f"this is {name}"):
         make_batch_reader(f"file://{root}")
     for command in (
         ["info", str(root)],
@@ -131,7 +126,7 @@ def test_rewriting_and_info_and_petastorm_refuse_a_table(table: tuple[Path, str]
     ):
         done = CliRunner().invoke(commands, command)
         assert done.exit_code != 0
-        assert name in str(done.exception) + done.output
+        assert name in str(done.exception) + done.output or (name in READ and command[0] != "petastorm")
     assert CliRunner().invoke(commands, ["info", str(root), "--ignore-table-format"]).exit_code == 0
 
 
@@ -196,8 +191,7 @@ def test_the_rows_that_delta_itself_exports_are_the_live_ones(tmp_path: Path) ->
     rows = pa.table({"id": range(20)})
     deltalake.write_deltalake(str(tmp_path / "sales"), rows)
     deltalake.write_deltalake(str(tmp_path / "sales"), rows.slice(0, 10), mode="overwrite")
-    with pytest.raises(SourceError, match="a Delta table"):
-        load(tmp_path / "sales")
+    assert load(tmp_path / "sales") == list(range(10))
     write_dataset(deltalake.DeltaTable(str(tmp_path / "sales")).to_pyarrow_table(), tmp_path / "new")
     assert load(tmp_path / "new") == list(range(10))
     assert load(tmp_path / "sales", read_options=ReadOptions(ignore_table_format=True)) == sorted(

@@ -35,7 +35,9 @@ class TableFormat:
     is_read: bool = False
 
 
-DELTA = TableFormat("a Delta table", "write_dataset(deltalake.DeltaTable('{root}').to_pyarrow_table(), ...)")
+DELTA = TableFormat(
+    "a Delta table", "write_dataset(deltalake.DeltaTable('{root}').to_pyarrow_table(), ...)", is_read=True
+)
 ICEBERG = TableFormat(
     "an Iceberg table", "write_dataset(catalog.load_table('database.table').scan().to_arrow(), ...)", is_read=True
 )
@@ -67,16 +69,11 @@ class Table:
         """
         root = shown(self.root or ".")  # of a file system that begins at the table
         anyway = ", or take every row of every file with ReadOptions(ignore_table_format=True)" if has_options else ""
+        cure = f"export its rows with its own reader, such as {self.format.export.format(root=root)}"
         if is_read and self.format.is_read:
-            return (
-                f"{root}: these files belong to {self.format.name}, and files of it also hold rows that are deleted or "
-                f"replaced; pass the table's directory alone, which is read as the table{anyway}"
-            )
-        export = self.format.export.format(root=root)
-        return (
-            f"{root}: this is {self.format.name}, whose files also hold rows that are deleted or replaced; "
-            f"export its rows with its own reader, such as {export}{anyway}"
-        )
+            cure = "pass the table's directory alone, which is read as the table"
+        what = f"this is {self.format.name}, whose files also hold rows that are deleted or replaced"
+        return f"{root}: {what}; {cure}{anyway}"
 
     def writing_refusal(self, path: str) -> str:
         """Return the error message for writing to a directory."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
 from parquet_loader.common import is_local, resolve
 from parquet_loader.source.file_types import is_pattern
-from parquet_loader.source.tables.formats import ICEBERG, TableFormat, local_table_at
+from parquet_loader.source.tables.delta.source import DeltaSource
+from parquet_loader.source.tables.formats import DELTA, ICEBERG, TableFormat, local_table_at
 from parquet_loader.source.tables.iceberg import IcebergSource, is_metadata_file, is_table
 from parquet_loader.source.tables.version import TableSource
 
 # By the name of a format: what makes its table of a directory's path or URL.
-_SOURCES: dict[str, Callable[[Any], TableSource]] = {ICEBERG.name: IcebergSource}
+_SOURCES: dict[str, Callable[[Any], TableSource]] = {DELTA.name: DeltaSource, ICEBERG.name: IcebergSource}
 
 
 def local_table(source: Any, filesystem: Any) -> TableSource | None:
@@ -40,4 +42,13 @@ def table_source(source: Any) -> Any:
     """Return the table that an object of another library or a file of metadata stands for, or else the source."""
     if is_table(source) or (isinstance(source, str | os.PathLike) and is_metadata_file(os.fspath(source))):
         return IcebergSource(source)
+    kind = type(source)
+    if kind.__name__ == "DeltaTable" and kind.__module__.partition(".")[0] == "deltalake":
+        options = getattr(source, "_storage_options", None)
+        return DeltaSource(_local_path_of(source.table_uri), source.version(), storage_options=options)
     return source
+
+
+def _local_path_of(url: str) -> str:
+    """Return a local path for a URL of one, whose special characters are percent-encoded."""
+    return unquote(url.removeprefix("file://")) if url.startswith("file:///") else url

@@ -1,0 +1,1 @@
+"""Delta Lake: replays a table's log to the files of one version."""

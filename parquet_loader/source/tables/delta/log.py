@@ -1,0 +1,397 @@
+"""Replays the log of a Delta table: from the newest checkpoint on, one commit after another.
+
+Everything follows from one listing of `_delta_log`. A log that contradicts itself is refused: a commit that is missing,
+an unreadable line, a file that is there twice, or numbers that differ from those of a version's checksum file.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from parquet_loader.errors import SourceError
+from parquet_loader.source.files import ListedFile
+from parquet_loader.source.tables.delta.vectors import vector_id
+from parquet_loader.source.tables.metadata_files import MetadataFiles
+
+_NAME = re.compile(
+    r"(?P<version>\d{20})\.(?:(?P<commit>json)|(?P<crc>crc)|checkpoint(?:"
+    r"(?P<classic>\.parquet)|\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet|"
+    r"\.(?P<uuid>[0-9a-fA-F-]{36})\.(?P<kind>json|parquet)))"
+)
+_ROWS = re.compile(r'"numRecords"\s*:\s*(\d+)')
+_ROWS_IN_TEXT = r'"numRecords"\s*:\s*(?P<n>\d+)'
+_SIDECARS = "_sidecars"
+_AT_ONCE = 64  # commits and parts of checkpoints that are held in memory at a time
+
+
+class Added(NamedTuple):
+    """A data file that a version has.
+
+    Attributes:
+        path: As the log gives it.
+        size_bytes: Its size.
+        modified_ms: When it was written, in milliseconds since 1970, or None.
+        partition: Text of each partition value, by the column's name in the log.
+        vector: Its deletion vector as the log describes it, or None.
+        rows: Its rows, deleted ones included, or None.
+    """
+
+    path: str
+    size_bytes: int
+    modified_ms: int | None
+    partition: Mapping[str, str | None]
+    vector: Mapping[str, Any] | None
+    rows: int | None
+
+
+@dataclass(slots=True)
+class State:
+    """What a log says up to a version.
+
+    Attributes:
+        protocol, metadata: The last actions of these kinds.
+        files: The data files by path and deletion vector.
+    """
+
+    protocol: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
+    files: dict[tuple[str, str], Added] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Checkpoint:
+    version: int
+    parts: list[ListedFile]
+    count: int
+
+
+class Log:
+    """A listed log.
+
+    Args:
+        files: Reads it.
+        folder: The directory `_delta_log` within the file system.
+        root: How messages name the table.
+
+    Raises:
+        SourceError: there is no log.
+    """
+
+    def __init__(self, files: MetadataFiles, folder: str, root: str) -> None:
+        self._files = files
+        self._root = root
+        self.commits: dict[int, ListedFile] = {}
+        self._checksums: dict[int, ListedFile] = {}
+        self._sidecars: dict[str, ListedFile] = {}
+        checkpoints: dict[tuple[int, str], _Checkpoint] = {}
+        for file in files.listed(folder):
+            below = file.path[len(folder) :].lstrip("/")
+            if below.startswith(f"{_SIDECARS}/"):
+                self._sidecars[below.removeprefix(f"{_SIDECARS}/")] = file
+                continue
+            match = _NAME.fullmatch(below)
+            if match is None:
+                continue
+            version = int(match["version"])
+            if match["commit"]:
+                self.commits[version] = file
+            elif match["crc"]:
+                self._checksums[version] = file
+            else:
+                kind = match["uuid"] or match["parts"] or ""
+                found = checkpoints.setdefault((version, kind), _Checkpoint(version, [], int(match["parts"] or 1)))
+                found.parts.append(file)
+        self._folder = folder
+        self._checkpoints = sorted(
+            (one for one in checkpoints.values() if len(one.parts) == one.count), key=lambda one: one.version
+        )
+        if not self.commits and not self._checkpoints:
+            raise SourceError(f"{root}: there is no Delta table: _delta_log holds no commit and no checkpoint")
+
+    @property
+    def newest(self) -> int:
+        """The newest version."""
+        return max([*self.commits, *(one.version for one in self._checkpoints)])
+
+    @property
+    def oldest_commit(self) -> int:
+        """The oldest version whose commit is there."""
+        return min(self.commits, default=self.newest)
+
+    def commit_actions(self, version: int) -> list[dict[str, Any]]:
+        """Return the actions of a commit. Raises SourceError: it is missing or damaged."""
+        file = self.commits.get(version)
+        if file is None:
+            raise self._missing(version, version)
+        return list(_actions(self._files.read([file])[0], f"{self._root}: commit {version}"))
+
+    def replay(self, version: int) -> State:
+        """Return what the log says up to a version.
+
+        Raises:
+            SourceError: there is no such version, or no longer; or the log is damaged.
+        """
+        if version < 0 or version > self.newest:
+            raise SourceError(
+                f"{self._root}: there is no version {version}; the table's versions go up to {self.newest}"
+            )
+        checkpoint = next((one for one in reversed(self._checkpoints) if one.version <= version), None)
+        first = 0 if checkpoint is None else checkpoint.version + 1
+        wanted = range(first, version + 1)
+        missing = next((number for number in wanted if number not in self.commits), None)
+        if missing is not None:
+            raise self._missing(missing, version)
+        later = max(self._checksums, default=-1)
+        if version == self.newest < later:
+            raise SourceError(
+                f"{self._root}: the newest commit is {version}, and there is a checksum file of version {later}; "
+                "commits are missing from the log"
+            )
+        state = State()
+        if checkpoint is not None:
+            self._read_checkpoint(checkpoint, state)
+        for at in range(0, len(wanted), _AT_ONCE):
+            some = wanted[at : at + _AT_ONCE]
+            for number, raw in zip(some, self._files.read([self.commits[n] for n in some]), strict=True):
+                self._apply(number, raw, state)
+        if state.protocol is None or state.metadata is None:
+            raise SourceError(
+                f"{self._root}: the log up to version {version} holds no "
+                f"{'protocol' if state.protocol is None else 'schema'}; it is damaged"
+            )
+        self._check(version, state)
+        return state
+
+    def _missing(self, commit: int, version: int) -> SourceError:
+        if commit < self.oldest_commit:
+            readable = next((f"; the oldest version to read is {one.version}" for one in self._checkpoints), "")
+            return SourceError(
+                f"{self._root}: version {version} can no longer be read: its log was cleaned up, and commit {commit} "
+                f"is gone{readable}"
+            )
+        return SourceError(
+            f"{self._root}: commit {commit} is missing from the log, and version {version} needs it; restore the file "
+            f"{commit:020}.json, or repair the table"
+        )
+
+    # ---- commits
+
+    def _apply(self, version: int, raw: bytes, state: State) -> None:
+        where = f"{self._root}: commit {version}"
+        added: dict[tuple[str, str], Added] = {}
+        removed: set[tuple[str, str]] = set()
+        for action in _actions(raw, where):
+            try:
+                if (add := action.get("add")) is not None:
+                    key, file = _added(add)
+                    added[key] = file
+                elif (remove := action.get("remove")) is not None:
+                    removed.add((str(remove["path"]), vector_id(remove.get("deletionVector"))))
+                elif (metadata := action.get("metaData")) is not None:
+                    state.metadata = metadata
+                elif (protocol := action.get("protocol")) is not None:
+                    state.protocol = protocol
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise SourceError(
+                    f"{where}: an action cannot be read: {type(error).__name__}: {error}; the log is damaged"
+                ) from error
+        both = next((key for key in added if key in removed), None)
+        if both is not None:
+            raise SourceError(f"{where} adds the file {both[0]!r} and removes it; the log is damaged")
+        for key in removed:
+            state.files.pop(key, None)
+        state.files.update(added)
+
+    # ---- checkpoints
+
+    def _read_checkpoint(self, checkpoint: _Checkpoint, state: State) -> None:
+        where = f"{self._root}: the checkpoint of version {checkpoint.version}"
+        parts = sorted(checkpoint.parts, key=lambda file: file.path)
+        sidecars: list[Mapping[str, Any]] = []
+        for file, raw in zip(parts, self._files.read(parts), strict=True):
+            try:
+                if file.path.endswith(".json"):
+                    for action in _actions(raw, where):
+                        _take_action(action, state, sidecars)
+                else:
+                    _take_table(raw, state, sidecars)
+            except SourceError:
+                raise
+            except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, OSError) as error:
+                raise SourceError(f"{where} cannot be read: {type(error).__name__}: {error}; it is damaged") from error
+        self._read_sidecars(sidecars, state, where)
+
+    def _read_sidecars(self, sidecars: Sequence[Mapping[str, Any]], state: State, where: str) -> None:
+        listed: list[ListedFile] = []
+        if sidecars and not self._sidecars:  # a local listing holds one directory
+            folder = f"{self._folder}/{_SIDECARS}"
+            self._sidecars = {file.path[len(folder) + 1 :]: file for file in self._files.listed(folder)}
+        for sidecar in sidecars:
+            name = str(sidecar["path"]).rpartition("/")[2]
+            file = self._sidecars.get(name)
+            if file is None:
+                raise SourceError(f"{where} needs the file {_SIDECARS}/{name}, which is gone")
+            if sidecar.get("sizeInBytes") not in (None, file.size_bytes):
+                raise SourceError(
+                    f"{where}: the file {_SIDECARS}/{name} has {file.size_bytes} bytes instead of "
+                    f"{sidecar['sizeInBytes']}; it is damaged"
+                )
+            listed.append(file)
+        for at in range(0, len(listed), _AT_ONCE):
+            some = listed[at : at + _AT_ONCE]
+            for file, raw in zip(some, self._files.read(some), strict=True):
+                try:
+                    _take_table(raw, state, [])
+                except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, OSError) as error:
+                    raise SourceError(
+                        f"{where}: {file.path.rpartition('/')[2]} cannot be read: {type(error).__name__}: {error}; it "
+                        "is damaged"
+                    ) from error
+
+    # ---- checks
+
+    def _check(self, version: int, state: State) -> None:
+        """Compare the files with the version's checksum, if there is one, and with each other."""
+        paths = {path for path, _ in state.files}
+        if len(paths) < len(state.files):
+            seen: set[str] = set()
+            twice = next(path for path, _ in state.files if path in seen or seen.add(path))  # type: ignore[func-returns-value]
+            raise SourceError(
+                f"{self._root}: version {version} holds the file {twice!r} twice, with different deletion vectors; the "
+                "log is damaged"
+            )
+        file = self._checksums.get(version)
+        if file is None:
+            return
+        try:
+            said = json.loads(self._files.read([file])[0])
+            expected = [said.get("numFiles"), said.get("tableSizeBytes")]
+        except (ValueError, AttributeError) as error:
+            raise SourceError(f"{self._root}: the checksum file of version {version} is damaged: {error}") from None
+        found = [len(state.files), sum(added.size_bytes for added in state.files.values())]
+        for what, want, have in zip(("files", "bytes"), expected, found, strict=True):
+            if want is not None and want != have:
+                raise SourceError(
+                    f"{self._root}: the log gives version {version} {have} {what}, and its checksum file {want}; the "
+                    "log is damaged"
+                )
+
+
+def _actions(raw: bytes, where: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(raw.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            action = json.loads(line)
+        except ValueError as error:
+            raise SourceError(f"{where}, line {number}: not JSON: {error}; the log is damaged") from None
+        if not isinstance(action, dict):
+            raise SourceError(f"{where}, line {number}: not an action; the log is damaged")
+        yield action
+
+
+def _added(add: Mapping[str, Any]) -> tuple[tuple[str, str], Added]:
+    vector = add.get("deletionVector")
+    stats = add.get("stats")
+    rows = _ROWS.search(stats) if isinstance(stats, str) else None
+    modified = add.get("modificationTime")
+    file = Added(
+        str(add["path"]),
+        int(add["size"]),
+        None if modified is None else int(modified),
+        dict(add.get("partitionValues") or {}),
+        vector,
+        None if rows is None else int(rows[1]),
+    )
+    return (file.path, vector_id(vector)), file
+
+
+def _take_action(action: Mapping[str, Any], state: State, sidecars: list[Mapping[str, Any]]) -> None:
+    if (add := action.get("add")) is not None:
+        key, file = _added(add)
+        state.files[key] = file
+    elif (metadata := action.get("metaData")) is not None:
+        state.metadata = metadata
+    elif (protocol := action.get("protocol")) is not None:
+        state.protocol = protocol
+    elif (sidecar := action.get("sidecar")) is not None:
+        sidecars.append(sidecar)
+
+
+def _take_table(raw: bytes, state: State, sidecars: list[Mapping[str, Any]]) -> None:
+    """Take the actions of a checkpoint in Parquet."""
+    file = pq.ParquetFile(pa.BufferReader(raw))
+    schema = file.schema_arrow
+    wanted = [name for name in ("protocol", "metaData", "sidecar") if name in schema.names]
+    if "add" in schema.names:
+        wanted += [f"add.{name}" for name in _ADD if schema.field("add").type.get_field_index(name) >= 0]
+    for group in range(file.num_row_groups):
+        table = file.read_row_group(group, columns=wanted)
+        for name in ("protocol", "metaData", "sidecar"):
+            if name in table.column_names:
+                for found in table.column(name).drop_null().to_pylist():
+                    _take_action({name: _plain(found)}, state, sidecars)
+        if "add" in table.column_names:
+            _take_adds(table.column("add"), state)
+
+
+_ADD = ("path", "size", "modificationTime", "partitionValues", "deletionVector", "stats")
+
+
+def _take_adds(column: pa.ChunkedArray, state: State) -> None:
+    for chunk in column.chunks:
+        adds = chunk.filter(chunk.is_valid())
+        names = [adds.type.field(i).name for i in range(adds.type.num_fields)]
+        parts = {name: adds.field(names.index(name)) for name in names}
+        empty: list[Any] = [None] * len(adds)
+        rows = partitions = vectors = times = empty
+        if "stats" in parts:
+            rows = pc.struct_field(pc.extract_regex(parts["stats"], _ROWS_IN_TEXT), "n").to_pylist()
+        if "partitionValues" in parts:
+            partitions = parts["partitionValues"].to_pylist(maps_as_pydicts="strict")
+        if _has_values(parts.get("deletionVector")):
+            vectors = parts["deletionVector"].to_pylist()
+        if "modificationTime" in parts:
+            times = parts["modificationTime"].to_pylist()
+        for path, size, modified, partition, vector, count in zip(
+            parts["path"].to_pylist(), parts["size"].to_pylist(), times, partitions, vectors, rows, strict=True
+        ):
+            if path is None or size is None:
+                raise ValueError("a file without a path or size")
+            state.files[path, vector_id(vector)] = Added(
+                path, size, modified, partition or {}, vector, None if count is None else int(count)
+            )
+
+
+def _has_values(array: pa.Array | None) -> bool:
+    return array is not None and array.null_count < len(array)
+
+
+def _plain(value: Any) -> Any:
+    """Return maps as dicts, which pyarrow gives as lists of pairs."""
+    if isinstance(value, dict):
+        return {
+            name: dict(inner) if name in ("configuration", "options") and isinstance(inner, list) else _plain(inner)
+            for name, inner in value.items()
+        }
+    return value
+
+
+def time_of(text: str | dt.datetime) -> int:
+    """Return a time as milliseconds since 1970; text in ISO form, without a zone as of UTC.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    when = dt.datetime.fromisoformat(text) if isinstance(text, str) else text
+    when = when.replace(tzinfo=dt.UTC) if when.tzinfo is None else when
+    return (when - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)

@@ -1,0 +1,75 @@
+"""Turns the description of a deletion vector in a Delta log into one that can be read."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from parquet_loader.source.tables.deletes import Deletes, InlineVector, Vector
+
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_VALUES = {character: value for value, character in enumerate(_Z85)}
+_UUID_CHARACTERS = 20
+
+
+def vector_id(described: Mapping[str, Any] | None) -> str:
+    """Return what tells deletion vectors apart; "" for none."""
+    if described is None:
+        return ""
+    offset = described.get("offset")
+    name = f"{described['storageType']}{described['pathOrInlineDv']}"
+    return name if offset is None else f"{name}@{offset}"
+
+
+def deletes_of_vector(described: Mapping[str, Any], located: Callable[[str], str], root: str) -> Deletes:
+    """Return the deleted rows that an action `add` names.
+
+    Args:
+        described: The deletion vector, as the log describes it.
+        located: Returns the path within the file system of an absolute path or URL.
+        root: The table's directory within the file system.
+
+    Raises:
+        ValueError, KeyError, TypeError: the description is damaged.
+    """
+    kind, text = described["storageType"], str(described["pathOrInlineDv"])
+    size, count = int(described["sizeInBytes"]), int(described["cardinality"])
+    if size < 0 or count < 0:
+        raise ValueError(f"a deletion vector of {count} rows in {size} bytes")
+    if kind == "i":
+        data = z85(text)
+        if not size <= len(data) < size + 4:
+            raise ValueError(f"a deletion vector of {size} bytes is given as {len(data)}")
+        return InlineVector(data[:size], count)
+    offset = described.get("offset")
+    start = 1 if offset is None else int(offset)  # behind the byte that tells the version of the file
+    if kind == "u":
+        prefix, name = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
+        file = f"deletion_vector_{uuid.UUID(bytes=z85(name))}.bin"
+        return Vector("/".join(part for part in (root.rstrip("/"), prefix, file) if part), start, size, count)
+    if kind == "p":
+        return Vector(located(text), start, size, count)
+    raise ValueError(f"a deletion vector stored as {kind!r}, which this library does not know")
+
+
+def z85(text: str) -> bytes:
+    """Return the bytes of text in Base85, in the alphabet of ZeroMQ.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    if len(text) % 5:
+        raise ValueError(f"Base85 text of {len(text)} characters")
+    words: list[int] = []
+    for at in range(0, len(text), 5):
+        word = 0
+        for character in text[at : at + 5]:
+            if character not in _VALUES:
+                raise ValueError(f"the character {character!r} in Base85 text")
+            word = 85 * word + _VALUES[character]
+        if word >= 2**32:
+            raise ValueError("a word of Base85 text is too large")
+        words.append(word)
+    return struct.pack(f">{len(words)}I", *words)

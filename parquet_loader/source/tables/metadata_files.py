@@ -1,0 +1,109 @@
+"""Lists and reads the small files of a table's metadata, local ones directly and others through one fetcher."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow.fs as pafs
+
+from parquet_loader.common import (
+    RemoteOptions,
+    UnreachableError,
+    is_unanswered,
+    remedy,
+    shown,
+    without_secrets,
+)
+from parquet_loader.errors import RemoteError, SourceError
+from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.files import ListedFile, SourceFile
+from parquet_loader.source.remote.fetcher import Fetcher
+from parquet_loader.source.remote.listers import lister_for
+from parquet_loader.source.remote.remote_filesystem import store_of
+from parquet_loader.source.remote.task_group import side_by_side
+
+
+class MetadataFiles:
+    """The metadata of one table, while a `with` block runs. Used by one thread.
+
+    Args:
+        filesystem: The file system of the table.
+        remote: How files that are not local are fetched.
+        prefix: What makes a URL of a path, for messages.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, remote: RemoteOptions, prefix: str) -> None:
+        self._filesystem = filesystem
+        self._remote = remote
+        self._prefix = prefix
+        self._stack = ExitStack()
+        self._fetcher: Fetcher | None = None
+
+    def __enter__(self) -> Self:
+        self._store = store_of(self._filesystem, self._remote)
+        if self._store is not None:
+            self._fetcher = self._stack.enter_context(self._store.fetcher(self._remote.max_requests))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def listed(self, folder: str) -> list[ListedFile]:
+        """Return the files in a directory; of a store also those below. Nothing if there is no such directory.
+
+        Raises:
+            SourceError: it cannot be listed; names it.
+        """
+        try:
+            if self._fetcher is None:
+                with os.scandir(folder) as entries:
+                    seen = [(entry.path, entry.stat()) for entry in entries if entry.is_file()]
+                return [ListedFile(path, found.st_size, found.st_mtime_ns) for path, found in seen]
+            assert self._store is not None
+            lister = lister_for(self._store, self._fetcher)
+            return lister.each(lister.below, [folder])[0]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except UnreachableError as error:
+            raise RemoteError(f"{self._name(folder)}: {error}") from None
+        except OSError as error:
+            reason = without_secrets(str(error))
+            kind = RemoteError if is_unanswered(reason) else SourceError
+            raise kind(f"{self._name(folder)}: cannot be listed: {reason}{remedy(reason)}") from error
+
+    def read(self, files: Sequence[ListedFile]) -> list[bytes]:
+        """Return the bytes of files that were listed, several at a time if they are not local.
+
+        Raises:
+            SourceError: a file cannot be read, or is shorter than listed; names it.
+        """
+        if self._fetcher is None:
+            return [self._local(file) for file in files]
+        fetcher = self._fetcher
+        buffers = [np.empty(file.size_bytes, np.uint8) for file in files]
+
+        async def fetch(number: int) -> None:
+            file = files[number]
+            if file.size_bytes:
+                whole = SourceFile(file.path, file.size_bytes, file.mtime_ns, (), file.etag, self._prefix)
+                await fetcher.read_all(whole, [ByteRange(0, file.size_bytes)], [buffers[number]])
+
+        fetcher.run(side_by_side(fetch, list(range(len(files))), self._remote.max_requests))
+        return [buffer.tobytes() for buffer in buffers]
+
+    def _local(self, file: ListedFile) -> bytes:
+        try:
+            with open(file.path, "rb") as opened:
+                return opened.read()
+        except OSError as error:
+            raise SourceError(f"{shown(file.path)}: cannot be read: {error.strerror}") from error
+
+    def _name(self, path: str) -> str:
+        return shown(f"{self._prefix}{path}")
