@@ -384,10 +384,19 @@ def _column_source(
     own = file_schema.field(stored) if is_top else None
     if own is None or not isinstance(part, Category):
         is_fixed = isinstance(field, Scalar | Tensor | Group) and policy_of(field) != "mask"
-        return ColumnSource(column, stored, own, column_of(column, field) if field is not None and is_fixed else None)
+        canonical = column_of(column, field) if field is not None and is_fixed else None
+        return ColumnSource(column, stored, own, canonical, fill=_fill_of(field))
     # Arrow may deliver words as a dictionary, so that each is looked up once.
     is_text = own.type in (pa.string(), pa.large_string())
     return ColumnSource(column, stored, own, words=len(part.vocabulary) if is_text else 0)
+
+
+def _fill_of(field: Field | None) -> bytes | None:
+    """Return the bytes of a row that stands for a null; None if there is none, or rows are wider than a number."""
+    size = field.size if isinstance(field, Tensor) else 1
+    if not isinstance(field, Scalar | Tensor) or policy_of(field) != "fill" or size * field.dtype.itemsize > 8:
+        return None
+    return np.full(size, field.fill, field.dtype).tobytes()
 
 
 def parts_of(name: str, field: Field) -> Iterable[tuple[str, Field]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common import IS_BUILT, PROBLEM, ReadOptions
@@ -71,6 +72,8 @@ class ColumnSource:
         column: The canonical column, if values of its type are delivered unchanged; None if they are always converted,
             as for categories, masks, members of groups, and columns of another name.
         words: Size of the vocabulary of a category whose words Arrow can read as a dictionary; else 0.
+        fill: The bytes of a delivered row that stand for a null; None if nulls are refused or masked, or if rows are
+            wider than a number.
     """
 
     name: str
@@ -78,11 +81,19 @@ class ColumnSource:
     field: pa.Field | None
     column: Column | None = None
     words: int = 0
+    fill: bytes | None = None
 
     @property
     def is_as_stored(self) -> bool:
         """Whether values without nulls are delivered unchanged."""
         return self.column is not None and self.field is not None and self.field.type == self.column.arrow_type
+
+    @property
+    def is_as_decoded(self) -> bool:
+        """Whether values are delivered as the kernels decode them: unchanged, and booleans as bytes."""
+        column, field = self.column, self.field
+        is_boolean = column is not None and column.dtype == np.bool_ and not column.shape
+        return self.is_as_stored or (is_boolean and field is not None and pa.types.is_boolean(field.type))
 
     @property
     def is_always_as_stored(self) -> bool:
@@ -168,7 +179,7 @@ def _route(
     if forbidden:
         return None, "arrow", forbidden
     decoder: Literal["kernel", "arrow"] = "arrow" if missing else "kernel"
-    if column is None or not source.is_as_stored:
+    if column is None or not source.is_as_decoded:
         return None, decoder, missing or "its values are converted"
     if arrangement_of(column, kernels=not missing) in (Arrangement.DIRECT, Arrangement.STAGED):
         if source.is_always_as_stored and pages:

@@ -165,8 +165,6 @@ def _decoding(stats: LoaderStats) -> Iterator[Finding]:
 
 
 _SLOW = {
-    "nulls": ("hold nulls", f"Fill the nulls when the files are written (`{REWRITE}` with a schema that has fill=)"),
-    "no null counts": ("may hold nulls: the files lack null counts", f"Rewrite the files: `{REWRITE}`"),
     "encoding": ("have encodings that the kernels do not know", f"Rewrite the files: `{REWRITE}`"),
     "options": ("are read with verify_checksums", "Leave this ReadOptions off"),
 }

@@ -163,9 +163,7 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
             if options.verify_checksums:
                 reason = "options"
             elif path not in known and is_known_codec(codec):
-                nulls = footer.null_count(row_group.number, leaf)
-                is_nullable = footer.schema.leaves[leaf].max_definition_level > 0
-                reason = ("no null counts" if nulls is None else "nulls") if is_nullable and nulls != 0 else "encoding"
+                reason = "encoding"
             if reason:
                 slow[reason][path] = None
                 slow_bytes[reason] += size

@@ -72,7 +72,7 @@ class SlowColumns:
     """Columns of numbers that the kernels cannot decode.
 
     Attributes:
-        reason: ``"nulls"``, ``"no null counts"``, ``"encoding"`` or ``"options"``.
+        reason: ``"encoding"`` or ``"options"``.
         columns: Their names.
         share: Their share of the bytes that are decoded.
     """

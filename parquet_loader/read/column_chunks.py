@@ -309,9 +309,13 @@ class ColumnChunkSource:
 
     @contextmanager
     def native(
-        self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation
+        self,
+        row_group: RowGroupRef,
+        columns: Sequence[str],
+        location: ChunkLocation,
+        fills: Mapping[str, bytes] | None = None,
     ) -> Iterator[NativeChunks | None]:
-        """Open those of these columns that a kernel can decode; None if there are none.
+        """Open those of these columns that a kernel can decode; None if there are none. `fills`: see `NativeChunks`.
 
         If there are any, the caller checks that the file is unchanged before it reads a value.
         """
@@ -320,7 +324,7 @@ class ColumnChunkSource:
         if source is None or known is None or not known.names:
             yield None
             return
-        with NativeChunks(source, known) as chunks:
+        with NativeChunks(source, known, fills) as chunks:
             yield chunks
 
     def _known_chunks(self, row_group: RowGroupRef, columns: Sequence[str]) -> DecodableChunks:

@@ -164,6 +164,7 @@ class RowGroupReader:
         is_whole = row_filter is None and deleted is None
         lazy = [route for route in routes if route.window in windows] if is_whole else []
         numbers = [route.stored for route in lazy if route.window == "kernel"]
+        fills = {route.stored: route.source.fill for route in lazy if route.source.fill is not None}
         partitions = self.snapshot.partition_values(row_group.file_number)
         try:
             location = location or self.chunks.locate_forward(row_group, columns)
@@ -175,7 +176,7 @@ class RowGroupReader:
                 self._check_int96(row_group, location)
                 with (
                     self.chunks.raw(row_group, lazy, location) as raw,
-                    self.chunks.native(row_group, numbers, location) as straight,
+                    self.chunks.native(row_group, numbers, location, fills) as straight,
                 ):
                     if raw or straight is not None:
                         unchanged()  # values are taken as they lie in the files just opened

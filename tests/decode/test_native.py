@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import pickle
 import shutil
@@ -13,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions
+from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, Scalar, Schema, Tensor
 from parquet_loader.common.native import permute
 from parquet_loader.common.native.bindings import IS_BUILT, KERNELS, NO_MEMORY, _load
 from parquet_loader.common.native.build import build
@@ -35,6 +37,7 @@ from tests.support.footers import metadata_of
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
 
 TYPES = [
+    pa.bool_(),
     pa.int8(),
     pa.uint8(),
     pa.int16(),
@@ -51,14 +54,39 @@ TYPES = [
 CODECS = ["none", "snappy", "lz4", *(codec for codec in ("gzip", "zstd") if is_known_codec(codec))]
 
 
+# By physical type, what pyarrow writes besides dictionaries.
+ENCODINGS = {
+    "bool": ["PLAIN", "RLE"],
+    "int": ["PLAIN", "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"],
+    "float": ["PLAIN", "BYTE_STREAM_SPLIT"],
+    "bytes": ["PLAIN", "BYTE_STREAM_SPLIT"],
+}
+
+
+def encodings_of(type_: pa.DataType) -> list[str]:
+    t = pa.types
+    kind = "bool" if t.is_boolean(type_) else "int" if t.is_integer(type_) else "float"
+    return ENCODINGS["bytes" if t.is_fixed_size_binary(type_) else kind]
+
+
+def with_nulls(array: pa.Array, share: float, seed: int) -> pa.Array:
+    """The array with so many of its rows null, in runs and mixed."""
+    rng = np.random.default_rng([seed, 1])
+    null = rng.random(len(array)) < share
+    null[: len(array) // 3] &= rng.integers(0, 2, len(array) // 300 + 1).astype(bool).repeat(100)[: len(array) // 3]
+    return pc.if_else(pa.array(null), pa.scalar(None, array.type), array)
+
+
 def values(type_: pa.DataType, rows: int, distinct: int, seed: int = 0) -> pa.Array:
     """Random values of which so many differ, in runs and mixed."""
     rng = np.random.default_rng(seed)
-    width = type_.bit_width // 8
+    width = max(1, type_.bit_width // 8)
     which = rng.integers(0, distinct, rows)
     runs = rng.integers(0, 2, rows // 50 + 1).astype(bool).repeat(50)[:rows]
     which[runs] = which[runs] // 7 * 0
     entries = rng.integers(0, 256, (distinct, width)).astype(np.uint8)
+    if pa.types.is_boolean(type_):
+        return pa.array(entries[which, 0] & 1, pa.uint8()).cast(type_)
     return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(np.ascontiguousarray(entries[which]))])
 
 
@@ -67,14 +95,21 @@ def known(path: Path, group: int = 0) -> DecodableChunks:
     return decodable_chunks(footer, group, footer.schema.arrow.names, footer.schema.arrow)
 
 
-def raw(array: pa.Array) -> bytes:
-    """What an array of numbers holds, NaN of its own bits included."""
+def raw(array: pa.Array, filler: bytes | None = None) -> bytes:
+    """What an array of numbers holds, NaN of its own bits included; nulls are `filler`, or zero bytes."""
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
     width = array.type.bit_width // 8
-    return bytes(memoryview(array.buffers()[1])[array.offset * width :][: len(array) * width])
+    held = memoryview(array.buffers()[1])[array.offset * width :][: len(array) * width]
+    rows = np.frombuffer(held, np.uint8).reshape(len(array), width).copy()
+    rows[array.is_null().to_numpy(zero_copy_only=False)] = np.frombuffer(filler or bytes(width), np.uint8)
+    return rows.tobytes()
 
 
 def is_same(one: pa.Array, other: pa.Array) -> bool:
-    return bool(one.type == other.type and len(one) == len(other) and raw(one) == raw(other))
+    assert one.null_count == one.is_null().sum().as_py(), "the count of nulls is the array's own"
+    nulls = one.is_null().equals(other.is_null())
+    return bool(one.type == other.type and len(one) == len(other) and nulls and raw(one) == raw(other))
 
 
 @settings(max_examples=120, deadline=None)
@@ -88,6 +123,8 @@ def is_same(one: pa.Array, other: pa.Array) -> bool:
     page_bytes=st.sampled_from([100, 3000, 2**20]),
     dictionary_bytes=st.sampled_from([500, 2**20]),
     version=st.sampled_from(["1.0", "2.0"]),
+    encoding=st.integers(0, 2),
+    nulls=st.sampled_from([0, 0, 0.04, 0.5, 0.96, 1]),
     in_memory=st.booleans(),
     steps=st.lists(st.integers(1, 3000), max_size=6),
 )
@@ -102,17 +139,23 @@ def test_any_numbers_are_those_that_arrow_decodes(
     page_bytes: int,
     dictionary_bytes: int,
     version: str,
+    encoding: int,
+    nulls: float,
     in_memory: bool,
     steps: list[int],
 ) -> None:
     path = tmp_path_factory.mktemp("native") / "a.parquet"
     arrays = [values(type_, rows, distinct, seed) for seed, type_ in enumerate(types)]
+    if nullable:
+        arrays = [with_nulls(array, nulls, seed) for seed, array in enumerate(arrays)]
+    encodings = {f"c{i}": options[encoding % len(options)] for i, options in enumerate(map(encodings_of, types))}
     schema = pa.schema([pa.field(f"c{i}", a.type, nullable=nullable) for i, a in enumerate(arrays)])
     pq.write_table(
         pa.Table.from_arrays(arrays, schema=schema),
         path,
         compression=codec,
         use_dictionary=dictionary,
+        column_encoding=None if dictionary else encodings,
         data_page_size=page_bytes,
         dictionary_pagesize_limit=dictionary_bytes,
         data_page_version=version,
@@ -136,12 +179,7 @@ def test_any_numbers_are_those_that_arrow_decodes(
 @pytest.mark.parametrize(
     ("array", "options"),
     [
-        (pa.array([1, None, 3]), {}),
-        (pa.array([1, 2, 3]), {"write_statistics": False}),
         (pa.array([1, 2, 3]), {"compression": "brotli"}),
-        (pa.array([1, 2, 3]), {"use_dictionary": False, "column_encoding": {"c": "DELTA_BINARY_PACKED"}}),
-        (pa.array([1, 2, 3], pa.float32()), {"use_dictionary": False, "column_encoding": {"c": "BYTE_STREAM_SPLIT"}}),
-        (pa.array([True, False, True]), {}),
         (pa.array(["a", "b", "c"]), {}),
         (pa.array([[1], [2], [3]]), {}),
         (pa.array([{"x": 1}, {"x": 2}, {"x": 3}]), {}),
@@ -239,9 +277,9 @@ def test_a_file_that_ends_early_is_left_to_arrow(tmp_path: Path) -> None:
 def test_more_rows_than_memory_can_hold_are_left_to_arrow(tmp_path: Path, rows: int) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": np.arange(100)}), path, compression="none", use_dictionary=False)
-    names, types, lines = known(path)
-    lines[0, 2] = rows
-    with NativeChunks(str(path), DecodableChunks(names, types, lines)) as native_chunks, pytest.raises(NotDecodedError):
+    chunks = known(path)
+    chunks.lines[0, 2] = rows
+    with NativeChunks(str(path), chunks) as native_chunks, pytest.raises(NotDecodedError):
         native_chunks.read(rows)
 
 
@@ -258,12 +296,14 @@ def test_a_column_that_is_let_go_of_takes_no_memory(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    types=st.lists(st.sampled_from(TYPES), min_size=1, max_size=4),
+    types=st.lists(st.sampled_from([type_ for type_ in TYPES if type_.bit_width <= 64]), min_size=1, max_size=4),
     rows=st.integers(1, 4000),
     distinct=st.sampled_from([1, 40, 5000]),
     codec=st.sampled_from(CODECS),
     dictionary=st.booleans(),
     page_bytes=st.sampled_from([200, 3000, 2**20]),
+    encoding=st.integers(0, 2),
+    nulls=st.sampled_from([0, 0, 0.04, 0.5, 0.96, 1]),
     spans=st.lists(st.tuples(st.integers(0, 1500), st.integers(1, 1500)), max_size=5),
 )
 def test_rows_are_read_to_any_place_and_passed_over(
@@ -274,22 +314,29 @@ def test_rows_are_read_to_any_place_and_passed_over(
     codec: str,
     dictionary: bool,
     page_bytes: int,
+    encoding: int,
+    nulls: float,
     spans: list[tuple[int, int]],
 ) -> None:
     path = tmp_path_factory.mktemp("native") / "a.parquet"
-    arrays = [values(type_, rows, distinct, seed) for seed, type_ in enumerate(types)]
+    arrays = [with_nulls(values(type_, rows, distinct, seed), nulls, seed) for seed, type_ in enumerate(types)]
     table = pa.table(arrays, names=[f"c{i}" for i in range(len(types))])
+    encodings = {f"c{i}": options[encoding % len(options)] for i, options in enumerate(map(encodings_of, types))}
     options: dict[str, Any] = {"data_page_size": page_bytes, "write_batch_size": page_bytes // 8}
+    options["column_encoding"] = None if dictionary else encodings
     pq.write_table(table, path, compression=codec, use_dictionary=dictionary, **options)
-    with NativeChunks(str(path), known(path)) as native_chunks:
+    fills = {f"c{i}": bytes([7, 1, 250, 3, 77, 9, 2, 5])[: max(1, t.bit_width // 8)] for i, t in enumerate(types)}
+    with NativeChunks(str(path), known(path), fills) as native_chunks:
         at = 0
         for passed, count in spans:
             first = min(at + passed, rows)
             at = min(first + count, rows)
-            outs = [np.zeros((at - first, type_.bit_width // 8), np.uint8) for type_ in types]
+            outs = [np.zeros((at - first, max(1, type_.bit_width // 8)), np.uint8) for type_ in types]
             places = [out.ctypes.data for out in outs]
             native_chunks.read_into(first, at - first, np.array(places, np.int64))
-            assert [out.tobytes() for out in outs] == [raw(array.slice(first, at - first)) for array in arrays]
+            assert [out.tobytes() for out in outs] == [
+                raw(array.slice(first, at - first), fills[f"c{i}"]) for i, array in enumerate(arrays)
+            ]
 
 
 def batches(root: Path, **arguments: Any) -> list[dict[str, Any]]:
@@ -315,13 +362,15 @@ def test_text_and_lists_come_the_same_without_kernels(tmp_path: Path, monkeypatc
 
 WITHOUT_KERNELS = """
 import pickle, sys
+import numpy as np
 from parquet_loader import DataError
 from tests.decode.test_native import batches
 root, options = pickle.load(sys.stdin.buffer)
 found = []
 for arguments in options:
     try:
-        found.append([{name: batch[name] for name in "ab"} for batch in batches(root, **arguments)])
+        loaded = batches(root, **arguments)
+        found.append([{n: v for n, v in batch.items() if isinstance(v, np.ndarray)} for batch in loaded])
     except DataError as error:
         found.append(str(error))
 pickle.dump(found, sys.stdout.buffer)
@@ -431,6 +480,46 @@ def test_damage_is_said_as_arrow_says_it(mixed: Path) -> None:
     for arguments, expected in zip(options, without_kernels(mixed, options), strict=True):
         with pytest.raises(DataError, match=r"0\.parquet.*row group 1.*column 'b'") as caught:
             batches(mixed, **arguments)
+        assert str(caught.value) == expected
+
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "fill": {"f": Scalar("float32", fill=math.nan), "i": Scalar("int16", fill=-3), "b": Scalar("bool", fill=True)},
+    "mask": {"f": Scalar("float32", null="mask"), "i": Scalar("int16", null="mask"), "b": Scalar("bool", null="mask")},
+    "masked fill": {"f": Scalar("float32", null="mask", fill=0.5), "i": Scalar("int16", null="mask", fill=7)},
+    "other types": {"f": Scalar("float64", fill=2.5), "i": Scalar("int64", fill=2**40)},
+    "pairs": {"pair": Tensor("float32", (2,), fill=1.5)},
+}
+
+
+@pytest.mark.parametrize("has_statistics", [True, False])
+def test_nulls_are_delivered_the_same_with_and_without(tmp_path: Path, has_statistics: bool) -> None:
+    arrays = {"f": pa.float32(), "i": pa.int16(), "b": pa.bool_(), "pair": pa.binary(8)}
+    table = pa.table({n: with_nulls(values(t, 3000, 900, 5), 0.3, 5) for n, t in arrays.items()})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1100, write_statistics=has_statistics)
+    options: list[dict[str, Any]] = [
+        {"schema": Schema(fields), "columns": list(fields), "shuffle": True, "window_rows": 1500}
+        for fields in POLICIES.values()
+    ]
+    for arguments, expected in zip(options, without_kernels(tmp_path, options), strict=True):
+        found = batches(tmp_path, **arguments)
+        assert len(found) == len(expected) == -(-3000 // 64)
+        for one, other in zip(found, expected, strict=True):
+            assert one.keys() == other.keys() >= set(arguments["columns"])
+            assert all(one[name].dtype == other[name].dtype for name in one)
+            assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+@pytest.mark.parametrize("has_statistics", [True, False])
+def test_a_null_that_is_refused_is_said_as_without_kernels(tmp_path: Path, has_statistics: bool) -> None:
+    array = pa.array([1] * 700 + [None] + [0] * 300)
+    types = {"f": pa.float32(), "i": pa.int16(), "b": pa.bool_()}
+    table = pa.table({name: array.cast(type_) for name, type_ in types.items()})
+    pq.write_table(table, tmp_path / "a.parquet", write_statistics=has_statistics)
+    options: list[dict[str, Any]] = [{"schema": Schema({name: Scalar(type_)})} for name, type_ in types.items()]
+    for arguments, expected in zip(options, without_kernels(tmp_path, options), strict=True):
+        with pytest.raises(DataError, match=r"column '.', row 700: is null") as caught:
+            batches(tmp_path, **arguments)
         assert str(caught.value) == expected
 
 

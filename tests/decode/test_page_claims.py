@@ -201,7 +201,7 @@ def test_kernels_python_and_bytes_in_parts_find_the_same_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng, wrong = np.random.default_rng(0), 0
-    for what, path in mutants(tmp_path, 600, seed=3):
+    for what, path, _ in mutants(tmp_path, 600, seed=3):
         try:
             chunk_bounds(metadata_of(path), 0, range(metadata_of(path).num_columns))
         except MetadataError:

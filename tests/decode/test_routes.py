@@ -49,7 +49,7 @@ WIDE = Tensor("float32", (1000,))
         (Scalar("float32"), pa.float64(), True, "kernel", "its values are converted"),
         (Scalar("int32", null="mask"), pa.int32(), True, "kernel", "its values are converted"),
         (Scalar("float16"), pa.float16(), True, "arrow", "halffloat is not a number or bytes of one width"),
-        (Scalar("bool"), pa.bool_(), True, "arrow", "bool is not a number or bytes of one width"),
+        (Scalar("bool"), pa.bool_(), True, "kernel to window", ""),
         (RAW, pa.binary(52), False, "pages to window", ""),
         (RAW, pa.binary(52), True, "kernel", "the file's schema allows nulls"),
         (WIDE, pa.binary(4000), False, "pages to window", ""),

@@ -115,13 +115,10 @@ CASES = {
         ("not compiled", "100% of the decoded bytes", "build.py"),
         {"kernels": "it was not compiled when the package was installed"},
     ),
-    "nulls": Case(
-        ("slow_nulls",),
-        ("2 columns of numbers ('a', 'b'; 60% of the decoded bytes) hold nulls",),
-        {"storage": replace(STORAGE, slow=(SlowColumns("nulls", ("a", "b"), 0.6),))},
-    ),
-    "delta encoding": Case(
-        ("slow_encoding",), ("encodings",), {"storage": replace(STORAGE, slow=(SlowColumns("encoding", ("a",), 0.6),))}
+    "encoding": Case(
+        ("slow_encoding",),
+        ("2 columns of numbers ('a', 'b'; 60% of the decoded bytes) have encodings that the kernels do not know",),
+        {"storage": replace(STORAGE, slow=(SlowColumns("encoding", ("a", "b"), 0.6),))},
     ),
     "checksums": Case(
         ("slow_options",),

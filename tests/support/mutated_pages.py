@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader import BatchedDataLoader, OutputOptions, ParquetLoaderError
+from parquet_loader import BatchedDataLoader, OutputOptions, ParquetLoaderError, Scalar, Schema
 from tests.support.page_rewriter import (
     CODEC,
     DICTIONARY,
@@ -40,29 +41,53 @@ ROWS = 150
 SIZES = [-1, 0, 1, 2, 7, 8, 9, 63, 64, 2**15, 2**31 - 1, -(2**31)]
 
 
-def tables() -> list[tuple[str, pa.Table, dict[str, Any]]]:
-    """Small tables of several pages a column chunk: a name, the table, and how it is written."""
+class Kind(NamedTuple):
+    """A table that is changed, and how it is written."""
+
+    name: str
+    table: pa.Table
+    options: dict[str, Any]
+
+    @property
+    def schema(self) -> Schema:
+        """Delivers NaN for the nulls of floats, as `arrows_values` does."""
+        fields = Schema.from_arrow(self.table.schema)
+        nan = {
+            n: Scalar(t.type, fill=math.nan) for n, t in fields.items() if isinstance(t, Scalar) and t.dtype.kind == "f"
+        }
+        return Schema({**fields, **nan})
+
+
+def tables() -> list[Kind]:
+    """Small tables of several pages a column chunk."""
     rng = np.random.default_rng(0)
     few, runs = rng.integers(0, 9, ROWS), np.repeat(rng.integers(0, 40, ROWS // 10), 10)
     full = {"i32": pa.array(few, pa.int32()), "i8": pa.array(runs, pa.int8()), "f64": pa.array(few / 8)}
+    full["bool"] = pa.array(few > 6)
     holes = pa.array([None if n % 11 == 5 else float(n % 7) for n in range(ROWS)], pa.float64())
     nulls = {"f64": holes, "f32": holes.cast(pa.float32())}
-    small = {"data_page_size": 64, "write_batch_size": 32}
+    spread = np.cumsum(rng.integers(-(2**40), 2**41, ROWS)) * (rng.random(ROWS) < 0.7)
+    encoded = {"i16": full["i32"].cast(pa.int16()), "i64": pa.array(spread), "f32": holes.cast(pa.float32())}
+    encoded |= {"i32": full["i32"], "bool": full["bool"], "f64": pa.array(rng.random(ROWS))}
+    encodings = dict.fromkeys(("i16", "i64", "i32"), "DELTA_BINARY_PACKED") | {"bool": "RLE"}
+    encodings |= dict.fromkeys(("f32", "f64"), "BYTE_STREAM_SPLIT")
+    small: dict[str, Any] = {"data_page_size": 64, "write_batch_size": 32}
     found = []
-    for version, codec, coded in itertools.product(
-        ["1.0", "2.0"], ["none", "snappy", "lz4", "gzip", "zstd"], [True, False]
-    ):
+    codecs = ["none", "snappy", "lz4", "gzip", "zstd"]
+    for version, codec, coded in itertools.product(["1.0", "2.0"], codecs, [True, False]):
         options = {"data_page_version": version, "compression": codec, "use_dictionary": coded, **small}
         name = f"v{version[0]} {codec} {'coded' if coded else 'plain'}"
-        found.append((name, pa.table(full), options))
+        found.append(Kind(name, pa.table(full), options))
         if codec in ("none", "snappy"):
-            found.append((f"{name} with nulls", pa.table(nulls), options))
+            found.append(Kind(f"{name} with nulls", pa.table(nulls), options))
+            if not coded:
+                found.append(Kind(f"{name} encoded", pa.table(encoded), {**options, "column_encoding": encodings}))
     data = rng.integers(0, 256, 600 * 512).astype(np.uint8)
     wide = pa.Array.from_buffers(pa.binary(512), 600, [None, pa.py_buffer(data)])
     for version in ("1.0", "2.0"):
         schema = pa.schema([pa.field("wide", wide.type, nullable=False)])
         options = {"compression": "none", "use_dictionary": False, "data_page_size": 2**16, "write_batch_size": 64}
-        found.append((f"v{version[0]} wide", pa.Table.from_arrays([wide], schema=schema), options))
+        found.append(Kind(f"v{version[0]} wide", pa.Table.from_arrays([wide], schema=schema), options))
     return found
 
 
@@ -202,7 +227,7 @@ class Mutator:
                 if page.kind == 3 and 2 in page.described:
                     page.described[2] = (INT32, 0)
         elif what == "encodings":
-            chunk.metadata[ENCODINGS] = (9, (INT32, [int(self._any([0, 2, 3, 8]))]))
+            chunk.metadata[ENCODINGS] = (9, (INT32, [int(self._any([0, 2, 3, 5, 8, 9]))]))
         elif what == "values":
             chunk.metadata[VALUES] = (INT64, chunk.metadata[VALUES][1] + int(self._any([-1, 1])))
         elif what == "codec":
@@ -210,18 +235,18 @@ class Mutator:
         return str(what)
 
 
-def mutants(folder: Path, count: int, seed: int = 0) -> Iterator[tuple[str, Path]]:
-    """Write `count` changed files, one after another under one name; yield what each is, and where."""
+def mutants(folder: Path, count: int, seed: int = 0) -> Iterator[tuple[str, Path, Schema]]:
+    """Write `count` changed files, one after another under one name; yield what each is, where, and how to read it."""
     kinds = tables()
-    for number, (_, table, options) in enumerate(kinds):
-        pq.write_table(table, folder / f"whole {number}.parquet", **options)
+    for number, kind in enumerate(kinds):
+        pq.write_table(kind.table, folder / f"whole {number}.parquet", **kind.options)
     path = folder / "changed.parquet"
     for number in range(count):
-        kind = number % len(kinds)
-        file = pages_of(folder / f"whole {kind}.parquet")
+        kind = kinds[number % len(kinds)]
+        file = pages_of(folder / f"whole {number % len(kinds)}.parquet")
         done = Mutator(np.random.default_rng([seed, number])).mutate(file)
         file.write(path)
-        yield f"{number}: {kinds[kind][0]}: {done}", path
+        yield f"{number}: {kind.name}: {done}", path, kind.schema
 
 
 def arrows_values(path: Path) -> dict[str, Any] | None:
@@ -266,8 +291,8 @@ def is_same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 def faults(folder: Path, count: int, seed: int) -> tuple[list[str], int]:
     """Return which changed files the loader reads otherwise than pyarrow, and how many both read."""
     found, both = list[str](), 0
-    for what, path in mutants(folder, count, seed):
-        expected, delivered = arrows_values(path), loaders_values(path)
+    for what, path, schema in mutants(folder, count, seed):
+        expected, delivered = arrows_values(path), loaders_values(path, schema=schema)
         if isinstance(delivered, ParquetLoaderError):
             continue
         if expected is None or not is_same(delivered, expected):

@@ -1,16 +1,16 @@
 """Decodes column chunks of flat numbers and fixed-width bytes with kernels, without Arrow.
 
-The kernels decode PLAIN and dictionary pages without nulls, uncompressed or compressed by Snappy, LZ4, gzip or zstd, in
-one call for all columns. That takes about half of Arrow's CPU time. Arrow decodes everything else. The kernels accept a
-page only if all levels, runs and lengths in it are consistent; otherwise Arrow decodes the column chunk, or reports the
-damage.
+The kernels decode plain, dictionary, DELTA_BINARY_PACKED, BYTE_STREAM_SPLIT and boolean pages, with nulls or without,
+uncompressed or compressed by Snappy, LZ4, gzip or zstd, in one call for all columns. That takes about half of Arrow's
+CPU time. Arrow decodes everything else. The kernels accept a page only if all levels, runs and lengths in it are
+consistent; otherwise Arrow decodes the column chunk, or reports the damage.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -22,9 +22,10 @@ from parquet_loader.common import KERNELS, LOADED_CODECS, SYSTEM
 from parquet_loader.source import ColumnChunk, Leaf, Metadata, MetadataError
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
-_ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
-_CODED = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
-_PHYSICAL = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
+_LEVELS = {"RLE", "BIT_PACKED"}
+_ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT", *_LEVELS}
+# Of each physical type: its number in `column_chunks.c`, and the bytes of a value, of booleans when they are unpacked.
+_PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8), "BOOLEAN": (3, 1)}
 
 
 class NotDecodedError(ValueError):
@@ -38,6 +39,7 @@ def is_known_type(type_: pa.DataType) -> bool:
     """Whether pages hold values of an Arrow type as Arrow does, or extended to a wider integer."""
     return bool(
         pa.types.is_integer(type_)
+        or pa.types.is_boolean(type_)
         or pa.types.is_float32(type_)
         or pa.types.is_float64(type_)
         or (pa.types.is_fixed_size_binary(type_) and type_.byte_width > 0)
@@ -57,11 +59,13 @@ class DecodableChunks(NamedTuple):
         names: The names of the columns.
         types: The Arrow types of the result, as in `pyarrow.parquet`.
         lines: int64 ``[columns, 10]``, the description of each for `column_chunks.c`.
+        nullable: For each, whether there may be nulls: if the footer does not say that there are none.
     """
 
     names: list[str]
     types: list[pa.DataType]
     lines: npt.NDArray[np.int64]
+    nullable: list[bool]
 
 
 def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], schema: pa.Schema) -> DecodableChunks:
@@ -78,21 +82,22 @@ def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], sch
     is_unambiguous = len(set(paths)) == len(paths)
     leaves = {path: number for number, path in enumerate(paths) if is_unambiguous and "." not in path}
     types = {field.name: field.type for field in schema if is_known_type(field.type)}
-    known, rows = dict[str, tuple[int, ...]](), int(footer.row_group_rows[row_group])
-    always_compressed = is_always_compressed(footer.created_by)
-    for name in names:
+    known, nullable = dict[str, tuple[int, ...]](), list[bool]()
+    rows, always_compressed = int(footer.row_group_rows[row_group]), is_always_compressed(footer.created_by)
+    for name in dict.fromkeys(names):
         if name in leaves and name in types:
             leaf = leaves[name]
             try:
                 chunk = footer.check(row_group, leaf)
             except MetadataError:  # raised again when Arrow reads the column
                 continue
-            has_nulls = footer.null_count(row_group, leaf) != 0
-            line = _line(types[name], chunk, footer.schema.leaves[leaf], rows, has_nulls=has_nulls)
-            known |= {} if line is None else {name: (*line, int(always_compressed))}
-    return DecodableChunks(
-        list(known), [types[name] for name in known], np.array([*known.values()], np.int64).reshape(-1, 10)
-    )
+            line = _line(types[name], chunk, footer.schema.leaves[leaf], rows)
+            if line is not None:
+                known[name] = (*line, int(always_compressed))
+                is_optional = footer.schema.leaves[leaf].max_definition_level > 0
+                nullable.append(is_optional and footer.null_count(row_group, leaf) != 0)
+    lines = np.array([*known.values()], np.int64).reshape(-1, 10)
+    return DecodableChunks(list(known), [types[name] for name in known], lines, nullable)
 
 
 def is_always_compressed(created_by: str) -> bool:
@@ -103,26 +108,26 @@ def is_always_compressed(created_by: str) -> bool:
     return created_by.lower().split(" ")[0] == "parquet-cpp"
 
 
-def _line(
-    type_: pa.DataType, chunk: ColumnChunk, column: Leaf, rows: int, *, has_nulls: bool
-) -> tuple[int, ...] | None:
-    width, delivered = _PHYSICAL.get(column.physical_type, 0), type_.bit_width // 8
+def _line(type_: pa.DataType, chunk: ColumnChunk, column: Leaf, rows: int) -> tuple[int, ...] | None:
+    is_boolean, encodings = pa.types.is_boolean(type_), chunk.encoding_names
+    physical, width = _PHYSICAL.get(column.physical_type, (0, 0))
     if column.physical_type == "FIXED_LEN_BYTE_ARRAY" and pa.types.is_fixed_size_binary(type_):
         width = column.length
+    delivered = 1 if is_boolean else type_.bit_width // 8
     is_narrowed = column.physical_type == "INT32" and pa.types.is_integer(type_) and delivered < width
-    nullable = column.max_definition_level
     if (
         not is_known_codec(chunk.codec_name)
         or (width != delivered and not is_narrowed)
+        or is_boolean != (column.physical_type == "BOOLEAN")
         or column.max_repetition_level
-        or nullable > 1
-        or (nullable and has_nulls)
-        or not _ENCODINGS.issuperset(encodings := chunk.encoding_names)
+        or column.max_definition_level > 1
+        or not (_ENCODINGS | ({"DELTA_BINARY_PACKED"} if physical == 1 else set())).issuperset(encodings)
     ):
         return None
-    plain, coded = "PLAIN" in encodings, not _CODED.isdisjoint(encodings)
-    end = chunk.start + chunk.stored_bytes
-    return (chunk.start, end, rows, width, delivered, _CODECS[chunk.codec_name], int(nullable), int(plain), int(coded))
+    end, codec = chunk.start + chunk.stored_bytes, _CODECS[chunk.codec_name]
+    return (
+        chunk.start, end, rows, width, delivered, codec, column.max_definition_level, chunk.encodings, physical
+    )  # fmt: skip
 
 
 class NativeChunks:
@@ -133,14 +138,24 @@ class NativeChunks:
     Args:
         source: A path, or the file's bytes in memory.
         known: The column chunks to read.
+        fills: By column, the bytes that stand for a null in `read_into`; it refuses nulls of other columns.
 
     Raises:
         OSError: the file cannot be opened.
         MemoryError: there is no memory.
     """
 
-    def __init__(self, source: str | pa.Buffer, known: DecodableChunks) -> None:
-        self.names, self._types, lines = known
+    def __init__(
+        self, source: str | pa.Buffer, known: DecodableChunks, fills: Mapping[str, bytes] | None = None
+    ) -> None:
+        self.names, self._types, lines, self._nullable = known
+        self._fills = np.zeros((len(self.names), 8), np.uint8)
+        self._fillers = np.zeros(len(self.names), np.int64)
+        for number, name in enumerate(self.names):
+            fill = (fills or {}).get(name)
+            if fill is not None:
+                self._fills[number, : len(fill)] = np.frombuffer(fill, np.uint8)
+                self._fillers[number] = self._fills[number].ctypes.data
         self._position = 0
         self._widths: list[int] = lines[:, 4].tolist()
         self._file, self._held, base = -1, None, None
@@ -172,13 +187,13 @@ class NativeChunks:
         """
         try:
             buffers = [pa.allocate_buffer(width * rows) for width in self._widths]
+            defined = [np.empty(rows, np.bool_) if nullable else None for nullable in self._nullable]
         except (MemoryError, OverflowError) as error:
             raise NotDecodedError("there is no memory for this many rows") from error
-        self._read(rows, np.array([buffer.address for buffer in buffers], np.int64))
-        return [
-            pa.Array.from_buffers(type_, rows, [None, buffer], null_count=0)
-            for type_, buffer in zip(self._types, buffers, strict=True)
-        ]
+        addresses = np.array([buffer.address for buffer in buffers], np.int64)
+        masks = np.array([0 if mask is None else mask.ctypes.data for mask in defined], np.int64)
+        self._read(rows, addresses, defined=masks)
+        return [_array(*parts, rows) for parts in zip(self._types, buffers, defined, strict=True)]
 
     def read_into(self, first: int, rows: int, addresses: npt.NDArray[np.int64]) -> None:
         """Read the rows from row `first` of the row group on, each column to its own address.
@@ -193,10 +208,18 @@ class NativeChunks:
         """
         if first > self._position:
             self._read(first - self._position, None)
-        self._read(rows, addresses)
+        self._read(rows, addresses, fillers=self._fillers)
 
-    def _read(self, rows: int, addresses: npt.NDArray[np.int64] | None) -> None:
-        code = KERNELS.chunks_read(self._chunks, rows, None if addresses is None else addresses.ctypes.data)
+    def _read(
+        self,
+        rows: int,
+        addresses: npt.NDArray[np.int64] | None,
+        *,
+        defined: npt.NDArray[np.int64] | None = None,
+        fillers: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        pointers = (None if array is None else array.ctypes.data for array in (addresses, defined, fillers))
+        code = KERNELS.chunks_read(self._chunks, rows, *pointers)
         self._position += rows
         if code == SYSTEM:
             raise OSError(errno.EIO, "the system could not read the file")
@@ -212,3 +235,12 @@ class NativeChunks:
         if file >= 0:
             os.close(file)
         self._held = None
+
+
+def _array(type_: pa.DataType, values: pa.Buffer, defined: npt.NDArray[np.bool_] | None, rows: int) -> pa.Array:
+    """Return an array of decoded values: booleans take a byte each, `defined` is False where rows are null."""
+    nulls = 0 if defined is None else rows - int(np.count_nonzero(defined))
+    validity = None if defined is None or not nulls else pa.py_buffer(np.packbits(defined, bitorder="little"))
+    if pa.types.is_boolean(type_):
+        values = pa.py_buffer(np.packbits(np.frombuffer(values, np.uint8), bitorder="little"))
+    return pa.Array.from_buffers(type_, rows, [validity, values], nulls)

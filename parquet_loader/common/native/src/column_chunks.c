@@ -1,8 +1,8 @@
 /* Column chunks of flat numbers and fixed-width bytes, decoded from their pages to contiguous values.
  *
  * One call decodes some rows of many column chunks without the GIL. A page is accepted only if every level, run and
- * length in it adds up exactly; anything else (nulls, other encodings, damage) ends in an error code, and Arrow decodes
- * the column chunk or reports the error. So nothing here explains a fault, and every length is checked before it is
+ * length in it adds up exactly; anything else (other encodings, damage) ends in an error code, and Arrow decodes the
+ * column chunk or reports the error. So nothing here explains a fault, and every length is checked before it is
  * used: each of them may be wrong.
  *
  * Values are little-endian in files and here; `bindings.py` loads this on such machines only.
@@ -12,13 +12,16 @@
 #include <stdlib.h>
 
 #include "codecs.h"
+#include "delta.h"
 #include "encodings.h"
 #include "levels.h"
 #include "runs.h"
 
-enum { IN_MEMORY, IN_FILE, CODED };  /* where a page's values are: plain, still in the file, or behind the dictionary */
+/* Where a page's values are: plain, still in the file, behind the dictionary or runs of booleans, differences, streams. */
+enum { IN_MEMORY, IN_FILE, CODED, DIFFERENCES, STREAMS };
+enum { BYTES = 0, INTEGER = 1, FLOATING = 2, BOOLEAN = 3 };  /* physical types */
 
-#define BLOCK 1024  /* codes unpacked at a time */
+#define BLOCK 1024  /* codes unpacked, or rows with nulls put apart, at a time */
 #define LONGEST_HEADER (1 << 16)  /* of a page that is decoded here */
 
 typedef struct {
@@ -45,11 +48,13 @@ typedef struct {
   int64_t at, end;      /* the next page in the file, and the end of the chunk */
   int64_t rows;         /* rows behind the current page */
   int64_t width, out;   /* bytes of a value in the file, and of it the low ones that are delivered */
-  int codec, optional;
-  int plain_pages, coded_pages;  /* the encodings of data pages that the footer names */
+  int codec, optional, physical;
+  int64_t encodings;    /* that the footer names: a bit for each */
   int always_compressed;  /* pages of version 2, whatever their headers say: old parquet-cpp, PARQUET-10353 */
   int had_pages;        /* a data page was read */
-  int64_t left;         /* values of the current page that are still to come */
+  int64_t left;         /* rows of the current page that are still to come */
+  int64_t values_left;  /* and its values: fewer, if some rows are null */
+  Levels levels;        /* if there are nulls in the page */
   int kind;             /* where they are */
   int64_t place;        /* IN_FILE: of the next value */
   const uint8_t *next, *stop;
@@ -60,6 +65,9 @@ typedef struct {
   int is_literal;
   uint32_t repeated;
   const uint8_t *run;
+  const uint8_t *words;  /* CODED: what codes stand for, `entries` of `out` bytes */
+  Delta delta;          /* DIFFERENCES */
+  int64_t stride;       /* STREAMS: bytes from a value's byte to its next one */
 } Column;
 
 typedef struct {
@@ -75,7 +83,7 @@ typedef struct {
 static int unpacked(Group *group, int codec, int64_t at, int64_t nbytes, uint8_t *out, int64_t out_bytes) {
   int code;
   if (codec == PLAIN_CODEC) return nbytes == out_bytes ? fetch(&group->source, at, nbytes, out) : OTHER;
-  if (nbytes == 0) return OTHER;
+  if (nbytes == 0) return out_bytes == 0 ? OK : OTHER;
   const uint8_t *in;
   if (group->source.base) {
     if (at < 0 || nbytes < 0 || at > group->source.size - nbytes) return ENDED;
@@ -100,7 +108,7 @@ static int begin_run(Column *column, int64_t values) {
 
 static int look_up_rows(Column *column, int64_t rows, uint8_t *out) {
   uint32_t codes[BLOCK + 8];
-  int64_t values = column->left;
+  int64_t values = column->values_left;
   while (rows > 0) {
     if (column->run_left == 0 && begin_run(column, values)) return OTHER;
     int64_t some = rows < column->run_left ? rows : column->run_left;
@@ -114,9 +122,9 @@ static int look_up_rows(Column *column, int64_t rows, uint8_t *out) {
       if (column->next - from < ((skipped + some) * column->bits + 7) / 8) return OTHER;
       unpack(from, codes, whole, column->bits);
       if ((int64_t)largest(codes + skipped, some) >= column->entries) return OTHER;
-      look_up(codes + skipped, some, column->dictionary.bytes, column->out, out);
+      look_up(codes + skipped, some, column->words, column->out, out);
     } else {
-      fill(column->dictionary.bytes + column->repeated * column->out, column->out, some, out);
+      fill(column->words + column->repeated * column->out, column->out, some, out);
     }
     column->run_done += some, column->run_left -= some, rows -= some, values -= some;
     if (out) out += some * column->out;
@@ -128,6 +136,7 @@ static int read_dictionary(Group *group, Column *column, const Header *header) {
   int64_t encoding = header->fields[DICTIONARY][ENCODING], values = header->fields[DICTIONARY][VALUES];
   int64_t nbytes = values * column->width, page_bytes = header->fields[0][PAGE_BYTES];
   int code;
+  if (column->physical == BOOLEAN) return OTHER;
   if (!header->seen[DICTIONARY] || column->entries >= 0 || column->had_pages || values < 0) return OTHER;
   if ((encoding != PLAIN && encoding != PLAIN_DICTIONARY) || header->fields[0][PLAIN_BYTES] != nbytes) return OTHER;
   if (nbytes > page_bytes * most_expansion(column->codec)) return OTHER;
@@ -140,45 +149,95 @@ static int read_dictionary(Group *group, Column *column, const Header *header) {
   return OK;
 }
 
+/* Begins the values of a page, which are all bytes from `next` to `stop`. */
+static int begin_values(Column *column, int64_t encoding) {
+  static const uint8_t booleans[] = {0, 1};
+  int64_t values = column->values_left, nbytes = column->stop - column->next;
+  if (encoding == PLAIN && column->physical != BOOLEAN) {
+    column->kind = IN_MEMORY;
+    return nbytes == values * column->width ? OK : OTHER;
+  }
+  column->run_left = 0;
+  switch (encoding) {
+    case PLAIN:  /* a run of packed bits */
+      column->kind = CODED;
+      column->bits = 1, column->is_literal = 1, column->run = column->next;
+      column->run_left = values, column->run_done = 0;
+      column->words = booleans, column->entries = 2;
+      column->next = column->stop;
+      return nbytes == (values + 7) / 8 ? OK : OTHER;
+    case RLE: {
+      uint32_t length;
+      if (column->physical != BOOLEAN || nbytes < 4) return OTHER;
+      memcpy(&length, column->next, 4);
+      column->kind = CODED;
+      column->bits = 1, column->words = booleans, column->entries = 2;
+      column->next += 4;
+      if (length != (uint64_t)(nbytes - 4)) return OTHER;
+      return runs_add_up(column->next, column->stop, values, 1) ? OK : OTHER;
+    }
+    case PLAIN_DICTIONARY: case RLE_DICTIONARY:
+      column->kind = CODED;
+      column->words = column->dictionary.bytes;
+      if (column->entries < 0 || nbytes == 0) return OTHER;
+      column->bits = *column->next++;
+      return column->bits <= 32 && runs_add_up(column->next, column->stop, values, column->bits) ? OK : OTHER;
+    case DELTA_BINARY_PACKED:
+      column->kind = DIFFERENCES;
+      if (column->physical != INTEGER) return OTHER;
+      return delta_begin(&column->delta, column->next, column->stop, values, column->width);
+    case BYTE_STREAM_SPLIT:
+      column->kind = STREAMS;
+      column->stride = values;
+      return column->physical != BOOLEAN && nbytes == values * column->width ? OK : OTHER;
+  }
+  return OTHER;
+}
+
 static int begin_page(Group *group, Column *column, const Header *header) {
   int is_second = header->fields[0][KIND] == DATA_PAGE_V2, part = is_second ? V2 : V1, code;
   const int64_t *fields = header->fields[part];
-  int64_t at = column->at + header->nbytes, values = fields[VALUES], levels = 0;
+  int64_t at = column->at + header->nbytes, rows = fields[VALUES], levels = 0;
   int64_t page_bytes = header->fields[0][PAGE_BYTES], plain_bytes = header->fields[0][PLAIN_BYTES];
   int64_t encoding = fields[is_second ? V2_ENCODING : ENCODING];
-  int is_coded = encoding == RLE_DICTIONARY || encoding == PLAIN_DICTIONARY;
+  int64_t coded = INT64_C(1) << RLE_DICTIONARY | INT64_C(1) << PLAIN_DICTIONARY;
   int codec = !is_second || header->is_compressed || column->always_compressed ? column->codec : PLAIN_CODEC;
-  if (!header->seen[part] || values <= 0 || values > column->rows) return OTHER;
-  if (!(is_coded ? column->coded_pages : encoding == PLAIN && column->plain_pages)) return OTHER;
-  if (plain_bytes > values * (column->width + 8) + LONGEST_HEADER) return OTHER;
+  if (!header->seen[part] || rows <= 0 || rows > column->rows || encoding < 0 || encoding > 61) return OTHER;
+  if (!(column->encodings & (INT64_C(1) << encoding & coded ? coded : INT64_C(1) << encoding))) return OTHER;
+  if (plain_bytes > rows * (column->width + 8) + LONGEST_HEADER) return OTHER;
   if (plain_bytes > page_bytes * most_expansion(codec)) return OTHER;
   if (is_second) {
     levels = fields[V2_LEVELS_BYTES];
-    if (fields[V2_NULLS] || fields[V2_ROWS] != values || fields[V2_REPETITION_BYTES]) return OTHER;
+    if (fields[V2_ROWS] != rows || fields[V2_REPETITION_BYTES]) return OTHER;
     if (levels < 0 || levels > page_bytes || levels > plain_bytes || !levels != !column->optional) return OTHER;
   } else if (column->optional && fields[LEVELS_ENCODING] != RLE) {
     return OTHER;
   }
   column->had_pages = 1;
-  column->rows -= values;
-  column->left = values;
+  column->rows -= rows;
+  column->left = column->values_left = rows;
   /* The last page ends with the chunk. */
   if (column->rows == 0 && at + page_bytes != column->end) return OTHER;
   if (levels) {
-    if ((code = reserve(&column->page, levels)) || (code = fetch(&group->source, at, levels, column->page.bytes))) return code;
-    if (!all_defined(column->page.bytes, column->page.bytes + levels, values)) return OTHER;
+    if ((code = reserve(&column->page, plain_bytes))) return code;
+    if ((code = fetch(&group->source, at, levels, column->page.bytes))) return code;
+    column->levels = (Levels){.next = column->page.bytes, .stop = column->page.bytes + levels};
   }
   int64_t nbytes = plain_bytes - levels;
   int has_levels = !is_second && column->optional;
-  if (codec == PLAIN_CODEC && !is_coded && !has_levels && column->out == column->width && !group->source.base) {
-    if (page_bytes != plain_bytes || nbytes != values * column->width) return OTHER;
+  if (levels) column->values_left = count_defined(column->levels.next, column->levels.stop, rows);
+  if (column->values_left < 0 || (is_second && column->values_left != rows - fields[V2_NULLS])) return OTHER;
+  if (codec == PLAIN_CODEC && encoding == PLAIN && column->physical != BOOLEAN && !has_levels &&
+      column->values_left == rows && column->out == column->width && !group->source.base) {
+    if (page_bytes != plain_bytes || nbytes != rows * column->width) return OTHER;
     column->kind = IN_FILE;
     column->place = at + levels;
     return OK;
   }
-  if ((code = reserve(&column->page, nbytes))) return code;
-  if ((code = unpacked(group, codec, at + levels, page_bytes - levels, column->page.bytes, nbytes))) return code;
-  column->next = column->page.bytes;
+  if ((code = reserve(&column->page, plain_bytes))) return code;
+  uint8_t *values = column->page.bytes + levels;
+  if ((code = unpacked(group, codec, at + levels, page_bytes - levels, values, nbytes))) return code;
+  column->next = values;
   column->stop = column->next + nbytes;
   if (has_levels) {
     uint32_t length;
@@ -186,18 +245,12 @@ static int begin_page(Group *group, Column *column, const Header *header) {
     memcpy(&length, column->next, 4);
     column->next += 4;
     if (length > (uint64_t)(column->stop - column->next)) return OTHER;
-    if (!all_defined(column->next, column->next + length, values)) return OTHER;
+    column->levels = (Levels){.next = column->next, .stop = column->next + length};
+    column->values_left = count_defined(column->levels.next, column->levels.stop, rows);
+    if (column->values_left < 0) return OTHER;
     column->next += length;
   }
-  if (!is_coded) {
-    column->kind = IN_MEMORY;
-    return column->stop - column->next == values * column->width ? OK : OTHER;
-  }
-  column->kind = CODED;
-  column->run_left = 0;
-  if (column->entries < 0 || column->next >= column->stop) return OTHER;
-  column->bits = *column->next++;
-  return column->bits <= 32 && runs_add_up(column->next, column->stop, values, column->bits) ? OK : OTHER;
+  return begin_values(column, encoding);
 }
 
 static int next_page(Group *group, Column *column) {
@@ -215,33 +268,84 @@ static int next_page(Group *group, Column *column) {
   return code;
 }
 
-static int read_rows(Group *group, Column *column, int64_t rows, uint8_t *out) {
+/* Writes the next values of a page, without the rows that are null. */
+static int read_values(Group *group, Column *column, int64_t count, uint8_t *out) {
+  int64_t nbytes = count * column->out;
+  int code = OK;
+  switch (column->kind) {
+    case IN_FILE:
+      if (out) code = fetch(&group->source, column->place, nbytes, out);
+      column->place += nbytes;
+      break;
+    case CODED:
+      code = look_up_rows(column, count, out);
+      break;
+    case DIFFERENCES:
+      code = delta_read(&column->delta, count, column->out, out);
+      break;
+    case STREAMS:
+      if (out) join_streams(column->next, column->stride, column->out, count, out);
+      column->next += count;
+      break;
+    default:
+      if (out && column->out == column->width) memcpy(out, column->next, (size_t)nbytes);
+      else if (out) narrow(column->next, column->width, count, column->out, out);
+      column->next += count * column->width;
+  }
+  column->values_left -= count;
+  return code;
+}
+
+/* As `read_values`, for `rows` rows, some of which may be null: those get `filler`. `defined` gets 0 for them; OTHER:
+ * there are some, and neither of the two is given. */
+static int read_with_nulls(
+    Group *group, Column *column, int64_t rows, uint8_t *out, uint8_t *defined, const uint8_t *filler) {
+  static const uint8_t zero[8];
+  uint8_t some[BLOCK], narrow_values[(BLOCK + 1) * 8];
+  if (column->values_left == column->left) {
+    if (defined) memset(defined, 1, (size_t)rows);
+    return read_values(group, column, rows, out);
+  }
+  if (out && !defined && !filler) return OTHER;
+  for (int64_t left = column->left; rows > 0;) {
+    int64_t count = rows < BLOCK ? rows : BLOCK, values = 0;
+    int code = read_levels(&column->levels, left, count, some);
+    if (code) return code;
+    for (int64_t i = 0; i < count; i++) values += some[i];
+    int is_apart = values < count && column->out <= 8;
+    if ((code = read_values(group, column, values, out && is_apart ? narrow_values : out))) return code;
+    if (out && values < count)
+      spread(is_apart ? narrow_values : out, values, some, count, filler ? filler : zero, column->out, out);
+    if (defined) {
+      memcpy(defined, some, (size_t)count);
+      defined += count;
+    }
+    if (out) out += count * column->out;
+    rows -= count, left -= count;
+  }
+  return OK;
+}
+
+static int read_rows(
+    Group *group, Column *column, int64_t rows, uint8_t *out, uint8_t *defined, const uint8_t *filler) {
   int code = OK;
   while (rows > 0 && code == OK) {
     if (column->left == 0) {
       code = next_page(group, column);
       continue;
     }
-    int64_t some = rows < column->left ? rows : column->left, nbytes = some * column->out;
-    if (column->kind == IN_FILE) {
-      if (out) code = fetch(&group->source, column->place, nbytes, out);
-      column->place += nbytes;
-    } else if (column->kind == CODED) {
-      code = look_up_rows(column, some, out);
-    } else {
-      if (out && column->out == column->width) memcpy(out, column->next, (size_t)nbytes);
-      else if (out) narrow(column->next, column->width, some, column->out, out);
-      column->next += some * column->width;
-    }
+    int64_t some = rows < column->left ? rows : column->left;
+    code = read_with_nulls(group, column, some, out, defined, filler);
     column->left -= some, rows -= some;
-    if (out) out += nbytes;
+    if (out) out += some * column->out;
+    if (defined) defined += some;
   }
   return code;
 }
 
 /* Column chunks to be read forward. Each of `count` lines of 10 numbers says: first byte in the file, byte behind the
- * last, rows, bytes of a value, bytes of it to deliver, codec, whether there may be nulls, whether data pages may be
- * plain, and coded, whether pages of version 2 are always compressed. NULL: no memory. */
+ * last, rows, bytes of a value, bytes of it to deliver, codec, whether there may be nulls, the encodings that the footer
+ * names, the physical type, whether pages of version 2 are always compressed. NULL: no memory. */
 EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
   Group *group = calloc(1, sizeof(Group) + (size_t)count * sizeof(Column));
   if (!group) return NULL;
@@ -252,21 +356,25 @@ EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int6
     column->at = lines[0], column->end = lines[1], column->rows = lines[2];
     column->width = lines[3], column->out = lines[4];
     column->codec = (int)lines[5], column->optional = (int)lines[6];
-    column->plain_pages = (int)lines[7], column->coded_pages = (int)lines[8], column->always_compressed = (int)lines[9];
+    column->encodings = lines[7], column->physical = (int)lines[8], column->always_compressed = (int)lines[9];
     column->entries = -1;
   }
   return group;
 }
 
-/* Writes the next rows of each column to its place in `outs`, or passes over them where that is NULL. Not 0: nothing
- * more can be read from these chunks. */
-EXPORT int chunks_read(void *chunks, int64_t rows, uint8_t *const *outs) {
+/* Writes the next rows of each column to its place in `outs`, or passes over them where that is NULL. `defined`, for
+ * each column: where to write 1 for each value and 0 for each null, or NULL; `fillers`: 8 bytes whose first ones stand
+ * for a null, or NULL. Nulls of a column that has neither are refused. Both may be NULL: all columns have none. Not 0:
+ * nothing more can be read from these chunks. */
+EXPORT int chunks_read(
+    void *chunks, int64_t rows, uint8_t *const *outs, uint8_t *const *defined, const uint8_t *const *fillers) {
   Group *group = chunks;
   for (int64_t i = 0; i < group->count; i++) {
     Column *column = &group->columns[i];
     hand_over(&group->page, &column->page);
     hand_over(&group->dictionary, &column->dictionary);
-    int code = read_rows(group, column, rows, outs ? outs[i] : NULL);
+    int code = read_rows(
+        group, column, rows, outs ? outs[i] : NULL, defined ? defined[i] : NULL, fillers ? fillers[i] : NULL);
     if (code) return code;
     if (column->rows == 0 && column->left == 0) {
       hand_over(&column->page, &group->page);

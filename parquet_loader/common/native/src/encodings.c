@@ -1,6 +1,9 @@
 #include "encodings.h"
 
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "kernels.h"
 
@@ -24,4 +27,59 @@ FOR_EACH_TARGET void look_up(
     const uint32_t *codes, int64_t count, const uint8_t *entries, int64_t width, uint8_t *out) {
 #define LOOK_UP(w) for (int64_t i = 0; i < count; i++) memcpy(out + (w) * i, entries + (w) * (int64_t)codes[i], (size_t)(w))
   FOR_WIDTH(width, LOOK_UP)
+}
+
+#ifdef __SSE2__
+/* 16 values of 4 or 8 bytes at a time: pairs of streams are interleaved until a value is whole. */
+INLINE void join_sixteen(const uint8_t *in, int64_t stride, const int width, uint8_t *out) {
+  __m128i streams[8], joined[8];
+  for (int b = 0; b < width; b++) streams[b] = _mm_loadu_si128((const __m128i *)(in + b * stride));
+  for (int step = 1; step < width; step *= 2) {
+    /* Interleaving stream b with stream b + width / 2 brings value after value together, as a shuffle of cards does. */
+    for (int b = 0; b < width / 2; b++) {
+      joined[2 * b] = _mm_unpacklo_epi8(streams[b], streams[b + width / 2]);
+      joined[2 * b + 1] = _mm_unpackhi_epi8(streams[b], streams[b + width / 2]);
+    }
+    for (int b = 0; b < width; b++) streams[b] = joined[b];
+  }
+  for (int b = 0; b < width; b++) _mm_storeu_si128((__m128i *)(out + 16 * b), streams[b]);
+}
+#endif
+
+void join_streams(const uint8_t *in, int64_t stride, int64_t width, int64_t count, uint8_t *out) {
+  int64_t i = 0;
+#ifdef __SSE2__
+  if (width == 4) for (; i + 16 <= count; i += 16) join_sixteen(in + i, stride, 4, out + 4 * i);
+  if (width == 8) for (; i + 16 <= count; i += 16) join_sixteen(in + i, stride, 8, out + 8 * i);
+#endif
+  for (; i < count; i++)
+    for (int64_t b = 0; b < width; b++) out[i * width + b] = in[b * stride + i];
+}
+
+#define SPREAD(type) { \
+    type value, other; \
+    memcpy(&other, filler, sizeof other); \
+    for (int64_t i = 0, k = 0; i < rows; k += defined[i++]) { \
+      memcpy(&value, values + sizeof value * k, sizeof value); \
+      value = defined[i] ? value : other; \
+      memcpy(out + sizeof value * i, &value, sizeof value); \
+    } \
+    break; \
+  }
+
+void spread(
+    const uint8_t *values, int64_t value_count, const uint8_t *defined, int64_t rows, const uint8_t *filler,
+    int64_t width, uint8_t *out) {
+  switch (values == out ? 0 : width) {
+    case 1: SPREAD(uint8_t)
+    case 2: SPREAD(uint16_t)
+    case 4: SPREAD(uint32_t)
+    case 8: SPREAD(uint64_t)
+    default:  /* from the end, so that no value is overwritten before it is moved */
+      for (int64_t i = rows - 1, k = value_count; i >= 0; i--) {
+        if (defined[i]) memmove(out + width * i, values + width * --k, (size_t)width);
+        else if (width <= 8) memcpy(out + width * i, filler, (size_t)width);
+        else memset(out + width * i, 0, (size_t)width);
+      }
+  }
 }

@@ -4,7 +4,9 @@
 
 #include <stdint.h>
 
-enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
+enum {
+  PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, DELTA_BINARY_PACKED = 5, RLE_DICTIONARY = 8, BYTE_STREAM_SPLIT = 9
+};
 
 uint32_t largest(const uint32_t *codes, int64_t count);
 
@@ -14,5 +16,14 @@ void fill(const uint8_t *value, int64_t width, int64_t count, uint8_t *out);
 void narrow(const uint8_t *in, int64_t width, int64_t count, int64_t kept, uint8_t *out);
 
 void look_up(const uint32_t *codes, int64_t count, const uint8_t *entries, int64_t width, uint8_t *out);
+
+/* Puts `width` bytes of each value side by side: byte b of value i is `in[b * stride + i]`. */
+void join_streams(const uint8_t *in, int64_t stride, int64_t width, int64_t count, uint8_t *out);
+
+/* Writes the next of `values` for each row that has one, and `filler` for the others. Bytes behind the last value are
+ * read in vain. `values` may be `out`, if that holds as many values as there are. */
+void spread(
+    const uint8_t *values, int64_t value_count, const uint8_t *defined, int64_t rows, const uint8_t *filler,
+    int64_t width, uint8_t *out);
 
 #endif

@@ -1,20 +1,52 @@
 #include "levels.h"
 
-#include "runs.h"
+#include <string.h>
 
-int all_defined(const uint8_t *next, const uint8_t *stop, int64_t values) {
+int64_t count_defined(const uint8_t *next, const uint8_t *stop, int64_t values) {
+  int64_t defined = 0;
   Run run;
   while (values > 0) {
-    if (read_run(&next, stop, values, 1, &run)) return 0;
-    if (!run.is_literal && run.repeated != 1) return 0;
+    if (read_run(&next, stop, values, 1, &run)) return -1;
     int64_t some = values < (int64_t)run.count ? values : (int64_t)run.count;
-    if (run.is_literal) {
-      for (int64_t i = 0; i < some; i += 8) {
-        uint8_t mask = some - i >= 8 ? 0xFF : (uint8_t)((1 << (some - i)) - 1);
-        if ((run.values[i / 8] & mask) != mask) return 0;
+    if (!run.is_literal) {
+      defined += run.repeated ? some : 0;
+    } else {
+      for (int64_t i = 0; i < some; i += 64) {
+        int64_t bits = some - i < 64 ? some - i : 64;
+        uint64_t word = 0;
+        memcpy(&word, run.values + i / 8, (size_t)((bits + 7) / 8));
+        if (bits < 64) word &= (UINT64_C(1) << bits) - 1;
+        defined += __builtin_popcountll(word);
       }
     }
     values -= some;
   }
-  return next == stop;
+  return next == stop ? defined : -1;
+}
+
+/* Writes a byte for each bit, from bit `first` on. */
+static void spread_bits(const uint8_t *in, int64_t first, int64_t count, uint8_t *out) {
+  int64_t i = 0;
+  for (; i < count && ((first + i) & 7); i++) out[i] = in[(first + i) >> 3] >> ((first + i) & 7) & 1;
+  for (; i + 8 <= count; i += 8) {
+    uint64_t bits = in[(first + i) >> 3] * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
+    bits = (bits + UINT64_C(0x7F7F7F7F7F7F7F7F)) >> 7 & UINT64_C(0x0101010101010101);
+    memcpy(out + i, &bits, 8);
+  }
+  for (; i < count; i++) out[i] = in[(first + i) >> 3] >> ((first + i) & 7) & 1;
+}
+
+int read_levels(Levels *levels, int64_t left, int64_t count, uint8_t *defined) {
+  while (count > 0) {
+    if (levels->left == 0) {
+      if (read_run(&levels->next, levels->stop, left, 1, &levels->run)) return OTHER;
+      levels->done = 0;
+      levels->left = (int64_t)levels->run.count;
+    }
+    int64_t some = count < levels->left ? count : levels->left;
+    if (levels->run.is_literal) spread_bits(levels->run.values, levels->done, some, defined);
+    else memset(defined, (int)levels->run.repeated, (size_t)some);
+    levels->done += some, levels->left -= some, left -= some, count -= some, defined += some;
+  }
+  return OK;
 }

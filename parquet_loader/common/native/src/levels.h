@@ -1,10 +1,23 @@
-/* Definition levels. */
+/* Definition levels of flat columns: 1 for a value, 0 for a null. */
 #ifndef LEVELS_H
 #define LEVELS_H
 
 #include <stdint.h>
 
-/* Whether the definition levels of a page say that no value is null: 1 for each, and nothing behind them. */
-int all_defined(const uint8_t *next, const uint8_t *stop, int64_t values);
+#include "runs.h"
+
+/* Levels that are read forward. */
+typedef struct {
+  const uint8_t *next, *stop;
+  Run run;             /* the run under way, */
+  int64_t done, left;  /* its levels that were read, and that are still to come */
+} Levels;
+
+/* How many of the levels of a page say that there is a value; -1: the runs do not add up to so many levels, or there is
+ * something behind them. */
+int64_t count_defined(const uint8_t *next, const uint8_t *stop, int64_t values);
+
+/* Writes the next levels, of `left` that are still to come, to `defined`; they have been counted. */
+int read_levels(Levels *levels, int64_t left, int64_t count, uint8_t *defined);
 
 #endif
