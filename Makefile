@@ -7,6 +7,7 @@
 #   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, Ray and JAX
 #   make test-hdfs                                 HDFS itself, a Hadoop of two processes; needs a JDK and a C compiler
 #   make lint        ruff and mypy                  make format     what lint expects of layout
+#   make fuzz        changed pages under gcc's sanitizers, for FUZZ_SECONDS (600), with new seeds from FUZZ_SEED on
 #   make bench       loaders side by side            make clean      removes the environment, demo data and caches
 
 PYTHON ?= python3
@@ -19,13 +20,15 @@ PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 # These start a Hadoop of two Java processes.
 HDFS_TESTS := tests/source/test_hdfs.py tests/interop/test_hdfs_jobs.py
 BENCH ?= all
+FUZZ_SECONDS ?= 600
+FUZZ_SEED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-store test test-frameworks test-hdfs test-all lint format bench clean
+.PHONY: help demo demo-store test test-frameworks test-hdfs test-all lint format fuzz bench clean
 
 help:
-	@sed -n '3,10s/^# *//p' Makefile
+	@sed -n '3,11s/^# *//p' Makefile
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=...")'
@@ -90,6 +93,9 @@ lint: $(VENV)/dev
 format: $(VENV)/dev
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+fuzz: $(VENV)/dev
+	$(PY) -m tests.support.fuzz_pages --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 # One workload and system: make bench BENCH="run tabular --system ours". The suite builds an environment for each system.
 bench: $(VENV)/made

@@ -1,0 +1,76 @@
+"""Changes pages for as long as is asked, and compares the loader with pyarrow, under gcc's sanitizers if there is gcc.
+
+    python -m tests.support.fuzz_pages [--seconds 600] [--seed 0] [--plain]
+
+Each round draws new changes from its seed: `faults` of the same seed finds them again. A fault is a value that pyarrow
+does not read, a page that pyarrow refuses and the loader does not, or an access out of bounds. `--plain`: without
+sanitizers, about three times faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from parquet_loader.common.native.build import build
+from tests.support.mutated_pages import faults
+
+FILES_A_ROUND = 2000
+SANITIZERS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DONE_TARGET")
+
+
+def sanitized(folder: Path) -> dict[str, str]:
+    """Build the kernels with sanitizers; return the environment of a process that uses them."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        sys.exit("there is no gcc, whose sanitizers this needs; --plain runs without")
+    os.environ["CC"] = compiler
+    problem = build(folder / "kernels.so", options=SANITIZERS)
+    if problem:
+        sys.exit(f"the kernels were not compiled: {problem}")
+    # Arrow's exceptions are thrown through the sanitizer, which has to find the C++ library first.
+    asked = ([compiler, f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so"))
+    found = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() for command in asked]
+    return {
+        "LD_PRELOAD": " ".join(found),
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        "PARQUET_LOADER_KERNELS": str(folder / "kernels.so"),
+    }
+
+
+def fuzz(seconds: float, seed: int) -> None:
+    """Run rounds until the time is over or there is a fault."""
+    end, files, both = time.monotonic() + seconds, 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        while time.monotonic() < end:
+            found, read = faults(Path(folder), FILES_A_ROUND, seed)
+            if found:
+                sys.exit(f"seed {seed}:\n" + "\n".join(found))
+            files, both, seed = files + FILES_A_ROUND, both + read, seed + 1
+            print(f"{files:,} files, {both:,} of them read by both, no fault; next seed {seed}", flush=True)
+
+
+def main() -> None:
+    """Fuzz in this process, or in one that preloads the sanitizers."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plain", action="store_true")
+    options = parser.parse_args()
+    if options.plain:
+        fuzz(options.seconds, options.seed)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "tests.support.fuzz_pages", "--plain"]
+        command += ["--seconds", str(options.seconds), "--seed", str(options.seed)]
+        sys.exit(subprocess.run(command, env={**os.environ, **sanitized(Path(folder))}, check=False).returncode)
+
+
+if __name__ == "__main__":
+    main()
