@@ -16,21 +16,21 @@ class RemoteOptions:
     """How files that are not local are fetched: object stores, HTTP, HDFS. The order of rows depends on none of it.
 
     Attributes:
-        max_requests: Most requests in flight. An epoch begins with a few, and has more as long as that makes it faster.
-            Those made a second time (`hedge`) come on top.
-        request_bytes: Largest request. A row group's columns are fetched as one range, or as several of this size side
-            by side.
+        max_requests: Most requests in flight. An epoch begins with a few, and adds more while that makes it faster.
+            Requests that `hedge` repeats are not counted.
+        request_bytes: Largest request. A row group's columns are fetched as one range, or as several of this size in
+            parallel.
         stall_s: Seconds without a byte after which a request is given up and made again.
-        deadline_s: Seconds that one range may take, with all attempts and the waits between them; not those in which it
-            waits for other requests to make space.
-        hedge: Ask a second time for what takes several times as long as others did, and take what comes first. That
-            many as one request in twenty, or one at a time.
+        deadline_s: Seconds that one range may take, with all attempts and the waits between them. Time that it waits
+            for a free request is not counted.
+        hedge: Repeat a request that takes several times as long as others, and use the first answer. At most one
+            request in twenty is repeated, or one at a time.
         snapshot_cache: A local directory in which the listing and the footers of each source are kept, so that the next
             start reads those of new and changed files alone, known by size and ETag. Created with mode 0700.
         snapshot_cache_shared: Use `snapshot_cache` even if it belongs to another user or others may write to it.
             Whoever can write there decides what is read.
-        connections: What fetches S3, Google Cloud Storage, Azure and HTTP: ``"obstore"``, or ``"native"``, the
-            filesystem itself, with one request beforehand for each file. None: obstore if it is installed.
+        connections: The client for S3, Google Cloud Storage, Azure and HTTP: ``"obstore"``, or ``"native"``, the
+            filesystem itself, which makes one more request for each file. None: obstore if it is installed.
     """
 
     max_requests: int = 64
@@ -68,7 +68,7 @@ class ReadOptions:
         verify_checksums: Check each page against its CRC if the writer stored one. Costs up to three quarters of
             the speed on tensors, little on compressed columns.
         remote: How files are fetched that are not local.
-        ignore_table_format: Read the files of a Delta, Iceberg or other table as if they were no table. This also
+        ignore_table_format: Read the files of a Delta, Iceberg or other table as plain Parquet files. This also
             delivers rows that the table has deleted or replaced: only for files that are known to hold none.
 
     `verify_checksums` leaves all decoding to Arrow, and so disables the kernels and the zero-copy path.
@@ -88,13 +88,13 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """What batches are made of.
+    """The form of batches.
 
     Attributes:
         row_numbers: Name of a further column, int64, that says where each row comes from: its number in the data set,
             counted from 0 over all files in their order, before any filter. `BatchedDataLoader.locate` turns it into
             file, row group and row.
-        format: What columns come as: ``"torch"`` tensors, or ``"numpy"`` arrays of the same shapes and dtypes, for
+        format: The form of columns: ``"torch"`` tensors, or ``"numpy"`` arrays of the same shapes and dtypes, for
             which torch need not be installed, and is never imported.
     """
 
@@ -113,17 +113,16 @@ class ShardOptions:
     """How rows are divided over ranks. All ranks get the same number of batches, unless ``"uneven"`` is asked for.
 
     Attributes:
-        remainder: What becomes of rows that do not come out even. ``"drop"``: every rank gets full batches only, and
+        remainder: How rows that do not divide evenly are treated. ``"drop"``: every rank gets full batches only, and
             less than one batch of all ranks together is left out, with `shuffle` other rows in each epoch. ``"pad"``:
             every row is delivered, and fewer rows than there are ranks are delivered twice. ``"uneven"``: every row
             exactly once; ranks may differ by a batch, and then collectives such as those of DDP wait forever. None:
             ``"drop"`` with `drop_last`, else ``"pad"``.
-        logical_shards: Divide the epoch into that many shards instead, of which ranks take whole ones, with as many
-            rows of each in every batch. Then, as long as ``batch_size`` times the number of ranks stays the same,
-            batches with the same number hold the same rows, all ranks taken together, on any number of ranks that
-            divides this.
-        fewest_ranks: With `logical_shards`, the smallest number of ranks that the job will run on: its `memory_limit`
-            has to do for that many.
+        logical_shards: Divide the epoch into this many shards. Each rank takes whole shards, and each of its batches
+            has equally many rows of each. If ``batch_size`` times the number of ranks stays the same, the batches of
+            one number, of all ranks together, hold the same rows on any number of ranks that divides this.
+        fewest_ranks: With `logical_shards`, the smallest number of ranks that the job will run on: `memory_limit` has
+            to suffice for it.
     """
 
     remainder: Literal["drop", "pad", "uneven"] | None = None

@@ -27,7 +27,7 @@ class Schema(Mapping[str, Field]):
 
     Args:
         fields: Field by the name under which it is delivered.
-        extra: How columns are treated that the schema does not name. ``"refuse"``: writers refuse them, and loaders
+        extra: How columns that the schema does not name are treated. ``"refuse"``: writers refuse them, and loaders
             leave them out. ``"drop"``: writers leave them out too. ``"infer"``: loaders and writers treat them as they
             would without a schema, so a schema need only name the columns that differ from that.
 
@@ -68,7 +68,7 @@ class Schema(Mapping[str, Field]):
 
     @property
     def extra(self) -> Extra:
-        """How columns are treated that the schema does not name."""
+        """How columns that the schema does not name are treated."""
         return self._extra
 
     def __getitem__(self, name: str) -> Field:
@@ -156,7 +156,7 @@ class Schema(Mapping[str, Field]):
         return Schema({name: fields[name] for name in sorted(fields, key=position)})
 
     def as_stored(self, there: Mapping[str, Field]) -> Schema:
-        """Return the same, with categories stored as words or codes as they are in files to which rows are added."""
+        """Return the same schema, with each category stored as in `there`: as words or as codes."""
         fields = {name: _stored_like(field, there.get(name)) for name, field in self._fields.items()}
         return Schema(fields, self._extra)
 

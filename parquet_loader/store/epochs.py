@@ -146,7 +146,7 @@ class StoreEpoch:
     Args:
         reading: Lists the store.
         files: The files.
-        growth: What has come and gone since the epoch before.
+        growth: The files added and removed since the previous epoch.
         lease: The hold; None if the directory is read-only.
     """
 
@@ -170,7 +170,7 @@ class StoreEpoch:
 
     @property
     def about(self) -> bytes | None:
-        """What a loader knows of these files, if their list was kept for one."""
+        """A loader's data about these files, if the list was kept for one."""
         return self._files.about
 
     @property

@@ -143,7 +143,7 @@ class Ledger:
         return self._rebuilt(totals or Totals())
 
     def published(self, known: Mapping[str, FileName] = NONE_KNOWN) -> dict[str, FileName]:
-        """Return the published files by name, in their order: of files that appear together all or none.
+        """Return the published files by name, in their order; of the files of one commit, all or none.
 
         Needs no lock. A commit of which the listing shows a part has its record until it is counted in the ledger:
         so it was there before, or is there after, or was counted in between; then this lists the files again.

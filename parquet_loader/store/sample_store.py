@@ -68,7 +68,7 @@ class SampleStore:
         path: A local directory, created if there is a `schema`; it may hold other things, which are left alone.
         schema: The schema of the columns; needed once, to make the store.
         max_bytes: Most bytes of published files and files under way together, as a number or text (``"200GB"``).
-            None leaves it as it is, at first without a limit.
+            None keeps the limit; a new store has none.
         evict: Which files are removed when there is no space: ``"oldest"`` (the default), ``"random"``, ``"seen"``
             (delivered in the most epochs), ``"priority"`` (the lowest given to their writers), ``"never"``, or a
             function of a `StoredFile` that returns a number, the least of which goes first. A function is not kept:
@@ -127,12 +127,12 @@ class SampleStore:
 
     @property
     def schema(self) -> Schema:
-        """What its columns mean."""
+        """The schema of its columns."""
         return self._settings.schema
 
     @property
     def settings(self) -> StoreSettings:
-        """What all processes agree on, as it stands now."""
+        """The settings that all processes share, as they are now."""
         with contextlib.suppress(OSError):
             changed = os.stat(self._paths.settings).st_mtime_ns
             if changed != self._settings_changed:
@@ -248,7 +248,7 @@ class SampleStore:
         return held
 
     def release(self, held: HeldState | Mapping[str, Any]) -> bool:
-        """End a hold; return whether there was one. What nothing else needs may then be evicted.
+        """End a hold; return whether there was one. Files that nothing else needs may then be evicted.
 
         Args:
             held: An argument or result of `hold`, or a result of `holds`.
@@ -308,7 +308,7 @@ class SampleStore:
         return found
 
     def footer(self, metadata: Mapping[str, str]) -> dict[bytes, bytes]:
-        """Return what files carry in their footers that `publish` is to be given; called by jobs.
+        """Return the footer metadata of files for `publish`; called by jobs.
 
         Args:
             metadata: As for `writer`.

@@ -32,9 +32,9 @@ class StoreOptions:
     Args:
         file_bytes: A file is published once it holds about this many bytes. None: 8 MiB, more if that would be more
             than 8192 files in ``max_bytes`` (but at most 32 MiB), less if it would be fewer than 64.
-        row_group_bytes: Size of a row group once decoded. None: as ``file_bytes``, so that a file holds one. Readers
-            are done with a file when its last row group is delivered: with one in each, half of the store may go on
-            average while an epoch runs; with several, spread over the epoch, less.
+        row_group_bytes: Size of a row group once decoded. None: as ``file_bytes``, so that a file holds one. A
+            file may be evicted when its last row group is delivered. With one row group in each file, half of the store
+            may be evicted during an epoch, on average; with several, less.
         roll_s: A file is published at the latest this many seconds after its first row was written.
         compression: As in `WriteOptions`.
         durable: Force each file to the disk before it is published, so that a power cut leaves no hole; a process
@@ -57,13 +57,13 @@ class StoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What all processes agree on.
+    """The settings that all processes share.
 
     Attributes:
         identity: 32 hexadecimal digits drawn when the store was made.
-        schema: What its columns mean.
+        schema: The schema of the columns.
         max_bytes: Most bytes of all published files and files being written; None: no limit.
-        evict: Which files go first; ``"function"``: as a function says that only some processes have.
+        evict: The policy of eviction; ``"function"``: a function that only some processes have.
         options: How files are cut.
     """
 
@@ -75,7 +75,7 @@ class StoreSettings:
 
     @property
     def tag(self) -> str:
-        """What names of files carry of the identity."""
+        """The part of the identity that file names carry."""
         return self.identity[:8]
 
     @property
@@ -102,7 +102,7 @@ class StoreSettings:
         return json.dumps(body)
 
     def footer(self, writer: str, priority: float, metadata: Mapping[str, str]) -> dict[bytes, bytes]:
-        """Return what a file of the store carries in its footer; arguments as in `SampleStore.writer`."""
+        """Return the footer metadata of a file of the store; arguments as in `SampleStore.writer`."""
         about = {"store": self.identity, "settings": self.to_json(), "writer": writer}
         return {FOOTER_KEY: json.dumps({**about, "priority": priority, "metadata": dict(metadata)}).encode("utf-8")}
 
@@ -169,7 +169,7 @@ def changed_settings(
             "leave schema= out, or make another store"
         )
     if schema is not None:
-        settings = replace(settings, schema=schema)  # what becomes of extra columns may change
+        settings = replace(settings, schema=schema)  # the treatment of extra columns may change
     if max_bytes is not None:
         settings = replace(settings, max_bytes=parse_bytes(max_bytes, "max_bytes"))
     if evict is not None:
@@ -178,7 +178,7 @@ def changed_settings(
 
 
 def eviction_word(evict: Any) -> str:
-    """Return what stands in the settings for a policy.
+    """Return the word by which the settings name a policy.
 
     Raises:
         ConfigurationError: it is neither a known word nor a function.

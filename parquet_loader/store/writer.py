@@ -52,7 +52,7 @@ class StoreWriter:
 
     @property
     def done(self) -> WrittenRows:
-        """What was published, dropped and waited for so far."""
+        """The rows published and dropped, and the seconds waited, so far."""
         return self._output.done
 
     def write(self, batch: Any) -> None:
@@ -96,7 +96,7 @@ class StoreWriter:
             _let_go(self._output, self._thread)
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Do what a method is for; after an error other than a misfit or a full store the writer is at its end."""
+        """Run a method's work; an error other than a misfit or a full store aborts the writer."""
         if self._pid != os.getpid():
             raise WriteError(f"{self!r}: this writer was made before fork(); make one in this process")
         if self._state != "open":
@@ -156,7 +156,7 @@ def _let_go(output: WriterState, thread: Thread) -> None:
 
 
 def _forgotten(output: WriterState, thread: Thread) -> None:
-    """End a writer that nobody closed, and say which rows are lost."""
+    """End a writer that nobody closed, and warn of the rows that are lost."""
     rows, root = output.buffered_rows if output.reservation.is_here else 0, output.root
     _let_go(output, thread)
     if rows:

@@ -50,9 +50,9 @@ def write_dask(
 ) -> JobSummary:
     """Write a Dask collection as a data set: computed and written on the workers, published when all of it is there.
 
-    Nothing is seen by readers before the end, and nothing ever of a job that fails or is killed. Tasks may fail, be
+    Readers see nothing before the end, and nothing of a job that fails or is killed. Tasks may fail, be
     run again, or run twice at once: each partition's rows are published once. Row groups and files are sized by
-    bytes, however the collection is partitioned: what partitions leave in small files is written again, together.
+    bytes, however the collection is partitioned: small files of partitions are written again together.
     With ``mode="append"`` to a directory that holds files, the new ones come as a directory ``job-<id>`` in it.
 
     Memory of a worker: the partition it computes, and about three row groups; with `shuffle` also twice
@@ -69,14 +69,14 @@ def write_dask(
         mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; not for a store.
         options: Sizes and codec; a store has its own.
         filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
-        shuffle: Put all rows of the job into a seeded order, by way of files in the job's directory.
+        shuffle: Put all rows of the job into a seeded order, through files in the job's directory.
         seed: From 0 to 2**64 - 1. The order depends on it and on the partitions, not on scheduler or workers.
         bucket_bytes: With `shuffle`, how many bytes of rows a task permutes at a time; at most 1 GiB with columns of
             text, bytes, images or lists.
         retries: How often a task that fails is tried again, on the distributed scheduler. Rows that do not fit the
             schema are never tried again.
         scheduler: As in `dask.compute`: ``"threads"``, ``"processes"``, ``"synchronous"``, a client, or None for the
-            one in force.
+            current one.
         progress: Show a progress bar (needs tqdm).
 
     Raises:
@@ -108,7 +108,7 @@ def write_dask(
 
 
 class _DaskRunner:
-    """Runs tasks on the scheduler in force."""
+    """Runs tasks on the current scheduler."""
 
     def __init__(self, data: Any, scheduler: Any, retries: int) -> None:
         self._dask = _import_dask()

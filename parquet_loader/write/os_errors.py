@@ -13,12 +13,12 @@ _UNPUBLISHED = "the data set could not be written, and nothing of it was publish
 
 
 @contextlib.contextmanager
-def storage_errors(path: str, told: str = _UNPUBLISHED) -> Iterator[None]:
+def storage_errors(path: str, message: str = _UNPUBLISHED) -> Iterator[None]:
     """Turn the errors of a file system into a `WriteError` that names the path.
 
     Args:
         path: The data set, or the store.
-        told: What that means there, with ``{}`` for the reason.
+        message: The text of the error, with ``{}`` for the reason.
     """
     try:
         yield
@@ -27,7 +27,7 @@ def storage_errors(path: str, told: str = _UNPUBLISHED) -> Iterator[None]:
     except MemoryError:
         raise  # memory that ran out says nothing about the data
     except (OSError, pa.ArrowException) as error:
-        raise WriteError(f"{path}: {told.format(reason(error))}") from error
+        raise WriteError(f"{path}: {message.format(reason(error))}") from error
 
 
 def reason(error: BaseException) -> str:

@@ -56,9 +56,9 @@ def write_spark(
     """Write a Spark DataFrame as a data set: executors run our writer on Arrow batches (`mapInArrow`).
 
     The Python workers of the executors need this package, numpy and pyarrow, and no torch; see `package_archive`.
-    Nothing is seen by readers before the end, and nothing ever of a job that fails or is killed. Tasks may fail, be
+    Readers see nothing before the end, and nothing of a job that fails or is killed. Tasks may fail, be
     run again, or run twice at once (speculation): each partition's rows are published once. Row groups and files are
-    sized by bytes, however the frame is partitioned: what partitions leave in small files is written again, together.
+    sized by bytes, however the frame is partitioned: small files of partitions are written again together.
     With ``mode="append"`` to a directory that holds files, the new ones come as a directory ``job-<id>`` in it.
 
     ``ArrayType`` columns and ML vectors, dense and sparse, are taken for `Tensor` fields of as many values, nested
@@ -75,7 +75,7 @@ def write_spark(
         mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; not for a store.
         options: Sizes and codec; a store has its own.
         filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
-        shuffle: Put all rows of the job into a seeded order, by way of files in the job's directory.
+        shuffle: Put all rows of the job into a seeded order, through files in the job's directory.
         seed: From 0 to 2**64 - 1. The order depends on it, on the partitions and on the order within them.
         bucket_bytes: With `shuffle`, how many bytes of rows a task permutes at a time; at most 1 GiB with columns of
             text, bytes, images or lists.

@@ -5,8 +5,8 @@ chunks are written, their sizes give the number of buckets. Bucket ``b`` takes a
 (`ShufflePlan.slices`), permutes these rows together, and writes them. Every row can get into any bucket and to any
 position in it. Each bucket has its share of every chunk, so a small window of the result represents all rows.
 
-`rewrite_dataset` has another shuffle (`external_shuffle`): its one process sorts rows by a random key, so its order
-depends on no size. A task of a job cannot know how many buckets the others need, so here sizes enter the order.
+`rewrite_dataset` has another shuffle (`external_shuffle`): one process sorts rows by a random key, so the order does
+not depend on sizes. A task of a job cannot know how many buckets the others need, so here sizes enter the order.
 
 The order is a function of the seed and of the rows of each partition in their order, never of the engine, of the
 number of workers, or of retries. Permutations are those of `parquet_loader.plan.epoch`.
