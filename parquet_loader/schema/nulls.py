@@ -101,8 +101,8 @@ def filled(field: Field) -> Field:
 
 
 def lenient(field: Field) -> Field:
-    """Return the field with a policy that accepts nulls, if it has none."""
-    if isinstance(field, RaggedList):
+    """Return the field with a policy that accepts nulls, if it has none; tensors in lists have no such policy."""
+    if isinstance(field, RaggedList) and not isinstance(field.item, Tensor):
         field = replace(field, item=lenient(field.item))
     if isinstance(field, Group) or policy_of(field) != "refuse":
         return field

@@ -191,6 +191,28 @@ def test_a_null_that_footers_and_sample_do_not_show_is_never_lost(tmp_path: Path
     assert not rewrite_dataset(known, tmp_path / "target2", memory_limit="20MiB").notes, "the footers count it"
 
 
+def test_nulls_of_a_column_are_kept_next_to_one_that_is_named_as_its_mask(tmp_path: Path) -> None:
+    table = pa.table({"x": [1, None, 3], "x_valid": [True, False, True], "t": ["a", None, "b"], "t_valid": [1, 2, 3]})
+    (tmp_path / "s").mkdir()
+    pq.write_table(table, tmp_path / "s" / "a.parquet")
+    rewrite_dataset(tmp_path / "s", tmp_path / "t")
+    assert tables(tmp_path / "t").to_pydict() == table.to_pydict()
+
+
+@pytest.mark.parametrize("item", [pa.list_(pa.int32(), 2), pa.list_(pa.float32(), 2), pa.binary(3)], ids=str)
+def test_lists_of_tensors_are_rewritten_and_inferred(tmp_path: Path, item: pa.DataType) -> None:
+    value = b"abc" if pa.types.is_fixed_size_binary(item) else [1, 2]
+    table = pa.table({"x": pa.array([[value, value], None, []], pa.list_(item))})
+    (tmp_path / "s").mkdir()
+    pq.write_table(table, tmp_path / "s" / "a.parquet")
+    assert "RaggedList(Tensor(" in repr(Schema.infer(tmp_path / "s", nulls="mask"))
+    rewrite_dataset(tmp_path / "s", tmp_path / "t")
+    assert tables(tmp_path / "t")["x"].to_pylist() == table["x"].to_pylist()
+    schema = Schema.infer(tmp_path / "s", nulls="fill")
+    found, expected = (delivered(tmp_path / name, schema=schema) for name in "ts")
+    assert_columns_equal(found, expected, ordered=True)
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_lists_of_one_length_become_tensors_unless_one_differs(tmp_path: Path, shuffle: bool) -> None:
     rows = [[float(i), 2.0, 3.0] for i in range(72_000)]  # so many that footers decide

@@ -48,8 +48,12 @@ class Target:
 
     def encoding_schema(self) -> Schema:
         """Return the schema with lenient fields that let nulls through."""
-        names = {n for n in self.lenient if f"{n}_valid" not in self.schema}
-        return Schema({name: lenient(f) if name in names else f for name, f in self.schema.items()})
+        fields = dict(self.schema)
+        for name in self.lenient:
+            changed = lenient(fields[name])
+            if changed.null != "mask" or f"{name}_valid" not in fields:  # whose mask would have that name
+                fields[name] = changed
+        return Schema(fields)
 
 
 class StoredDecoder(Decoder):
