@@ -51,7 +51,7 @@ class DatasetWriter:
     Args:
         path: Directory of the data set, local or a URL; created if need be.
         schema: The schema of the columns; None takes that of existing files (``mode="append"``), or infers it from the
-            first batch (see `parquet_loader.schema.encode.to_table`).
+            first batch (see `parquet_loader.schema.to_table`).
         mode: ``"error"`` refuses a directory that is not empty. ``"append"`` adds files to those there, which must
             have the same schema. ``"overwrite"`` replaces the directory by the new files when the writer is closed:
             on Linux, on a local file system, in one atomic exchange of two directories; elsewhere by two renames (a

@@ -31,9 +31,10 @@ from parquet_loader.schema import (
     Schema,
     Tensor,
     Text,
+    iter_tables,
     policy_of,
+    to_table,
 )
-from parquet_loader.schema.encode import iter_tables, to_table
 from parquet_loader.schema.ragged import Ragged
 from tests.support.strategies import ELEMENTS, JPEG, PNG, Column, columns, numbers, read_back, same
 

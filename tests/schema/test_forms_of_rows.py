@@ -34,7 +34,7 @@ from parquet_loader import (
     from_pandas,
     write_dataset,
 )
-from parquet_loader.schema.encode import iter_tables
+from parquet_loader.schema import iter_tables
 
 ROWS = [{"id": i, "text": f"row {i}", "values": np.arange(i % 3)} for i in range(10)]
 STORED = {

@@ -8,16 +8,3 @@ columns, tensors, images, blobs   a column as its field stores it
 leaves                     splits nested columns into their leaves
 tables                     `to_table`, `iter_tables`
 """
-
-from __future__ import annotations
-
-from parquet_loader.schema.encode.tables import (
-    SLICE_BYTES,
-    complete_schema,
-    encode_columns,
-    infer_schema,
-    iter_tables,
-    to_table,
-)
-
-__all__ = ["SLICE_BYTES", "complete_schema", "encode_columns", "infer_schema", "iter_tables", "to_table"]
