@@ -24,6 +24,8 @@ from parquet_loader.source.remote.client import Bytes, PermanentError, Transient
 _CHUNK_BYTES = 2**18
 _PROGRESS_S = 0.1
 _MOST_URLS = 4096
+# The Hub may send files that are not in LFS or Xet as a whole; those are small.
+_MOST_WHOLE_BYTES = 16 * 2**20
 # A signed URL that has expired is refused by any of these; the Hub then gives a new one.
 _EXPIRED = (400, 401, 403, 404, 410)
 
@@ -172,25 +174,26 @@ class HubClient:
         headers = {"Range": f"bytes={span.start}-{span.stop - 1}"}
         try:
             with self._api.opened(url, address, self._stall_s, headers, sink.watch) as (response, found):
-                _check(response, file, span)
+                skip = _checked(response, file, span)
                 if found != url:
                     self._urls.keep(file.path, found)
                 sink.begin()
-                self._receive(response, span.size, sink)
+                self._receive(response, skip, span.size, sink)
                 sink.end()  # before the connection goes back to those that are idle
         finally:
             sink.end()
 
-    def _receive(self, response: HTTPResponse, size: int, sink: _Sink) -> None:
+    def _receive(self, response: HTTPResponse, skip: int, size: int, sink: _Sink) -> None:
         if not hasattr(self._chunks, "buffer"):
             self._chunks.buffer = memoryview(bytearray(_CHUNK_BYTES))
         chunk: memoryview = self._chunks.buffer
-        at = 0
+        at = -skip
         while at < size:
-            count = response.readinto(chunk[: min(size - at, _CHUNK_BYTES)])
+            end = 0 if at < 0 else size
+            count = response.readinto(chunk[: min(end - at, _CHUNK_BYTES)])
             if not count:
-                raise TransientError(f"{at} of {size} bytes came")
-            if not sink.write(at, chunk[:count]):
+                raise TransientError(f"{max(at, 0)} of {size} bytes came")
+            if at >= 0 and not sink.write(at, chunk[:count]):
                 return
             at += count
 
@@ -199,11 +202,17 @@ class HubClient:
         self._threads.close()
 
 
-def _check(response: HTTPResponse, file: SourceFile, span: ByteRange) -> None:
-    """Check that an answer is the range that was asked for, of a file of the size that was listed."""
+def _checked(response: HTTPResponse, file: SourceFile, span: ByteRange) -> int:
+    """Check that an answer holds the range that was asked for, of a file of the size that was listed.
+
+    Returns:
+        The bytes before the range: of a small file the whole may come.
+    """
+    skip = 0
     if response.status == 200:
-        if span.start or span.stop != file.size_bytes:
+        if span.stop - span.start < file.size_bytes > _MOST_WHOLE_BYTES:
             raise PermanentError("the whole file came: the server does not serve ranges, without which it is of no use")
+        skip = span.start
         size: Any = response.getheader("Content-Length")
     else:
         said = (response.getheader("Content-Range") or "").removeprefix("bytes").strip()
@@ -214,6 +223,7 @@ def _check(response: HTTPResponse, file: SourceFile, span: ByteRange) -> None:
             raise TransientError(f"bytes {part[:60]!r} came, which are not those that were asked for")
     if size is not None and size.isdecimal() and int(size) != file.size_bytes:
         raise _changed(size, file)
+    return skip
 
 
 def _changed(size: str, file: SourceFile) -> PermanentError:

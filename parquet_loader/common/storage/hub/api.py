@@ -219,8 +219,7 @@ class HubApi:
             raise HubError(f"{_host(url)}: no byte came for {timeout_s:.3g} s", is_transient=True) from None
         except (OSError, HTTPException) as error:
             words = f"{_host(url)}: {_words(str(error)) or type(error).__name__}"
-            is_final = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
-            raise HubError(words, is_transient=not is_final) from None
+            raise HubError(words, is_transient=True) from None
 
     def _json(self, url: str, address: HubAddress, timeout_s: float) -> tuple[Any, HTTPMessage]:
         if is_set("HF_HUB_OFFLINE"):
