@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import threading
 import time
@@ -329,9 +330,11 @@ def test_a_server_without_ranges_is_refused_for_large_files(hub: Hub, monkeypatc
         lambda self, kind, content, headers: self.answer(kind, 200, content, headers),
     )
     assert ids("hf://datasets/org/name/data/test-*") == list(range(1000, 1100))  # a small file may come as a whole
-    monkeypatch.setattr("parquet_loader.source.remote.hub_client._MOST_WHOLE_BYTES", 100)
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": [0], "blob": [os.urandom(17 * 2**20)]}), sink, compression=None)
+    hub.repository("org/large").commit({"a.parquet": sink.getvalue()})
     with pytest.raises(SourceError, match="does not serve ranges"):
-        ids("hf://datasets/org/name/data/test-*")
+        ids("hf://datasets/org/large")
 
 
 def test_answers_that_are_not_of_the_hub_are_refused(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
