@@ -27,7 +27,7 @@ from typing import Any
 
 FILES, ROW_GROUPS, ROWS = 8, 8, 100
 BATCH = 64
-BUFFER = 1000
+BUFFER = 1600
 SOURCE = "hf://datasets/bench/images"
 
 
@@ -81,7 +81,9 @@ def ours(_: str) -> Callable[[], Iterator[int]]:
     """This library, shuffled."""
     import parquet_loader as pl  # noqa: PLC0415
 
-    loader = pl.BatchedDataLoader(SOURCE, BATCH, shuffle=True, output_options=pl.OutputOptions(format="numpy"))
+    loader = pl.BatchedDataLoader(
+        SOURCE, BATCH, shuffle=True, window_rows=BUFFER, output_options=pl.OutputOptions(format="numpy")
+    )
     return lambda: (len(batch["label"]) for batch in loader)
 
 

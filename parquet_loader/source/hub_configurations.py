@@ -81,11 +81,12 @@ def _refuse_mixture(root: str, patterns: dict[str, list[str]], files: Sequence[S
     folder = common_folder([posixpath.dirname(below[number]) for number in numbers])
     others = [path for number, path in enumerate(below) if number not in numbers]
     alone = folder and not any(path.startswith(f"{folder}/") for path in others)
-    one = f"{root}/{folder if alone else patterns[first][0]}"
+    where = f"{files[0].prefix}{root}"
+    one = f"{where}/{folder if alone else patterns[first][0]}"
     names = ", ".join(map(repr, list(found)[:_NAMES_SHOWN])) + (", ..." if len(found) > _NAMES_SHOWN else "")
     what = f"the configurations {names}" if len(found) > 1 else f"the configuration {names} and files of none"
     raise SourceError(
-        f"the source mixes {what}, which {shown(root)}/{_README} lists as data sets of their own; name the files of "
+        f"the source mixes {what}, which {shown(where)}/{_README} lists as data sets of their own; name the files of "
         f"one, such as {shown(one)!r}, or those of several in a list"
     )
 

@@ -10,7 +10,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -102,7 +102,7 @@ class Hub:
 
 def sha(content: bytes) -> str:
     """The id that LFS gives to content."""
-    return hashlib.sha256(content).hexdigest()
+    return _once("lfs", content, lambda content: hashlib.sha256(content).hexdigest())
 
 
 @contextmanager
@@ -121,6 +121,7 @@ def serving() -> Iterator[Hub]:
             server.shutdown()
             thread.join()
             server.server_close()
+        _known.clear()
 
 
 class _Server(ThreadingHTTPServer):
@@ -281,7 +282,7 @@ class _HubHandler(_Handler):
         found: dict[str, Any] = {"type": "file", "oid": git_id(content), "size": len(content), "path": path}
         if self.server.hub.lfs and not path.endswith(".md"):
             found["lfs"] = {"oid": sha(content), "size": len(content), "pointerSize": 135}
-            found["xetHash"] = sha(b"xet" + content)
+            found["xetHash"] = git_id(content)
         return found
 
     def resolve(self, repository: Repository, revision: str, path: str) -> None:
@@ -321,21 +322,23 @@ class _CdnHandler(_Handler):
             for repository in hub.repositories.values():
                 for files in repository.commits.values():
                     for content in files.values():
-                        if _sha_of(content) == wanted:
+                        if sha(content) == wanted:
                             self.ranged("cdn", content, {"ETag": f'"{wanted[:16]}"'})
                             return
             self.refuse("cdn", 404, "")
 
 
-_known: dict[int, tuple[bytes, str]] = {}
+# Hashes of content that was served: to compute them again for each request would take longer than the latency.
+_known: dict[tuple[str, int], tuple[bytes, str]] = {}
 
 
-def _sha_of(content: bytes) -> str:
-    if id(content) not in _known or _known[id(content)][0] is not content:
-        _known[id(content)] = content, sha(content)
-    return _known[id(content)][1]
+def _once(kind: str, content: bytes, compute: Callable[[bytes], str]) -> str:
+    known = _known.get((kind, id(content)))
+    if known is None or known[0] is not content:
+        known = _known[kind, id(content)] = content, compute(content)
+    return known[1]
 
 
 def git_id(content: bytes) -> str:
     """The id that git gives to content."""
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return _once("git", content, lambda content: hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest())
