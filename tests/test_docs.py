@@ -21,6 +21,7 @@ PAGES = [page for page in PAGES if page.exists()]
 # Pages about packages of others.
 NEEDS = {
     "accelerate.md": ("accelerate",),
+    "iceberg.md": ("pyiceberg", "sqlalchemy"),
     "ignite.md": ("ignite",),
     "jax.md": ("jax",),
     "lightning.md": ("lightning",),
@@ -29,7 +30,7 @@ NEEDS = {
     "torchdata.md": ("torchdata",),
     "transformers.md": ("transformers", "accelerate"),
 }
-OF_EVERY_DAY = ("torchdata.md",)
+OF_EVERY_DAY = ("iceberg.md", "torchdata.md")
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)(?P<target>[^)#]+)(?:#[^)]*)?\)")
 

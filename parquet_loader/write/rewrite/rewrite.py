@@ -41,7 +41,16 @@ from parquet_loader.dataset import (
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, WriteError
 from parquet_loader.read import Filters, RowFilter, as_expression
 from parquet_loader.schema import Schema
-from parquet_loader.source import Selection, Snapshot, Source, open_snapshot, selection_of, with_unischema
+from parquet_loader.source import (
+    Selection,
+    Snapshot,
+    Source,
+    TableSource,
+    open_snapshot,
+    selection_of,
+    table_source,
+    with_unischema,
+)
 from parquet_loader.write.column_layout import leaf_paths
 from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.rewrite.external_shuffle import METHOD
@@ -61,7 +70,7 @@ _REMOVED_KEYWORDS = {
 
 @explains_keywords(_REMOVED_KEYWORDS)
 def rewrite_dataset(
-    source: Source,
+    source: Source | TableSource,
     path: PathLike,
     *,
     schema: Schema | None = None,
@@ -96,7 +105,7 @@ def rewrite_dataset(
     Runs in the caller's thread; footers and filters use threads of their own that end before return.
 
     Args:
-        source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these.
+        source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these; or a table.
         path: Directory of the new data set, local or a URL; neither within the source nor around it.
         schema: The schema of the columns; default: the schema that the files carry, or the rules in docs/types.md, with
             nulls kept as nulls. A field with ``null="refuse"`` refuses them if the schema is given here.
@@ -126,7 +135,9 @@ def rewrite_dataset(
         DataError: a value cannot be read, or does not fit the schema; names file, row group, column and row.
         WriteError: `path` is not empty or overlaps with the source, or the file system refuses (a full disk).
     """
+    source = table_source(source)
     began = time.perf_counter()
+    source = table_source(source)
     check_columns(columns)
     check_split(split)
     check_choice("objective", objective, ("speed", "size"))
@@ -180,7 +191,13 @@ def rewrite_dataset(
     return _report(source, job, written, new, time.perf_counter() - began)
 
 
-def _refuse_overlap(source: Source, snapshot: Snapshot, home: pafs.FileSystem, target: str) -> None:
+def _name_of(source: Source | TableSource) -> str:
+    if isinstance(source, TableSource):
+        return source.name
+    return str(source) if isinstance(source, str | os.PathLike) else ", ".join(map(str, source))
+
+
+def _refuse_overlap(source: Source | TableSource, snapshot: Snapshot, home: pafs.FileSystem, target: str) -> None:
     """Refuse a target that is a part of the source, or holds a part of it."""
     both_local = is_local(home) and is_local(snapshot.filesystem)
     if not both_local and not home.equals(snapshot.filesystem):
@@ -190,6 +207,8 @@ def _refuse_overlap(source: Source, snapshot: Snapshot, home: pafs.FileSystem, t
     for file in snapshot.files:
         if _is_within(real(file.path), here):
             raise WriteError(f"{target}: the source's file {file.path} lies there; write to another directory")
+    if isinstance(source, TableSource):
+        return
     entries = [source] if isinstance(source, str | os.PathLike) else list(source)
     for entry in entries:
         _, inner = resolve(entry, snapshot.filesystem if not both_local else None)
@@ -242,7 +261,9 @@ def _opened(
     return dataset
 
 
-def _report(source: Source, job: RewriteJob, written: Written, new: Snapshot | None, seconds: float) -> RewriteReport:
+def _report(
+    source: Source | TableSource, job: RewriteJob, written: Written, new: Snapshot | None, seconds: float
+) -> RewriteReport:
     schema = written.rows.target.schema
     before, bytes_before = bytes_by_column(job.dataset.snapshot, written.rows.row_groups, schema)
     after: dict[str, int] = {}
@@ -266,7 +287,7 @@ def _report(source: Source, job: RewriteJob, written: Written, new: Snapshot | N
                 )
             )
     return RewriteReport(
-        source=str(source) if isinstance(source, str | os.PathLike) else ", ".join(map(str, source)),
+        source=_name_of(source),
         path=written.path,
         rows=written.summary.rows,
         files=len(written.summary.files),

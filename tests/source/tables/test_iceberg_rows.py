@@ -29,7 +29,15 @@ from pyiceberg.types import (
     StructType,
 )
 
-from parquet_loader import BatchedDataLoader, ParquetDataset, SchemaError, Shard, SourceError
+from parquet_loader import (
+    BatchedDataLoader,
+    ParquetDataset,
+    SchemaError,
+    Shard,
+    SourceError,
+    WriteError,
+    rewrite_dataset,
+)
 from parquet_loader.source.tables.iceberg import IcebergSource
 from tests.source.tables.iceberg_rows import counted, delivered
 from tests.source.tables.iceberg_tables import HandTable, Version
@@ -394,3 +402,16 @@ def test_each_epoch_of_a_followed_table_reads_its_newest_snapshot(catalog: Catal
             assert sorted(batch["a"].item() for batch in loader) == before
             table.append(pa.table({"a": [len(before) + 1]}))
             assert sorted(batch["a"].item() for batch in loader) == [*before, len(before) + 1]
+
+
+def test_the_rows_of_a_table_can_be_rewritten(tmp_path: Path) -> None:
+    table = HandTable(tmp_path / "t", [("id", "long")])
+    (data,) = table.insert([{1: number} for number in range(20)])
+    table.delete({data: {0, 5}})
+    sources: list[Any] = [str(table.root), IcebergSource(table.root)]
+    for number, source in enumerate(sources):
+        report = rewrite_dataset(source, tmp_path / f"new{number}")
+        assert report.rows == 18
+        assert sorted(delivered(tmp_path / f"new{number}", ["id"])) == [(n,) for n in range(20) if n not in (0, 5)]
+    with pytest.raises(WriteError, match="an Iceberg table"):
+        rewrite_dataset(IcebergSource(table.root), table.root / "new")
