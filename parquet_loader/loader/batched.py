@@ -64,7 +64,7 @@ from parquet_loader.loader.fixed_attribute import FixedAttribute
 from parquet_loader.loader.live_source import Deliveries, EpochFiles, LiveSource
 from parquet_loader.loader.live_table import LiveTable
 from parquet_loader.loader.live_view import Following, files_named
-from parquet_loader.loader.sharing import check_still_divided, choose_sharding, looking_together
+from parquet_loader.loader.sharing import check_still_divided, check_store_ranks, choose_sharding
 from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity
 from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Division, Plan, split_over_workers
@@ -95,55 +95,57 @@ class BatchedDataLoader(NotIndexed):
     """Iterate over Parquet in batches of tensors (or of numpy arrays), read and shuffled in the background.
 
     Each iteration is one epoch, and the next iteration is the next epoch, also after one that ended early; `set_epoch`
-    and `seek` choose. A loader has one iterator at a time: `iter(loader)` ends the one before, whichever thread uses
-    it, and that one then raises `LoaderStateError`. `state_dict` tells where the loader is, and `load_state_dict` goes
-    on from there with the very next batch. Of several ranks, each reads a part of its own, and all get the same number
-    of batches.
+    and `seek` choose another one. A loader has one iterator at a time: `iter(loader)` ends the previous one, whichever
+    thread uses it, and that one then raises `LoaderStateError`. `state_dict` returns the loader's position, and
+    `load_state_dict` continues from it with the next batch. Each of several ranks reads its own part of the rows, and
+    all get the same number of batches.
 
     Args:
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these; or a
-            `ParquetDataset`, which is listed already and decides about `schema`, `columns`, `split`, `filesystem`,
-            `on_error`, `read_options` and `cache`; or a `SampleStore`, which is examined anew at each epoch's start.
+            `ParquetDataset`, which is listed already and determines `schema`, `columns`, `split`, `filesystem`,
+            `on_error`, `read_options` and `cache`; or a `SampleStore`, which is listed at each epoch's start.
         split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories;
-            ``"all"`` reads all of them; see docs/sources.md. Default: everything, but different splits are refused.
+            ``"all"`` reads all of them; see docs/sources.md. Default: all files; if they belong to different splits,
+            an error.
         batch_size: Rows of a batch.
         schema: The schema of the columns; default: the schema the files carry, or the rules in docs/types.md.
         columns: Names to read, in the order of the batch; the name of a struct stands for all its leaves.
         filters: `pyarrow.compute` expression over the columns as they are stored, with words for categories, or tuples
-            such as ``[("year", ">=", 2020)]``; prunes row groups by statistics, then filters rows exactly. Counting the
-            rows that pass takes one pass over the filter's columns at the start.
+            such as ``[("year", ">=", 2020)]``; prunes row groups by statistics, then filters rows exactly. To count the
+            rows that pass, the filter's columns are read once at the start.
         shuffle: Permute row groups, and the rows of each window.
         seed: From 0 to 2**64 - 1; with the epoch it determines the order.
         window_rows: Rows shuffled together; default: as many as `memory_limit` allows, up to 64 MiB of rows.
         drop_last: Leave out the last batch if it is not full.
         transform: ``transform(columns, rng)`` is called with a dict of numpy arrays of one batch and a generator seeded
-            by (seed, epoch, batch, rank); returns a dict of as many rows. Runs in the background threads. Text comes as
-            object arrays of str, bytes likewise, lists as `Ragged`.
-        device: ``"cuda"``: batches arrive there, copied ahead on a side stream.
-        memory_limit: Bytes, as an int or as text (``"1GiB"``): everything the loader holds.
+            by (seed, epoch, batch, rank); returns a dict of the same number of rows. Runs in the background threads.
+            Text and bytes are object arrays of str and bytes, lists are `Ragged`.
+        device: ``"cuda"``: batches are copied to the GPU ahead of use, on a side stream.
+        memory_limit: Limit of everything the loader holds, in bytes: an int, or text such as ``"1GiB"``.
         shard: The part of the rows to read; default: that of this rank if `torch.distributed` is initialised (rank
             0 then lists the files for all, and rows are counted by all ranks together), else everything.
         num_threads: Background threads; default: the processors, at most 8. The order does not depend on it.
-        isolation: ``"process"`` reads in a process of its own, with `num_threads` threads there: the same batches in
-            the same order, and none of the work shares Python's lock with the training loop. A `transform` from a
-            script or notebook is sent there by value, which needs cloudpickle. Linux only.
-        on_error: ``"skip"`` leaves out row groups that cannot be read, and lists them in `stats`; only with one rank.
+        isolation: ``"process"`` reads in a child process with `num_threads` threads. It delivers the same batches in
+            the same order, and does not share the GIL with the training loop. A `transform` from a script or notebook
+            is sent there by value, which needs cloudpickle. Linux only.
+        on_error: ``"skip"`` skips row groups that cannot be read, and lists them in `stats`; only with one rank.
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
         progress: Show a progress bar (needs tqdm).
         read_options: Checksums and remote requests.
-        cache: A `LocalCache`: row groups of remote files are kept on a local disk as they are first read. The batches
-            are the same with and without one.
-        shard_options: What becomes of rows that do not come out even; an order that no number of ranks changes.
-        output_options: A column that says where rows come from; numpy arrays instead of tensors.
+        cache: A `LocalCache`: row groups of remote files are stored on a local disk when they are first read. The
+            batches are the same with and without one.
+        shard_options: The treatment of rows that do not divide evenly; an order that does not depend on the number of
+            ranks.
+        output_options: A column of row numbers; numpy arrays instead of tensors.
 
     Raises:
         SourceError: There is nothing to read, or a file is not readable Parquet.
         SchemaError: Schema, columns or filters do not fit the files.
-        MemoryLimitError: `memory_limit` is too small; the message names one that suffices. If columns vary in width,
-            the first iteration may raise it, because that is when their rows are looked at.
+        MemoryLimitError: `memory_limit` is too small; the message names a sufficient one. If columns vary in width, the
+            first iteration may raise it, because their rows are measured then.
         ConfigurationError: An argument has the wrong kind or value.
-        UnsupportedError: An argument that this version does not support yet.
-        TypeError: A keyword that there is not; of keywords of torch's `DataLoader` and of Petastorm the message names
+        UnsupportedError: This version does not support an argument.
+        TypeError: There is no such keyword; for keywords of torch's `DataLoader` and of Petastorm the message names
             the equivalent.
     """
 
@@ -199,12 +201,14 @@ class BatchedDataLoader(NotIndexed):
         elif isinstance(given, LiveSource) and not isinstance(given, TableSource):
             live = given
             if filesystem is not None:
-                raise ConfigurationError("filesystem= belongs to paths; a store knows where it lies")
+                raise ConfigurationError("filesystem=: a store has its own filesystem; leave filesystem out")
         elif not isinstance(given, Dataset | ListedDataset | TableSource):
             check_source(given)
         if live is not None and split is not None:
             what = "table" if isinstance(live, LiveTable) else "store"
-            raise ConfigurationError(f"split={split!r}: a {what}'s files are of no split; use filters=split_rows(...)")
+            raise ConfigurationError(
+                f"split={split!r}: a {what}'s files do not belong to splits; use filters=split_rows(...)"
+            )
         self.batch_size = check_int("batch_size", batch_size, 1, 2**31)
         self.seed = check_int("seed", seed, 0, 2**64 - 1)
         self.shuffle = check_bool("shuffle", shuffle)
@@ -249,7 +253,8 @@ class BatchedDataLoader(NotIndexed):
 
         self._next_epoch = 0
         self._next_batch = 0
-        self._is_placed = True
+        # Whether the caller chose the position; if not, it follows from the last epoch.
+        self._is_position_chosen = True
         self._reading: ReadingProcess | None = None
         self._isolates = isolation == "process"
         self._following: Following | None = None
@@ -260,11 +265,11 @@ class BatchedDataLoader(NotIndexed):
             )  # fmt: skip
         try:
             if live is not None:
-                together = looking_together(self._sharding.shard)
-                self._following = Following(live, opened, together, filters=filters is not None)
-                self._take(self._following.peek(0))
+                ranks_of_store = check_store_ranks(self._sharding.shard)
+                self._following = Following(live, opened, ranks_of_store, filters=filters is not None)
+                self._use(self._following.peek(0))
             else:
-                self._take(given if isinstance(given, Dataset) else given._open(ranks=ranks, **needs))
+                self._use(given if isinstance(given, Dataset) else given._open(ranks=ranks, **needs))
             if ranks is not None:
                 check_agreement(self._identity, ranks)
         except BaseException as error:
@@ -284,7 +289,7 @@ class BatchedDataLoader(NotIndexed):
 
     @property
     def dataset(self) -> LoadedRows:
-        """The rows of an epoch, all ranks together; it has a length and nothing else."""
+        """The rows of an epoch, all ranks together; the object has only a length."""
         return LoadedRows(self._dataset.rows)
 
     @property
@@ -294,12 +299,12 @@ class BatchedDataLoader(NotIndexed):
         If columns vary in width, the first use may decode a few thousand rows, as the first iteration does.
 
         Raises:
-            MemoryLimitError: `memory_limit` is too small for these rows; the message names one that suffices.
+            MemoryLimitError: `memory_limit` is too small for these rows; the message names a sufficient one.
             DataError, SourceError: the rows cannot be read.
         """
         return self._dataset.sizing.window_rows
 
-    # Memory stays warm from epoch to epoch; freed blocks are within the limit that running epochs keep to.
+    # Blocks are reused from epoch to epoch; free blocks are within the share of running epochs.
     @cached_property
     def _allocator(self) -> Allocator:
         return self._output.allocator(self._dataset.sizing.made_bytes)
@@ -310,12 +315,12 @@ class BatchedDataLoader(NotIndexed):
 
     @property
     def _changes(self) -> bool:
-        """Whether the source is looked at anew at each epoch's start, as a `SampleStore` is."""
+        """Whether the source is listed at each epoch's start, as a `SampleStore` is."""
         return self._following is not None
 
     @property
     def shard(self) -> Shard:
-        """Which rank of how many this loader reads for."""
+        """The rank for which this loader reads, and the number of ranks."""
         return self._sharding.shard
 
     def __len__(self) -> int:
@@ -344,8 +349,8 @@ class BatchedDataLoader(NotIndexed):
         If `load_state_dict` or `seek` chose a batch of this epoch, the loader stays at that batch.
         """
         check_int("epoch", epoch, 0, 2**63 - 1)
-        if not self._is_placed or epoch != self._next_epoch:
-            self._place(epoch, 0)
+        if not self._is_position_chosen or epoch != self._next_epoch:
+            self._set_position(epoch, 0)
 
     @property
     def sampler(self) -> Any:
@@ -354,28 +359,28 @@ class BatchedDataLoader(NotIndexed):
 
     @property
     def batch_sampler(self) -> None:
-        """None, as with a `DataLoader` whose data set makes the batches: no sampler chooses rows."""
+        """None, as with a `DataLoader` of an iterable data set, which has no batch sampler."""
         return
 
     @property
     def timeout(self) -> object:
-        """A value that a `DataLoader` cannot take: `accelerate.skip_first_batches` copies loaders by such options."""
+        """A value that no `DataLoader` accepts; `accelerate.skip_first_batches` copies loaders by their attributes."""
         return NotCopied()
 
     def seek(self, epoch: int, batch: int) -> None:
-        """Start the next iteration at a batch of an epoch; at most two windows are read for it.
+        """Start the next iteration at a batch of an epoch; at most two windows are read for its first batch.
 
         Raises:
             ConfigurationError: the epoch has no such batch.
         """
         check_int("epoch", epoch, 0, 2**63 - 1)
-        self._place(epoch, check_int("batch", batch, 0, max(0, len(self) - 1)))
+        self._set_position(epoch, check_int("batch", batch, 0, max(0, len(self) - 1)))
 
     def locate(self, row_numbers: Any) -> list[tuple[str, int, int]]:
-        """Return where rows come from: the path of the file, the row group in it, the row in that.
+        """Return the origin of rows: the path of the file, the row group in the file, the row in the row group.
 
         Args:
-            row_numbers: Integers ``[rows]``: a batch's column that `OutputOptions` named.
+            row_numbers: Integers ``[rows]``: the column of a batch that `OutputOptions` names.
 
         Raises:
             IndexError: there is no such row.
@@ -385,8 +390,8 @@ class BatchedDataLoader(NotIndexed):
     def __iter__(self) -> Iterator[Batch]:
         """Begin the next epoch, or continue at the batch that `seek` or `load_state_dict` chose.
 
-        The iterator before this one ends, and raises `LoaderStateError` if it is used again before its last batch. One
-        of which no batch was asked for does not count as an epoch.
+        The previous iterator ends, and raises `LoaderStateError` if it is used again before its last batch. If no batch
+        was requested from it, it does not count as an epoch.
 
         Raises:
             LoaderStateError: the loader is closed, or was made before `torch.distributed` was initialised.
@@ -399,7 +404,7 @@ class BatchedDataLoader(NotIndexed):
             seen = self._following.begin(self._next_epoch, self._next_batch)
             try:
                 if seen.dataset is not self._dataset:
-                    self._take(seen.dataset)
+                    self._use(seen.dataset)
                 return self._begin(self._plan(self._next_epoch), self._next_batch, seen.files)
             except BaseException:
                 seen.files.close()
@@ -409,19 +414,19 @@ class BatchedDataLoader(NotIndexed):
         """Begin one worker process's part of an epoch: its batches among those that `workers` deliver in turn.
 
         Raises:
-            ConfigurationError: the order is one of logical shards, whose batches no worker can have for itself.
-            UnsupportedError: the source is a store, whose files only the process that looks at it holds.
+            ConfigurationError: there are logical shards, whose batches cannot be divided over workers.
+            UnsupportedError: the source is a store, whose files are leased only in the process that lists it.
         """
         if self._following is not None:
             raise UnsupportedError(
-                f"num_workers={workers} over a SampleStore: worker processes hold none of its files; use "
-                "num_workers=0, the loader reads in the background anyway"
+                f"num_workers={workers} over a SampleStore: worker processes cannot lease its files; use "
+                "num_workers=0, because the loader reads in the background anyway"
             )
         division = self._division()
         if workers > 1 and self._sharding.options.logical_shards is not None:
             raise ConfigurationError(
                 f"num_workers={workers} with logical_shards: every batch has rows of several shards, which are read in "
-                "one process; use num_workers=0, the loader reads in the background anyway"
+                "one process; use num_workers=0, because the loader reads in the background anyway"
             )
         if workers > 1:
             division = split_over_workers(division, self.batch_size, worker, workers)
@@ -434,7 +439,7 @@ class BatchedDataLoader(NotIndexed):
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
         engine = self._engine(plan, first_batch)
         last = self._figures
-        # Measuring takes the caller a tenth of an epoch of 10 windows, and says the same of static data in each epoch.
+        # Measuring takes up to a tenth of the caller's time, and its result is the same in each epoch of static data.
         mixing = last.mixing if last is not None and last.is_complete and self._following is None else None
         figures = EpochFigures(plan, engine, self.num_threads, self._dataset.skipped, first_batch, mixing)
         pinned = self._allocator if self._reading is not None and self._allocator.is_required else None
@@ -442,19 +447,19 @@ class BatchedDataLoader(NotIndexed):
         epoch = Epoch(engine, self.batch_size, self._output, pinned, bar, figures, deliveries)
         self._running, self._figures = weakref.ref(epoch), figures
         delivering = epoch.deliver()
-        # Ctrl-C comes at calls, and its traceback would keep the iterator: so from here on nothing is called.
-        self._next_epoch, self._next_batch, self._is_placed = plan.epoch + 1, 0, False
+        # SIGINT is handled at calls, and its traceback would keep the iterator alive: so there are no calls from here.
+        self._next_epoch, self._next_batch, self._is_position_chosen = plan.epoch + 1, 0, False
         return delivering
 
     def reset(self) -> None:
-        """End the iteration that is under way, if there is one.
+        """End the running iteration, if there is one.
 
-        One of which no batch was asked for counts for nothing: the next one begins where it began.
+        If no batch was requested from it, the next iteration begins at the same batch.
         """
         self._end("the loader was closed or reset before the last batch of this epoch; begin again: iter(loader)")
 
     def _end(self, reason: str) -> None:
-        """End the iteration that is under way; its iterator raises the reason if it has batches left."""
+        """End the running iteration; its iterator raises the reason if it has batches left."""
         self._take_back_unused()
         running = self._running() if self._running is not None else None
         if running is None:
@@ -463,7 +468,7 @@ class BatchedDataLoader(NotIndexed):
         running.close(reason if is_cut_short else None)
 
     def _end_previous(self) -> None:
-        """Make way for a new iterator.
+        """End the previous iterator, if there is one.
 
         Raises:
             LoaderStateError: the loader is closed.
@@ -481,17 +486,17 @@ class BatchedDataLoader(NotIndexed):
         return self._lock[1]
 
     def stats(self) -> LoaderStats:
-        """Return what the epoch under way, or else the last one, was spent on.
+        """Return the figures of the running epoch, or else of the last one.
 
         Raises:
             LoaderStateError: there was no epoch yet.
         """
         if self._figures is None:
-            raise LoaderStateError("there are no figures yet: no epoch was begun")
+            raise LoaderStateError("stats(): no epoch has begun yet; iterate over the loader first")
         figures = self._figures
         stats = figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
         if figures.storage is None and stats.is_judged:
-            with suppress(ParquetLoaderError, OSError, ValueError):  # files that have gone: then there are no figures
+            with suppress(ParquetLoaderError, OSError, ValueError):  # deleted files have no figures
                 figures.storage = storage_figures(self._dataset, self._read_options)
         if not figures.knows_sorting and figures.plan.shuffle and figures.plan.windows > 1:
             figures.knows_sorting = True
@@ -513,13 +518,14 @@ class BatchedDataLoader(NotIndexed):
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the position of the loader as a small dict of JSON values, the same on all ranks.
 
-        It names the batch after the last one delivered in the epoch under way, or in the last epoch, even if that was
-        left early, until `set_epoch`, `seek` or `load_state_dict`. After an epoch's last batch it names the next epoch.
+        It names the batch after the last one delivered in the running epoch, or in the last epoch, even if that was
+        left early; after `set_epoch`, `seek` or `load_state_dict`, the chosen batch. After an epoch's last batch it
+        names the next epoch.
 
         Args:
-            batches: Batches of this epoch that were used, if fewer than were delivered: for trainers that prefetch.
+            batches: Batches of this epoch that were used, if fewer than were delivered; for trainers that prefetch.
         """
-        last = self._last_pass()
+        last = self._described_epoch()
         epoch, batch = (self._next_epoch, self._next_batch) if last is None else last.position
         if batches is not None:
             epoch = epoch if last is None else last.epoch
@@ -533,22 +539,22 @@ class BatchedDataLoader(NotIndexed):
         return make_state({**named, "snapshot": self._following.keep()}, epoch, batch, left_out)
 
     def load_state_dict(self, state: dict[str, Any], *, if_gone: Literal["raise", "next_epoch"] = "raise") -> None:
-        """Continue from a state, with the next batch; ends an iteration that is running.
+        """Continue from a state, with the next batch; ends a running iteration.
 
-        At most two windows are read again. If `window_rows` is not given, that of the state is used, so that
-        another `memory_limit` changes nothing.
+        At most two windows are read again. If the loader chose `window_rows` itself, it takes that of the state, so
+        that another `memory_limit` does not change the order.
 
-        Over a `SampleStore`, the state's own files are read, as long as those that the rest of its epoch needs are
-        there; they are held from now on. Of several ranks, all call this together.
+        Over a `SampleStore`, the state's own files are read, if the store still has those that the rest of the epoch
+        needs; they are leased from now on. All ranks call this together.
 
         Args:
-            state: What `state_dict` returned.
-            if_gone: What happens if a store has evicted some of these files: ``"next_epoch"`` goes on with the first
-                batch of the next epoch, over what is there then.
+            state: The result of `state_dict`.
+            if_gone: What happens if a store has evicted some of these files: ``"next_epoch"`` continues with the first
+                batch of the next epoch, over the store's files at that time.
 
         Raises:
-            ResumeError: the state belongs to other files, columns, filters, or arguments; says what differs. Or files
-                of a store are gone; says which.
+            ResumeError: the state belongs to other files, columns, filters, or arguments, or files of a store are
+                gone; the message names them.
             MemoryLimitError: the state's windows do not fit into `memory_limit`.
             LoaderStateError: the loader is closed.
         """
@@ -557,30 +563,32 @@ class BatchedDataLoader(NotIndexed):
         if following is None:
             epoch, batch = self._accept_state(state)
         else:
-            epoch, batch = following.with_broadcast(lambda: self._place_of(state))
+            epoch, batch = following.with_broadcast(lambda: self._position_of(state))
             if batch:
-                epoch, batch = self._recall(following, state, goes_on=if_gone == "next_epoch")
+                epoch, batch = self._recall(following, state, skips_to_next=if_gone == "next_epoch")
             else:
                 following.remember(state.get("snapshot"))
-        self._place(*((epoch + 1, 0) if batch == len(self) > 0 else (epoch, batch)))
+        self._set_position(*((epoch + 1, 0) if batch == len(self) > 0 else (epoch, batch)))
 
-    def _place_of(self, state: dict[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch of a state of a loader like this one, over whatever files."""
+    def _position_of(self, state: dict[str, Any]) -> tuple[int, int]:
+        """Check a state of a loader like this one, over any files; return its epoch and batch."""
         self._end_for_state()
         return check_state(state, self._identity, 2**62, OF_FILES)
 
-    def _recall(self, following: Following, state: dict[str, Any], *, goes_on: bool) -> tuple[int, int]:
-        """Let the next epoch read the files that a state names; return its epoch and batch, or the next epoch's first.
+    def _recall(self, following: Following, state: dict[str, Any], *, skips_to_next: bool) -> tuple[int, int]:
+        """Let the next epoch read the files that a state names; return its epoch and batch.
+
+        If files are gone and `skips_to_next`, return the first batch of the next epoch.
 
         Raises:
-            ResumeError: they are gone, and this is not the way to go on.
+            ResumeError: files are gone.
         """
         before, epoch = self._dataset, int(state["epoch"])
         seen = following.recall(state.get("snapshot"), epoch)
         try:
-            self._take(seen.dataset)
+            self._use(seen.dataset)
             epoch, batch = following.with_broadcast(lambda: self._accept_state(state))
-            missing = following.go_on(seen, self._dataset, self._plan(epoch), batch)
+            missing = following.resume(seen, self._dataset, self._plan(epoch), batch)
             if not missing:
                 return epoch, batch
             reason = (
@@ -590,34 +598,34 @@ class BatchedDataLoader(NotIndexed):
         except BaseException as error:
             seen.files.close()
             is_list_gone = isinstance(error, ResumeError) and state.get("files") != self._identity["files"]
-            self._take(before)
+            self._use(before)
             if not is_list_gone:
                 raise
-            reason = f"the store keeps the list of the state's files no longer, and has others now: {error}"
-        self._take(before)
-        if goes_on:
+            reason = f"the store no longer has the list of the state's files, and has other files now: {error}"
+        self._use(before)
+        if skips_to_next:
             return epoch + 1, 0
         raise ResumeError(
-            f"{reason}; load_state_dict(state, if_gone='next_epoch') goes on with epoch {epoch + 1}; "
+            f"{reason}; load_state_dict(state, if_gone='next_epoch') continues with epoch {epoch + 1}; "
             "store.hold(state), called when a state is taken, keeps its files"
         )
 
     def _accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
-        """Check a state as `load_state_dict` does, and take over its window; return its epoch and batch."""
+        """Check a state as `load_state_dict` does, and use its window size; return its epoch and batch."""
         self._end_for_state()
         before = self._dataset
         window = state.get("window_rows") if isinstance(state, dict) else None
         if self._chooses_window and isinstance(window, int) and 0 < window != self.window_rows:
-            self._take(before.with_window(window, **self._window_needs()))
+            self._use(before.with_window(window, **self._window_needs()))
         try:
             return check_state(state, self._identity, len(self), table=self._dataset.snapshot.table)
         except ResumeError:
             if self._dataset is not before:
-                self._take(before)
+                self._use(before)
             raise
 
-    def _take(self, dataset: Dataset) -> None:
-        """Use a data set with other windows from now on."""
+    def _use(self, dataset: Dataset) -> None:
+        """Use this data set from now on; a child process is ended, and starts with it at the next epoch."""
         self._dataset = dataset
         self.__dict__.pop("_identity", None)
         if self._reading is not None:
@@ -627,21 +635,21 @@ class BatchedDataLoader(NotIndexed):
     @property
     def _delivered(self) -> tuple[int, int] | None:
         """The last epoch, and the number of the batch after the last one delivered; None before the first epoch."""
-        last = self._last_pass()
+        last = self._described_epoch()
         return None if last is None else (last.epoch, last.next_batch)
 
-    def _place(self, epoch: int, batch: int) -> None:
-        self._next_epoch, self._next_batch, self._is_placed = epoch, batch, True
+    def _set_position(self, epoch: int, batch: int) -> None:
+        self._next_epoch, self._next_batch, self._is_position_chosen = epoch, batch, True
 
-    def _last_pass(self) -> EpochFigures | None:
-        """Return the epoch that the state describes: the one under way, or the last, unless a position was chosen."""
+    def _described_epoch(self) -> EpochFigures | None:
+        """Return the epoch that a state describes: the running or last one; None if a position was chosen."""
         running = self._running() if self._running is not None else None
-        is_under_way = running is not None and running.is_here
-        return self._figures if is_under_way or not self._is_placed else None
+        is_running = running is not None and running.is_here
+        return self._figures if is_running or not self._is_position_chosen else None
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
-        """What the order of rows, and so a state, follows from."""
+        """Everything that the order of rows, and so a state, depends on; see `order_identity`."""
         return order_identity(
             self._dataset,
             self._sharding,
@@ -675,7 +683,7 @@ class BatchedDataLoader(NotIndexed):
         """Pickle the arguments, the snapshot and the position, but no running epoch.
 
         Raises:
-            LoaderStateError: the loader is closed, or an iteration is under way.
+            LoaderStateError: the loader is closed, or an iteration is running.
         """
         self._check_open()
         self._take_back_unused()
@@ -693,10 +701,10 @@ class BatchedDataLoader(NotIndexed):
         return _restored, (self._dataset, arguments, self._is_part_chosen, self._next_epoch, self._next_batch)
 
     def _take_back_unused(self) -> None:
-        """Begin the next epoch at the position of the last one, if no batch of that was requested."""
+        """Begin the next epoch at the first batch of the last one, if no batch of that was requested."""
         last = self._figures
-        if last is not None and not last.was_asked and not self._is_placed:
-            self._place(last.epoch, last.first_batch)
+        if last is not None and not last.was_asked and not self._is_position_chosen:
+            self._set_position(last.epoch, last.first_batch)
 
     def _end_for_state(self) -> None:
         self._check_open()
@@ -709,7 +717,7 @@ class BatchedDataLoader(NotIndexed):
             check_still_divided(self._sharding)
 
     def _window_needs(self) -> dict[str, Any]:
-        """Return what windows depend on: batches and parts as on the fewest ranks that the job may run on."""
+        """Return the arguments that windows depend on, for the fewest ranks that the job may run on."""
         return {
             "batch_size": self._sharding.largest_batch(self.batch_size),
             "shuffle": self.shuffle,
@@ -749,5 +757,5 @@ def _restored(
 ) -> BatchedDataLoader:
     loader = BatchedDataLoader(opened, **arguments)
     loader._is_part_chosen = is_part_chosen
-    loader._place(epoch, batch)
+    loader._set_position(epoch, batch)
     return loader

@@ -1,4 +1,4 @@
-"""Completes an epoch's figures: how the columns are stored, what a window mixes, and what to change."""
+"""Completes an epoch's figures with those of storage and shuffling, and with advice."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from parquet_loader.loader.stats import CodecFigures, LoaderStats, ShuffleFigure
 from parquet_loader.plan import Plan
 from parquet_loader.source import Metadata, MetadataError, RowGroupRef, Snapshot, bounds_of, selected
 
-# What stands for all of a data set: so many row groups, and windows.
+# Sample sizes for the figures of a data set.
 SAMPLED_ROW_GROUPS = 8
 SAMPLED_WINDOWS = 16
-# Row groups whose bounds show whether the data is sorted, and below which share of overlapping pairs it is.
+# Row groups whose bounds are compared, the fewest for a result, and the share of overlapping pairs of sorted data.
 COMPARED_ROW_GROUPS, FEWEST_COMPARED, SORTED_SHARE = 64, 8, 0.2
-# Pages between these sizes are decompressed to see how long that takes.
+# Pages between these sizes are decompressed to measure the rate.
 SMALLEST_PAGE_BYTES = 16 * 1024
 LARGEST_PAGE_BYTES = 4 * 2**20
 
@@ -42,19 +42,19 @@ def diagnosed(
     transforms: bool,
     chooses_window: bool,
 ) -> LoaderStats:
-    """Return the figures with what the advice follows from, and the advice.
+    """Return the figures with those of storage and shuffling, and with the advice.
 
     Args:
         stats: The epoch's own figures.
-        dataset, plan: What it reads.
-        mixing: What was measured of its windows.
+        dataset, plan: The epoch's data set and plan.
+        mixing: Measured from its windows.
         storage: From `storage_figures`.
         sorting: From `sorting_of`.
         isolation, transforms: As in `LoaderStats`.
         chooses_window: Whether the loader chose `window_rows` by itself.
     """
     remote = dataset.snapshot.remote
-    told = replace(
+    complete = replace(
         stats,
         isolation=isolation,
         transforms=transforms,
@@ -64,16 +64,16 @@ def diagnosed(
         shuffling=shuffle_figures(dataset, plan, mixing, sorting, chooses_window=chooses_window),
         storage=storage,
     )
-    return replace(told, findings=findings_of(told))
+    return replace(complete, findings=findings_of(complete))
 
 
 def shuffle_figures(
     dataset: Dataset, plan: Plan, mixing: MixingFigures | None, sorting: SortingFigures | None, *, chooses_window: bool
 ) -> ShuffleFigures:
-    """Return what an epoch's windows mix; nothing is read."""
+    """Return figures of an epoch's windows; nothing is read."""
     counts = dataset.counts[dataset.counts > 0]
     windows = np.unique(np.linspace(0, max(0, plan.windows - 1), SAMPLED_WINDOWS).astype(int)) if plan.windows else ()
-    sources = [len({piece.row_group for piece in plan.slices(int(window))}) for window in windows]
+    sources = [len({slice_.row_group for slice_ in plan.slices(int(window))}) for window in windows]
     default_rows = LARGEST_DEFAULT_WINDOW_BYTES / max(dataset.sizing.row.decoded, 1)
     return ShuffleFigures(
         is_shuffled=plan.shuffle,
@@ -91,7 +91,7 @@ def shuffle_figures(
 
 
 def sorting_of(dataset: Dataset) -> SortingFigures | None:
-    """Return the column by which the data is sorted most, by its row groups' bounds; None: by none, or not known."""
+    """Return the column by which the data is sorted most, by row groups' bounds; None: there is none, or no bounds."""
     snapshot = dataset.snapshot
     with_rows = np.flatnonzero(dataset.counts > 0)
     if len(with_rows) < FEWEST_COMPARED:
@@ -100,14 +100,14 @@ def sorting_of(dataset: Dataset) -> SortingFigures | None:
     bounds = defaultdict[str, list[tuple[Any, Any]]](list)
     numbers_rows = defaultdict[str, int](int)
     for row_group in map(snapshot.row_group, chosen):
-        footer = _footer_at_hand(snapshot, row_group)
+        footer = _footer_in_memory(snapshot, row_group)
         if footer is None:
             return None
         stored = footer.schema.stored
         for leaf in selected(footer.paths, dataset.reader.chunks.columns_read(row_group))[:MOST_COLUMNS]:
             path = footer.paths[leaf]
             if stored.get_field_index(path) < 0:
-                continue  # within a list or a struct, or one of several of this name
+                continue  # inside a list or a struct, or one of several columns of this name
             with suppress(MetadataError):
                 chunk, type_ = footer.check(row_group.number, leaf), stored.field(path).type
                 found = bounds_of(footer, chunk, footer.schema.leaves[leaf], type_)
@@ -126,7 +126,7 @@ def sorting_of(dataset: Dataset) -> SortingFigures | None:
 
 
 def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
-    """Return how the columns that are read are stored; looks at a few footers, and decompresses a page a codec."""
+    """Return figures of the storage of columns, from a few footers and one decompressed page for each codec."""
     snapshot, chunks = dataset.snapshot, dataset.reader.chunks
     with_rows = np.flatnonzero(dataset.counts > 0)
     if not len(with_rows):
@@ -137,7 +137,7 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
     slow, slow_bytes = defaultdict[str, dict[str, None]](dict), defaultdict[str, int](int)
     number_bytes, leaves_read = 0, 0
     for row_group in map(snapshot.row_group, chosen):
-        footer = _footer_at_hand(snapshot, row_group)
+        footer = _footer_in_memory(snapshot, row_group)
         if footer is None:
             continue
         paths, names = footer.paths, chunks.columns_read(row_group)
@@ -148,7 +148,7 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
         for leaf in leaves:
             try:
                 chunk, path = footer.check(row_group.number, leaf), paths[leaf]
-            except MetadataError:  # reading it says so
+            except MetadataError:  # raised again when the column is read
                 continue
             codec, size = chunk.codec_name.lower(), chunk.encoded_bytes
             stored[codec] += chunk.stored_bytes
@@ -190,14 +190,14 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
     )
 
 
-def _footer_at_hand(snapshot: Snapshot, row_group: RowGroupRef) -> Metadata | None:
-    """Return the footer of a row group's file; None if it would have to be fetched."""
+def _footer_in_memory(snapshot: Snapshot, row_group: RowGroupRef) -> Metadata | None:
+    """Return the footer of a row group's file; None if it is remote and not in memory."""
     get = snapshot.footers.get if snapshot.remote is None else snapshot.footers.cached
     return get(row_group.file_number)
 
 
 def _decompression_rate(codec: str, path: str, start: int, stop: int) -> float | None:
-    """Return how many bytes a second one thread decompresses, by the page at `start`; None: it cannot be told."""
+    """Return the bytes per second that one thread decompresses, measured on the page at `start`; None: not measured."""
     if codec == "uncompressed":
         return None
     with suppress(OSError, ValueError, NotImplementedError, pa.ArrowException):

@@ -1,4 +1,4 @@
-"""One epoch: takes windows from the engine, delivers their batches, and measures times."""
+"""Runs one epoch: takes windows from the engine, delivers their batches, and measures times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EpochEngine(Protocol):
 
     @property
     def processes(self) -> bool:
-        """Whether batches are handed over one by one, instead of windows."""
+        """Whether `next_batch` returns processed batches; if not, `next_window` returns windows."""
 
     def start(self) -> None:
         """Begin reading."""
@@ -50,9 +50,8 @@ class EpochEngine(Protocol):
 class Epoch:
     """One epoch: its engine, its batches and its figures. Used by one thread at a time.
 
-    `deliver` makes the iterator that the caller gets. It is a generator, the only kind of iterator that no
-    traceback keeps alive: after Ctrl-C at any point, even at its entry, the caller's loop releases it, and the epoch
-    ends.
+    `deliver` makes the caller's iterator. It is a generator, the only kind of iterator that no traceback keeps alive:
+    after SIGINT at any point, even at its entry, the caller's loop releases it, and the epoch ends.
 
     Args:
         engine: Reads the epoch; started by `deliver`, and closed with the epoch.
@@ -60,8 +59,8 @@ class Epoch:
         output: Makes the batches.
         pinned: Allocates page-locked memory for batches that are copied to a GPU; None: no such copy is needed.
         bar: A tqdm bar, or None.
-        figures: Keeps time.
-        deliveries: Is told of every batch, so that files may go; None: nobody wants to know.
+        figures: Measures times.
+        deliveries: Releases files as their last batch is delivered; None if the source does not change.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Epoch:
         pinned: Allocator | None,
         bar: Any,
         figures: EpochFigures,
-        deliveries: Deliveries | None = None,
+        deliveries: Deliveries | None,
     ) -> None:
         self.figures = figures
         self._is_over = False
@@ -87,14 +86,14 @@ class Epoch:
     def deliver(self) -> Iterator[Batch]:
         """Start the engine, and return the iterator over the batches; call it once.
 
-        The engine's threads know nothing of the iterator, so that letting go of it (by `break`, an exception, or the
-        end of the interpreter) ends them.
+        The engine's threads do not refer to the iterator, so releasing it (by `break`, an exception, or the end of the
+        interpreter) ends them.
         """
         delivering = self._deliver()
         self._finalizer = weakref.finalize(delivering, self.close, waits=False)
         try:
             self._engine.start()
-        except BaseException:  # no more threads to be had, or Ctrl-C: its traceback would keep the iterator
+        except BaseException:  # no more threads, or SIGINT, whose traceback would keep the iterator alive
             self.close()
             raise
         return delivering
@@ -103,7 +102,7 @@ class Epoch:
         try:
             while (batch := self._next()) is not None:
                 yield batch
-                del batch  # or it would live on while the next one is awaited
+                del batch  # so that it is not kept alive while the next one is awaited
         finally:
             self.close(waits=False)
             self._finalizer.detach()
@@ -112,23 +111,23 @@ class Epoch:
         """Return the next batch, or None at the end.
 
         Raises:
-            LoaderStateError: the epoch was cut short, or began before a fork.
-            Exception: whatever went wrong in the background, in the place of the batch it spoiled.
+            LoaderStateError: the epoch was ended early, or began before a fork.
+            Exception: an error of a background job, raised instead of the batch that failed.
         """
         if self._pid != os.getpid():
             raise LoaderStateError("this epoch began before fork(); call iter(loader) to begin one in this process")
-        self._check_whole()
+        self._check_not_cut_short()
         self.figures.begin_wait()
         try:
             batch = next(self._batches, None)
         except Exception as error:
-            self._check_whole()
+            self._check_not_cut_short()
             is_delivered = self.figures.next_batch >= self.figures.plan.batches
             if not (is_delivered and isinstance(error, LoaderStateError)):
                 raise
-            batch = None  # another thread has begun the next epoch: this one only had its end to learn
-        if batch is None:  # the end, or another thread has ended the epoch while this one waited
-            self._check_whole()
+            batch = None  # another thread has begun the next epoch after this one's last batch
+        if batch is None:  # the end, or another thread has ended the epoch meanwhile
+            self._check_not_cut_short()
         self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
         self.figures.is_complete = batch is None
         if self._deliveries is not None:
@@ -137,23 +136,23 @@ class Epoch:
             self._bar.update()
         return batch
 
-    def _check_whole(self) -> None:
+    def _check_not_cut_short(self) -> None:
         if self._cut_short is not None:
             figures = self.figures
             raise LoaderStateError(f"epoch {figures.epoch}, batch {figures.next_batch}: {self._cut_short}")
 
     @property
     def is_here(self) -> bool:
-        """Whether the epoch is under way in this process."""
+        """Whether the epoch is running in this process."""
         return not self._is_over and self._pid == os.getpid()
 
     def close(self, cut_short: str | None = None, *, waits: bool = True) -> None:
         """End the epoch and its threads; idempotent, and safe in any thread and in a forked child.
 
         Args:
-            cut_short: Why asking for another batch is an error; None: it is the end.
-            waits: Whether to wait if another thread is ending the epoch already. A finaliser does not: it may run in
-                one of the threads that are waited for.
+            cut_short: The error for requests of further batches; None: the epoch is at its end.
+            waits: Whether to wait if another thread is ending the epoch already. A finaliser must not wait, because it
+                may run in one of the threads that are joined.
         """
         if self._is_over:
             return
@@ -163,7 +162,7 @@ class Epoch:
             return
         try:
             self._end()
-        except BaseException:  # Ctrl-C in the midst of it
+        except BaseException:  # such as SIGINT
             self._end()
             raise
         finally:
@@ -196,19 +195,19 @@ def _pull(
             if number == 1:
                 engine.release_previous()
             yield batch
-            del batch  # or the window would live on while the next one is awaited
+            del batch  # so that the window is not kept alive while the next one is awaited
 
 
 class EpochFigures:
-    """The caller's times, and the work of the workers. Outlives the epoch.
+    """Measures the caller's times, and collects the workers' figures. Outlives the epoch.
 
     Args:
-        plan: Its order.
+        plan: The plan of the epoch.
         engine: Reads the epoch.
         num_threads: Number of workers.
         skipped: Row groups left out before the epoch began.
         first_batch: Number of the first batch delivered.
-        mixing: Measured in an earlier epoch of the same data, if that was complete; else None: this epoch measures.
+        mixing: The result of an earlier, complete epoch of the same data; None: measure it in this epoch.
     """
 
     def __init__(
@@ -217,14 +216,14 @@ class EpochFigures:
         engine: EpochEngine,
         num_threads: int,
         skipped: tuple[tuple[int, str], ...],
-        first_batch: int = 0,
-        mixing: MixingMeter | None = None,
+        first_batch: int,
+        mixing: MixingMeter | None,
     ) -> None:
         self.plan = plan
         self.epoch = plan.epoch
         self.mixing = mixing or MixingMeter()
         self._is_measured = mixing is not None or not plan.shuffle
-        # Found out when they are asked for, once.
+        # Computed once, when they are requested.
         self.storage: StorageFigures | None = None
         self.sorting: SortingFigures | None = None
         self.knows_sorting = False
@@ -246,7 +245,7 @@ class EpochFigures:
 
     @property
     def next_batch(self) -> int:
-        """The number in the epoch of the batch behind the last one delivered."""
+        """The number in the epoch of the batch after the last one delivered."""
         return self.first_batch + self._batches
 
     @property
@@ -269,12 +268,12 @@ class EpochFigures:
             self.mixing.observe(window.arrays)
 
     def begin_wait(self) -> None:
-        """The caller asks for a batch."""
+        """Record that the caller requests a batch."""
         self.was_asked = True
         self._asked = time.perf_counter()
 
     def end_wait(self, rows: int) -> None:
-        """The caller has a batch, or with no rows the end."""
+        """Record that the caller has a batch, or with 0 rows the end of the epoch."""
         waited = time.perf_counter() - self._asked
         self._wait_s += waited
         if rows:
@@ -286,7 +285,7 @@ class EpochFigures:
                 self._longest_wait_s = max(self._longest_wait_s, waited)
 
     def stop(self) -> None:
-        """The epoch has ended."""
+        """Record the end of the epoch."""
         if self._engine is not None:
             self._account, self._engine = self._engine.account(), None
         if self._stopped is None:
@@ -327,7 +326,7 @@ class EpochFigures:
 
 
 def _fetched_bytes(account: EngineFigures, *, is_local: bool) -> int:
-    """Return the bytes that came from a local disk or from far."""
+    """Return the bytes that came from a local disk or from a remote store."""
     if is_local:
         return account.disk_bytes
     if account.cache is None:

@@ -12,17 +12,17 @@ from parquet_loader.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """What an epoch will do, known before anything is read.
+    """Figures of an epoch, known before anything is read.
 
     Attributes:
-        epoch: Which one.
+        epoch: Number of the epoch.
         rows: Rows delivered.
         steps: Batches delivered.
         windows: Number of windows.
         window_rows: Most rows of a window.
-        open_row_groups: Row groups that give a slice of each window; 1 if windows consist of whole ones.
+        open_row_groups: Row groups with a slice in each window; 1 if windows consist of whole row groups.
         row_groups: Row groups read.
-        requests: Column chunks read, before neighbours are read as one.
+        requests: Column chunks read, before adjacent ones are merged to one request.
         predicted_peak_bytes: Most memory the loader will hold.
     """
 

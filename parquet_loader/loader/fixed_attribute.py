@@ -1,4 +1,4 @@
-"""Attributes of a loader that only its constructor sets."""
+"""A descriptor for attributes of a loader that only its constructor sets."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class FixedAttribute(Generic[T]):
-    """An attribute that batches and states depend on, and that is set once.
+    """An attribute on which batches and states depend; it can be set once.
 
-    Only these attributes are checked. If a loader checked all of them in `__setattr__`, Ctrl-C could come between the
-    start of an epoch and the assignment that makes the loader its owner.
+    Only these attributes are checked. A loader must not check all attributes in `__setattr__`: SIGINT could then arrive
+    between the start of an epoch and the assignment that makes the loader its owner.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:

@@ -1,4 +1,4 @@
-"""`from_pandas`, `from_dask`, `from_spark`: a frame to a loader, by way of a data set in a cache directory."""
+"""`from_pandas`, `from_dask`, `from_spark`: write a frame to a cache directory, and return a loader of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from parquet_loader.write.spark import write_spark
 
 
 class ConvertedLoader(BatchedDataLoader):
-    """A `BatchedDataLoader` of a frame that was written to a cache directory.
+    """A `BatchedDataLoader` of a frame in a cache directory.
 
     Attributes:
         path: The data set in the cache directory.
@@ -52,17 +52,17 @@ def from_pandas(
 ) -> ConvertedLoader:
     """Return a loader of a pandas frame, or of any batch that `DatasetWriter.write` takes.
 
-    The frame is written once: frames of equal content share what was written, in other processes too, which wait
-    while it is being written. It is deleted by `ConvertedLoader.delete`, or when the last process that uses it ends;
-    what killed processes left is deleted by the next call. Files are named after the content: `split_rows` assigns the
-    rows of a frame to the same side in every process, and a state resumes in another one.
+    The frame is written once: frames of equal content share the files, also in other processes, which wait while they
+    are being written. The files are deleted by `ConvertedLoader.delete`, or when the last process that uses them ends;
+    the next call deletes the files of killed processes. Files are named after the content, so `split_rows` puts a row
+    into the same split in every process, and a state can be resumed in another process.
 
     Args:
-        frame: The rows, at least one without a schema; an iterator is none, for it could be read only once.
-        batch_size: As in `BatchedDataLoader`, like all other keywords but these:
-        schema: The schema of the columns; None infers it.
-        cache_dir: Where frames are written: a local directory; default ``~/.cache/parquet_loader/frames``.
-        keep_files: Keep what was written when the process ends, for later ones.
+        frame: The rows; without a schema, at least one. Not an iterator, because it could be read only once.
+        batch_size: As in `BatchedDataLoader`, like all keywords except the following:
+        schema: The schema of the columns; None: infer it.
+        cache_dir: A local directory for frames; default ``~/.cache/parquet_loader/frames``.
+        keep_files: Keep the files when the process ends, for later processes.
         write_options: Sizes and codec.
 
     Raises:
@@ -82,7 +82,7 @@ def from_pandas(
             if (written := sum(file.rows for file in files)) != rows:
                 raise DataError(
                     f"from_pandas: the frame had {rows} rows when it was first read and {written} when it was written; "
-                    "a frame has to stay as it is, and to be one that can be read twice"
+                    "pass a frame that does not change and can be read twice"
                 )
             return job.commit(files)
 
@@ -102,9 +102,9 @@ def from_dask(
 ) -> ConvertedLoader:
     """Return a loader of a Dask collection, computed and written once; see `from_pandas` and `write_dask`.
 
-    Two collections are the same if Dask gives them the same token. With workers on other machines `cache_dir` has to
-    be on storage that all of them share. A collection that is written again gets files of other names: to divide it
-    into the same parts in every run, filter by `split` of a column, since `split_rows` divides by file name.
+    Two collections are the same if Dask gives them the same token. With workers on other machines, `cache_dir` has to
+    be on shared storage. A collection that is written again gets other file names: for the same split in every run,
+    filter by `split` of a column, because `split_rows` depends on file names.
     """
     key = digest("dask", dask_key(data), schema and schema.to_json(), write_options)
 
@@ -126,10 +126,10 @@ def from_spark(
 ) -> ConvertedLoader:
     """Return a loader of a Spark DataFrame, computed and written once; see `from_pandas` and `write_spark`.
 
-    Two frames are the same if their analysed plans are, and the files they read have not changed. Plans that hold
-    data or functions of their session (created from Python rows, user-defined functions) are the same only within it.
-    With executors on other machines `cache_dir` has to be on storage that all of them share. As with `from_dask`,
-    `split` of a column gives the same parts in every run, `split_rows` does not.
+    Two frames are the same if their analysed plans are equal and the files they read have not changed. Plans with data
+    or functions of their session (Python rows, user-defined functions) are the same only within the session. With
+    executors on other machines, `cache_dir` has to be on shared storage. As with `from_dask`, `split` of a column gives
+    the same split in every run, `split_rows` does not.
     """
     key = digest("spark", spark_key(df), schema and schema.to_json(), write_options)
 
@@ -140,14 +140,14 @@ def from_spark(
 
 
 def _held(frame: Any) -> Any:
-    """Return a frame that can be read twice, which an Arrow stream of somebody else's cannot always."""
+    """Return a frame that can be read twice; Arrow streams of other libraries are read into a table."""
     own = isinstance(frame, pa.Table) or type(frame).__module__.partition(".")[0] in ("pandas", "polars")
     if own or not hasattr(frame, "__arrow_c_stream__"):
         return frame
     try:
         return pa.RecordBatchReader.from_stream(frame).read_all()
     except MemoryError:
-        raise  # memory that ran out says nothing about the data
+        raise  # a lack of memory does not mean that the frame is wrong
     except (pa.ArrowException, ValueError) as error:
         raise SchemaError(f"from_pandas: {type(frame).__name__} is not a table: {str(error).splitlines()[0]}") from None
 

@@ -20,27 +20,28 @@ MOST_WORKERS = 1024
 class ParquetIterable(IterableDataset[Batch]):
     """The batches of a loader, for ``DataLoader(dataset, batch_size=None, num_workers=n)``.
 
-    Without worker processes it is the loader. With some, each reads a part of this rank's rows, with a loader and
-    background threads of its own and up to `memory_limit` of memory; together they deliver exactly as many rows and
-    batches as the loader would, in another order. How workers are started does not matter.
+    Without worker processes it delivers the loader's batches. With worker processes, each reads a part of this rank's
+    rows with its own loader, background threads and up to `memory_limit` of memory. Together they deliver exactly as
+    many rows and batches as the loader, in another order. All start methods of processes work.
 
-    Each iteration is the next epoch, also if worker processes live for one epoch only: their count is kept in shared
-    memory. `state_dict` and `load_state_dict` are those of the loader, with the worker; torchdata's
+    Each iteration is the next epoch, even if worker processes live only for one epoch: the count is in shared memory.
+    `state_dict` and `load_state_dict` are those of the loader, with the number of the worker; torchdata's
     `StatefulDataLoader` calls them in each worker.
 
     Args:
-        loader: The loader; closing it is the caller's part.
+        loader: The loader; the caller closes it.
     """
 
     def __init__(self, loader: BatchedDataLoader) -> None:
         if not isinstance(loader, BatchedDataLoader):
             raise ConfigurationError(
-                f"ParquetIterable: found {loader!r:.80}; pass a loader, ParquetIterable(BatchedDataLoader(source, 64))"
+                f"ParquetIterable: expected a loader, as in ParquetIterable(BatchedDataLoader(source, 64)), found "
+                f"{loader!r:.80}"
             )
         self.loader = loader
-        # The epoch that was set, and behind it how many passes each worker has begun since.
-        self._passes = torch.zeros(1 + MOST_WORKERS, dtype=torch.int64).share_memory_()
-        self._passes[0] = loader.state_dict()["epoch"]
+        # The epoch that was set, followed by the number of epochs that each worker has begun since.
+        self._epochs = torch.zeros(1 + MOST_WORKERS, dtype=torch.int64).share_memory_()
+        self._epochs[0] = loader.state_dict()["epoch"]
         self._first_batch = 0
 
     def __len__(self) -> int:
@@ -49,22 +50,22 @@ class ParquetIterable(IterableDataset[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the number of the next epoch, in all workers."""
-        self._passes[1:] = 0
-        self._passes[0] = check_int("epoch", epoch, 0, 2**62)
+        self._epochs[1:] = 0
+        self._epochs[0] = check_int("epoch", epoch, 0, 2**62)
         self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin the next epoch, or this worker's part of it; the iterator before this one ends.
+        """Begin the next epoch, or this worker's part of it; the previous iterator ends.
 
         Raises:
-            ConfigurationError: Accelerate hands rank 0's batches to all ranks, and the other ranks' rows would be lost.
+            ConfigurationError: Accelerate dispatches rank 0's batches to all ranks, so the other ranks' rows are lost.
         """
         self._check_not_dispatched()
         if get_worker_info() is None:
             return iter(self.loader)
         worker, workers = _worker()
         epoch = self._epoch_of(worker)
-        self._passes[1 + worker] += 1
+        self._epochs[1 + worker] += 1
         first_batch, self._first_batch = self._first_batch, 0
         return self.loader._begin_part(epoch, first_batch, worker, workers)
 
@@ -75,12 +76,12 @@ class ParquetIterable(IterableDataset[Batch]):
         active = accelerate.GradientState().active_dataloader
         if type(active).__name__ == "DataLoaderDispatcher" and active.dataset is self:
             raise ConfigurationError(
-                "DataLoader(ParquetIterable): accelerator.prepare divides the rows of rank 0 again, and those of the "
-                "other ranks would be lost; iterate over the DataLoader as it is, without prepare"
+                "DataLoader(ParquetIterable): accelerator.prepare divides the rows of rank 0 over all ranks, so those "
+                "of the other ranks are lost; iterate over the DataLoader itself, without prepare"
             )
 
     def _epoch_of(self, worker: int) -> int:
-        return int(self._passes[0]) + int(self._passes[1 + worker])
+        return int(self._epochs[0]) + int(self._epochs[1 + worker])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of this worker; see `BatchedDataLoader.state_dict`."""
@@ -88,7 +89,7 @@ class ParquetIterable(IterableDataset[Batch]):
         if get_worker_info() is None:
             return state
         worker, workers = _worker()
-        # A worker that has delivered its last batch stays in its epoch: others may not have.
+        # A worker that has delivered its last batch stays in its epoch, because other workers may not be done.
         epoch, batch = self.loader._delivered or (self._epoch_of(worker), self._first_batch)
         return {**state, "epoch": epoch, "batch": batch, "worker": worker, "workers": workers}
 
@@ -96,7 +97,7 @@ class ParquetIterable(IterableDataset[Batch]):
         """Continue this worker from a state.
 
         Raises:
-            ResumeError: the state is another worker's, or as in `BatchedDataLoader.load_state_dict`.
+            ResumeError: the state is that of another worker, or as in `BatchedDataLoader.load_state_dict`.
         """
         if get_worker_info() is None:
             self.loader.load_state_dict(state)
@@ -109,9 +110,9 @@ class ParquetIterable(IterableDataset[Batch]):
                 f"the state is that of worker {theirs['worker']} of {theirs['workers']}, this is worker {worker} of "
                 f"{workers}; resume with the same num_workers"
             )
-        place = {name: value for name, value in state.items() if name not in own}
-        epoch, self._first_batch = self.loader._accept_state(place)
-        self._passes[1 + worker] = epoch - int(self._passes[0])
+        loader_state = {name: value for name, value in state.items() if name not in own}
+        epoch, self._first_batch = self.loader._accept_state(loader_state)
+        self._epochs[1 + worker] = epoch - int(self._epochs[0])
 
 
 def _worker() -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Protocols of sources that change between epochs: an epoch reads one snapshot, and releases files as they are done."""
+"""Protocols of sources that change between epochs: an epoch reads one snapshot, and releases files it is done with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parquet_loader.source import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class SourceChange:
-    """How a source changed since the epoch before; before the first there was nothing.
+    """How a source changed since the previous epoch; before the first epoch it counts as empty.
 
     Attributes:
         new_files, new_rows, new_bytes: Files that were added, their rows and bytes.
@@ -39,7 +39,7 @@ class EpochFiles(Protocol):
     """The files of one epoch; each stays readable until `delivered`, `release` or `close`."""
 
     def dump(self) -> bytes:
-        """Return the snapshot and what belongs to it, for the other ranks."""
+        """Return the snapshot and its list of files as bytes, for the other ranks."""
 
     def keep(self, about: bytes) -> str:
         """Let the source keep the list of files, so that `Follower.recall` finds it; return its name.
@@ -47,16 +47,16 @@ class EpochFiles(Protocol):
         Idempotent; works after `close` too. If the source is read-only, only the name is computed.
 
         Args:
-            about: What the loader knows of these files; kept as it is, and lists that differ in it are two.
+            about: The loader's data about these files; stored unchanged, and part of the list's identity.
         """
 
     @property
     def about(self) -> bytes | None:
-        """As given to `keep`; None if the files are not of a list that was kept."""
+        """As given to `keep`; None if the files are not from a kept list."""
 
     @property
     def gone(self) -> IntArray:
-        """Files of a list that was kept which are there no longer, by their position in the snapshot."""
+        """Files of a kept list that no longer exist, by their position in the snapshot."""
 
     @property
     def identity(self) -> str:
@@ -71,38 +71,38 @@ class EpochFiles(Protocol):
         """How they differ from the last epoch's."""
 
     def delivered(self, files: IntArray) -> None:
-        """Release files, by their position in the snapshot, and count them as delivered."""
+        """Release files and count them as delivered; positions in the snapshot, int64 ``[n]``."""
 
     def release(self, files: IntArray) -> None:
-        """Release files that this epoch does not need, or whose delivery another rank counts."""
+        """Release files that this epoch does not need, or whose delivery another rank counts; int64 ``[n]``."""
 
     def close(self) -> None:
-        """Release all of them; idempotent, waits for nothing, and is called by finalisers too."""
+        """Release all files; idempotent, never blocks, and may be called by finalisers."""
 
 
 class Follower(Protocol):
     """One loader's view of a source that changes."""
 
     def begin_epoch(self, epoch: int) -> EpochFiles:
-        """Look at the source again and return what there is to read."""
+        """List the source, and return its files, leased."""
 
     def take_over(self, data: bytes) -> EpochFiles:
-        """Return, and hold, the files that another rank dumped."""
+        """Return the files that another rank dumped, leased."""
 
     def recall(self, name: str) -> EpochFiles | None:
-        """Return, and hold, the files of a list that was kept, as far as they are there; None without the list."""
+        """Return the files of a kept list, leased, as far as they exist; None if there is no such list."""
 
 
 @runtime_checkable
 class LiveSource(Protocol):
-    """A source that a loader examines anew at each epoch's start."""
+    """A source that a loader lists at each epoch's start."""
 
     def follow(self) -> Follower:
         """Return a view for one loader."""
 
 
 class Deliveries:
-    """Tells a source which files an epoch is done with. Used by the caller's thread; `close` by any.
+    """Releases the files that an epoch is done with. Used by the caller's thread; `close` by any thread.
 
     Args:
         files: The files that the epoch reads.
@@ -110,7 +110,7 @@ class Deliveries:
         first_batch: Number of the first batch delivered.
     """
 
-    def __init__(self, files: EpochFiles, plan: Plan, first_batch: int = 0) -> None:
+    def __init__(self, files: EpochFiles, plan: Plan, first_batch: int) -> None:
         self._files = files
         snapshot = files.snapshot
         done = batches_until_done(plan, snapshot.row_group_file, len(snapshot.files))
@@ -122,18 +122,18 @@ class Deliveries:
             files.release(self._next(first_batch))
 
     def after(self, batches: int) -> None:
-        """Release the files that are done after that many batches of the epoch."""
+        """Release the files that are complete after that many batches of the epoch."""
         if self._released < len(self._done) and self._done[self._released] <= batches:
             done = self._next(batches)
             self._files.delivered(done[self._counts[done]])
             self._files.release(done[~self._counts[done]])
 
     def close(self) -> None:
-        """The epoch has ended."""
+        """Release all files, at the end of the epoch."""
         self._files.close()
 
     def _next(self, batches: int) -> IntArray:
-        """Return the files that are done by now and were not before."""
+        """Return the files that are complete now and were not at the last call."""
         begin = self._released
         self._released = int(np.searchsorted(self._done, batches, side="right"))
         return self._order[begin : self._released]

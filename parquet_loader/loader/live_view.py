@@ -1,4 +1,4 @@
-"""A loader's view of a source that changes: one snapshot an epoch, the same on all ranks, named by states."""
+"""A loader's view of a source that changes: one snapshot for each epoch, the same on all ranks; states name it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class EpochView:
     """The result of one listing of the source.
 
     Attributes:
-        files: What there is, held.
-        dataset: The same as a loader reads it.
+        files: The files, leased.
+        dataset: The data set of these files.
     """
 
     files: EpochFiles
@@ -38,16 +38,16 @@ class EpochView:
 
 
 class Following:
-    """What one loader knows of its source, from epoch to epoch. One thread at a time.
+    """Follows a source that changes, for one loader. Used by one thread at a time.
 
-    Of several ranks, rank 0 lists the source and sends the result to the others. Every listing is an exchange, in
-    which an error on one rank reaches all, and it ends when every rank holds the files.
+    With several ranks, rank 0 lists the source and sends the result to the others. Every listing is a collective
+    exchange: an error on one rank is raised on all, and it ends when every rank has leased the files.
 
     Args:
-        source: What changes.
-        open_dataset: Opens a snapshot as the loader's arguments say.
-        shard: This rank's place among those that look together; None if it is alone.
-        filters: Whether rows are counted, so that counts of files seen before are worth keeping.
+        source: The source.
+        open_dataset: Opens a snapshot with the loader's arguments.
+        shard: This rank, if several ranks list the source together; else None.
+        filters: Whether there is a filter, so that the counts of known files are kept.
     """
 
     def __init__(self, source: LiveSource, open_dataset: OpenDataset, shard: Shard | None, *, filters: bool) -> None:
@@ -64,24 +64,24 @@ class Following:
 
     @property
     def identity(self) -> str | None:
-        """Names the snapshot seen last."""
+        """The name of the last snapshot."""
         return None if self._seen is None else self._seen.files.identity
 
     def peek(self, epoch: int) -> Dataset:
-        """Look at the source without holding anything; the next look still counts growth from the beginning."""
+        """List the source without leasing its files; the next listing still counts growth from the beginning."""
         follower = self._source.follow()
         seen = self._opened(epoch, lambda: follower.begin_epoch(epoch), follower)
         try:
-            seen.dataset.budget.get()  # files may be evicted as soon as they are not held
+            seen.dataset.budget.get()  # before the files are released, and may be evicted
         finally:
             seen.files.close()
-        return self._take(seen).dataset
+        return self._use(seen).dataset
 
     def begin(self, epoch: int, batch: int) -> EpochView:
-        """Return the files that an epoch reads: those recalled for it, or the present ones.
+        """Return the files that an epoch reads: those recalled for it, or else the present ones.
 
         Raises:
-            ResumeError: the epoch is under way already, over files that are not those there now.
+            ResumeError: the epoch begins in its middle, and its first part had other files.
         """
         resumed, before = self._resumed, self.identity
         if resumed is not None and self._seen is not None and resumed[1] == epoch and resumed[2] <= batch:
@@ -94,13 +94,13 @@ class Following:
             seen.files.close()
             raise ResumeError(
                 f"batch {batch} of epoch {epoch} belongs to other files: the store has published or evicted some "
-                f"since; load_state_dict goes on with a state's files, set_epoch({epoch + 1}) with the next epoch"
+                f"since; load_state_dict continues with a state's files, set_epoch({epoch + 1}) with the next epoch"
             )
         self.growth = seen.files.growth
-        return self._take(seen)
+        return self._use(seen)
 
     def recall(self, name: Any, epoch: int) -> EpochView:
-        """Return the files that a state names, as far as they are there, or else what is there now."""
+        """Return the files that a state names, as far as they exist; without their list, the present files."""
 
         def listed() -> EpochFiles:
             found = self._follower.recall(name) if isinstance(name, str) else None
@@ -108,14 +108,14 @@ class Following:
 
         return self._opened(epoch, listed, self._follower)
 
-    def go_on(self, seen: EpochView, dataset: Dataset, plan: Plan, batch: int) -> list[str]:
-        """Let the next iteration of an epoch read recalled files, and return those of them that are gone and needed.
+    def resume(self, seen: EpochView, dataset: Dataset, plan: Plan, batch: int) -> list[str]:
+        """Let the next iteration of an epoch read recalled files; return the needed files that are gone.
 
-        If there are any, nothing is held, and the next epoch lists the source as usual.
+        If there are any, no file stays leased, and the next epoch lists the source as usual.
 
         Args:
-            seen: What `recall` returned.
-            dataset: The same with the state's windows.
+            seen: The result of `recall`.
+            dataset: The data set of these files, with the state's window size.
             plan: The epoch.
             batch: Number of the first batch delivered.
         """
@@ -130,11 +130,11 @@ class Following:
         self.release()
         self._resumed = seen.files, plan.epoch, batch
         self._finalizer = weakref.finalize(self, seen.files.close)
-        self._take(EpochView(seen.files, dataset))
+        self._use(EpochView(seen.files, dataset))
         return []
 
     def remember(self, name: Any) -> None:
-        """Learn from a list that was kept when each file arrived; nothing if there is no such list."""
+        """Tell the source the arrival times of a kept list of files; does nothing if there is no such list."""
         ranks = self._ranks()
 
         def found() -> bytes:
@@ -152,20 +152,20 @@ class Following:
                 self._follower.take_over(data).close()
 
     def keep(self) -> str | None:
-        """Let the source keep the list of the files of the last epoch, and return its name; None before the first."""
+        """Let the source keep the list of the last epoch's files, and return its name; None before the first epoch."""
         if self._kept is None and self._seen is not None and (self.growth is not None or self._resumed is not None):
             self._kept = self._seen.files.keep(_about(self._seen.dataset, filters=self._filters))
         return self._kept
 
     def release(self) -> None:
-        """End the hold on files that were recalled and not read."""
+        """End the lease of files that were recalled and not read."""
         if self._resumed is not None:
             files = self._resumed[0]
             self._forget_resumed()
             files.close()
 
     def with_broadcast(self, work: Callable[[], T]) -> T:
-        """Do something that may fail on one rank alone, before an exchange: the others then fail with its error."""
+        """Run work that may fail on one rank before an exchange; its error is then raised on all ranks."""
         try:
             return work()
         except Exception as error:
@@ -179,11 +179,11 @@ class Following:
         self._finalizer.detach()
 
     def _ranks(self) -> Ranks | None:
-        """Return the ranks for one exchange: they remember which errors were told."""
+        """Return the ranks for one exchange; the object remembers which errors were broadcast."""
         return None if self._shard is None else Ranks(self._shard)
 
     def _opened(self, epoch: int, work: Callable[[], EpochFiles], follower: Follower) -> EpochView:
-        """Look at the source, with all ranks, and open what it holds."""
+        """List the source, with all ranks, and open the files."""
         ranks = self._ranks()
         files = work() if ranks is None else _together(work, follower, ranks)
         try:
@@ -202,8 +202,8 @@ class Following:
             raise
         return EpochView(files, dataset)
 
-    def _take(self, seen: EpochView) -> EpochView:
-        """Let the loader read this."""
+    def _use(self, seen: EpochView) -> EpochView:
+        """Make this the last listing."""
         self._seen, self._kept = seen, None
         return seen
 
@@ -220,7 +220,7 @@ class Following:
 
 
 def _about(dataset: Dataset, *, filters: bool) -> bytes:
-    """Return what cannot be found out again once files are gone, as bytes that are kept with their list."""
+    """Return row sizes and counts, which cannot be measured when files are gone, as bytes to keep with their list."""
     counts = dataset.counts.astype("<i8").tobytes() if filters else b""
     return json.dumps(asdict(dataset.sizing.row)).encode() + b"\n" + zlib.compress(counts)
 
@@ -232,12 +232,14 @@ def _known(snapshot: Snapshot, about: bytes) -> PriorCounts:
         row = RowSizes(**{**sizes, "ragged": tuple((str(name), float(size)) for name, size in sizes["ragged"])})
         counts = np.frombuffer(zlib.decompress(packed), "<i8").astype(np.int64)
     except (ValueError, TypeError, KeyError, zlib.error) as error:
-        raise SourceError(f"a list of files that was kept is damaged: {error}") from error
+        raise SourceError(
+            f"a kept list of files is damaged: {error}; call set_epoch(n) to begin an epoch without the state"
+        ) from error
     return PriorCounts(snapshot, Counted(counts if len(counts) else snapshot.alive), row)
 
 
 def files_named(paths: list[str]) -> str:
-    """Return some of the paths and the number of all, for an error."""
+    """Return the first paths and the number of the others, for an error."""
     names = ", ".join(paths[:_SHOWN])
     return names if len(paths) <= _SHOWN else f"{names} and {len(paths) - _SHOWN} more"
 

@@ -1,4 +1,4 @@
-"""`MixedLoader`: batches of several loaders by weight, in an order that is a pure function of the weights."""
+"""`MixedLoader`: delivers batches of several loaders by weight, in an order that only the weights determine."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ STATE_VERSION = 1
 def mixture(batches: Mapping[str, int], weights: Mapping[str, float], stop: Stop) -> IntArray:
     """Return which loader gives each batch of an epoch: indices into `batches`, int64 ``[batches]``.
 
-    Method ``strides-1``: batch ``k`` of a loader of weight ``w`` is due at ``(k + 1/2) / w``, and batches come in the
-    order in which they are due, those due at once in the order of the loaders. So at any point each loader has given
-    its share to within about a batch, in every epoch alike.
+    Method ``strides-1``: batch ``k`` of a loader of weight ``w`` is due at ``(k + 1/2) / w``. Batches are sorted by the
+    time at which they are due; at equal times, in the order of the loaders. So at any point each loader has given its
+    share to within about one batch, and all epochs have the same order.
 
     Args:
         batches: Batches of each loader's epoch.
-        weights: Share of each, in any unit.
+        weights: Weight of each loader; they need not sum to 1.
         stop: As in `MixedLoader`.
     """
     lengths, shares = [batches[name] for name in batches], [weights[name] for name in batches]
@@ -47,7 +47,7 @@ def mixture(batches: Mapping[str, int], weights: Mapping[str, float], stop: Stop
 
 
 def _due_before(end: float, share: float, most: int | None = None) -> int:
-    """Return how many batches of a share are due before `end`, at most so many."""
+    """Return how many batches of a share are due before `end`, at most `most`."""
     count = max(0, int(end * share - 0.5) - 1)
     while (count + 0.5) / share < end and count != most:
         count += 1
@@ -57,17 +57,17 @@ def _due_before(end: float, share: float, most: int | None = None) -> int:
 class MixedLoader(NotIndexed):
     """Iterate over several loaders as one: each batch comes from one of them.
 
-    The order is a function of the loaders' orders, the weights and the stopping rule, the same on all ranks (each
-    loader divides its own rows), and a state names any place in it. One iterator at a time: a new
-    one ends the one before. It owns the loaders: `close` closes them.
+    The order is a function of the loaders' orders, the weights and the stopping rule. It is the same on all ranks (each
+    loader divides its own rows), and a state can name any batch in it. There is one iterator at a time: a new one ends
+    the previous one. It owns the loaders: `close` closes them.
 
     Args:
-        loaders: By name. Their batches may differ in columns and in size.
-        weights: Share of batches of each, by name, greater than 0; they need not sum to 1.
-        stop: When an epoch ends. ``"first_exhausted"``: before the first batch that a loader does not have; what is
-            left of the others is left out. ``"all_exhausted"``: when all have given their epoch, each row once; those
-            that are left share the rest. ``"repeat"``: when each has given its epoch at least once; those that have
-            ended before begin their next one.
+        loaders: The loaders by name. Their batches may differ in columns and in size.
+        weights: Share of each loader's batches, by name, greater than 0; they need not sum to 1.
+        stop: When an epoch ends. ``"first_exhausted"``: when the next batch is due from a loader that has no more; the
+            rest of the other loaders is left out. ``"all_exhausted"``: when all loaders have given their epoch, each
+            row once; the remaining ones share the rest. ``"repeat"``: when each loader has given its epoch at least
+            once; loaders that end earlier begin their next epoch.
         named: Whether to deliver pairs of a loader's name and its batch.
 
     Raises:
@@ -95,7 +95,7 @@ class MixedLoader(NotIndexed):
             )
         if set(weights) != set(loaders):
             raise ConfigurationError(
-                f"weights: expected one for each of {sorted(loaders)}, found them for {sorted(weights)}"
+                f"weights: expected a weight for each of {sorted(loaders)}, found weights for {sorted(weights)}"
             )
         for name, weight in weights.items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
@@ -109,14 +109,14 @@ class MixedLoader(NotIndexed):
         self._named = named
         self._schedule = mixture({name: len(loader) for name, loader in self.loaders.items()}, self._weights, stop)
         counts = np.bincount(self._schedule, minlength=len(self._names)).tolist()
-        # Epochs of each loader that one epoch of all together begins.
+        # The number of epochs of each loader that one epoch of the mixture begins.
         lengths = [max(1, len(loader)) for loader in self.loaders.values()]
-        self._passes = [max(1, -(-count // length)) for count, length in zip(counts, lengths, strict=True)]
+        self._epochs = [max(1, -(-count // length)) for count, length in zip(counts, lengths, strict=True)]
         self._next = (0, 0)
         self._at = (0, 0)
-        self._is_placed = True
+        self._is_position_chosen = True
         self._is_running = False
-        self._pass = 0
+        self._iteration = 0
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -139,8 +139,8 @@ class MixedLoader(NotIndexed):
     def set_epoch(self, epoch: int) -> None:
         """Choose the next epoch; if a batch of this epoch was chosen already, the loader stays at it."""
         check_int("epoch", epoch, 0, 2**62)
-        if not self._is_placed or epoch != self._next[0]:
-            self._place(epoch, 0)
+        if not self._is_position_chosen or epoch != self._next[0]:
+            self._set_position(epoch, 0)
 
     def seek(self, epoch: int, batch: int) -> None:
         """Start the next iteration at a batch of an epoch.
@@ -149,42 +149,42 @@ class MixedLoader(NotIndexed):
             ConfigurationError: the epoch has no such batch.
         """
         check_int("epoch", epoch, 0, 2**62)
-        self._place(epoch, check_int("batch", batch, 0, max(0, len(self) - 1)))
+        self._set_position(epoch, check_int("batch", batch, 0, max(0, len(self) - 1)))
 
-    def _place(self, epoch: int, batch: int) -> None:
-        self._next, self._is_placed = (epoch, batch), True
+    def _set_position(self, epoch: int, batch: int) -> None:
+        self._next, self._is_position_chosen = (epoch, batch), True
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch, or continue at the chosen batch, when the first batch is requested."""
         epoch, first = self._next
         self.reset()
-        number = self._pass
-        self._next, self._at, self._is_placed, self._is_running = (epoch + 1, 0), (epoch, first), False, True
+        number = self._iteration
+        self._next, self._at, self._is_position_chosen, self._is_running = (epoch + 1, 0), (epoch, first), False, True
         try:
             yield from self._deliver(epoch, first)
         finally:
-            if number == self._pass:
+            if number == self._iteration:
                 self._is_running = False
 
     def _deliver(self, epoch: int, first: int) -> Iterator[Any]:
-        number = self._pass
+        number = self._iteration
         given = np.bincount(self._schedule[:first], minlength=len(self._names)).tolist()
         running: dict[int, Iterator[Batch]] = {}
         for at in range(first, len(self)):
             which = int(self._schedule[at])
             name = self._names[which]
             loader = self.loaders[name]
-            inner, place = divmod(given[which], len(loader))
-            if which not in running or not place:
+            inner, first_batch = divmod(given[which], len(loader))
+            if which not in running or not first_batch:
                 running.pop(which, None)
-                loader.seek(epoch * self._passes[which] + inner, place)
+                loader.seek(epoch * self._epochs[which] + inner, first_batch)
                 running[which] = iter(loader)
             batch = next(running[which])
             given[which] += 1
             self._at = (epoch, at + 1)
             yield (name, batch) if self._named else batch
-            del batch  # or it would live on while the next one is awaited
-            if number != self._pass:
+            del batch  # so that it is not kept alive while the next one is awaited
+            if number != self._iteration:
                 raise LoaderStateError(
                     f"epoch {epoch}, batch {at + 1}: iter(loader) was called again, or the MixedLoader was reset or "
                     "closed, which ended this iterator; loops that run at the same time need a MixedLoader each"
@@ -193,12 +193,12 @@ class MixedLoader(NotIndexed):
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the position as a dict of JSON values: the next batch, and the states of the loaders.
 
-        As in `BatchedDataLoader`, it describes the epoch under way, or the last one until another position is chosen.
+        As in `BatchedDataLoader`, it describes the running or last epoch until another position is chosen.
 
         Args:
             batches: Batches of this epoch that were used, if fewer than were delivered.
         """
-        epoch, batch = self._at if self._is_running or not self._is_placed else self._next
+        epoch, batch = self._at if self._is_running or not self._is_position_chosen else self._next
         if batches is not None:
             batch = check_int("batches", batches, 0, len(self))
         if batch >= len(self) > 0:
@@ -217,10 +217,10 @@ class MixedLoader(NotIndexed):
         """Continue from a state.
 
         Raises:
-            ResumeError: it is a state of other weights or loaders; says what differs.
+            ResumeError: the state is of other weights or loaders; the message names the difference.
         """
         if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION or "loaders" not in state:
-            raise ResumeError(f"expected what MixedLoader.state_dict() returned, found {state!r:.80}")
+            raise ResumeError(f"expected a result of MixedLoader.state_dict(), found {state!r:.80}")
         self.reset()
         own = {"mixture": MIXTURE_METHOD, "weights": self._weights, "stop": self._stop, "loaders": self._names}
         theirs = {**state, "loaders": list(state["loaders"])}
@@ -234,12 +234,14 @@ class MixedLoader(NotIndexed):
                 raise ResumeError(f"loader {name!r}: {error}") from error
         epoch, batch = state.get("epoch"), state.get("batch")
         if not isinstance(epoch, int) or not isinstance(batch, int) or epoch < 0 or not 0 <= batch <= len(self):
-            raise ResumeError(f"the state names epoch {epoch!r}, batch {batch!r}; an epoch has {len(self)} batches")
-        self._place(epoch, batch)
+            raise ResumeError(
+                f"the state names epoch {epoch!r}, batch {batch!r}; expected a batch from 0 to {len(self)}"
+            )
+        self._set_position(epoch, batch)
 
     def reset(self) -> None:
         """End a running epoch."""
-        self._pass += 1
+        self._iteration += 1
         self._is_running = False
         for loader in self.loaders.values():
             loader.reset()

@@ -1,8 +1,8 @@
-"""How well a shuffled epoch mixes, measured in passing: how much of a column's variance lies between windows.
+"""Measures how well a shuffled epoch mixes: the share of a column's variance that is between windows.
 
-Rows of a window are permuted, so batches can be badly mixed only if windows differ. If the rows were in random order
-before, means of windows of `n` rows vary by 1/n of the column's variance. If the data is sorted by it, they vary
-by nearly all of it. A few windows show it, whatever the distribution.
+Rows of a window are permuted, so batches are badly mixed only if windows differ. For rows in random order, the variance
+of the means of windows of `n` rows is 1/n of the column's variance. For data sorted by the column, it is nearly all of
+it. A few windows suffice for any distribution.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Rows of a window are in random order, so that the last ones are a sample of it.
+# Rows of a window are in random order, so its last rows are a sample.
 SAMPLE_ROWS = 4096
 MOST_WINDOWS = 64
 MOST_COLUMNS = 32
 FEWEST_WINDOWS = 4
-# Between windows lies this share of a column's variance, or less, in epochs that mix well.
+# In epochs that mix well, at most this share of a column's variance is between windows.
 WELL_MIXED_SHARE = 0.1
 
 
@@ -29,10 +29,10 @@ class MixingFigures:
 
     Attributes:
         column: Its name.
-        windows: Windows that were looked at.
-        between_share: The share of its variance that lies between windows, 0 to 1; 0: perfectly mixed.
-        values_in_window, values: Of an integer column, distinct values in a window on average, and in all of them;
-            None: it is none, or holds too many.
+        windows: Number of windows measured.
+        between_share: The share of its variance that is between windows, 0 to 1; 0: perfectly mixed.
+        values_in_window, values: Distinct values of an integer column, in a window on average, and in all windows;
+            None for other columns, and if there are too many values.
         is_distinct: Whether it is an integer column without repeated values, which may just number the rows.
     """
 
@@ -46,7 +46,7 @@ class MixingFigures:
 
 @dataclass(frozen=True, slots=True)
 class SortingFigures:
-    """A column by which the data is sorted, as the footers' statistics tell.
+    """A column by which the data is sorted, according to the footers' statistics.
 
     Attributes:
         column: Its name.
@@ -58,7 +58,7 @@ class SortingFigures:
 
 
 def overlap_share(least: npt.NDArray[Any], greatest: npt.NDArray[Any]) -> float:
-    """Return the share of pairs of ranges that overlap, each with itself included.
+    """Return the share of pairs of ranges that overlap, including each range with itself.
 
     Args:
         least, greatest: Bounds ``[ranges]``, in any order.
@@ -78,14 +78,14 @@ class _Column:
 
 
 class MixingMeter:
-    """Looks at windows as they are delivered; takes about 10 microseconds a column and window."""
+    """Measures windows as they are delivered; takes about 10 microseconds for each column and window."""
 
     def __init__(self) -> None:
         self._windows = 0
         self._columns: dict[str, _Column] | None = None
 
     def observe(self, arrays: Mapping[str, Any]) -> None:
-        """Look at a window: arrays by name, those of numbers ``[rows]`` among them."""
+        """Measure the columns of numbers, ``[rows]``, among a window's arrays."""
         if self._windows >= MOST_WINDOWS:
             return
         if self._columns is None:
@@ -99,7 +99,7 @@ class MixingMeter:
         for name, column in list(self._columns.items()):
             sample = arrays[name][-SAMPLE_ROWS:]
             numbers = sample.astype(np.float64)
-            with np.errstate(all="ignore"):  # what is not finite is left out below
+            with np.errstate(all="ignore"):  # columns that are not finite are dropped below
                 mean = float(numbers.mean()) if len(numbers) else 0.0
                 square = float(np.square(numbers - mean).mean()) if len(numbers) else 0.0
             if not np.isfinite(square) or not np.isfinite(mean):
@@ -120,7 +120,7 @@ class MixingMeter:
         if self._windows < FEWEST_WINDOWS or not self._columns:
             return None
         shares = {name: _between_share(column) for name, column in self._columns.items()}
-        # Sorted row numbers do no harm by themselves, so that another column is named if it is badly mixed, too.
+        # Sorted row numbers are harmless, so another column is preferred if it is badly mixed too.
         labels = {name: share for name, share in shares.items() if not self._columns[name].is_distinct}
         worst_label = max(labels, key=lambda name: labels[name], default=None)
         name = max(shares, key=lambda name: shares[name])

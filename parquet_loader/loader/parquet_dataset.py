@@ -1,4 +1,4 @@
-"""`ParquetDataset`: a source that is listed once, and the loaders made from it."""
+"""`ParquetDataset`: lists a source once, and makes loaders of it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class ParquetDataset(ListedDataset):
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
         on_error: ``"skip"``: loaders leave out row groups that cannot be read; only with one rank.
         split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories;
-            ``"all"`` reads all of them. Default: everything, but different splits are refused.
+            ``"all"`` reads all of them. Default: all files; if they belong to different splits, an error.
         read_options: Checksums and remote requests.
         cache: A `LocalCache` for row groups of remote files, shared by the loaders.
-        shard: The part of the rows that loaders read, unless they are given another; with it, ranks do not list
-            together. Default: that of this rank.
+        shard: The part of the rows that loaders read unless they have their own; with it, each rank lists the files
+            itself. Default: that of this rank.
 
     Raises:
         SourceError: There is nothing to read, or a file is not readable Parquet.

@@ -1,4 +1,4 @@
-"""Which part of the rows a loader reads, and with which other ranks it agrees."""
+"""Chooses the part of the rows that a loader reads, and checks its ranks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from parquet_loader.plan import Sharding
 
 
 def choose_sharding(shard: Shard | None, options: ShardOptions | None, batch_size: int, *, skips: bool) -> Sharding:
-    """Return how rows are divided: as asked for, or as `torch.distributed` says, or not at all.
+    """Return the division of rows: by the caller's shard, else by `torch.distributed`, else one shard of all rows.
 
     Raises:
-        ConfigurationError: batches cannot be divided so, or bad row groups are to be skipped by one rank of several.
+        ConfigurationError: the batch size does not fit the shards, or one rank of several may skip row groups.
     """
     sharding = Sharding(shard or current_ranks() or Shard(0, 1), options or ShardOptions())
     sharding.check(batch_size)
@@ -24,7 +24,7 @@ def choose_sharding(shard: Shard | None, options: ShardOptions | None, batch_siz
 
 
 def check_still_divided(sharding: Sharding) -> None:
-    """Check that a loader, which left its part to `torch.distributed`, still has the part of this rank.
+    """Check that a loader without an explicit shard still has the part of this rank.
 
     Raises:
         LoaderStateError: it was made before the process group, or for another one; other ranks would read its rows too.
@@ -39,18 +39,18 @@ def check_still_divided(sharding: Sharding) -> None:
         )
 
 
-def looking_together(shard: Shard) -> Shard | None:
-    """Return the ranks that look at a source together, None for one alone.
+def check_store_ranks(shard: Shard) -> Shard | None:
+    """Return the shard if several ranks read a store together; None for one rank.
 
     Raises:
-        UnsupportedError: there is no process group in which they could agree on a snapshot.
+        UnsupportedError: there is no process group in which the ranks can agree on a snapshot.
     """
     if shard.world_size == 1:
         return None
     if current_ranks() != shard or is_worker():
         raise UnsupportedError(
-            f"{shard}: ranks that read one store agree on the files of every epoch, for which torch.distributed has to "
-            "be initialised with the same rank and world size; without it, hold the files yourself and give each rank "
-            "the same list: with store.snapshot() as files: BatchedDataLoader([f.path for f in files], ..., shard=...)"
+            f"{shard}: ranks that read one store agree on the files of every epoch, so torch.distributed has to be "
+            "initialised with the same rank and world size; without it, pass the same list of files to each rank: "
+            "with store.snapshot() as files: BatchedDataLoader([f.path for f in files], ..., shard=...)"
         )
     return shard

@@ -1,7 +1,7 @@
-"""Makes a loader's state of plain JSON values, and checks whether a state fits a loader.
+"""Makes a loader's state of plain JSON values, and checks that a state belongs to a loader.
 
-The state names a batch by its number in an epoch. The plan gives the rows of that batch, so the state holds no data. It
-holds the inputs of the plan as short text and digests, so that a state of other batches is refused.
+The state names a batch by its number in an epoch. The plan determines the rows of that batch, so the state holds no
+data. It holds the inputs of the plan as short text and digests, so that a state of other batches is refused.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ STATE_VERSION = 1
 ORDER_METHOD = f"{PERMUTATION_METHOD} {WINDOW_METHOD}"
 SHOWN_CHARACTERS = 160
 OF_FILES = frozenset({"table", "files", "rows", "window_rows", "open_row_groups"})
-"""What of an identity follows from the files; between the epochs of a source that changes it says nothing."""
+"""The names of an identity that depend on the files; they differ between the epochs of a source that changes."""
 
 Identity = Mapping[str, Any]
 
 
 def described(values: Sequence[str] | str) -> str:
-    """Return short text as it is, of other text its beginning and a digest of all of it."""
+    """Return short text unchanged; of longer text the beginning, and a digest of all of it."""
     text = values if isinstance(values, str) else ", ".join(values)
     if len(text) <= SHOWN_CHARACTERS:
         return text
@@ -39,9 +39,9 @@ def described(values: Sequence[str] | str) -> str:
 
 
 def files_identity(snapshot: Snapshot) -> str:
-    """Return what tells the files of a snapshot from others: names below their common directory, sizes, footers.
+    """Return text that identifies a snapshot's files: a digest of relative names, sizes and footers.
 
-    Neither the directory nor the times of writing count, so a copy elsewhere is the same.
+    The common directory and the times of writing do not count, so a copy elsewhere has the same identity.
     """
     paths = [file.path for file in snapshot.files]
     above = len(os.path.commonpath([os.path.dirname(path) for path in paths])) if paths else 0
@@ -56,7 +56,7 @@ def files_identity(snapshot: Snapshot) -> str:
 
 
 def counts_identity(counts: IntArray) -> str:
-    """Return what tells the rows that pass a filter from others, by row group."""
+    """Return text that identifies the rows that pass a filter: their number, and a digest of the counts."""
     return f"{int(counts.sum())} ({digest(np.ascontiguousarray(counts, dtype='<i8').tobytes())})"
 
 
@@ -120,14 +120,14 @@ def check_state(
         table: The table version that this loader reads, if it reads one.
 
     Raises:
-        ResumeError: it is not a state, or belongs to another loader; says what differs.
+        ResumeError: it is not a state, or belongs to another loader; the message names the difference.
     """
     if not isinstance(state, Mapping) or "version" not in state:
-        raise ResumeError(f"expected what state_dict() returned, found {state!r:.80}")
+        raise ResumeError(f"expected a result of state_dict(), found {state!r:.80}")
     if state["version"] != STATE_VERSION:
         raise ResumeError(
             f"the state has version {state['version']!r}, this release reads version {STATE_VERSION}; "
-            "resume with the release that wrote it, or begin an epoch with set_epoch"
+            "resume with the release that wrote it, or call set_epoch(n) to begin an epoch without the state"
         )
     differing = [
         f"{name.replace('_', ' ')}: {state.get(name)!r} in the state, {identity.get(name)!r} here"
@@ -150,7 +150,7 @@ def check_state(
             raise ResumeError(f"the state's {name} is {value!r}: expected a number from 0 to {most}")
     if state.get("left_out"):
         raise ResumeError(
-            f"{state['left_out']} row groups were left out before the state was taken (on_error='skip'), so the "
-            f"number of its batch does not tell where it begins; set_epoch({position[0]}) begins that epoch again"
+            f"{state['left_out']} row groups were skipped before the state was taken (on_error='skip'), so its batch "
+            f"number does not identify a row; call set_epoch({position[0]}) to begin that epoch again"
         )
     return state["epoch"], state["batch"]

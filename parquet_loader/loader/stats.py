@@ -1,4 +1,4 @@
-"""`LoaderStats`: how long the stages of an epoch took, and advice."""
+"""`LoaderStats`: the times of an epoch's stages, and advice."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from parquet_loader.loader.mixing import MixingFigures, SortingFigures
 from parquet_loader.read import CacheStats
 from parquet_loader.source import RemoteFigures
 
-# Below this share of waiting the training step sets the pace.
+# If the loop waits for a smaller share of the time, the training step is the bottleneck.
 LEAST_WAIT_SHARE = 0.1
-# The first batch takes most of a shorter epoch, so there is no advice for it.
+# Shorter epochs get no advice, because the first batch takes most of their time.
 JUDGED_FROM_S = 1.0
 
 
@@ -24,7 +24,7 @@ class SkippedRowGroup:
 
     Attributes:
         file: Path of its file.
-        row_group: Its number there.
+        row_group: Its number in the file.
         reason: The error.
     """
 
@@ -35,12 +35,12 @@ class SkippedRowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One cause that holds an epoch back, or spoils its shuffle.
+    """One cause that slows an epoch, or makes its shuffle worse.
 
     Attributes:
         cause: A short name, for programs.
         text: The cause with its figures, and the remedy.
-        cost_s: About how many seconds of waiting it causes; 0 if it costs quality, not time.
+        cost_s: About how many seconds of waiting it causes; 0 if it affects only the shuffle.
     """
 
     cause: str
@@ -50,14 +50,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CodecFigures:
-    """The column chunks of one codec, among those read; from a sample of row groups.
+    """The column chunks of one codec that are read; from a sample of row groups.
 
     Attributes:
         codec: Its name in lower case.
         columns: Columns that use it.
         stored_share: Share of the stored bytes.
-        ratio: Bytes after decompression for each stored one.
-        bytes_per_s: Bytes that one thread decompresses in a second, measured on a page; None: not measured.
+        ratio: Bytes after decompression for each stored byte.
+        bytes_per_s: Decompressed bytes per second of one thread, measured on a page; None: not measured.
     """
 
     codec: str
@@ -84,14 +84,14 @@ class SlowColumns:
 
 @dataclass(frozen=True, slots=True)
 class StorageFigures:
-    """How the columns that are read are stored; from a sample of row groups.
+    """The storage of the columns that are read; from a sample of row groups.
 
     Attributes:
         row_bytes: Bytes of a decoded row.
         columns: Column chunks of a row group that are read.
         codecs: By stored bytes, largest first.
         slow: Columns of numbers that the kernels cannot decode.
-        number_share: Share of the decoded bytes in columns of numbers, which the kernels are made for.
+        number_share: Share of the decoded bytes in columns of numbers, which kernels may decode.
     """
 
     row_bytes: float
@@ -103,7 +103,7 @@ class StorageFigures:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleFigures:
-    """What is shuffled together.
+    """The windows in which rows are shuffled.
 
     Attributes:
         is_shuffled: Whether the loader shuffles.
@@ -113,7 +113,7 @@ class ShuffleFigures:
         window_rows: Most rows of a window.
         row_groups: Row groups that hold rows of the epoch.
         largest_row_group_rows: Rows of the largest.
-        row_groups_per_window: Distinct row groups that give a window its rows, on average.
+        row_groups_per_window: Distinct row groups with rows in a window, on average.
         is_cut_by_memory: Whether windows are smaller than by default because of `memory_limit`.
         measured: The column mixed worst so far; None before the fourth window, and with images or `transform`.
         sorting: The column by which the data is sorted most, by the footers' statistics of a sample of row groups.
@@ -139,31 +139,31 @@ class ShuffleFigures:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LoaderStats:
-    """The epoch under way, or the last one.
+    """Figures of the running epoch, or of the last one.
 
     Attributes:
-        epoch: Which one.
+        epoch: Number of the epoch.
         rows, batches: Delivered so far.
-        seconds: Since the epoch began, until its end.
-        wait_s: Of these, how long the caller waited for batches, the first one included.
-        first_batch_s: How long the caller waited for the first batch.
-        longest_wait_s: The longest wait for any later batch.
+        seconds: Time from the epoch's beginning to its end, or until now.
+        wait_s: Of these, seconds that the caller waited for batches, including the first one.
+        first_batch_s: Seconds that the caller waited for the first batch.
+        longest_wait_s: The longest wait for any later batch, in seconds.
         cpu_s: Processor seconds of the workers by stage: ``read`` (decoding included), ``permute``, ``gather``,
             ``process`` (images and transform).
-        blocked_s: Seconds by stage that a worker was in a job without a processor: waiting for the disk, for a
-            processor, or for Python's global lock.
-        idle_s: Seconds of all workers together with nothing to do: the read-ahead was full.
-        bytes_read: Bytes of the files' column chunks read.
-        bytes_from_disk: Of these, bytes that a local disk had to fetch, because the page cache did not hold them; where
-            files are remote, also all that a local cache did not hold.
+        blocked_s: Seconds by stage that workers spent in a job without a processor: waiting for the disk, for a
+            processor, or for the GIL.
+        idle_s: Seconds of all workers together without a job, because the read-ahead was full.
+        bytes_read: Stored bytes of the column chunks read.
+        bytes_from_disk: Of these, bytes read from a local disk, not from the page cache; for remote files, also all
+            bytes that a local cache did not hold.
         row_groups: Row groups read to their end.
-        skipped_row_groups: Left out because of errors.
-        held_bytes, peak_bytes: What the loader holds now, and held at most, by its own account.
+        skipped_row_groups: Row groups skipped because of errors.
+        held_bytes, peak_bytes: Bytes that the loader holds now, and held at most, as it counts them.
         memory_limit_bytes: The limit.
         num_threads: Workers.
-        remote: Figures of fetching, if files are not local: requests, bytes, retries. `bytes_read` counts the column
-            chunks that were decoded.
-        growth: How the source changed since the epoch before, if it can change.
+        remote: Figures of remote requests: requests, bytes, retries; None if files are local. `bytes_read` counts the
+            column chunks that were decoded.
+        growth: How the source changed since the previous epoch; None if it cannot change.
         cache: Counters of the local cache, if there is one.
         queued_s: Of `blocked_s`, seconds of all stages that workers waited for a processor (Linux); None: not known.
         processors: Processors that the process may use, by affinity and container quota.
@@ -172,8 +172,8 @@ class LoaderStats:
         kernels: Why the compiled kernels are not used; "" if they are.
         max_requests: `RemoteOptions.max_requests`; None if files are local.
         storage: How the columns are stored; None in epochs too short to judge.
-        shuffling: What is shuffled together, and how well it mixes.
-        findings: What holds the epoch back: first what spoils the shuffle, then by cost. Empty if nothing does.
+        shuffling: The windows in which rows are shuffled, and how well they mix.
+        findings: Causes that slow the epoch or make its shuffle worse: first those of the shuffle, then by cost.
     """
 
     epoch: int
@@ -209,7 +209,7 @@ class LoaderStats:
 
     @property
     def rows_per_s(self) -> float:
-        """Rows delivered a second."""
+        """Rows delivered per second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
     @property
@@ -219,12 +219,12 @@ class LoaderStats:
 
     @property
     def batches_per_s(self) -> float:
-        """Batches delivered a second."""
+        """Batches delivered per second."""
         return self.batches / self.seconds if self.seconds else 0.0
 
     @property
     def bytes_read_per_s(self) -> float:
-        """Bytes of column chunks read a second, as they are stored."""
+        """Stored bytes of column chunks read per second."""
         return self.bytes_read / self.seconds if self.seconds else 0.0
 
     @property
@@ -234,17 +234,17 @@ class LoaderStats:
 
     @property
     def work_s(self) -> float:
-        """Seconds of all workers in jobs, less what they waited for a processor."""
+        """Seconds of all workers in jobs, without waits for a processor."""
         return self.busy_s - min(self.queued_s or 0.0, sum(self.blocked_s.values()))
 
     @property
     def idle_share(self) -> float:
-        """The share of the workers' time with nothing to do."""
+        """The share of the workers' time without a job."""
         return min(1.0, self.idle_s / (self.seconds * self.num_threads)) if self.seconds and self.num_threads else 0.0
 
     @property
     def is_judged(self) -> bool:
-        """Whether the epoch took long enough, 1 second and 2 batches, to say where its time went."""
+        """Whether the epoch is long enough for advice about its time: 1 second and 2 batches."""
         return self.lasted(JUDGED_FROM_S)
 
     def lasted(self, seconds: float) -> bool:
@@ -252,7 +252,7 @@ class LoaderStats:
         return self.seconds >= seconds and self.batches >= 2
 
     def waited_s(self, stage: str) -> float:
-        """Return the seconds that jobs of a stage were blocked, but not for want of a processor: disk, GIL, locks."""
+        """Return the seconds that jobs of a stage were blocked by disk, GIL or locks, not by busy processors."""
         blocked = sum(self.blocked_s.values())
         queued = min(self.queued_s or 0.0, blocked)
         return self.blocked_s[stage] * (1 - queued / blocked) if blocked else 0.0
@@ -264,18 +264,18 @@ class LoaderStats:
 
     @property
     def delivery_s(self) -> float:
-        """Seconds of waiting, after the first batch, in which no worker can have been waited for: batches were cut."""
+        """Seconds of waiting after the first batch that no worker can have caused: slicing of batches."""
         return max(0.0, self.wait_s - self.first_batch_s - self.busy_s)
 
     @property
     def bound_by(self) -> str:
-        """What holds the epoch back.
+        """The bottleneck of the epoch.
 
         ``"consumer"``, ``"decoding"``, ``"shuffle"``, ``"transform"``, ``"disk"``, ``"network"`` or ``"delivery"``.
         """
         if not self.batches or self.wait_share < LEAST_WAIT_SHARE:
             return "consumer"
-        # A read that blocks while nothing comes from a disk waits for a processor or for the GIL.
+        # A read that blocks without disk reads waits for a processor or for the GIL.
         read_s = self.waited_s("read")
         disk_s = read_s if self.bytes_from_disk > self.bytes_read // 16 and not self.is_fetched else 0.0
         busy = {
@@ -290,21 +290,21 @@ class LoaderStats:
 
     @property
     def verdict(self) -> str:
-        """One sentence on what sets the pace."""
+        """One sentence about the bottleneck."""
         if not self.is_judged:
             return f"too short to judge: advice needs {JUDGED_FROM_S:.0f} s and 2 batches"
         waited = f"the loop waited {self.wait_share:.0%} of the time"
         if self.bound_by == "consumer":
-            return f"loading is not the bottleneck: {waited}; the training step sets the pace"
+            return f"loading is not the bottleneck: {waited}; the training step is"
         return f"bound by {self.bound_by}: {waited}"
 
     @property
     def advice(self) -> str:
-        """What to change: a line for each cause, with its figures and its remedy; "" if there is nothing to change."""
+        """What to change: a line for each cause, with its figures and its remedy; "" if there is none."""
         return "\n".join(finding.text for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures, the derived ones too, as JSON values; docs/tuning.md says what the keys mean."""
+        """Return all figures, including derived ones, as JSON values; docs/tuning.md explains the keys."""
         plain = {field.name: _as_json(getattr(self, field.name)) for field in fields(self)}
         findings = plain.pop("findings")
         return plain | {

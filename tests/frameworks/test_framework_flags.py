@@ -592,4 +592,4 @@ def test_accelerate_on_two_ranks_gathers_all_and_goes_on_and_refuses_to_lose_row
         assert sorted(whole[1]) == list(range(40))
         assert whole[2] == 40
     assert sorted(row for whole, *_ in results for batch in whole[0] for row in batch) == sorted([*range(100)] * 2)
-    assert "accelerator.prepare divides the rows of rank 0 again" in results[0][3]
+    assert "accelerator.prepare divides the rows of rank 0 over all ranks" in results[0][3]

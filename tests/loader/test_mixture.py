@@ -144,7 +144,7 @@ def test_what_is_another_mixture_is_refused(roots: dict[str, str]) -> None:
                 mixed.load_state_dict(wrong)  # type: ignore[arg-type]
         loaders = mixed.loaders
         for weights, stop, reason in (
-            ({"a": 1, "b": 1}, "repeat", "expected one for each of"),
+            ({"a": 1, "b": 1}, "repeat", "expected a weight for each of"),
             ({"a": 1, "b": 0, "c": 1}, "repeat", "'b' has 0: expected a number greater than 0"),
             ({"a": 1, "b": 1, "c": 1}, "never", "stop='never'"),
         ):

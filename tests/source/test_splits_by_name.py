@@ -187,5 +187,5 @@ def test_a_state_of_one_split_is_refused_by_another(tmp_path: Path) -> None:
 
 def test_a_store_has_no_splits_by_name(tmp_path: Path) -> None:
     store = SampleStore(tmp_path / "store", schema=Schema({"id": Scalar("int64")}))
-    with pytest.raises(ConfigurationError, match="a store's files are of no split"):
+    with pytest.raises(ConfigurationError, match="a store's files do not belong to splits"):
         BatchedDataLoader(store, 1, split="train", output_options=NUMPY)

@@ -397,5 +397,5 @@ def test_a_snapshot_of_a_table_travels_to_other_ranks_and_processes(tmp_path: Pa
 
 
 def test_a_directory_split_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="files are of no split"):
+    with pytest.raises(ConfigurationError, match="files do not belong to splits"):
         ParquetDataset(table(tmp_path, [(numbers(0, 2), None)], X), split="train")
