@@ -1,4 +1,4 @@
-"""Everything known before the first epoch: schema, row counts, memory budget."""
+"""Determines everything before the first epoch: schema, row counts, memory budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parquet_loader.dataset.memory_budget import (
 )
 from parquet_loader.dataset.open import Dataset, default_num_threads, open_dataset
 from parquet_loader.dataset.rank_agreement import check_agreement, digest, ranks_to_agree_with
-from parquet_loader.dataset.resolved_source import ResolvedSource, resolve_source, resolved_schema
+from parquet_loader.dataset.resolved_source import resolve_source, resolved_schema
 from parquet_loader.dataset.row_counts import Counted, PriorCounts
 from parquet_loader.dataset.schema_resolution import found_schema, is_carrying, select
 
@@ -30,7 +30,6 @@ __all__ = [
     "ListedDataset",
     "MemoryBudget",
     "PriorCounts",
-    "ResolvedSource",
     "RowGroup",
     "RowSizes",
     "check_agreement",

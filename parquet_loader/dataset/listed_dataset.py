@@ -1,4 +1,4 @@
-"""The part of `ParquetDataset` that needs no loader: lists a source, reads its footers, resolves its schema."""
+"""The base of `ParquetDataset`, without loaders: lists a source, reads its footers, resolves its schema."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RowGroup:
 
 
 class RowGroupList(Sequence[RowGroup]):
-    """The row groups of a snapshot in its order, made when they are asked for: there may be millions."""
+    """The row groups of a snapshot in its order; each is made on access, because there may be millions."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -82,8 +82,8 @@ class RowGroupList(Sequence[RowGroup]):
 class ListedDataset:
     """A source that was listed once: its files, footers and schema. Immutable; see `ParquetDataset`.
 
-    It holds no thread and no open file. Each loader gets a footer cache and requests of its own, so loaders may
-    iterate at the same time and end in any order.
+    It holds no thread and no open file. Each loader has its own footer cache and requests, so loaders may iterate at
+    the same time and end in any order.
     """
 
     @explains_keywords(DATASET_KEYWORDS)
@@ -119,7 +119,7 @@ class ListedDataset:
         try:
             snapshot = open_source(source, filesystem, ranks, self._read_options.remote, selection)
             self._source = resolve_source(snapshot, schema, columns, self._read_options)
-            if ranks is not None:  # all ranks return from here, or none
+            if ranks is not None:  # either all ranks return, or all raise
                 found = self._source.lazy_schema.by_footers
                 check_agreement({"columns": ", ".join(found), "schema": found.to_json()}, ranks)
         except BaseException as error:
@@ -140,7 +140,7 @@ class ListedDataset:
 
     @property
     def num_rows(self) -> int:
-        """Rows by the footers and a table's deletes, before filters; ``len(loader.dataset)`` counts after them."""
+        """Rows of the files less those that a table deleted, before filters; ``len(loader.dataset)`` is after them."""
         return self._source.snapshot.rows
 
     @property
@@ -149,11 +149,11 @@ class ListedDataset:
         return RowGroupList(self._source.snapshot)
 
     def locate(self, row_numbers: Any) -> list[tuple[str, int, int]]:
-        """Return where rows come from: the path of the file, the row group in it, the row in that.
+        """Return the origin of rows: the path of the file, the row group in the file, the row in the row group.
 
         Args:
-            row_numbers: Integers ``[rows]``, counted over the whole data set before filters: a batch's column that
-                `OutputOptions(row_numbers=...)` named.
+            row_numbers: Integers ``[rows]``, counted over the data set before filters: the column of a batch that
+                `OutputOptions(row_numbers=...)` names.
 
         Raises:
             IndexError: there is no such row.
@@ -168,13 +168,13 @@ class ListedDataset:
         )
 
     def _combined(self, filters: pc.Expression | None) -> pc.Expression | None:
-        """Return the data set's filter and another one as one."""
+        """Return the conjunction of the data set's filter and another one."""
         if self._filters is None or filters is None:
             return filters if self._filters is None else self._filters
         return self._filters & filters
 
     def _open(self, **arguments: Any) -> Dataset:
-        """Open it for one loader; arguments as in `open_dataset`."""
+        """Open the source for one loader; arguments as in `open_dataset`."""
         return open_dataset(
             self._source.for_one_loader(),
             read_options=self._read_options,
@@ -187,20 +187,20 @@ class ListedDataset:
         """Check that a loader does not repeat arguments of its data set.
 
         Raises:
-            ConfigurationError: one of them is given; names it.
+            ConfigurationError: one of them is given; the message names it.
         """
         if on_error not in ("raise", self._on_error):
             given["on_error"] = on_error
         for name, value in given.items():
             if value is not None:
                 raise ConfigurationError(
-                    f"{name}={value!r:.80}: the source is a ParquetDataset, which decides this for all its loaders; "
+                    f"{name}={value!r:.80}: the source is a ParquetDataset, which determines this for all its loaders; "
                     f"pass {name} to ParquetDataset(...)"
                 )
 
 
 def locate(snapshot: Snapshot, row_numbers: Any) -> list[tuple[str, int, int]]:
-    """Return where rows come from; arguments and errors as in `ListedDataset.locate`."""
+    """Return the origin of rows; arguments and errors as in `ListedDataset.locate`."""
     numbers = np.asarray(row_numbers.cpu() if hasattr(row_numbers, "cpu") else row_numbers, dtype=np.int64)
     return snapshot.locate(numbers.reshape(-1))
 

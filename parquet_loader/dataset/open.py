@@ -73,10 +73,10 @@ class Dataset:
         return int(self.counts.sum())
 
     def with_window(self, window_rows: int, *, batch_size: int, shuffle: bool, side_by_side: int) -> Dataset:
-        """Return the same with windows of another size.
+        """Return the same data set with windows of another size.
 
         Raises:
-            MemoryLimitError: they do not fit.
+            MemoryLimitError: windows of this size do not fit.
         """
         sizing = self.sizing
         divided = partial(
@@ -129,15 +129,15 @@ def open_dataset(
 ) -> Dataset:
     """Count the rows that pass the filter, and divide the memory limit; arguments as in `BatchedDataLoader`.
 
-    `batch_size` is what the fewest ranks will deliver at a time, from `side_by_side` parts of the epoch. Rows are
-    counted by all `ranks` together, except those that are `known`.
+    `batch_size` and `side_by_side` (parts of the epoch in each window) are those of the fewest ranks. All `ranks`
+    together count rows, except those that are `known`.
 
-    With a filter this reads the filter's columns of all row groups that may match. If columns vary in width, the first
-    use of the memory budget decodes a few thousand rows: the first plan, or `state_dict` before it. Only if the limit
-    may be too small for the footers' sizes they are decoded now, so that the error comes from here.
+    With a filter, this reads the filter's columns of all row groups that may match. If columns vary in width, a few
+    thousand rows are decoded at the first use of the memory budget: the first plan, or `state_dict` before it. They are
+    decoded now only if the limit may be too small by the footers, so that the error is raised here.
 
     Raises:
-        SchemaError, DataError, SourceError, MemoryLimitError, ConfigurationError: see there.
+        SchemaError, DataError, SourceError, MemoryLimitError, ConfigurationError: as in `BatchedDataLoader`.
     """
     snapshot, chosen, schema = source.snapshot, source.schema, source.declared
     snapshot.footers.limit(int(memory_limit_bytes * SHARE_FOOTERS))
@@ -150,9 +150,7 @@ def open_dataset(
     )
     if row_numbers is not None:
         if row_numbers in (column.name for column in reader.columns[:-1]):
-            raise SchemaError(
-                f"row_numbers={row_numbers!r}: there is a column of this name already; choose another name"
-            )
+            raise SchemaError(f"row_numbers={row_numbers!r}: a column has this name already; choose another name")
         chosen = Schema({**chosen, row_numbers: Scalar(pa.int64())})
     with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
         counted = Counted(snapshot.alive)

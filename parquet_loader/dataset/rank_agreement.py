@@ -1,4 +1,4 @@
-"""The ranks of a job list a source once, and check that they were given the same arguments."""
+"""Lets rank 0 list a source for all ranks of a job, and checks that all have the same arguments."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from parquet_loader.source import (
 
 
 def digest(*parts: bytes) -> str:
-    """Return 16 hexadecimal digits that tell byte strings apart."""
-    whole = hashlib.blake2b(digest_size=8)
+    """Return a digest of byte strings, 16 hexadecimal digits."""
+    hashed = hashlib.blake2b(digest_size=8)
     for part in parts:
-        whole.update(len(part).to_bytes(8, "little"))
-        whole.update(part)
-    return whole.hexdigest()
+        hashed.update(len(part).to_bytes(8, "little"))
+        hashed.update(part)
+    return hashed.hexdigest()
 
 
 def ranks_to_agree_with(shard: Shard | None) -> Ranks | None:
@@ -46,7 +46,7 @@ def open_source(
     remote: RemoteOptions | None = None,
     selection: Selection | None = None,
 ) -> Snapshot:
-    """List a source; with several ranks, rank 0 does, and the others receive the same snapshot.
+    """List a source; with several ranks, rank 0 lists it, and the others receive its snapshot.
 
     Raises:
         SourceError, ConfigurationError: as `open_snapshot`, on every rank; or the ranks were given different sources.
@@ -80,7 +80,7 @@ def open_source(
 
 
 def _mark(paths: Sequence[Any]) -> bytes:
-    """Return bytes of one length that tell sources apart, whatever the order of files and the signatures of URLs."""
+    """Return a digest of a source, which does not depend on the order of files and the signatures of URLs."""
     names = (os.fspath(path) for path in paths)
     return digest(*sorted((name.split("?")[0] if "://" in name else name).encode() for name in names)).encode()
 
@@ -94,10 +94,10 @@ def _open(
 
 
 def check_agreement(identity: Mapping[str, Any], ranks: Ranks) -> None:
-    """Check that all ranks' loaders deliver parts of the same batches.
+    """Check that the loaders of all ranks have the same identity.
 
     Raises:
-        ConfigurationError: an argument differs; names it, and a rank.
+        ConfigurationError: an argument differs; the message names it and a rank.
     """
     marks = {name: digest(repr(value).encode()) for name, value in identity.items()}
     received = ranks.gather(lambda: ",".join(marks.values()).encode())
@@ -107,5 +107,5 @@ def check_agreement(identity: Mapping[str, Any], ranks: Ranks) -> None:
         if differing:
             raise ConfigurationError(
                 f"the loaders of rank 0 and rank {rank} differ in {', '.join(differing)}; "
-                "all ranks pass the same arguments, and read the same files"
+                "pass the same arguments and the same files on all ranks"
             )

@@ -1,4 +1,4 @@
-"""A listed source with its schema: what all loaders of one data set share."""
+"""Resolves the schema of a listed source; all loaders of one data set share the result."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ResolvedSource:
         return self.lazy_schema.decide(self.snapshot)
 
     def for_one_loader(self) -> ResolvedSource:
-        """Return the same with footers and requests of its own; see `Snapshot.for_one_loader`."""
+        """Return the same with its own footer cache and requests; see `Snapshot.for_one_loader`."""
         listed = self.listed.for_one_loader()
         return replace(
             self, listed=listed, snapshot=replace(self.snapshot, footers=listed.footers, remote=listed.remote)
@@ -79,11 +79,11 @@ def resolve_source(
     """Resolve the schema of a snapshot by footers; arguments as in `BatchedDataLoader`.
 
     Raises:
-        SchemaError: the files differ, or do not fit; or no column is left.
+        SchemaError: the files differ, or do not fit, or there is no column to deliver.
     """
     typed, chosen = _lazily_resolved(snapshot, schema, columns, read_options)
     if not chosen.by_footers and snapshot.row_group_rows.any():
-        raise SchemaError("there is no column to deliver: the schema names none; add a field to the schema")
+        raise SchemaError("there is no column to deliver; add a field to the schema")
     return ResolvedSource(snapshot, typed, schema, chosen)
 
 
@@ -92,8 +92,8 @@ def resolved_schema(
 ) -> tuple[Snapshot, Schema]:
     """Return the snapshot to read from, and the schema to deliver; rows of doubtful lists are read now.
 
-    A declared schema is taken as it is. With ``extra="infer"``, or without one, the other columns follow from
-    Petastorm's metadata, the schema that the files carry, or the types of their columns.
+    A declared schema is used unchanged. With ``extra="infer"``, or without a schema, the fields of the other columns
+    follow from Petastorm's metadata, the schema in the files' metadata, or the types of their columns.
 
     Raises:
         SchemaError: the files differ, or do not fit.

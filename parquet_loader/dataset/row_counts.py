@@ -1,4 +1,4 @@
-"""Counts the rows of each row group that pass a filter, in parallel and divided over the ranks."""
+"""Counts the rows of each row group that pass a filter, in parallel on threads and ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.read import RowFilter, RowGroupReader
 from parquet_loader.source import Snapshot
 
-# Fetched bytes of row groups that are being counted, if more threads count than decode.
+# The most fetched bytes of row groups that are being counted at a time.
 _FETCHED_BYTES = 64 * 2**20
 
 
@@ -37,7 +37,7 @@ class PriorCounts:
     Attributes:
         snapshot: The row groups that were counted.
         counted: Its counts; not used without a filter.
-        row: Bytes of a row of this very snapshot, if it is the one to open; None: not measured yet.
+        row: Bytes of a row, if this snapshot is the one to open; None: not measured yet.
     """
 
     snapshot: Snapshot
@@ -45,17 +45,17 @@ class PriorCounts:
     row: RowSizes | None = None
 
     def counts_of(self, snapshot: Snapshot) -> IntArray:
-        """Return the rows of another snapshot's row groups that pass, int64 ``[row groups]``; -1: not known."""
+        """Return the known counts of another snapshot's row groups, int64 ``[row groups]``; -1: not known."""
         counts = np.where(snapshot.alive > 0, -1, 0).astype(np.int64)
         file = self.snapshot.numbers_of(snapshot)
         known = self.snapshot.row_group_file.astype(np.int64) << 32 | self.snapshot.row_group_number
         wanted = np.where(file < 0, -1, file << 32)[snapshot.row_group_file] | snapshot.row_group_number
         order = np.argsort(known, kind="stable")
-        place = np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)
+        position = np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)
         if len(known):
-            found = known[order[place]] == wanted
-            counts[found] = self.counted.counts[order[place[found]]]
-            if self.counted.skipped:  # a row group that could not be read may be readable by now
+            found = known[order[position]] == wanted
+            counts[found] = self.counted.counts[order[position[found]]]
+            if self.counted.skipped:  # a row group that could not be read may be readable now
                 again = np.isin(wanted, known[[group for group, _ in self.counted.skipped]])
                 counts[again & found] = -1
         return counts
@@ -71,7 +71,7 @@ def count_rows(
     *,
     skips: bool,
 ) -> Counted:
-    """Count the rows of each row group that pass the filter: of every nth one on each of n ranks."""
+    """Count the rows of each row group that pass the filter; each of n ranks counts every nth row group."""
     counts = np.where(snapshot.alive > 0, -1, 0) if known is None else known.counts_of(snapshot)
     wanted = np.flatnonzero(counts < 0)
     if ranks is None:
@@ -97,7 +97,7 @@ def _count_some(
     *,
     skips: bool,
 ) -> tuple[IntArray, tuple[tuple[int, str], ...]]:
-    """Return the rows of some row groups that pass the filter, and which of them were left out, with the reason."""
+    """Return the rows of some row groups that pass the filter, and the skipped row groups with the reasons."""
     counts = np.zeros(len(wanted), np.int64)
     skipped: list[tuple[int, str]] = []
     if not len(wanted):
@@ -119,13 +119,13 @@ def _count_some(
         files = np.unique(snapshot.row_group_file[wanted]).tolist()
         admitted = pool.map(lambda file: row_filter.surviving(snapshot, file, reader.positions), files)
         surviving = dict(zip(files, admitted, strict=True))
-        places = [
-            place
-            for place, group in enumerate(wanted.tolist())
+        admitted_positions = [
+            position
+            for position, group in enumerate(wanted.tolist())
             if int(snapshot.row_group_number[group]) in surviving[int(snapshot.row_group_file[group])]
         ]
         try:
-            counts[places] = list(pool.map(count, wanted[places].tolist()))
+            counts[admitted_positions] = list(pool.map(count, wanted[admitted_positions].tolist()))
         except BaseException:
             if snapshot.remote is not None:
                 snapshot.remote.cancel()
@@ -135,7 +135,7 @@ def _count_some(
 
 
 def _threads_for(snapshot: Snapshot, reader: RowGroupReader, wanted: IntArray, num_threads: int) -> int:
-    """Return how many row groups are counted at a time; of remote files, as many as fit into memory."""
+    """Return how many row groups are counted at a time; for remote files, as many as fit into `_FETCHED_BYTES`."""
     if snapshot.remote is None:
         return num_threads
     largest = snapshot.row_group(int(wanted[np.argmax(snapshot.row_group_bytes[wanted])]))

@@ -1,4 +1,4 @@
-"""Resolves the schema: the one that the files carry or that follows from their columns, limited to `columns`."""
+"""Resolves the schema of files: from their metadata or their columns' types, limited to `columns`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parquet_loader.schema import (
 )
 from parquet_loader.source import Snapshot
 
-# Named in one error, at most.
+# The most columns, and kinds of files for each, that one error names.
 _COLUMNS_SHOWN = 20
 _VARIANTS_SHOWN = 4
 
@@ -33,17 +33,17 @@ _VARIANTS_SHOWN = 4
 def found_schema(
     snapshot: Snapshot, columns: Sequence[str] | None = None, declared: Collection[str] = frozenset()
 ) -> Schema:
-    """Return the schema that the files carry, or that follows from their columns, with the partition columns.
+    """Return the schema of the files' metadata, or the one inferred from their columns, with the partition columns.
 
-    Files without rows are ignored, and so are columns of nothing but nulls in files that do not say their type.
+    Files without rows are ignored, and also columns of type null.
 
     Args:
         snapshot: The files.
-        columns: Look at these only: others may differ, or be of types that no tensor holds.
-        declared: Names of columns that a schema declares; they are left out, however they differ.
+        columns: The columns to include; others may differ, or have types that no tensor can hold. None: all.
+        declared: Names of columns that a declared schema has; they are left out and may differ.
 
     Raises:
-        SchemaError: files differ; names the columns, with examples of the files and how many there are of each kind.
+        SchemaError: files differ; the message names the columns, example files, and the number of files of each kind.
     """
     is_wanted = _wanting(columns, declared)
     if snapshot.table is not None and snapshot.table.schema is not None:
@@ -71,7 +71,7 @@ def found_schema(
         for column in first:
             for name, type_ in nodes(column.type, column.name):
                 if pa.types.is_null(type_) and is_wanted(name) and name not in found:
-                    infer_fields(column, is_wanted=is_wanted)  # raises: no file says what it is
+                    infer_fields(column, is_wanted=is_wanted)  # raises, because no file has a type for it
     fields: dict[str, Field] = {name: field for name, (field,) in found.items() if field is not None}
     for column in snapshot.partition_schema:
         if column.name not in fields and column.name not in first.names and column.name not in declared:
@@ -80,13 +80,13 @@ def found_schema(
 
 
 def files_by_schema(snapshot: Snapshot) -> IntArray:
-    """Return how many files with rows each of the snapshot's schemas has, int64 ``[schemas]``."""
+    """Return the number of files with rows for each of the snapshot's schemas, int64 ``[schemas]``."""
     with_rows = np.unique(snapshot.row_group_file[snapshot.row_group_rows > 0])
     return np.bincount(snapshot.file_schema[with_rows], minlength=len(snapshot.schemas))
 
 
 def _shared_features(schemas: Sequence[pa.Schema]) -> dict[str, Any]:
-    """Return what `datasets` says of columns in some of the files, unless it says different things in others."""
+    """Return the features that `datasets` wrote for columns, except those that differ between files."""
     found: dict[str, Any] = {}
     differing: set[str] = set()
     for schema in schemas:
@@ -99,10 +99,10 @@ def _shared_features(schemas: Sequence[pa.Schema]) -> dict[str, Any]:
 def _fields_of(
     snapshot: Snapshot, number: int, is_wanted: Callable[[str], bool], features: Mapping[str, Any]
 ) -> dict[str, Field]:
-    """Return the wanted fields of one of the snapshot's schemas, without columns that hold only nulls.
+    """Return the wanted fields of one of the snapshot's schemas, without columns of type null.
 
     Raises:
-        SchemaError: no tensor can hold the type of a column; names a file.
+        SchemaError: no tensor can hold the type of a column; the message names a file.
     """
     schema = snapshot.schemas[number]
     try:
@@ -122,7 +122,7 @@ def _file_of(snapshot: Snapshot, number: int) -> str:
 
 
 def _wanting(columns: Sequence[str] | None, declared: Collection[str] = frozenset()) -> Callable[[str], bool]:
-    """Return a function that tells by dotted name whether a column is wanted."""
+    """Return a predicate of dotted column names: whether the column is wanted."""
     if columns is None:
         return lambda name: not is_index_column(name) and not any(head in declared for head in heads(name))
     asked = set(columns)
@@ -132,7 +132,7 @@ def _wanting(columns: Sequence[str] | None, declared: Collection[str] = frozense
 
 
 def is_carrying(schema: pa.Schema) -> bool:
-    """Whether a file of this Arrow schema carries a `Schema`."""
+    """Whether the metadata of this Arrow schema holds a `Schema`."""
     return METADATA_KEY in (schema.metadata or {})
 
 
@@ -150,8 +150,8 @@ def _differ(snapshot: Snapshot, different: Mapping[str, Mapping[Field | None, li
     what = "column" if len(different) == 1 else f"{len(different)} columns differ between files:"
     return SchemaError(
         f"{what} {'; '.join(texts)}{f'; and {more} more columns' if more else ''}; pass schema= "
-        "(missing=<value> reads files that lack a column, aliases=<names> one that has other names, and extra='infer' "
-        "leaves the other columns as they are), or columns= without it"
+        "(missing=<value> reads files that lack a column, aliases=<names> files with other names for it, and "
+        "extra='infer' infers the other columns), or columns= without it"
     )
 
 
@@ -165,7 +165,7 @@ def _has(snapshot: Snapshot, numbers: Sequence[int]) -> str:
 
 
 def select(schema: Schema, columns: Sequence[str] | None, known: Sequence[str] = ()) -> Schema:
-    """Return the named fields; the name of a struct stands for all its leaves.
+    """Return the named fields; the name of a struct selects all its leaves.
 
     Raises:
         SchemaError: a name is unknown or repeated.
@@ -177,8 +177,8 @@ def select(schema: Schema, columns: Sequence[str] | None, known: Sequence[str] =
         leaves = [column] if column in schema else [name for name in schema if name.startswith(f"{column}.")]
         if not leaves and (column in known or _is_in_group(schema, column)):
             raise SchemaError(
-                f"columns: {column!r} is in the files, but the schema delivers it as a part of a group or not at all; "
-                "ask for the group, or pass another schema="
+                f"columns: {column!r} is in the files, but the schema has no field of this name, only perhaps a group "
+                "with this member; name the group, or pass another schema="
             )
         if not leaves:
             raise SchemaError(
@@ -191,7 +191,7 @@ def select(schema: Schema, columns: Sequence[str] | None, known: Sequence[str] =
 def select_inferred(
     schema: Schema, columns: Sequence[str] | None, declared: Collection[str], known: Sequence[str] = ()
 ) -> Schema:
-    """Return those of the named fields that are not declared; as `select`."""
+    """Return the named fields that are not declared; errors as in `select`."""
     if columns is not None:
         columns = [name for name in columns if not any(head in declared for head in heads(name))]
     return select(Schema({name: field for name, field in schema.items() if name not in declared}), columns, known)
@@ -202,10 +202,10 @@ def _is_in_group(schema: Schema, column: str) -> bool:
 
 
 def decoders_of(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
-    """Return one decoder for each of the snapshot's schemas; those of files without rows are never used.
+    """Return one decoder for each of the snapshot's schemas; those of files without rows are not used.
 
     Raises:
-        SchemaError: files cannot be read as the schema says; names all such columns, and how many files they are in.
+        SchemaError: the schema cannot read some columns; the message names all of them, and the number of files.
     """
     files = files_by_schema(snapshot)
     decoders: list[Decoder | None] = []
@@ -218,7 +218,7 @@ def decoders_of(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
                 decoders[-1] = Decoder(schema, file_schema, snapshot.partition_schema, name)
             except ColumnProblems as error:
                 for column, reason in error.problems:
-                    # The name suggested for a missing column depends on the file; that it is missing does not.
+                    # The suggested name is not part of the kind, because it depends on the file.
                     kind = reason.partition(". ")[0] if reason.startswith("there is no") else reason
                     problems.setdefault((column, kind), (reason, []))[1].append(number)
     if problems:

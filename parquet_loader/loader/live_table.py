@@ -14,14 +14,14 @@ from parquet_loader.source import Snapshot, TableSource, dump_snapshot, load_sna
 
 
 class LiveTable:
-    """A `LiveSource` over a table. Any thread may use it; the lock guards the last snapshot, never a read.
+    """A `LiveSource` over a table. Any thread may use it; the lock guards the last snapshot, and is not held in a read.
 
-    Nothing is held: a version's files are there until the table's own cleaning removes them.
+    No files are leased: a version's files exist until the table's own cleaning removes them.
 
     Args:
         source: The table, with ``follow=True``.
         filesystem: The caller's ``filesystem=``, or None.
-        remote: How files that are not local are fetched.
+        remote: How remote files are fetched.
     """
 
     def __init__(self, source: TableSource, filesystem: Any, remote: RemoteOptions | None) -> None:
@@ -36,7 +36,7 @@ class LiveTable:
         return TableFollower(self)
 
     def open(self, version: int | str | None = None) -> Snapshot:
-        """Return a version of the table, or the newest; of files that are known, nothing is read.
+        """Return a version of the table, or the newest one; known files are not read again.
 
         Raises:
             SourceError: see `open_snapshot`.
@@ -69,7 +69,7 @@ class TableFollower:
         return self._taken(load_snapshot(data, home, self._table.remote))
 
     def recall(self, name: str) -> TableFiles | None:
-        """Return the version that a state names; None if it or one of its files is gone."""
+        """Return the version that a state names; None if the version or one of its files is gone."""
         format_, _, version = name.rpartition(" version ")
         if not format_:
             return None
@@ -97,7 +97,7 @@ class TableFiles:
 
     @property
     def identity(self) -> str:
-        """The version, which is all that a state needs to name."""
+        """The name of the version, which is all that a state needs."""
         assert self.snapshot.table is not None
         return self.snapshot.table.name
 
@@ -110,17 +110,17 @@ class TableFiles:
         return self.identity
 
     def delivered(self, files: IntArray) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing, because no files are leased."""
 
     def release(self, files: IntArray) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing, because no files are leased."""
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing, because no files are leased."""
 
 
 def change_between(before: Snapshot | None, after: Snapshot) -> SourceChange:
-    """Return how one version of a table differs from another; before the first there was nothing."""
+    """Return how one version of a table differs from another; None stands for an empty table."""
     old = {} if before is None else _rows_of(before)
     new = _rows_of(after)
     sizes = {file.path: file.size_bytes for file in after.files}

@@ -314,7 +314,7 @@ def open_snapshot(
         source = table
     if chosen.split not in (None, ALL):
         raise ConfigurationError(
-            f"split={chosen.split!r}: {source.name} is a table, whose files are of no split; "
+            f"split={chosen.split!r}: {source.name} is a table, whose files do not belong to splits; "
             "use filters=split_rows(...)"
         )
     return _open_table(source.open_version(filesystem, settings), num_threads, settings, known, record)

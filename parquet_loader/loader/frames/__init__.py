@@ -1,8 +1,4 @@
-"""Frames written once to a cache directory, for loaders to read.
-
-keys      what makes two frames the same
-kept      the cache directory: who writes, who waits, who deletes
-"""
+"""Writes frames once to a cache directory, from which loaders read them."""
 
 from __future__ import annotations
 

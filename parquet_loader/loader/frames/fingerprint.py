@@ -1,4 +1,4 @@
-"""What makes two frames the same: the content of a pandas frame, Dask's token, Spark's analysed plan."""
+"""Computes keys of frames: from the content of a pandas frame, Dask's token, or Spark's analysed plan."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from parquet_loader.schema import Schema, iter_tables
 
-# Plans of these nodes alone, over files, mean the same in every process; any other node may hold code or data of this
-# session (an RDD, a local relation, a function), and makes the key one of this session's.
+# Plans that have only these nodes, over files, mean the same in every process. Any other node may hold code or data of
+# this session (an RDD, a local relation, a function), so the key is then valid only in this session.
 _PORTABLE_NODES = frozenset(
     (
         *("Project", "Filter", "Join", "Aggregate", "Sort", "GlobalLimit", "LocalLimit", "Union", "Distinct"),
@@ -26,7 +26,7 @@ _FULL_TEXT = "spark.sql.debug.maxToStringFields"
 
 
 def digest(*parts: object) -> str:
-    """Return the name of a directory for what the parts say."""
+    """Return a digest of the parts, which names a directory."""
     hashed = hashlib.blake2b(digest_size=20)
     for part in parts:
         text = str(part).encode()
@@ -35,7 +35,7 @@ def digest(*parts: object) -> str:
 
 
 def pandas_key(frame: Any, schema: Schema | None) -> tuple[str, int]:
-    """Return a key of the rows as they will be stored, and how many there are; takes about a second for a GB."""
+    """Return a key of the rows as they will be stored, and their number; takes about a second for a GB."""
     rows = 0
     hashed = hashlib.blake2b(digest_size=20)
     for table in iter_tables(frame, schema):
@@ -49,7 +49,7 @@ def pandas_key(frame: Any, schema: Schema | None) -> tuple[str, int]:
 
 def dask_key(data: Any) -> str:
     """Return Dask's own token: of the graph, and of files' sizes and times if it reads some."""
-    from dask.base import tokenize  # noqa: PLC0415  (the data are Dask's, so it is there)
+    from dask.base import tokenize  # noqa: PLC0415  (installed, because the data are Dask's)
 
     return str(tokenize(data))
 
@@ -71,7 +71,7 @@ def spark_key(df: Any) -> str:
 
 
 def _sources(plan: Any) -> list[str] | None:
-    """Return what the text of a plan does not say of its leaves, or None if it says too little."""
+    """Return a description of a plan's leaves that its text lacks; None if the plan is valid only in its session."""
     if plan.getClass().getSimpleName() not in _PORTABLE_NODES:
         return None
     if not all(map(_is_portable, _items(plan.expressions()))):
@@ -99,7 +99,7 @@ def _is_portable(expression: Any) -> bool:
 
 
 def _items(sequence: Any) -> Iterator[Any]:
-    return (sequence.apply(place) for place in range(sequence.size()))
+    return (sequence.apply(index) for index in range(sequence.size()))
 
 
 def _files(df: Any) -> list[str]:
@@ -115,7 +115,7 @@ def _files(df: Any) -> list[str]:
 
 
 def _settings(spark: Any) -> list[str]:
-    """Return what the session sets of SQL: the same plan means something else in another time zone, or under ANSI."""
+    """Return the session's SQL settings: the meaning of a plan depends on them, for example on the time zone."""
     found = [f"{_TIME_ZONE} {spark.conf.get(_TIME_ZONE)}"]
     pairs = spark._jsparkSession.conf().getAll().iterator()
     while pairs.hasNext():
@@ -127,7 +127,7 @@ def _settings(spark: Any) -> list[str]:
 
 @contextlib.contextmanager
 def _full_text(spark: Any) -> Iterator[None]:
-    """Let plans say all their columns in the body."""
+    """Let the text of plans list all columns in the body."""
     before = spark.conf.get(_FULL_TEXT, None)
     spark.conf.set(_FULL_TEXT, str(2**31 - 1))
     try:

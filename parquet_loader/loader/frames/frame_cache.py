@@ -1,12 +1,12 @@
-"""The cache directory: each frame is written by one process while others wait, and deleted by the last that uses it.
+"""The cache directory: one process writes a frame while others wait, and the last one that uses it deletes it.
 
-    <cache_dir>/<key>/         a whole data set: it appears by one rename
-    <cache_dir>/<key>.lock     held shared by every process that uses it, exclusively while it is deleted
-    <cache_dir>/<key>.writing  held exclusively while it is written
-    <cache_dir>/<key>.keep     somebody wants it to outlive the processes
+    <cache_dir>/<key>/         a complete data set; it appears by one rename
+    <cache_dir>/<key>.lock     locked shared by every process that uses it, exclusively while it is deleted
+    <cache_dir>/<key>.writing  locked exclusively while it is written
+    <cache_dir>/<key>.keep     the frame is kept when its processes have ended
 
-The locks are the kernel's (`flock`) and end with their process, however that ends. What a killed process left is
-deleted by the next that keeps a frame in the same directory, unless it is to outlive processes.
+The locks are the kernel's (`flock`), and end with their process. The files of a killed process are deleted by the next
+process that writes a frame to the same directory, unless they are to be kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNFINISHED = re.compile(r"\.(?P<key>[0-9a-f]+)\.job-")
 _LOCK = re.compile(r"[0-9a-f]+\.lock")
 
 _lock = threading.Lock()
-_kept: dict[str, Kept] = {}  # by path: what this process uses, until it is deleted or the process ends
+_kept: dict[str, Kept] = {}  # by path: the frames that this process uses
 
 
 class Kept:
@@ -52,9 +52,9 @@ class Kept:
 
     def delete(self) -> bool:
         """Stop using it, and delete it unless another process uses it; return whether it was deleted."""
-        return self._let_go(deletes=True)
+        return self._release(deletes=True)
 
-    def _let_go(self, *, deletes: bool) -> bool:
+    def _release(self, *, deletes: bool) -> bool:
         with _lock:
             if _kept.get(self.path) is not self or not self.is_here:
                 return False
@@ -63,17 +63,17 @@ class Kept:
             return deletes and _delete(self.path, self._file_lock)
 
     def end(self) -> None:
-        """Stop using it at the end of the process: delete it unless somebody wants it kept."""
-        self._let_go(deletes=not os.path.exists(f"{self.path}.keep"))
+        """Stop using it at the end of the process: delete it unless it is to be kept."""
+        self._release(deletes=not os.path.exists(f"{self.path}.keep"))
 
 
 def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[str], object], *, forever: bool) -> Kept:
-    """Return the frame of this key; the first that asks writes it, others, in other processes too, wait for that.
+    """Return the frame of this key. The first caller writes it; others, in other processes too, wait meanwhile.
 
     Args:
-        cache_dir: A local directory, or one on storage whose file system has locks; None: one of this user's.
-        key: What the frame is, as a name of a directory.
-        write: Writes it as a data set, which appears as a whole, to the path it is given.
+        cache_dir: A local directory, or one on shared storage whose file system has locks; None: this user's default.
+        key: The key of the frame, a valid name of a directory.
+        write: Writes the data set to the path that it is given; the data set appears atomically.
         forever: Keep it when the last process that uses it ends.
     """
     root = local_path(default_cache_dir() if cache_dir is None else cache_dir)
@@ -87,15 +87,15 @@ def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[st
         if known is not None and not known.is_here:  # this process was forked, and the lock is its parent's
             del _kept[path]
             known = None
-    if known is not None and not os.path.isdir(path):  # somebody removed it by hand
-        known._let_go(deletes=False)
+    if known is not None and not os.path.isdir(path):  # removed by hand
+        known._release(deletes=False)
         known = None
     if known is None:
         _delete_unused(root)
         lock = _acquire(path, write)
         with _lock:
             known = _kept.setdefault(path, Kept(path, lock))
-        if known._file_lock is not lock:  # another thread was as fast
+        if known._file_lock is not lock:  # another thread was faster
             lock.close()
     if forever:
         os.close(os.open(f"{path}.keep", os.O_WRONLY | os.O_CREAT | NO_LINK, 0o666))
@@ -109,11 +109,11 @@ def default_cache_dir() -> str:
 
 
 def _acquire(path: str, write: Callable[[str], object]) -> FileLock:
-    """Return the shared lock of a frame that is there."""
+    """Write the frame if it does not exist; return its shared lock."""
     while True:
         lock = FileLock(f"{path}.lock", os.O_RDWR | os.O_CREAT)
         try:
-            _wait_for(lock, path, shared=True)  # from here on nobody deletes the frame
+            _wait_for(lock, path, shared=True)  # from here on no process deletes the frame
             if lock.has_its_name and not os.path.isdir(path):
                 _write_alone(path, write)
             if lock.has_its_name and os.path.isdir(path):
@@ -125,10 +125,9 @@ def _acquire(path: str, write: Callable[[str], object]) -> FileLock:
 
 
 def _write_alone(path: str, write: Callable[[str], object]) -> None:
-    """Write a frame, unless another does so meanwhile; called with the frame's lock held shared.
+    """Write a frame, unless another process writes it meanwhile; called with the frame's lock held shared.
 
-    Writers have a lock of their own: one that waited for all sharing of the frame to end would wait for whoever wrote
-    it first, and goes on using it.
+    Writers have their own lock, because the first writer keeps the shared lock while it uses the frame.
     """
     with FileLock(f"{path}.writing", os.O_RDWR | os.O_CREAT) as lock:
         _wait_for(lock, path)
@@ -141,12 +140,12 @@ def _wait_for(lock: FileLock, path: str, *, shared: bool = False) -> None:
         lock.acquire(shared=shared)
     except OSError as error:
         raise ConfigurationError(
-            f"{path}: the cache directory's file system has no locks ({error.strerror}); give another cache_dir="
+            f"{path}: the cache directory's file system has no locks ({error.strerror}); pass another cache_dir="
         ) from None
 
 
 def _delete(path: str, lock: FileLock) -> bool:
-    """Delete a frame that nobody else uses; the caller closes its lock."""
+    """Delete a frame unless another process uses it; the caller closes its lock."""
     try:
         if not lock.acquire(waits=False) or not lock.has_its_name:
             return False
@@ -164,7 +163,7 @@ def _delete(path: str, lock: FileLock) -> bool:
 
 
 def _delete_unused(root: str) -> None:
-    """Delete what no process uses and nobody wants kept: left by processes that were killed."""
+    """Delete the frames of killed processes that no process uses, unless they are to be kept."""
     for name in os.listdir(root):
         if _ASIDE.fullmatch(name):
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
