@@ -62,6 +62,12 @@ def fetching(client: Scripted, **options: Any) -> Iterator[Fetcher]:
         yield fetcher
 
 
+def fetch(fetcher: Fetcher, file: SourceFile, ranges: list[ByteRange]) -> list[bytes]:
+    buffers = [np.empty(span.size, np.uint8) for span in ranges]
+    fetcher.run(fetcher.read_all(file, ranges, buffers))
+    return [buffer.tobytes() for buffer in buffers]
+
+
 def spans(count: int, nbytes: int = 10) -> list[ByteRange]:
     return [ByteRange(n * nbytes, (n + 1) * nbytes) for n in range(count)]
 
@@ -73,7 +79,7 @@ def test_waiting_for_others_is_not_counted_by_the_deadline() -> None:
             progress()
 
     with fetching(Scripted(answer), deadline_s=1.0, stall_s=0.9, max_requests=4) as fetcher:
-        assert len(fetcher.fetch(FILE, spans(24))) == 24  # 1.8 s of work for a deadline of 1 s
+        assert len(fetch(fetcher, FILE, spans(24))) == 24  # 1.8 s of work for a deadline of 1 s
         assert fetcher.figures.retries == 0
 
 
@@ -88,7 +94,7 @@ def test_what_failed_is_tried_again_before_what_was_not_tried() -> None:
 
     client = Scripted(answer)
     with fetching(client, max_requests=1) as fetcher:
-        fetcher.fetch(FILE, spans(12))
+        fetch(fetcher, FILE, spans(12))
     assert client.asked.index(spans(1)[0]) == 0
     assert client.asked[1:].index(spans(1)[0]) <= 2
     assert len(client.asked) == 13
@@ -103,9 +109,9 @@ def test_a_client_that_tells_nothing_underway_has_time_for_the_whole(tells_progr
     with fetching(client, stall_s=0.2, deadline_s=1.0 if tells_progress else 10.0) as fetcher:
         if tells_progress:
             with pytest.raises(RemoteError, match=r"\d attempts .* no byte came for 0.2 s"):
-                fetcher.fetch(FILE, spans(1, 2**20))
+                fetch(fetcher, FILE, spans(1, 2**20))
         else:
-            fetcher.fetch(FILE, spans(1, 2**20))  # 4 s at 256 KiB a second
+            fetch(fetcher, FILE, spans(1, 2**20))  # 4 s at 256 KiB a second
     assert (len(client.asked) > 1) == tells_progress
 
 
@@ -116,7 +122,7 @@ def test_fewer_are_asked_for_where_bytes_stop_coming() -> None:
 
     client = Scripted(answer)
     with fetching(client, stall_s=0.05, max_requests=8) as fetcher:
-        fetcher.fetch(FILE, spans(8))
+        fetch(fetcher, FILE, spans(8))
         assert fetcher._requests._limit.requests < 8
 
 
@@ -127,7 +133,7 @@ def test_second_requests_are_counted_among_those_in_flight() -> None:
 
     client = Scripted(answer)
     with fetching(client, hedge=True, max_requests=1) as fetcher:
-        fetcher.fetch(FILE, spans(11))
+        fetch(fetcher, FILE, spans(11))
         assert fetcher.figures.hedged == 1
         assert fetcher.figures.most_in_flight == client.most == 2
 
@@ -147,8 +153,8 @@ def test_a_second_request_that_fails_makes_room_for_another() -> None:
 
     client = Scripted(answer)
     with fetching(client, hedge=True, stall_s=1000.0, deadline_s=1000.0) as fetcher:
-        fetcher.fetch(FILE, spans(12)[1:])  # so that it is known how long one takes
-        fetcher.fetch(FILE, spans(1))
+        fetch(fetcher, FILE, spans(12)[1:])  # so that it is known how long one takes
+        fetch(fetcher, FILE, spans(1))
         assert asked == 3
         assert fetcher.figures.hedged == 2
 
@@ -171,12 +177,12 @@ def test_a_file_of_fsspec_that_was_replaced_is_found_out_by_its_etag() -> None:
     assert store is not None
     file = SourceFile("/a", 100, None, etag=str(sum(range(100))))
     with store.fetcher() as fetcher:
-        assert fetcher.fetch(file, [ByteRange(0, 10), ByteRange(20, 30)])[1].to_pybytes() == bytes(range(20, 30))
-        fetcher.fetch(file, [ByteRange(0, 10)])
+        assert fetch(fetcher, file, [ByteRange(0, 10), ByteRange(20, 30)])[1] == bytes(range(20, 30))
+        fetch(fetcher, file, [ByteRange(0, 10)])
         assert 1 <= len(asked) <= 2  # those that begin at the same time
     fs.pipe_file("/a", bytes(100))
     with store.fetcher() as fetcher, pytest.raises(SourceError, match="its ETag was 4950, and is 0"):
-        fetcher.fetch(file, [ByteRange(0, 10)])
+        fetch(fetcher, file, [ByteRange(0, 10)])
 
 
 def test_a_pass_begins_without_waiting_for_a_footer(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fetches byte ranges through the blocking calls of any other file system, on daemon threads."""
+"""Fetches byte ranges through blocking calls of a pyarrow or fsspec filesystem, on daemon threads."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from parquet_loader.common.storage import hdfs
 from parquet_loader.errors import OpenFilesError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile, same_etag
-from parquet_loader.source.remote.client import Bytes, PermanentError, TransientError, judged, view, words_of
+from parquet_loader.source.remote.client import Bytes, PermanentError, TransientError, as_client_error, view, words_of
 
 T = TypeVar("T")
 
-# A file's handle is kept, since opening it is a request of its own.
+# Open files are kept, because opening one is a request.
 _MOST_OPEN = 128
-_LAST_WAIT_S = 2.0
+_JOIN_S = 2.0
 
 
 class CallThreads:
-    """Threads that make blocking calls for an event loop, started as they are needed.
+    """Threads that make blocking calls for an event loop, started when they are needed.
 
-    They are daemons. A call that a store keeps waiting forever takes its thread with it: whoever waited gives up by a
-    deadline, and `close` waits for it only so long. (Threads of `concurrent.futures` hold up the interpreter's end.)
+    They are daemons. If a store never answers a call, its thread never ends: the caller gives up at its deadline, and
+    `close` waits for the thread only for a moment. (Threads of `concurrent.futures` would block the interpreter's end.)
 
     Args:
-        most: Number of threads.
+        most: The most threads.
     """
 
     def __init__(self, most: int) -> None:
@@ -44,7 +44,7 @@ class CallThreads:
         self._lock = Lock()
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return what a call gives, or raise what it raises. Cancelled, it is not waited for."""
+        """Call a function on a thread; return its result, or raise its error. If cancelled, do not wait for it."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
 
@@ -64,7 +64,7 @@ class CallThreads:
                 error = raised
             try:
                 loop.call_soon_threadsafe(settle, result, error)
-            except RuntimeError:  # the loop has ended: nobody waits
+            except RuntimeError:  # the loop has ended, so nothing waits for the result
                 return
 
         with self._lock:
@@ -84,21 +84,21 @@ class CallThreads:
                 self._waiting -= 1
 
     def close(self) -> None:
-        """End all threads; wait a moment for those that are in a call."""
+        """End all threads; wait at most `_JOIN_S` for those that are in a call."""
         for _ in self._threads:
             self._calls.put(None)
-        wait_s = _LAST_WAIT_S
+        wait_s = _JOIN_S
         for thread in self._threads:
             thread.join(wait_s)
             wait_s = wait_s if not thread.is_alive() else 0.0
 
 
 class BlockingClient:
-    """Asks through a filesystem of pyarrow's, or through fsspec's own functions if it wraps one of those.
+    """A client over a pyarrow filesystem; if that wraps an fsspec one, over fsspec's own functions.
 
     Args:
         filesystem: The filesystem.
-        most: Calls at a time.
+        most: The most calls at a time.
     """
 
     tells_progress = False
@@ -109,8 +109,7 @@ class BlockingClient:
         self._lock = Lock()
         self._open: OrderedDict[str, Any] = OrderedDict()
         self._checked: set[str] = set()
-        handler = getattr(filesystem, "handler", None)
-        self._fsspec = handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
+        self._fsspec = fsspec_of(filesystem)
 
     async def read(self, file: SourceFile, span: ByteRange, into: Bytes, progress: Callable[[], None]) -> None:
         """Fill `into`; see `Client.read`."""
@@ -129,9 +128,12 @@ class BlockingClient:
         progress()
         arrived = view(data)
         if len(arrived) == file.size_bytes > span.size:
-            raise PermanentError("the whole file came: the server does not serve ranges, without which it is of no use")
+            raise PermanentError(
+                "the server sent the whole file, because it does not support range requests; download the file, or "
+                "use another server"
+            )
         if len(arrived) != span.size:
-            raise TransientError(f"{len(arrived)} of {span.size} bytes came")
+            raise TransientError(f"{len(arrived)} of {span.size} bytes arrived")
         into[:] = arrived
 
     def _read(self, file: SourceFile, span: ByteRange) -> Any:
@@ -152,7 +154,7 @@ class BlockingClient:
         return opened.read_at(span.size, span.start)
 
     def _check_same(self, fs: Any, file: SourceFile, listed: str) -> None:
-        """Compare a file of fsspec's with its listing, once an epoch."""
+        """Compare a file of an fsspec filesystem with its listing, once in an epoch."""
         fs.invalidate_cache(fs._parent(file.path))
         info = fs.info(file.path)
         etag = info.get("ETag") or info.get("etag") or listed
@@ -169,7 +171,7 @@ class BlockingClient:
 
 
 def _judged_native(error: Exception) -> TransientError | PermanentError:
-    """Judge an error of pyarrow's or fsspec's, which name what the server said in words."""
+    """Return the error of a request by the words or status in pyarrow's or fsspec's error."""
     text = str(error)
     for mark in ("ACCESS_DENIED", "AccessDenied", "FORBIDDEN", "Forbidden", "NO_SUCH_KEY", "NoSuchKey"):
         if mark in text:
@@ -177,14 +179,20 @@ def _judged_native(error: Exception) -> TransientError | PermanentError:
     status = getattr(error, "status", None)
     if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
         return PermanentError(words_of(error))
-    return judged(error)
+    return as_client_error(error)
+
+
+def fsspec_of(filesystem: pafs.FileSystem) -> Any:
+    """Return the fsspec filesystem that a pyarrow one wraps, or None."""
+    handler = getattr(filesystem, "handler", None)
+    return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
 
 
 def forked(filesystem: pafs.FileSystem, made_in: int) -> pafs.FileSystem:
-    """Return a filesystem that shares no connection with that of a process from which this one was forked.
+    """Return a filesystem that shares no connections with the parent process if this one was forked.
 
     Raises:
-        SourceError: it is HDFS, whose client does not live through a fork.
+        SourceError: it is HDFS, whose client cannot be used after a fork.
     """
     if made_in == os.getpid():
         return filesystem
@@ -192,9 +200,9 @@ def forked(filesystem: pafs.FileSystem, made_in: int) -> pafs.FileSystem:
         hdfs.check_process(made_in)
     if isinstance(filesystem, pafs.SubTreeFileSystem):
         return pafs.SubTreeFileSystem(filesystem.base_path, forked(filesystem.base_fs, made_in))
-    handler = getattr(filesystem, "handler", None)
-    if isinstance(handler, pafs.FSSpecHandler):  # whose pickled form names the instance, not what it is made of
-        make, arguments = handler.fs.__reduce__()[:2]
+    fs = fsspec_of(filesystem)
+    if fs is not None:  # the pickled form of its handler refers to the same instance
+        make, arguments = fs.__reduce__()[:2]
         return pafs.PyFileSystem(pafs.FSSpecHandler(make(*arguments)))
     make, arguments = filesystem.__reduce__()[:2]
     return make(*arguments)

@@ -21,7 +21,7 @@ _MOST_WORDS = 300
 
 
 class TransientError(Exception):
-    """A failure that a retry may repair: no answer, a broken connection, too few bytes, a busy server.
+    """A failure that a retry may resolve: no answer, a broken connection, too few bytes, a busy server.
 
     Attributes:
         is_busy: Whether the store asked for fewer requests (429, 503).
@@ -35,37 +35,37 @@ class TransientError(Exception):
 
 
 class PermanentError(Exception):
-    """A failure that a retry does not repair: the file is missing, has changed, or may not be read."""
+    """A failure that a retry cannot resolve: the file is missing, has changed, or may not be read."""
 
 
 class UnsupportedServerError(Exception):
-    """The client cannot speak with this server; another has to."""
+    """The client does not support this server; another client is needed."""
 
 
 class Client(Protocol):
-    """Asks a store for bytes. Used by the thread of one event loop at a time.
+    """Requests bytes from a store. Used by the thread of one event loop at a time.
 
     Attributes:
-        tells_progress: Whether `read` tells of bytes as they come, not only of the last.
+        tells_progress: Whether `read` reports bytes as they arrive, not only at the end.
     """
 
     tells_progress: bool
 
     async def read(self, file: SourceFile, span: ByteRange, into: Bytes, progress: Callable[[], None]) -> None:
-        """Fill `into` with a range of a file; `progress` is called whenever bytes have come.
+        """Fill `into` with a range of a file; `progress` is called whenever bytes have arrived.
 
         Raises:
-            TransientError, PermanentError, UnsupportedServerError: see there.
+            TransientError, PermanentError, UnsupportedServerError: the request failed; see these classes.
         """
         ...
 
     def close(self) -> None:
-        """End the client's own threads, if it has any, and wait for none that a store keeps waiting."""
+        """End the client's own threads, if it has any; does not wait for threads whose call has no answer."""
         ...
 
 
 def words_of(error: BaseException) -> str:
-    """Return an error's message on one line, without secrets; of an S3 server's XML the code and the message."""
+    """Return an error's message on one line, without secrets; for the XML of an S3 server, its code and message."""
     text = str(error).split("\n\nDebug source:")[0]
     named = dict(_XML.findall(text))
     if named:
@@ -78,13 +78,13 @@ def words_of(error: BaseException) -> str:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that an error's text names, or None."""
+    """Return the HTTP status in an error's text, or None."""
     found = _STATUS.search(str(error))
     return int(found[1]) if found else None
 
 
-def judged(error: BaseException) -> TransientError | PermanentError:
-    """Return a store's error as what it means for a next attempt, by the status it names."""
+def as_client_error(error: BaseException) -> TransientError | PermanentError:
+    """Return a store's error as a transient or permanent one, by the HTTP status in its text."""
     status, words = status_of(error), words_of(error)
     if status is not None and 400 <= status < 500 and status not in (408, 425, 429):
         return PermanentError(words)

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-# Requests an epoch begins with.
+# The limit at the beginning of an epoch.
 FIRST_REQUESTS = 16
-# A round is judged after as many answers as there were requests in flight, and not before this time.
+# A round ends after as many answers as there may be requests in flight, and not before this time.
 ROUND_S = 0.25
-# More requests are worth it if a round with them was this much faster than the best before.
+# A higher limit is kept if a round with it was this much faster than the best one before.
 GAIN = 1.05
-# Rounds without a gain, after which more are tried all the same, for a round: the line may have become better.
+# After this many rounds without a gain, a higher limit is tried again, because the bandwidth may have grown.
 PATIENCE = 16
 BUSY_FACTOR = 0.7
 BUSY_PAUSE_S = 1.0
 
-# A request is made a second time after this multiple of what others took, and at least so long.
+# A request is hedged after this multiple of the median duration of others, and not earlier than `HEDGE_LEAST_S`.
 HEDGE_FACTOR = 3.0
 HEDGE_LEAST_S = 0.5
 HEDGE_ENOUGH = 8
 HEDGE_SHARE = 0.05
-HEDGE_FREE = 8  # of an epoch, before the share says anything
+HEDGE_FREE = 8  # hedged requests of an epoch that are allowed whatever their share
 
 
 class ConcurrencyLimit:
-    """How many requests may be in flight: more as long as more bytes arrive for it, fewer if the store is busy.
+    """Limits the requests in flight: raises the limit while throughput grows, lowers it if the store is busy.
 
     Args:
-        most: Never more than this.
-        now_s: The time.
-        first: How many to begin with.
+        most: The highest limit.
+        now_s: The time, in seconds.
+        first: The first limit.
     """
 
     def __init__(self, most: int, now_s: float, first: int = FIRST_REQUESTS) -> None:
@@ -46,11 +46,11 @@ class ConcurrencyLimit:
         self._reduced_s = float("-inf")
 
     def full(self) -> None:
-        """Say that a request has to wait for another's end: only then do rounds say anything about the limit."""
+        """Record that a request had to wait; only rounds in which this happens show the effect of the limit."""
         self._was_full = True
 
     def arrived(self, nbytes: int, now_s: float) -> None:
-        """Count an answer."""
+        """Count an answer of `nbytes` bytes; at the end of a round, adapt the limit."""
         self._bytes += nbytes
         self._answers += 1
         elapsed_s = now_s - self._began_s
@@ -71,7 +71,7 @@ class ConcurrencyLimit:
         self._best = max(rate, 0.98 * self._best)
 
     def busy(self, now_s: float) -> None:
-        """Allow fewer requests, as the store asks; at most once in a while, because many requests hear it at once."""
+        """Lower the limit, because the store asks for fewer requests; at most once in `BUSY_PAUSE_S` seconds."""
         if now_s - self._reduced_s >= BUSY_PAUSE_S:
             self._reduced_s = now_s
             self.requests = max(1, int(self.requests * BUSY_FACTOR))
@@ -79,10 +79,10 @@ class ConcurrencyLimit:
 
 
 class Hedging:
-    """When a request has taken so long, compared with others of about its size, that a second one is worth it.
+    """Decides when to hedge a request, by the durations of others of about its size.
 
     Args:
-        least_s: Never earlier.
+        least_s: The earliest time, in seconds after the request.
     """
 
     def __init__(self, least_s: float = HEDGE_LEAST_S) -> None:
@@ -90,29 +90,29 @@ class Hedging:
         self._known: deque[tuple[int, float]] = deque(maxlen=64)
         self.requests = 0
         self.hedged = 0
-        self._beside = 0
+        self._in_flight = 0
 
     def took(self, nbytes: int, seconds: float) -> None:
-        """Count what a request took that was answered."""
+        """Record the duration of an answered request."""
         self.requests += 1
         self._known.append((nbytes, seconds))
 
     def after_s(self, nbytes: int) -> float | None:
-        """Return after how many seconds to ask again; None: not known yet.
+        """Return the seconds after which to hedge a request; None: not known yet.
 
-        Those count that were not much smaller; larger ones only make it later.
+        Only requests of at least half the size count; larger ones only make the result later.
         """
         known = [seconds for size, seconds in self._known if 2 * size >= nbytes]
         return max(self._least_s, HEDGE_FACTOR * median(known)) if len(known) >= HEDGE_ENOUGH else None
 
     def may(self) -> bool:
-        """Whether one more second request is within what may be asked twice, or there is none now; counts it if so."""
-        if self._beside and self.hedged >= max(HEDGE_FREE, HEDGE_SHARE * self.requests):
+        """Whether one more hedged request is allowed; counts it if so. One at a time is always allowed."""
+        if self._in_flight and self.hedged >= max(HEDGE_FREE, HEDGE_SHARE * self.requests):
             return False
         self.hedged += 1
-        self._beside += 1
+        self._in_flight += 1
         return True
 
     def ended(self, requests: int) -> None:
-        """Say that second requests have ended, whatever came of them."""
-        self._beside -= requests
+        """Record the end of hedged requests."""
+        self._in_flight -= requests

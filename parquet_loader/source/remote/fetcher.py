@@ -1,7 +1,7 @@
 """Fetches byte ranges for all other threads, on one thread with an event loop.
 
-`start` begins the thread. `close` cancels requests in flight and joins the thread, so a request without an answer
-blocks nothing. The thread is a daemon. After `close` no callback is called.
+`start` starts the thread. `close` cancels requests in flight and joins the thread, so a request without an answer does
+not block. The thread is a daemon. After `close` no callback is called.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Future
 from threading import Event, RLock, Thread, current_thread, local
 from typing import Any, Self, TypeVar
-
-import numpy as np
-import pyarrow as pa
 
 from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, uninterrupted
 from parquet_loader.errors import LoaderStateError, RemoteError
@@ -27,17 +24,17 @@ from parquet_loader.source.remote.task_group import TaskGroup, ended
 
 T = TypeVar("T")
 
-# Row groups being fetched into the local cache.
+# The most blocking calls at a time, such as those of the local cache.
 _MOST_CALLS = 32
 
 _calling = local()
 
 
 class Fetcher:
-    """Fetches ranges; see above. Any thread may call it, and the event loop's own thread its coroutines.
+    """Fetches ranges; see above. Any thread may call its functions; coroutines run on the event loop's thread.
 
     Args:
-        requests: What asks the store; this fetcher's alone from now on.
+        requests: Makes the requests; owned by this fetcher.
     """
 
     def __init__(self, requests: RequestScheduler) -> None:
@@ -62,7 +59,7 @@ class Fetcher:
         """Start the thread.
 
         Raises:
-            RemoteError: it cannot be started.
+            RemoteError: the thread cannot be started.
         """
         uninterrupted(self._start)
 
@@ -71,11 +68,11 @@ class Fetcher:
         self._ready.wait()
         if self._failed is not None:
             if is_out_of_descriptors(self._failed):
-                raise out_of_descriptors("files that are not local cannot be fetched", 3) from None
-            raise RemoteError(f"the thread that fetches could not be started: {self._failed}") from self._failed
+                raise out_of_descriptors("remote files cannot be fetched", 3) from None
+            raise RemoteError(f"the thread for remote requests cannot be started: {self._failed}") from self._failed
 
     def close(self, *, wait: bool = True) -> None:
-        """Cancel what is in flight, and end the thread; idempotent, and safe in any thread and in a forked child."""
+        """Cancel requests in flight, and end the thread; idempotent, and safe in any thread and in a forked child."""
         if self._pid != os.getpid() or self._loop is None:
             return
         with self._lock:
@@ -103,7 +100,7 @@ class Fetcher:
         except BaseException as error:
             if self._ready.is_set():
                 raise
-            self._failed = error  # no more files can be opened, for example
+            self._failed = error  # for example, no file descriptors are left
         finally:
             self._ready.set()
 
@@ -120,13 +117,13 @@ class Fetcher:
             if self._threads is not None:
                 self._threads.close()
 
-    # ------------------------------------------------------------------ what others ask for
+    # ------------------------------------------------------------------ for other threads
 
     def begin(self, work: Coroutine[Any, Any, T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run a coroutine on the event loop; `done` takes there what it returns or raises.
+        """Run a coroutine on the event loop; `done` is called there with its result or error.
 
         Raises:
-            LoaderStateError: the fetcher is closed. `done` takes the same if that happens later.
+            LoaderStateError: the fetcher is closed. If it is closed later, `done` receives this error.
         """
 
         def finished(task: asyncio.Task[T]) -> None:
@@ -143,7 +140,7 @@ class Fetcher:
             self._tasks.add(task)
             task.add_done_callback(finished)
 
-        with self._lock:  # what begins does so before the end
+        with self._lock:  # so that the task begins before `close` ends the loop
             if self.is_here:
                 assert self._loop is not None
                 self._loop.call_soon_threadsafe(start)
@@ -153,16 +150,16 @@ class Fetcher:
 
     @property
     def is_here(self) -> bool:
-        """Whether it was started in this process, and not closed."""
+        """Whether it was started in this process, and is not closed."""
         return self._loop is not None and not self._is_closed and self.is_of_this_process
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether it was made here, not in a process from which this one was forked."""
+        """Whether it was made in this process, not in one from which this one was forked."""
         return self._pid == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine returns on the event loop, waiting for it; if interrupted, release it."""
+        """Run a coroutine on the event loop, wait for it, and return its result."""
         outcome: Future[Any] = Future()
 
         def done(result: Any, error: BaseException | None) -> None:
@@ -175,20 +172,10 @@ class Fetcher:
         result: T = outcome.result()
         return result
 
-    def fetch(self, file: SourceFile, ranges: Sequence[ByteRange]) -> list[pa.Buffer]:
-        """Return the bytes of each range, waiting for them.
-
-        Raises:
-            SourceError: see `RangeFetcher`.
-        """
-        buffers = [np.empty(r.size, np.uint8) for r in ranges]
-        self.run(self.read_all(file, ranges, buffers))
-        return [pa.py_buffer(buffer) for buffer in buffers]
-
     # ------------------------------------------------------------------ on the event loop
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call a blocking function on a thread of its own, in which `Fetcher.current` is this fetcher."""
+        """Call a blocking function on another thread, in which `Fetcher.current` returns this fetcher."""
 
         def call() -> T:
             _calling.fetcher = self
@@ -200,11 +187,11 @@ class Fetcher:
 
     @staticmethod
     def current() -> Fetcher | None:
-        """Return the fetcher on whose behalf this thread calls, or None."""
+        """Return the fetcher for which this thread runs a `call`, or None."""
         return getattr(_calling, "fetcher", None)
 
     async def once(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what a coroutine returns that is begun only if none of this name is running."""
+        """Return the result of the coroutine that runs for this key; it is started if there is none."""
         task = self._shared.get(key)
         if task is None:
             task = asyncio.get_running_loop().create_task(work())
@@ -220,7 +207,11 @@ class Fetcher:
         return result
 
     async def read_all(self, file: SourceFile, ranges: Sequence[ByteRange], buffers: Sequence[Bytes]) -> None:
-        """Fill each buffer with its range, concurrently. Raises as `fetch`; then none is written to any more."""
+        """Fill each buffer with its range, concurrently.
+
+        Raises:
+            SourceError: see `RangeFetcher`; no buffer is written to after that.
+        """
         if len(ranges) == 1:
             await self._requests.read(file, ranges[0], buffers[0])
             return

@@ -26,11 +26,12 @@ from parquet_loader.errors import LoaderStateError, RemoteError, SourceError
 from parquet_loader.source.file_types import PARQUET_SUFFIXES
 from parquet_loader.source.files import ListedFile, seen
 from parquet_loader.source.local import LocalLister
+from parquet_loader.source.remote.blocking_client import fsspec_of
 from parquet_loader.source.remote.client import words_of
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.hub_lister import HubLister
 from parquet_loader.source.remote.obstore_client import ObstoreClient, client_for
-from parquet_loader.source.remote.remote_filesystem import RemoteStore, fsspec_of
+from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.remote.remote_lister import RemoteLister
 from parquet_loader.source.remote.task_group import side_by_side
 
@@ -44,7 +45,7 @@ _FOLDERS_AT_ONCE = 16
 
 
 class PyarrowLister(RemoteLister):
-    """Lists through pyarrow's own functions, except a part of the local file system, in which links may form circles.
+    """Lists through pyarrow's own functions; directories of the local file system through `LocalLister`, for its links.
 
     Args:
         fetcher: See `RemoteLister`.
@@ -76,8 +77,8 @@ class ObstoreLister(RemoteLister):
     Args:
         fetcher: See `RemoteLister`.
         client: The client.
-        pages: Pages requested at a time.
-        known: Paths of a listing made before, in their order: where its pages ended, the new one is divided.
+        pages: The most pages requested at a time.
+        known: Paths of an earlier listing, in order; the ends of its pages divide the new listing into parallel parts.
         meanwhile: Called with a path while the first page of its listing is being fetched.
         page_keys: Keys on a page.
     """
@@ -98,13 +99,13 @@ class ObstoreLister(RemoteLister):
         self._pages = pages
         self._known = sorted(known)
         self._page_keys = page_keys
-        # Listings that were begun to see whether a path is a directory: the first page, and what gives the rest.
+        # Listings that were begun to check for directories, by path: the first page, and the iterator of the others.
         self._begun: dict[str, tuple[Any, AsyncIterator[Any]]] = {}
 
     def look(self, path: str) -> ListedFile | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
         if any(known.startswith(path + "/") for known in self._known[:1]):
-            return True  # as before; if it is so no longer, nothing will be found in it
+            return True  # as in the earlier listing; if this has changed, no file will be found in it
         return self.fetcher.run(self._look(path))
 
     async def _look(self, path: str) -> ListedFile | bool | None:
@@ -112,7 +113,7 @@ class ObstoreLister(RemoteLister):
         if not key:
             return True
         try:
-            # What is named as a file is one, as a rule; and whoever may read it need not be one who may list.
+            # A path with a file's suffix is probably a file, and the permission to read it may not include listing.
             if path.lower().endswith(PARQUET_SUFFIXES) and (file := await self._head(store, key, path)) is not None:
                 return file
             pages = aiter(self._client.obstore.list(store, prefix=key + "/", chunk_size=self._page_keys))
@@ -150,7 +151,7 @@ class ObstoreLister(RemoteLister):
         return [entry for number in range(len(cuts)) for entry in parts[number]]
 
     async def _between(self, base: str, after: str | None, last: str | None) -> list[ListedFile]:
-        """Return the files below a directory whose keys come behind one, and not behind another."""
+        """Return the files below a directory with keys greater than `after` and at most `last`."""
         store, prefix = self._client.placed(base)
         found: list[ListedFile] = []
         first, pages = self._begun.pop(base, (None, None)) if after is None else (None, None)
@@ -167,7 +168,7 @@ class ObstoreLister(RemoteLister):
 
 
 class FsspecLister(RemoteLister):
-    """Lists through fsspec's own functions. HTTP has no listings: pages of links lead anywhere, and files are named.
+    """Lists through fsspec's own functions. HTTP servers have no listings, so files on them have to be named.
 
     Args:
         fetcher: See `RemoteLister`.
@@ -189,7 +190,7 @@ class FsspecLister(RemoteLister):
         try:
             info = self._fs.info(path)
         except FileNotFoundError as error:
-            if is_http:  # where a question mark is no pattern
+            if is_http:  # a question mark in a URL is not a pattern
                 raise _http_refusal(path, error) from None
             return None
         except Exception as error:
@@ -219,9 +220,9 @@ class FsspecLister(RemoteLister):
 
 
 class HdfsLister(RemoteLister):
-    """Lists through pyarrow, several directories at a time, and waits no longer than the deadline for each.
+    """Lists through pyarrow, several directories at a time, each with a deadline.
 
-    Hadoop's client waits forever for a namenode that is there and does not answer.
+    Hadoop's client waits forever for a namenode that accepts connections and does not answer.
 
     Args:
         fetcher: See `RemoteLister`.
@@ -292,7 +293,7 @@ def _lister_for(store: RemoteStore, fetcher: Fetcher, known: Sequence[str], page
 
 
 def _local_base(filesystem: pafs.FileSystem) -> str | None:
-    """Return the local directory that a file system shows, as a prefix of its paths; None if it shows none."""
+    """Return the local directory that a filesystem shows, as a prefix for its paths; None if it shows none."""
     fs = fsspec_of(filesystem)
     if fs is not None and "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol):
         return ""
@@ -306,7 +307,7 @@ def _local_base(filesystem: pafs.FileSystem) -> str | None:
 
 
 def _refused(error: Exception) -> OSError:
-    """Return a store's refusal in its words, for `list_files`, which says of what."""
+    """Return a store's error as an OSError with its message; `list_files` adds the path."""
     if isinstance(error, OSError) and is_out_of_descriptors(error):
         return error
     return OSError(words_of(error))
@@ -320,8 +321,8 @@ def _http_refusal(url: str, error: FileNotFoundError) -> Exception:
         words = f"{status} {getattr(cause, 'message', '')}".strip()
         if status in (401, 403):
             return SourceError(
-                f"{shown(url)}: the server refuses it: {words}; a private or gated file needs credentials: pass "
-                "filesystem= with the headers, or a URL that is signed"
+                f"{shown(url)}: the server refuses the request: {words}; a private or gated file needs credentials: "
+                "pass filesystem= with the headers, or a signed URL"
             )
         return OSError(words)
     if cause is not None and type(cause).__name__.startswith("ClientConnect"):

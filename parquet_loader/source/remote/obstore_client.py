@@ -1,7 +1,7 @@
-"""Fetches byte ranges from S3, Google Cloud Storage, Azure and HTTP with obstore, without a thread for each.
+"""Fetches byte ranges from S3, Google Cloud Storage, Azure and HTTP with obstore, without a thread for each request.
 
-The pickled form of the pyarrow filesystem gives the connection options. Credentials that are missing there come from
-the environment, as obstore finds them.
+The connection options come from the pickled form of the pyarrow filesystem. Missing credentials are those that obstore
+finds in the environment.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ import pyarrow.fs as pafs
 from parquet_loader.common import RemoteOptions
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile, same_etag
+from parquet_loader.source.remote.blocking_client import fsspec_of
 from parquet_loader.source.remote.client import (
     Bytes,
     PermanentError,
     TransientError,
     UnsupportedServerError,
-    judged,
+    as_client_error,
     view,
     words_of,
 )
 
-# Bytes handed over at a time. Each time the GIL is needed once, which may take 5 ms next to a loop that spins in
-# Python; but on a slow line they have to come within `stall_s`. So it is what comes in this time.
+# A chunk is what arrives in this time. Each chunk needs the GIL once, which may take 5 ms if a training loop is busy in
+# Python; but with a low bandwidth a chunk has to arrive within `stall_s`.
 _CHUNK_S = 0.05
 _LEAST_CHUNK_BYTES, _MOST_CHUNK_BYTES = 2**16, 2**20
 _NO_RETRIES = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
-_LASTING = ("NotFoundError", "PermissionDeniedError", "UnauthenticatedError", "PreconditionError", "NotModifiedError")
+_PERMANENT = ("NotFoundError", "PermissionDeniedError", "UnauthenticatedError", "PreconditionError", "NotModifiedError")
 
-# If none of these is set, credentials may be in the files of the AWS command line, which only pyarrow reads.
+# If none of these is set, credentials may be in the files of the AWS CLI, which only pyarrow reads.
 _S3_FOUND_BY_OBSTORE = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -45,23 +46,23 @@ _S3_FOUND_BY_OBSTORE = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
 
-# The runtime of obstore belongs to the process in which it was used first; its threads do not come along in a fork.
+# The runtime of obstore belongs to the process that used it first; its threads do not exist after a fork.
 _used_in: int | None = None
 
 
 def is_usable() -> bool:
-    """Whether obstore is installed, and its runtime not one that was left behind by a fork."""
+    """Whether obstore is installed, and its runtime does not belong to a parent process."""
     return (_used_in in (None, os.getpid())) and importlib.util.find_spec("obstore") is not None
 
 
 class ObstoreClient:
-    """Asks through obstore.
+    """A client over obstore.
 
     Args:
-        make_store: Makes the store of one bucket, container or host, given its name and obstore's own options.
+        make_store: Makes the store of a bucket, container or host, from its name and obstore's own options.
         options: Deadlines.
-        lists: Whether it lists, and then repeats requests by itself.
-        split: Divides a path into the bucket and the key.
+        lists: Whether it is for listings; obstore then retries requests itself.
+        split: Splits a path into the bucket and the key.
     """
 
     tells_progress = True
@@ -80,7 +81,7 @@ class ObstoreClient:
         self._make_store = make_store
         self._split = split
         connect = timedelta(seconds=min(options.stall_s, 10.0))
-        # Deadlines are the fetcher's; these are for what it has released.
+        # The fetcher has deadlines of its own; these end requests that it has cancelled.
         patience_s = options.stall_s if lists else options.deadline_s
         client = {"timeout": timedelta(seconds=patience_s), "connect_timeout": connect}
         self._shared = {"client_options": client, "retry_config": _retries(options) if lists else _NO_RETRIES}
@@ -88,13 +89,13 @@ class ObstoreClient:
         self._bytes_per_s = 0.0  # of the request that ended last
 
     def again(self) -> Self:
-        """Return a client for another fetcher, which uses the connections of this one and has seen nothing yet."""
+        """Return a client for another fetcher, with the same connections and its own bandwidth estimate."""
         other = copy(self)
         other._bytes_per_s = 0.0
         return other
 
     def placed(self, path: str) -> tuple[Any, str]:
-        """Return the store in which a path lies, and its key there."""
+        """Return the store of a path, and the key in the store."""
         bucket, key = self._split(path)
         if bucket not in self._stores:
             self._stores[bucket] = self._make_store(bucket, self._shared)
@@ -103,7 +104,7 @@ class ObstoreClient:
     async def read(self, file: SourceFile, span: ByteRange, into: Bytes, progress: Callable[[], None]) -> None:
         """Fill `into`; see `Client.read`."""
         options: dict[str, Any] = {"range": (span.start, span.stop)}
-        # A weak tag never matches (RFC 9110, 8.8.3.2); quotes are lost in some servers' listings.
+        # A weak tag never matches (RFC 9110, 8.8.3.2); some servers' listings lack the quotes.
         if file.etag is not None and not file.etag.startswith("W/"):
             options["if_match"] = file.etag if file.etag.startswith('"') else f'"{file.etag}"'
         at, began_s = 0, time.monotonic()
@@ -125,7 +126,7 @@ class ObstoreClient:
         finally:
             self._bytes_per_s = at / max(1e-6, time.monotonic() - began_s)
         if at != span.size:
-            raise TransientError(f"{at} of {span.size} bytes came")
+            raise TransientError(f"{at} of {span.size} bytes arrived")
 
     def _judged(self, error: Exception) -> Exception:
         kind = type(error).__name__
@@ -133,14 +134,14 @@ class ObstoreClient:
             return PermanentError(f"the file has changed since it was listed: {words_of(error)}")
         if kind == "NotFoundError":
             return PermanentError(f"the file has vanished since it was listed: {words_of(error)}")
-        if kind in _LASTING:
+        if kind in _PERMANENT:
             return PermanentError(words_of(error))
         if "non-partial response" in str(error):
             return UnsupportedServerError(words_of(error))
-        return judged(error)
+        return as_client_error(error)
 
     def close(self) -> None:
-        """Do nothing: obstore's connections end with the client."""
+        """Do nothing, because obstore's connections end with this object."""
 
 
 def _check_same(meta: Mapping[str, Any], file: SourceFile) -> None:
@@ -157,7 +158,7 @@ def _retries(options: RemoteOptions) -> dict[str, Any]:
 
 
 def client_for(filesystem: pafs.FileSystem, options: RemoteOptions, *, lists: bool = False) -> ObstoreClient | None:
-    """Return a client for the store that a filesystem speaks to, or None if obstore cannot replace it."""
+    """Return an obstore client for a filesystem's store; None if obstore does not support it."""
     if not is_usable():
         return None
     if _is_plain_http(filesystem) and not lists:
@@ -173,12 +174,11 @@ def client_for(filesystem: pafs.FileSystem, options: RemoteOptions, *, lists: bo
 
 
 def _is_plain_http(filesystem: pafs.FileSystem) -> bool:
-    """Whether a filesystem is fsspec's for HTTP with no options of its own, such as headers or a user."""
-    handler = getattr(filesystem, "handler", None)
-    if not isinstance(handler, pafs.FSSpecHandler):
+    """Whether a filesystem is fsspec's for HTTP without options, such as headers or a user."""
+    fs = fsspec_of(filesystem)
+    if fs is None:
         return False
-    protocol = handler.fs.protocol
-    return "http" in ((protocol,) if isinstance(protocol, str) else tuple(protocol)) and not handler.fs.storage_options
+    return "http" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol) and not fs.storage_options
 
 
 def _split_url(url: str) -> tuple[str, str]:
@@ -207,7 +207,7 @@ def _s3(given: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Any] | N
         if given["session_token"]:
             config["session_token"] = given["session_token"]
     elif not any(os.environ.get(name) for name in _S3_FOUND_BY_OBSTORE):
-        return None  # of a profile, or of the machine: pyarrow knows the way
+        return None  # credentials of a profile or of the machine, which pyarrow finds
     return _maker("S3Store", config, client)
 
 

@@ -1,4 +1,4 @@
-"""The remote store of one source: chooses its client, and makes fetchers for an epoch or a single read."""
+"""The remote store of a source: chooses its client, and makes fetchers for an epoch or a single read."""
 
 from __future__ import annotations
 
@@ -28,18 +28,12 @@ _SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
 
 
 def store_of(filesystem: pafs.FileSystem, options: RemoteOptions) -> RemoteStore | None:
-    """Return the store of a file system; None if it is local, and nothing is fetched."""
+    """Return the store of a filesystem; None if it is local."""
     return None if is_local(filesystem) else RemoteStore(filesystem, options)
 
 
-def fsspec_of(filesystem: pafs.FileSystem) -> Any:
-    """Return the fsspec filesystem that a pyarrow one wraps, or None."""
-    handler = getattr(filesystem, "handler", None)
-    return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
-
-
 class RemoteStore:
-    """The file system of a remote source. Immutable except for the connections, which every process makes.
+    """The filesystem of a remote source. Immutable except for its connections, which each process makes itself.
 
     Args:
         filesystem: The filesystem.
@@ -57,11 +51,11 @@ class RemoteStore:
         self._shared: Fetcher | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without connections."""
+        """Pickle without connections."""
         return RemoteStore, (self.filesystem, self.options)
 
     def for_one_loader(self) -> RemoteStore:
-        """Return the same store, with the same connections, for a loader that shares no fetcher with others."""
+        """Return the same store with the same connections, but with its own fetchers."""
         own = RemoteStore(self.filesystem, self.options)
         own._pid, own._obstore, own._is_plain = self._pid, self._obstore, self._is_plain
         own._signed_urls = self._signed_urls
@@ -75,12 +69,12 @@ class RemoteStore:
         return shown(path) if scheme is None or "://" in path else f"{scheme}://{path}"
 
     def fetcher(self, first_requests: int = FIRST_REQUESTS) -> Fetcher:
-        """Return a fetcher that is not started; whoever starts it closes it."""
+        """Return a fetcher that is not started; the caller starts and closes it."""
         return Fetcher(RequestScheduler(self._client, self.options, self.name_of, first_requests))
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Send all reads before the first epoch through one fetcher."""
+        """Use one fetcher for all reads within the block, before the first epoch."""
         with self.fetcher() as fetcher:
             self.share(fetcher)
             try:
@@ -89,28 +83,28 @@ class RemoteStore:
                 self.unshare(fetcher)
 
     def prepare(self, path: str) -> None:
-        """Make the client that will fetch a file; if that fails, the first request says so."""
+        """Make the client that will fetch a file; errors are raised by the first request."""
         with suppress(Exception):
             client = self._client(plain=False)
             if isinstance(client, ObstoreClient):
                 client.placed(path)
 
     def cancel(self) -> None:
-        """End waiting for reads outside the epoch's own; they raise `LoaderStateError`."""
+        """Cancel reads through the shared fetcher; they raise `LoaderStateError`."""
         if self._shared is not None:
             self._shared.close(wait=False)
 
     def share(self, fetcher: Fetcher) -> None:
-        """Send reads outside the epoch's own through its fetcher, until `unshare`."""
+        """Use an epoch's fetcher for all other reads too, until `unshare`."""
         self._shared = fetcher
 
     def unshare(self, fetcher: Fetcher) -> None:
-        """Take back `share`; another epoch may have shared its own meanwhile."""
+        """Undo `share`, unless another epoch has shared its fetcher meanwhile."""
         if self._shared is fetcher:
             self._shared = None
 
     def fetch(self, file: SourceFile, ranges: Sequence[ByteRange]) -> list[pa.Buffer]:
-        """Return the bytes of each range; see `RangeFetcher`. Outside an epoch it starts a thread for it."""
+        """Return the bytes of each range; see `RangeFetcher`. Without a shared fetcher it starts one for this call."""
         buffers = [np.empty(r.size, np.uint8) for r in ranges]
         self.fetch_into(file, ranges, buffers)
         return [pa.py_buffer(buffer) for buffer in buffers]
@@ -139,7 +133,7 @@ class RemoteStore:
                 return self._obstore[1].again()
             if wanted == "obstore":
                 reason = (
-                    "does not speak for this filesystem" if is_usable() else "is not installed, or not after a fork"
+                    "does not support this filesystem" if is_usable() else "is not installed, or unusable after a fork"
                 )
                 raise ConfigurationError(
                     f"RemoteOptions(connections='obstore'): obstore {reason} ({self.filesystem.type_name}); "

@@ -1,4 +1,4 @@
-"""The common half of listers of remote stores: threads, the first and last bytes of files, a probe of the endpoint."""
+"""The base class of listers of remote stores: threads, first and last bytes of files, a probe of the endpoint."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from parquet_loader.source.remote.task_group import side_by_side
 S = TypeVar("S")
 T = TypeVar("T")
 
-# Paths of a list that are examined concurrently; fewer than a fetcher has threads, on which they may ask for more.
-_LOOKS_AT_ONCE = 16
+# Concurrent calls of `each`; fewer than the threads of a fetcher, which these calls may need in turn.
+_CALLS_AT_ONCE = 16
 
 
 class RemoteLister:
-    """Lists a store on threads that nobody has to wait for, so that Ctrl-C and the interpreter's end come at once.
+    """Lists a store on daemon threads, which neither SIGINT nor the interpreter's end has to wait for.
 
     Args:
-        fetcher: Whose threads and event loop those are; started, and closed by whoever made it.
+        fetcher: Provides the threads and the event loop; started, and closed by the caller.
     """
 
     endpoint: tuple[str, int] | None = None
     """Host and port to probe before the first requests, or None."""
     is_encrypted = False
-    """Whether the endpoint is spoken to in https."""
+    """Whether the endpoint uses https."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self.fetcher = fetcher
 
-    def each(self, work: Callable[[S], T], things: Sequence[S], most: int = _LOOKS_AT_ONCE) -> list[T]:
-        """Return what `work` gives for each of the things, several at a time; see `source.Lister`.
+    def each(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:
+        """Return the result of `work` for each of the things; several run at a time. See `source.Lister`.
 
         Raises:
-            UnreachableError: nothing answers at the endpoint, so that repeating requests is of no use.
+            UnreachableError: the endpoint does not answer, so retries are useless.
         """
 
         async def one(number: int) -> T:
             return await self.fetcher.call(partial(work, things[number]))
 
-        done = self.fetcher.run(self._reached(partial(side_by_side, one, range(len(things)), most)))
+        done = self.fetcher.run(self._reached(partial(side_by_side, one, range(len(things)), _CALLS_AT_ONCE)))
         return [done[number] for number in range(len(things))]
 
     def pinned(self, paths: Sequence[str]) -> list[str]:
-        """Return the paths as they are; see `source.Lister`."""
+        """Return the paths unchanged; see `source.Lister`."""
         return list(paths)
 
     def context(self) -> ListingContext:
-        """Return nothing; see `source.Lister`."""
+        """Return an empty context; see `source.Lister`."""
         return ListingContext()
 
     def look(self, path: str) -> ListedFile | bool | None:
@@ -67,18 +67,15 @@ class RemoteLister:
         raise NotImplementedError
 
     def matching(self, base: str, pattern: str) -> list[ListedFile]:  # noqa: ARG002 (a store is listed as a whole)
-        """Return all files below the directory of a glob, matches among them."""
+        """Return all files below the directory of a glob, including those that do not match."""
         return self.below(base)
 
     def ends(self, entry: ListedFile) -> tuple[bytes, bytes]:
         """Return the first and the last four bytes of a file, by one request each."""
-        file = SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, (), entry.etag)
         if entry.size_bytes < 8:
             return b"", b""
-        spans = [ByteRange(0, 4), ByteRange(entry.size_bytes - 4, entry.size_bytes)]
-        buffers = [np.empty(span.size, np.uint8) for span in spans]
-        self.fetcher.run(self.fetcher.read_all(file, spans, buffers))
-        return buffers[0].tobytes(), buffers[1].tobytes()
+        first, last = self._read(entry, [ByteRange(0, 4), ByteRange(entry.size_bytes - 4, entry.size_bytes)])
+        return first, last
 
     def head(self, path: str, most: int) -> bytes:
         """Return at most that many of a file's first bytes; see `source.Lister`."""
@@ -86,15 +83,18 @@ class RemoteLister:
             entry = self.look(path)
             if not isinstance(entry, ListedFile) or entry.size_bytes == 0:
                 return b""
-            file = SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, (), entry.etag)
-            buffer = np.empty(min(entry.size_bytes, most), np.uint8)
-            self.fetcher.run(self.fetcher.read_all(file, [ByteRange(0, buffer.size)], [buffer]))
-        except (SourceError, OSError):  # who may read the files need not be one who may look next to them
+            return self._read(entry, [ByteRange(0, min(entry.size_bytes, most))])[0]
+        except (SourceError, OSError):  # the caller may lack the permission for files other than the data
             return b""
-        return buffer.tobytes()
+
+    def _read(self, entry: ListedFile, spans: Sequence[ByteRange]) -> list[bytes]:
+        file = SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, (), entry.etag)
+        buffers = [np.empty(span.size, np.uint8) for span in spans]
+        self.fetcher.run(self.fetcher.read_all(file, spans, buffers))
+        return [buffer.tobytes() for buffer in buffers]
 
     async def _reached(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what `work` returns, unless a connection to the endpoint is refused; tried before the first work only.
+        """Return the result of `work`; before the first call, check that the endpoint accepts connections.
 
         Clients retry a refused connection for seconds or minutes, and most of their calls cannot be cancelled.
         """

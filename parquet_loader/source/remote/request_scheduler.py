@@ -19,7 +19,7 @@ from parquet_loader.source.remote.task_group import ended
 
 # A request and its hedges.
 _MOST_AT_ONCE = 3
-# A client that tells only of a whole answer is given as long as that takes on a slow line.
+# A client that does not report progress is given the time that this slow bandwidth takes.
 _LEAST_BYTES_PER_S = 2**18
 # Waits between attempts grow from this by factors of two up to the limit, times a random factor from 0.5 to 1.
 _BACKOFF_S, _MOST_BACKOFF_S = 0.2, 20.0
@@ -31,16 +31,16 @@ _GONE = re.compile(r"vanished|not found|does not exist|NoSuchKey", re.IGNORECASE
 
 @dataclass(slots=True)
 class RemoteFigures:
-    """Counters of fetching.
+    """Counters of remote requests.
 
     Attributes:
-        requests: Requests made, all attempts together.
-        fetched_bytes: Bytes received, with gaps between columns and answers received twice.
-        retries: Requests made again because one before had failed.
-        hedged: Requests made a second time because the first was slow.
-        row_groups: Row groups fetched whole.
-        row_group_requests: Ranges fetched for these.
-        most_in_flight: Most requests at a time.
+        requests: Requests, including retries and hedged ones.
+        fetched_bytes: Bytes received, including gaps between columns and duplicate answers.
+        retries: Requests that were repeated because an earlier attempt failed.
+        hedged: Requests that were made a second time because the first was slow.
+        row_groups: Row groups fetched to memory.
+        row_group_requests: Ranges fetched for these row groups.
+        most_in_flight: The most requests at a time.
     """
 
     requests: int = 0
@@ -54,19 +54,19 @@ class RemoteFigures:
     def __str__(self) -> str:
         return (
             f"fetched {format_bytes(self.fetched_bytes)} in {self.requests} requests, at most {self.most_in_flight} at "
-            f"a time; {self.row_groups} row groups as {self.row_group_requests} ranges; {self.retries} tried again, "
-            f"{self.hedged} asked for twice"
+            f"a time; {self.row_groups} row groups as {self.row_group_requests} ranges; {self.retries} retries, "
+            f"{self.hedged} hedged requests"
         )
 
 
 class RequestScheduler:
-    """Asks a store; belongs to one event loop, in which everything here is called.
+    """Makes the requests to a store. Used only in one event loop.
 
     Args:
-        make_client: Makes the client; ``make_client(True)`` makes another one if the first cannot read from the server.
+        make_client: Makes the client; ``make_client(True)`` makes another one if the first does not support the server.
         options: Deadlines and limits.
-        name_of: How messages name a file.
-        first_requests: Requests in flight to begin with.
+        name_of: Returns the name of a path, for messages.
+        first_requests: The first limit of requests in flight.
         backoff_s: The wait before the second attempt.
     """
 
@@ -88,24 +88,24 @@ class RequestScheduler:
         self._client: Client | None = None
         self._is_plain = False
         self._in_flight = 0
-        self._asking = 0  # with those that are made next to slow ones, for which nothing has to wait
+        self._asking = 0  # requests in flight including hedged ones, which do not count for the limit
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._limit = ConcurrencyLimit(options.max_requests, 0.0, first_requests)
         self._hedging = Hedging()
 
     def begin(self) -> None:
-        """Begin to count how much arrives."""
+        """Start the clock of the concurrency limit; called in the event loop."""
         self._limit = ConcurrencyLimit(
             self.options.max_requests, asyncio.get_running_loop().time(), self._first_requests
         )
 
     def close(self) -> None:
-        """Release connections when nothing is in flight any more."""
+        """Release connections; called when no request is in flight any more."""
         if self._client is not None:
             self._client.close()
 
     async def read(self, file: SourceFile, span: ByteRange, into: Bytes) -> None:
-        """Fill a buffer with a range, however many attempts it takes.
+        """Fill a buffer with a range; repeat failed requests until the deadline.
 
         Raises:
             SourceError: the request failed permanently; a `RemoteError` if the store did not answer. Nothing is written
@@ -116,7 +116,7 @@ class RequestScheduler:
         while True:
             asked_s = loop.time()
             await self._take_slot(again=attempts > 0)
-            # What counts is what the store takes, and waits after failures; not for other requests' end.
+            # The deadline counts the time of the store and the waits between attempts, not the wait for a slot.
             if attempts:
                 give_up_s += loop.time() - asked_s
             else:
@@ -130,7 +130,7 @@ class RequestScheduler:
             except UnsupportedServerError as error:
                 if was_plain:
                     raise self._lasting(file, span, attempts, error) from None
-                if not self._is_plain:  # another request may have noticed before
+                if not self._is_plain:  # another request may have changed the client already
                     self._client, self._is_plain = self._make_client(True), True
                 continue
             except PermanentError as error:
@@ -140,7 +140,7 @@ class RequestScheduler:
                     self._limit.busy(loop.time())
                 if error.wait_s is not None and told_s + error.wait_s <= _MOST_TOLD_S:
                     wait_told_s = error.wait_s
-                if not said or loop.time() < give_up_s:  # what the deadline cut short says nothing about the store
+                if not said or loop.time() < give_up_s:  # an attempt that the deadline ended has no useful message
                     said = str(error)
             finally:
                 self._free_slot()
@@ -149,13 +149,13 @@ class RequestScheduler:
             if loop.time() + wait_s >= give_up_s:
                 raise RemoteError(
                     f"{self._where(file, span)}: {_times(attempts)} in {loop.time() - began_s:.1f} s without success, "
-                    f"the last: {said}; RemoteOptions(deadline_s=...) says how long to go on trying"
+                    f"the last: {said}; RemoteOptions(deadline_s=...) sets how long requests are retried"
                 )
             self.figures.retries += 1
             await asyncio.sleep(wait_s)
 
     async def _raced(self, file: SourceFile, span: ByteRange, into: Bytes, give_up_s: float) -> None:
-        """Make one attempt, and if it takes long a second one next to it; the first answer counts."""
+        """Make one attempt, hedged by further ones if it is slow; the first answer wins."""
         loop = asyncio.get_running_loop()
         running, hedges = {loop.create_task(self._attempt(file, span, into, give_up_s))}, 0
         failure: BaseException | None = None
@@ -181,10 +181,10 @@ class RequestScheduler:
             raise failure
         finally:
             self._hedging.ended(hedges)
-            await ended(running)  # none of them writes to the buffer any more
+            await ended(running)  # so that no attempt writes to the buffer any more
 
     async def _is_slow(self, span: ByteRange, running: set[asyncio.Task[None]]) -> bool:
-        """Wait until a request has ended, or takes several times as long as others did; return whether it does."""
+        """Wait until a request has ended (return False), or takes several times as long as others (return True)."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while not any(task.done() for task in running):
@@ -213,8 +213,8 @@ class RequestScheduler:
         except TimeoutError:
             reason = "the deadline"
             if loop.time() < give_up_s:
-                reason = f"no byte came for {stall_s:.3g} s"
-                self._limit.busy(loop.time())  # too many on a thin line wait for each other as for a busy store
+                reason = f"no byte arrived for {stall_s:.3g} s"
+                self._limit.busy(loop.time())  # too many requests for a low bandwidth look like a busy store
             raise TransientError(f"given up after {loop.time() - began_s:.1f} s: {reason}") from None
         finally:
             self._asking -= 1
@@ -222,7 +222,7 @@ class RequestScheduler:
         self._hedging.took(span.size, loop.time() - began_s)
         self._limit.arrived(span.size, loop.time())
 
-    # ------------------------------------------------------------------ how many at a time, what failed before first
+    # ------------------------------------------------------------------ slots: the limit of requests, retries first
 
     async def _take_slot(self, *, again: bool) -> None:
         """Wait until a request may be made; a retry goes before all first attempts."""
@@ -234,7 +234,7 @@ class RequestScheduler:
             else:
                 self._waiting.append(turn)
             try:
-                await turn  # the slot comes with it
+                await turn  # `_free_slot` has taken the slot for this request
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
                     self._free_slot()

@@ -15,14 +15,14 @@ _PAGE = mmap.PAGESIZE
 
 
 class SparseFile:
-    """A mapping as long as a file, of which memory is taken by the ranges that were written alone.
+    """A mapping as long as a file, in which only the written ranges take memory.
 
-    What was not written reads as zeros, which are neither a page nor values: Arrow says that the file is damaged.
-    Whoever holds the buffer, or an array that Arrow left in it, keeps it; then the memory goes back to the system.
+    Other bytes read as zeros, which are not a valid page, so Arrow reports them as damage. The mapping lives as long as
+    the buffer, or an array that Arrow made over it; then the memory is returned to the system.
 
     Args:
         file_bytes: Length of the file.
-        ranges: What will be written.
+        ranges: The ranges that will be written.
     """
 
     def __init__(self, file_bytes: int, ranges: Sequence[ByteRange]) -> None:
@@ -33,12 +33,12 @@ class SparseFile:
         self.held_bytes = held_bytes(ranges)
 
     def view(self, span: ByteRange) -> Bytes:
-        """Return the memory into which the bytes of a range are fetched."""
+        """Return the memory of a range, uint8 ``[bytes]``, to fetch into."""
         return self._bytes[span.start : span.stop]
 
 
 def held_bytes(ranges: Sequence[ByteRange]) -> int:
-    """Return the memory that ranges take: whole pages."""
+    """Return the bytes of memory that ranges take, in whole pages."""
     pages, before = 0, -1
     for start, stop in sorted(ranges):
         first, last = start // _PAGE, (stop - 1) // _PAGE

@@ -12,12 +12,12 @@ import pyarrow as pa
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.remote.client import Bytes
 
-# Arrow reads about this much at a time; smaller parts of a column chunk would only be more requests.
+# Arrow reads about this much at a time; smaller parts of a column chunk would only mean more requests.
 _LEAST_PART_BYTES = 2**16
 
 
 class _Chunk:
-    """A column chunk, read forward in parts, of which at most two are held: the one being read, and the next."""
+    """A column chunk that is read forward in parts; at most two are held: the one being read, and the next one."""
 
     def __init__(self, span: ByteRange, parts: int) -> None:
         self.span = span
@@ -38,20 +38,19 @@ class _Chunk:
 
 
 class StreamedFile:
-    """A file as Arrow reads one, of which column chunks are fetched in parts, those of all columns side by side.
+    """A Python file for Arrow that fetches column chunks in parts, for all columns at the same time.
 
-    All column chunks but small ones are divided into equally many parts, because the rows that are decoded together lie
-    about as far behind the beginning of each: what one column needs next, the others will need soon. Used by one thread
-    at a time.
+    All column chunks except small ones have the same number of parts, because rows that are decoded together are at
+    about the same share of each chunk: the part that one column needs next, the others will need soon. Used by one
+    thread at a time.
 
     Args:
         fetch_into: Fills buffers with ranges of the file; see `RemoteStore.fetch_into`, whose errors `read` raises.
         file_bytes: The file's length.
         chunks: The column chunks that are read.
-        held_bytes: What may lie in memory; each column takes twice 64 KiB at least.
-        request_bytes: The largest part.
-        check: Called with the offset and the bytes of what is read of a column chunk, before Arrow gets them; may
-            raise.
+        held_bytes: The most bytes in memory; but each column takes at least twice 64 KiB.
+        request_bytes: The most bytes of a part.
+        check: Called with the offset and the bytes of each read of a column chunk, before Arrow gets them; may raise.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class StreamedFile:
         self._starts = [span.start for span in spans]
 
     def read(self, nbytes: int = -1) -> pa.Buffer:
-        """Return the next bytes, fewer at the file's end alone."""
+        """Return the next bytes; fewer than `nbytes` only at the end of the file."""
         stop = self._file_bytes if nbytes < 0 else min(self._file_bytes, self._at + nbytes)
         start, self._at = self._at, max(self._at, stop)
         return pa.py_buffer(self._between(start, stop) if stop > start else b"")
@@ -84,23 +83,23 @@ class StreamedFile:
     def _between(self, start: int, stop: int) -> Bytes:
         number = bisect_right(self._starts, start) - 1
         chunk = self._chunks[number] if number >= 0 else None
-        if chunk is None or stop > chunk.span.stop:  # nothing that was foreseen
+        if chunk is None or stop > chunk.span.stop:  # not inside one column chunk
             buffer = np.empty(stop - start, np.uint8)
             self._fetch_into([ByteRange(start, stop)], [buffer])
             self._check(start, buffer)
             return buffer
-        first, pieces = start, list[Bytes]()
+        first, found = start, list[Bytes]()
         while start < stop:
             number = chunk.number_of(start)
             span, held = chunk.part(number), self._part(chunk, number)
-            pieces.append(held[start - span.start : stop - span.start])
+            found.append(held[start - span.start : stop - span.start])
             start = span.stop
-        found = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        self._check(first, found)
-        return found
+        joined = found[0] if len(found) == 1 else np.concatenate(found)
+        self._check(first, joined)
+        return joined
 
     def _part(self, chunk: _Chunk, number: int) -> Bytes:
-        """Return a part of a column chunk; if it has to be fetched, then with those that others will need next."""
+        """Return a part of a column chunk; if it has to be fetched, also fetch those that other columns need next."""
         chunk.reading = number
         for before in [n for n in chunk.held if n < number]:
             del chunk.held[before]

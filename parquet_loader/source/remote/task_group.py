@@ -19,9 +19,9 @@ async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[int], most: int) -> dict[int, T]:
-    """Return the result of `work` for each number, at most that many at a time; raises the first failure in order.
+    """Return the result of `work` for each number; at most `most` run at a time. Raises the first error in order.
 
-    If a store does not answer, nothing else is waited for.
+    A `RemoteError` (the store does not answer) is raised at once.
     """
     left, found, errors = iter(numbers), dict[int, T](), dict[int, Exception]()
 
@@ -45,13 +45,13 @@ async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[in
 
 
 class TaskGroup:
-    """Runs coroutines concurrently; the first that fails ends all, and its own error is raised."""
+    """Runs coroutines concurrently. If one fails, all are cancelled, and its error is raised, not in a group."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
 
     def add(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin one more."""
+        """Start one more coroutine."""
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def __aenter__(self) -> Self:

@@ -1,7 +1,4 @@
-"""Reads the metadata that Petastorm writes next to its files, without pickle.
-
-Each module's first line says what it is for.
-"""
+"""Reads the metadata that Petastorm writes next to its files, without unpickling it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The exact list of names that Petastorm's metadata may hold, and their meaning here.
+"""The names that a pickle of Petastorm's metadata may contain, and their meaning here.
 
-Nothing in this list is a callable, and no name is ever imported. A pickle that names anything else is refused.
+No name is ever imported, and no entry of this list is a callable. A pickle with any other name is refused.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Role = Literal[
 
 @dataclass(frozen=True, slots=True)
 class AllowedName:
-    """One name of the list.
+    """An allowed name.
 
     Attributes:
         role: Its meaning, such as a type or a codec.
-        name: The canonical name within its role: ``"str_"`` for ``numpy.unicode_``.
+        name: The canonical name within its role, such as ``"str_"`` for ``numpy.unicode_``.
     """
 
     role: Role
@@ -86,7 +86,7 @@ SPARK_TYPES = (
     "StructField",
     "StructType",
 )
-# Old and new names of numpy's scalar types, each with the name that numpy has for it today.
+# Old and new names of numpy's scalar types, each with its name in current numpy.
 NUMBER_TYPES = {
     "bool": "bool",
     "bool_": "bool",
@@ -162,4 +162,4 @@ def _listed() -> dict[tuple[str, str], AllowedName]:
 
 
 LISTED = _listed()
-"""Every name that may be read, by module and name."""
+"""All allowed names, by module and name."""

@@ -23,9 +23,9 @@ _MANY_ROOTS = 64
 
 
 def roots_of(files: Sequence[SourceFile]) -> list[str]:
-    """Return the directories that may be roots of the files' data sets: theirs, less the partitions.
+    """Return the directories that may be roots of the files' data sets: the files' directories without partitions.
 
-    If there are very many, only the directory that contains all of them.
+    If there are more than `_MANY_ROOTS`, only the directory that contains all of them.
     """
     roots: dict[str, None] = {}
     for file in files:
@@ -51,7 +51,7 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
         found: dict[bytes, bytes] = pq.read_metadata(path, filesystem=filesystem).metadata or {}
     except (pa.ArrowException, OSError, ValueError) as error:
         if "ACCESS_DENIED" in str(error) and not is_local(filesystem):
-            return None  # S3 answers so for a missing object if the caller may read but not list
+            return None  # S3's answer for a missing object if the caller may read but not list
         failure = system_error(path, error)
         if failure is not None:
             raise failure from error
@@ -63,13 +63,13 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
 def declared_unischema(
     filesystem: pafs.FileSystem, files: Sequence[SourceFile], listing_context: ListingContext | None = None
 ) -> UnischemaRecord | None:
-    """Return the Unischema that a source's data sets carry, or None if there is none.
+    """Return the Unischema in the metadata of a source's data sets, or None if there is none.
 
     Uses the results of the listing, and requests only files that it does not cover.
 
     Raises:
-        DataError: the metadata are refused, because Petastorm does not write such values.
-        SchemaError: data sets that are read together carry different Unischemas.
+        DataError: the metadata is refused, because Petastorm does not write such values.
+        SchemaError: data sets that are read together have different Unischemas.
         SourceError: the file with the metadata cannot be read.
     """
     first: tuple[str, UnischemaRecord] | None = None
@@ -86,6 +86,6 @@ def declared_unischema(
                 f"{posixpath.join(root, COMMON_METADATA)}: {error}; pass schema= to read the files without it"
             ) from None
         if first is not None and first[1].fields != found.fields:
-            raise SchemaError(f"{first[0]} and {root} carry different Unischemas; pass schema= to read them together")
+            raise SchemaError(f"{first[0]} and {root} have different Unischemas; pass schema= to read them together")
         first = first or (root, found)
     return None if first is None else first[1]

@@ -1,8 +1,8 @@
-"""Runs the opcodes of a pickle without calling anything: the result is a tree of plain records.
+"""Interprets the opcodes of a pickle without calling anything: the result is a tree of plain records.
 
-Python's own unpickler executes the calls and sets the attributes that a pickle names, even if names are restricted.
-This interpreter cannot: a name is an entry of `allowlist`, a call is recorded as a `PickledObject`, and no other kind
-of object exists. Lists, sets and dicts are records as well, so nothing is hashed or compared.
+Python's own unpickler executes the calls of a pickle and sets attributes, even if its names are restricted. This
+interpreter cannot: a name is an entry of `allowlist`, a call is recorded as a `PickledObject`, and there is no other
+kind of object. Lists, sets and dicts are records too, so no value is hashed or compared.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class PickledMapping:
 
 @dataclass(slots=True, eq=False, repr=False)  # a tree of shared parts can be too large to print
 class PickledObject:
-    """The record of a call in a pickle: name, arguments, and the changes that the pickle makes to the result.
+    """The record of a call in a pickle: the name, the arguments, and later changes of the result.
 
     Attributes:
         name: The name of the callable.
         arguments: Its arguments.
-        state: The state that sets the attributes.
-        pairs: Keys and values set as in a dict.
-        values: Values added as to a list or set.
+        state: The state from which attributes are set.
+        pairs: Keys and values that are set like those of a dict.
+        values: Values that are appended or added like those of a list or set.
     """
 
     name: AllowedName
@@ -68,8 +68,8 @@ def run(data: bytes) -> Value:
     """Return the value of a pickle as plain records.
 
     Raises:
-        DataError: the pickle is damaged, contains a name that is not on the list, calls a value, nests too deeply, or
-            holds a value within itself.
+        DataError: the pickle is damaged, contains a name that is not allowed, calls a value, nests too deeply, or
+            contains a value that contains itself.
     """
     check_ops(data)
     machine = _Machine()
@@ -91,7 +91,7 @@ class _Machine:
         name, argument, at = op
         stack = self._stack
         if len(stack) > MAX_STACK:
-            refuse(f"more than {MAX_STACK} values wait on its stack", at)
+            refuse(f"more than {MAX_STACK} values are on its stack", at)
         match name:
             case "VALUE":
                 stack.append(argument)
@@ -120,7 +120,7 @@ class _Machine:
             case "STACK_GLOBAL":
                 what, module = self._pop(at), self._pop(at)
                 if not isinstance(module, str) or not isinstance(what, str):
-                    refuse("a name that is not a str", at)
+                    refuse("expected a str as name", at)
                 stack.append(check_name(module, what, at))
             case "REDUCE":
                 arguments, called = self._pop(at), self._pop(at)
@@ -131,13 +131,13 @@ class _Machine:
             case "NEWOBJ_EX":
                 keywords, arguments, called = self._pop(at), self._pop(at), self._pop(at)
                 if not isinstance(keywords, PickledMapping) or keywords.values:
-                    refuse("a call with keyword arguments", at)
+                    refuse("it calls with keyword arguments", at)
                 stack.append(_made(called, arguments, at))
             case "BUILD":
                 state = self._pop(at)
                 target = self._top(at)
                 if not isinstance(target, PickledObject) or target.state is not None:
-                    refuse("it gives attributes to what is no object, or twice to one", at)
+                    refuse("it sets attributes of a value that is not an object, or twice of one object", at)
                 target.state = state
             case "EMPTY_LIST" | "EMPTY_SET" | "EMPTY_TUPLE":
                 kinds: dict[str, Any] = {"EMPTY_LIST": "list", "EMPTY_SET": "set", "EMPTY_TUPLE": "tuple"}
@@ -173,7 +173,7 @@ class _Machine:
             case "PROTO" | "FRAME":
                 pass
             case _:
-                refuse(f"the opcode {name} has no place in it", at)
+                refuse(f"the opcode {name} is not allowed", at)
 
     def result(self) -> Value:
         """Return the one value that is left.
@@ -182,7 +182,7 @@ class _Machine:
             DataError: there is none, or more than one.
         """
         if len(self._stack) != 1 or self._stack[0] is _MARK:
-            refuse(f"{len(self._stack)} values are left at its end, where one is expected")
+            refuse(f"expected one value at its end, found {len(self._stack)}")
         value: Value = self._stack[0]
         return value
 
@@ -201,7 +201,7 @@ class _Machine:
         while position >= 0 and stack[position] is not _MARK:
             position -= 1
         if position < 0:
-            refuse("it goes back to a mark that is not there", at)
+            refuse("it refers to a mark that does not exist", at)
         values = stack[position + 1 :]
         del stack[position:]
         return values
@@ -211,7 +211,7 @@ class _Machine:
         if isinstance(target, PickledObject) or (isinstance(target, PickledSequence) and target.kind in kinds):
             target.values.extend(values)
         else:
-            refuse("it adds to what is no list or set", at)
+            refuse("it adds values to a value that is not a list or set", at)
 
     def _update(self, pairs: list[tuple[Any, Any]], at: int) -> None:
         target = self._top(at)
@@ -220,22 +220,22 @@ class _Machine:
         elif isinstance(target, PickledObject):
             target.pairs.extend(pairs)
         else:
-            refuse("it sets keys of what is no dict", at)
+            refuse("it sets keys of a value that is not a dict", at)
 
 
 def _made(called: Any, arguments: Any, at: int) -> PickledObject:
     if not isinstance(called, AllowedName):
-        refuse("it calls what is no name, but the result of another call or a plain value", at)
+        refuse("it calls a value that is not a name: the result of another call, or a plain value", at)
     if called.role not in CALLED:
-        refuse(f"it calls {called.name!r}, of which it may only give the name", at)
+        refuse(f"it calls {called.name!r}, which may only be named", at)
     if not isinstance(arguments, PickledSequence) or arguments.kind != "tuple":
-        refuse("it calls with what are no arguments", at)
+        refuse("it calls with arguments that are not a tuple", at)
     return PickledObject(called, arguments.values)
 
 
 def _paired(values: list[Any], at: int) -> list[tuple[Any, Any]]:
     if len(values) % 2:
-        refuse("a key without a value", at)
+        refuse("a key has no value", at)
     return list(zip(values[::2], values[1::2], strict=True))
 
 
@@ -253,7 +253,7 @@ def _inside(value: Any) -> list[Any]:
 
 
 class _Opened:
-    """A value being measured: its children that are left, and the depth and size of those already measured."""
+    """A value being measured: its children not yet measured, and the depth and size of the others."""
 
     __slots__ = ("height", "left", "size")
 
@@ -268,9 +268,9 @@ class _Opened:
 
 
 def _check_tree(root: Any) -> None:
-    """Refuse values that hold themselves, that nest too deeply, or that are too large written out.
+    """Refuse values that contain themselves, nest too deeply, or are too large when references are expanded.
 
-    A shared value is measured once and counted for each reference, because converting the tree copies it that often.
+    A shared value is measured once and counted for each reference, because the conversion copies it that often.
     """
     if not isinstance(root, PickledSequence | PickledMapping | PickledObject):
         return
@@ -285,7 +285,7 @@ def _check_tree(root: Any) -> None:
             if above.height > MAX_DEPTH:
                 refuse(f"values nest more than {MAX_DEPTH} deep")
             if above.size > MAX_SIZE:
-                refuse(f"values that refer to others again and again: more than {MAX_SIZE} of them, written out")
+                refuse(f"it has more than {MAX_SIZE} values when shared references are expanded")
             if path:
                 path[-1].add(above)
             continue
@@ -296,7 +296,7 @@ def _check_tree(root: Any) -> None:
         known = met.get(inner)
         if known is not None:
             if known in path:
-                refuse("a value holds itself")
+                refuse("a value contains itself")
             above.add(known)
             continue
         if len(path) >= MAX_DEPTH:

@@ -1,7 +1,7 @@
-"""Parses a pickle into opcodes and checks each argument before any of them runs.
+"""Parses a pickle into opcodes, and checks all arguments before any opcode is interpreted.
 
-Opcodes are those of Python's `pickletools`. The result is data: no codec, module or callable is looked up, and no
-argument allocates more than the bytes it was read from.
+Opcodes are those of Python's `pickletools`. The result is plain data: no codec, module or callable is looked up, and no
+argument allocates more than the bytes from which it was read.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Op: TypeAlias = tuple[str, Any, int]
 
 
 def refuse(reason: str, position: int | None = None) -> NoReturn:
-    """Raise the error for any refused pickle."""
-    place = "" if position is None else f" (at byte {position})"
-    raise DataError(f"the pickled metadata is refused: {reason}{place}")
+    """Raise the error of a refused pickle."""
+    offset = "" if position is None else f" (at byte {position})"
+    raise DataError(f"the pickled metadata is refused: {reason}{offset}")
 
 
 def check_name(module: str, name: str, position: int) -> AllowedName:
-    """Return the entry of the list for a name.
+    """Return the allowed name.
 
     Raises:
-        DataError: it is not on the list.
+        DataError: the name is not allowed.
     """
     found = LISTED.get((module, name))
     if found is None:
@@ -58,7 +58,7 @@ def _sized(format_: str, *, signed: bool = False) -> Callable[[bytes, int], tupl
     def read(data: bytes, at: int) -> tuple[bytes, int]:
         length, start = length_of(data, at)
         if (signed and length < 0) or length > len(data) - start:
-            refuse(f"an argument claims {length} bytes, and {len(data) - start} are left", at)
+            refuse(f"an argument claims {length} bytes, but only {len(data) - start} are left", at)
         return data[start : start + length], start + length
 
     return read
@@ -77,7 +77,7 @@ def _utf8(read: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes, i
         try:
             return raw.decode("utf-8", "surrogatepass"), end
         except UnicodeDecodeError:
-            refuse("text that is not UTF-8", at)
+            refuse("its text is not UTF-8", at)
 
     return text
 
@@ -94,7 +94,7 @@ def _long(read: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes, i
     def number(data: bytes, at: int) -> tuple[int, int]:
         raw, end = read(data, at)
         if len(raw) > MAX_DIGITS // 2:
-            refuse(f"a number of {len(raw)} bytes", at)
+            refuse(f"a number has {len(raw)} bytes; at most {MAX_DIGITS // 2} are read", at)
         return int.from_bytes(raw, "little", signed=True), end
 
     return number
@@ -106,14 +106,14 @@ def _decimal_line(data: bytes, at: int) -> tuple[int | bool, int]:
         return raw == b"01", end
     digits = raw.removesuffix(b"L")
     if not digits.removeprefix(b"-").isdigit() or len(digits) > MAX_DIGITS:
-        refuse(f"{raw[:20]!r} is no number", at)
+        refuse(f"{raw[:20]!r} is not a number", at)
     return int(digits), end
 
 
 def _index_line(data: bytes, at: int) -> tuple[int, int]:
     raw, end = _line(data, at)
     if not raw.isdigit() or len(raw) > 10:
-        refuse(f"{raw[:20]!r} is no index of the memo", at)
+        refuse(f"{raw[:20]!r} is not an index of the memo", at)
     return int(raw), end
 
 
@@ -124,13 +124,13 @@ def _float_line(data: bytes, at: int) -> tuple[float, int]:
             return float(raw), end
     except ValueError:
         pass
-    refuse(f"{raw[:20]!r} is no number", at)
+    refuse(f"{raw[:20]!r} is not a number", at)
 
 
 def _quoted_line(data: bytes, at: int) -> tuple[str, int]:
     raw, end = _line(data, at)
     if len(raw) < 2 or raw[:1] not in {b"'", b'"'} or raw[:1] != raw[-1:]:
-        refuse("a str without its quotes", at)
+        refuse("a str has no quotes", at)
     return _unescaped(raw[1:-1], at), end
 
 
@@ -155,16 +155,16 @@ def _unescaped(raw: bytes, at: int) -> str:
             out.append(_from_hex(raw[slash + 2 : slash + 4], 2, at))
             position = slash + 4
         else:
-            refuse(f"the escape {raw[slash : slash + 2]!r} in a str", at)
+            refuse(f"a str has the unknown escape {raw[slash : slash + 2]!r}", at)
     return "".join(out)
 
 
 def _from_hex(digits: bytes, count: int, at: int) -> str:
     if len(digits) != count or any(d not in b"0123456789abcdefABCDEF" for d in digits):
-        refuse(f"{digits!r} are no {count} hexadecimal digits", at)
+        refuse(f"expected {count} hexadecimal digits, found {digits!r}", at)
     number = int(digits, 16)
     if number > 0x10FFFF:
-        refuse(f"there is no character {number:#x}", at)
+        refuse(f"the code point {number:#x} does not exist", at)
     return chr(number)
 
 
@@ -278,7 +278,7 @@ def read_ops(data: bytes) -> Iterator[Op]:
     """Yield the opcodes of a pickle, each with its argument.
 
     Raises:
-        DataError: an opcode that this does not read, an argument that is cut off or too long, or no STOP at the end.
+        DataError: an opcode is unknown or not allowed, an argument is truncated or too long, or there is no STOP.
     """
     at = 0
     while at < len(data):
@@ -286,7 +286,7 @@ def read_ops(data: bytes) -> Iterator[Op]:
         entry = _READERS.get(data[at])
         if entry is None:
             name = _REFUSED_NAMES.get(data[at])
-            refuse(f"the opcode {name} has no place in it" if name else f"{data[at]:#04x} is no opcode", at)
+            refuse(f"the opcode {name} is not allowed" if name else f"{data[at]:#04x} is not an opcode", at)
         name, read = entry
         argument, at = read(data, at + 1)
         yield name, argument, position
@@ -294,15 +294,15 @@ def read_ops(data: bytes) -> Iterator[Op]:
             if at != len(data):
                 refuse(f"{len(data) - at} bytes follow its end", at)
             return
-    refuse("it has no end", len(data))
+    refuse("it has no STOP opcode at its end", len(data))
 
 
 def check_ops(data: bytes) -> None:
-    """Read a pickle once without building values, and refuse opcodes that could build too many.
+    """Parse a pickle once without building values, and refuse one that could build too many.
 
     Raises:
-        DataError: as `read_ops`; it is too long or of a later protocol, or an index of the memo is not one that was
-            put there.
+        DataError: as `read_ops`; or the pickle is too long or of a later protocol, or it reads an index of the memo
+            that it has not written.
     """
     if len(data) > MAX_BYTES:
         refuse(f"it has {len(data)} bytes; at most {MAX_BYTES} are read")
@@ -312,14 +312,14 @@ def check_ops(data: bytes) -> None:
         if count > MAX_OBJECTS:
             refuse(f"it has more than {MAX_OBJECTS} opcodes", position)
         if name == "PROTO" and argument > HIGHEST_PROTOCOL:
-            refuse(f"protocol {argument}; the highest known is {HIGHEST_PROTOCOL}", position)
+            refuse(f"it has protocol {argument}; the highest known is {HIGHEST_PROTOCOL}", position)
         elif name == "FRAME" and argument > len(data) - position - 9:
-            refuse(f"a frame claims {argument} bytes, and {len(data) - position - 9} are left", position)
+            refuse(f"a frame claims {argument} bytes, but only {len(data) - position - 9} are left", position)
         elif name == "GLOBAL":
             check_name(argument[0], argument[1], position)
         elif name == "PUT":
             if argument > count + 1:
-                refuse(f"the index {argument} of the memo after {count} opcodes", position)
+                refuse(f"it writes the index {argument} of the memo after {count} opcodes", position)
             known.add(argument)
             memoized = len(known)
         elif name == "MEMOIZE":

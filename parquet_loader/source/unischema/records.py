@@ -1,6 +1,6 @@
 """Converts the tree that `pickle_interpreter` returns to plain records of Petastorm's metadata.
 
-Each function takes a tree apart and checks it. None calls anything that a pickle names.
+Each function converts and checks a part of the tree. None calls a callable that the pickle names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SparkType:
 
     Attributes:
         name: Its class, such as ``"DecimalType"``.
-        precision, scale: Of decimals.
+        precision, scale: Those of a decimal; else None.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Codec:
 
     Attributes:
         kind: ``"ScalarCodec"``, ``"NdarrayCodec"``, ``"CompressedNdarrayCodec"`` or ``"CompressedImageCodec"``.
-        spark: The type of scalars.
-        image_codec: ``"png"`` or ``"jpeg"``, of images.
-        quality: Of JPEGs.
+        spark: The type of a scalar, or None.
+        image_codec: ``"png"`` or ``"jpeg"`` for images, or None.
+        quality: The quality of JPEGs, or None.
     """
 
     kind: str
@@ -58,10 +58,10 @@ class FieldRecord:
     """One field of a Unischema.
 
     Attributes:
-        name: Its column.
-        dtype: numpy's name of its type (``"int32"``, ``"str_"``, ``"bytes_"``, ``"datetime64"``), or ``"Decimal"``.
-        shape: Lengths, None if they vary; ``()`` for scalars.
-        codec: How it is stored; None: as Spark stores its type.
+        name: Name of the column.
+        dtype: numpy's name of the type (``"int32"``, ``"str_"``, ``"bytes_"``, ``"datetime64"``), or ``"Decimal"``.
+        shape: Lengths, None for those that vary; ``()`` for scalars.
+        codec: How it is stored; None: as Spark stores the type.
         nullable: Whether there may be nulls.
     """
 
@@ -74,7 +74,7 @@ class FieldRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnischemaRecord:
-    """A Unischema: a name, and fields in their order."""
+    """A Unischema: its name, and its fields in order."""
 
     name: str
     fields: tuple[FieldRecord, ...]
@@ -87,9 +87,9 @@ class IndexRecord:
     Attributes:
         kind: ``"SingleFieldIndexer"`` or ``"FieldNotNullIndexer"``.
         name: Name of the index.
-        column: The column that is indexed.
-        values: Numbers of row groups by value, of a `SingleFieldIndexer`.
-        row_groups: Numbers of the row groups that hold a value, of a `FieldNotNullIndexer`.
+        column: The indexed column.
+        values: For a `SingleFieldIndexer`, the numbers of row groups by value.
+        row_groups: For a `FieldNotNullIndexer`, the numbers of the row groups that hold a value.
     """
 
     kind: str
@@ -111,11 +111,11 @@ def read_unischema(data: bytes) -> UnischemaRecord:
     for key, value in _dict(state.get("_fields"), "the fields of the Unischema"):
         found = _field(value)
         if not isinstance(key, str) or found.name != key:
-            refuse(f"the field {found.name!r:.80} stands under another name")
+            refuse(f"the field {found.name!r:.80} has another name as key")
         fields.append(found)
     names = [f.name for f in fields]
     if len(set(names)) != len(names):
-        refuse("two fields have one name")
+        refuse("two fields have the same name")
     return UnischemaRecord(_text(state.get("_name"), "the name of the Unischema"), tuple(fields))
 
 
@@ -134,16 +134,16 @@ def read_indexes(data: bytes) -> dict[str, IndexRecord]:
 
 
 def _object(value: Any, role: str, what: str) -> PickledObject:
-    """Return the object of a role, whichever way it was pickled."""
+    """Return an object of a role, in either form of pickling."""
     if isinstance(value, PickledObject) and value.name.role == "reconstructor":
         arguments = value.arguments
         if len(arguments) != 3 or not all(isinstance(a, AllowedName) for a in arguments[:2]):
-            refuse(f"{what} is put together from {len(arguments)} arguments")
+            refuse(f"{what} is reconstructed from {len(arguments)} arguments; expected 3, the first two of them names")
         content = arguments[2].values if isinstance(arguments[2], PickledSequence) else []
         value = PickledObject(arguments[0], content, value.state, value.pairs, value.values)
     if not isinstance(value, PickledObject) or value.name.role != role:
         found = value.name.name if isinstance(value, PickledObject) else type(value).__name__.lower()
-        refuse(f"where {what} is expected stands {found!r}")
+        refuse(f"expected {what}, found {found!r}")
     return value
 
 
@@ -154,19 +154,19 @@ def _attributes(made: PickledObject, what: str) -> dict[str, Any]:
 
 
 def _dict(value: Any, what: str) -> list[tuple[Any, Any]]:
-    """Return the pairs of any form of dict."""
+    """Return the pairs of a dict, in any form of pickling."""
     if isinstance(value, PickledMapping):
         return value.values
     if not isinstance(value, PickledObject) or value.name.role not in {"ordered dict", "default dict"}:
-        refuse(f"{what} are no dict")
+        refuse(f"{what} are not a dict")
     pairs = list(value.pairs)
     arguments = value.arguments if value.name.role == "ordered dict" else []
     for argument in arguments[:1]:
         if not isinstance(argument, PickledSequence):
-            refuse(f"{what} are no pairs")
+            refuse(f"{what} are not pairs")
         for pair in argument.values:
             if not isinstance(pair, PickledSequence) or len(pair.values) != 2:
-                refuse(f"{what} are no pairs")
+                refuse(f"{what} are not pairs")
             pairs.append((pair.values[0], pair.values[1]))
     return pairs
 
@@ -183,18 +183,18 @@ def _field(value: Any) -> FieldRecord:
     else:
         values = _object(value, "field", "a field").arguments
     if len(values) != 5:
-        refuse(f"a field has {len(values)} parts, expected name, dtype, shape, codec and nullable")
+        refuse(f"a field has {len(values)} parts; expected name, dtype, shape, codec and nullable")
     name, dtype, shape, codec, nullable = values
     name = _text(name, "the name of a field")
     if not isinstance(nullable, bool | int | None):
-        refuse(f"field {name!r:.80}: nullable is no bool")
+        refuse(f"field {name!r:.80}: nullable is not a bool")
     return FieldRecord(name, _dtype_name(dtype, name), _shape(shape, name), _codec(codec, name), bool(nullable))
 
 
 def _restored(made: PickledObject) -> list[Any]:
     """Return the parts of a namedtuple that pyspark pickled: name, names of its parts, the parts."""
     if len(made.arguments) != 3 or made.arguments[0] != "UnischemaField":
-        refuse("pyspark restores what is no UnischemaField")
+        refuse("pyspark restores a value that is not a UnischemaField")
     names, values = made.arguments[1:]
     expected = ["name", "numpy_dtype", "shape", "codec", "nullable"]
     if (
@@ -202,9 +202,9 @@ def _restored(made: PickledObject) -> list[Any]:
         or not isinstance(values, PickledSequence)
         or not _are_texts(names.values, expected)
     ):
-        refuse("pyspark restores a UnischemaField of other parts")
+        refuse("pyspark restores a UnischemaField with other parts")
     if len(values.values) != len(names.values):
-        refuse("pyspark restores a UnischemaField of other parts")
+        refuse("pyspark restores a UnischemaField with other parts")
     parts = dict(zip(names.values, values.values, strict=True))
     return [parts[name] for name in expected]
 
@@ -219,20 +219,20 @@ def _dtype_name(value: Any, field_name: str) -> str:
     if isinstance(value, AllowedName) and value.role == "decimal":
         return "Decimal"
     if not isinstance(value, PickledObject) or value.name.role != "dtype":
-        refuse(f"field {field_name!r:.80}: its dtype is none of numpy's")
+        refuse(f"field {field_name!r:.80}: its dtype is not one of numpy")
     return _dtype(value).type.__name__
 
 
 def _shape(value: Any, field_name: str) -> tuple[int | None, ...]:
     lengths = value.values if isinstance(value, PickledSequence) and value.kind != "set" else None
     if lengths is None or len(lengths) > 32:
-        refuse(f"field {field_name!r:.80}: its shape is no tuple of lengths")
+        refuse(f"field {field_name!r:.80}: its shape is not a tuple of lengths")
     found: list[int | None] = []
     for length in lengths:
         if isinstance(length, PickledObject) and length.name.role == "scalar":
             length = _scalar(length)  # noqa: PLW2901  (a length may be one of numpy's ints)
         if length is not None and (isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 0):
-            refuse(f"field {field_name!r:.80}: its shape is no tuple of lengths")
+            refuse(f"field {field_name!r:.80}: its shape is not a tuple of lengths")
         found.append(None if length is None else int(length))
     return tuple(found)
 
@@ -264,7 +264,7 @@ def _spark_type(value: Any, field_name: str) -> SparkType | None:
     state = _attributes(made, f"the Spark type of field {field_name!r:.80}")
     precision, scale = state.get("precision"), state.get("scale")
     if not isinstance(precision, int | None) or not isinstance(scale, int | None):
-        refuse(f"field {field_name!r:.80}: precision and scale are no integers")
+        refuse(f"field {field_name!r:.80}: precision and scale are not integers")
     return SparkType(made.name.name, precision, scale)
 
 
@@ -283,7 +283,7 @@ def _index(made: PickledObject, known: dict[Any, Any]) -> IndexRecord:
             known[data] = _values(pairs, name, known)
     content = known[data]
     if isinstance(content, frozenset) != (made.name.name == "FieldNotNullIndexer"):
-        refuse(f"index {name!r:.80} holds the values of an index of another kind")
+        refuse(f"index {name!r:.80} shares its values with an index of another kind")
     if isinstance(content, frozenset):
         return IndexRecord(made.name.name, name, column, row_groups=content)
     return IndexRecord(made.name.name, name, column, values=content)
@@ -295,8 +295,8 @@ def _values(pairs: list[tuple[Any, Any]], name: str, known: dict[Any, Any]) -> d
     for inner, numbers in pairs:
         key = _key(inner)
         alike = with_hash[hash(key)] = with_hash.get(hash(key), 0) + 1
-        if alike > MAX_SAME_HASH:  # each is compared with all others of its hash, which takes forever
-            refuse(f"index {name!r:.80} has more than {MAX_SAME_HASH} values of one hash")
+        if alike > MAX_SAME_HASH:  # a dict compares each with all others of its hash, in quadratic time
+            refuse(f"index {name!r:.80} has more than {MAX_SAME_HASH} values with the same hash")
         found[key] = _shared_numbers(numbers, name, known)
     return found
 
@@ -308,7 +308,7 @@ def _shared_numbers(value: Any, name: str, known: dict[Any, Any]) -> frozenset[i
         known[value] = _numbers(value, name)
     numbers = known[value]
     if not isinstance(numbers, frozenset):
-        refuse(f"index {name!r:.80} holds itself")
+        refuse(f"index {name!r:.80} contains itself")
     return numbers
 
 
@@ -327,15 +327,15 @@ def _numbers(value: Any, name: str) -> frozenset[int]:
 
 
 def _key(value: Any) -> Any:
-    """Return a value that was indexed."""
+    """Return an indexed value."""
     if isinstance(value, PickledObject) and value.name.role == "scalar":
         return _scalar(value)
     if isinstance(value, PickledObject) and value.name.role == "decimal":
         return _decimal(value)
     if isinstance(value, int) and not -(2**64) < value < 2**64:
-        refuse("an index of integers that no column holds")
+        refuse("an indexed integer exceeds 64 bits")
     if value is not None and not isinstance(value, str | bytes | bool | int | float):
-        refuse("an index of values that are no scalars")
+        refuse("an indexed value is not a scalar")
     return value
 
 
@@ -345,7 +345,7 @@ _DECIMAL = re.compile(r"-?[0-9]{1,80}(\.[0-9]{0,80})?([Ee][+-]?[0-9]{1,4})?")
 def _decimal(made: PickledObject) -> Decimal:
     text = made.arguments[0] if len(made.arguments) == 1 else None
     if not isinstance(text, str) or not _DECIMAL.fullmatch(text):
-        refuse("a Decimal that is no number")
+        refuse("a Decimal is not a number")
     return Decimal(text)
 
 
@@ -354,43 +354,43 @@ _UNITS = re.compile(r"Y|M|W|D|h|m|s|ms|us|ns")
 
 
 def _dtype(made: PickledObject) -> np.dtype[Any]:
-    """Return a dtype pickled as its code and a state that gives the byte order, and the unit of times."""
+    """Return a dtype that is pickled as its code, and a state with the byte order and the unit of times."""
     code = made.arguments[0] if made.arguments else None
     if not isinstance(code, str) or not _DTYPE.fullmatch(code):
-        refuse(f"a dtype {code!r:.40} has no place in it" if isinstance(code, str) else "a dtype without its code")
+        refuse(f"the dtype {code!r:.40} is not allowed" if isinstance(code, str) else "a dtype has no code")
     state = made.state.values if isinstance(made.state, PickledSequence) else []
     order = state[1] if len(state) > 1 else "|"
     if order not in ("<", ">", "|", "="):
-        refuse("a dtype of an unknown byte order")
+        refuse("a dtype has an unknown byte order")
     unit = ""
     if code[0] in "Mm":
         metadata = state[8] if len(state) > 8 else None
         inner = metadata.values[-1] if isinstance(metadata, PickledSequence) and metadata.values else None
         parts = inner.values if isinstance(inner, PickledSequence) else []
         if len(parts) < 2 or not isinstance(parts[0], str | bytes) or parts[1] != 1:
-            refuse("a dtype of time without its unit")
+            refuse("a dtype of times has no unit")
         unit = parts[0] if isinstance(parts[0], str) else parts[0].decode("latin-1")
         if not _UNITS.fullmatch(unit):
-            refuse("a dtype of time of an unknown unit")
+            refuse("a dtype of times has an unknown unit")
         unit = f"[{unit}]"
     return np.dtype(f"{'' if order in '|=' else order}{code}{unit}")
 
 
 def _scalar(made: PickledObject) -> Any:
-    """Return one of numpy's scalars, pickled as its dtype and its bytes."""
+    """Return a numpy scalar that is pickled as its dtype and its bytes."""
     dtype_made, data = made.arguments if len(made.arguments) == 2 else (None, None)
     if not isinstance(dtype_made, PickledObject) or dtype_made.name.role != "dtype":
-        refuse("a scalar without its dtype")
+        refuse("a scalar has no dtype")
     dtype = _dtype(dtype_made)
     if isinstance(data, str):  # Python 2's bytes
         try:
             data = data.encode("latin-1")
         except UnicodeEncodeError:
-            refuse("a scalar that is not bytes")
+            refuse("a scalar is not bytes")
     if not isinstance(data, bytes) or len(data) != dtype.itemsize:
-        refuse(f"a scalar of {dtype.char!r} that has not its {dtype.itemsize} bytes")
+        refuse(f"a scalar of {dtype.char!r} does not have {dtype.itemsize} bytes")
     if not data:
         return np.str_() if dtype.kind == "U" else np.bytes_()
     if dtype.kind == "U" and (np.frombuffer(data, f"{dtype.str[0]}u4") > sys.maxunicode).any():
-        refuse("a scalar of text of characters that there are not")  # numpy would make them
+        refuse("a text scalar holds code points above U+10FFFF")  # numpy would accept them
     return np.frombuffer(data, dtype)[0]

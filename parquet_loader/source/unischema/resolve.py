@@ -1,4 +1,4 @@
-"""Resolves Petastorm's metadata of a source when a data set is opened."""
+"""Resolves the schema and partition types of a Petastorm data set when it is opened."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from parquet_loader.source.unischema.to_schema import partition_type, schema_of
 
 
 def with_unischema(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[Snapshot, Schema | None]:
-    """Return the schema that follows from the Unischema of a Petastorm data set, or None if there is none.
+    """Return a snapshot with the partition types of a Petastorm data set, and the schema of its Unischema.
 
-    The snapshot comes back with the types of partition columns that the Unischema gives them. Files that carry a
-    schema of this library go by that, and tables by their own.
+    The schema is None if there is no Unischema, if the source is a table, or if the files' metadata holds a schema of
+    this library, which is then used instead.
 
     Raises:
         DataError, SchemaError, SourceError: see `declared_unischema` and `schema_of`.
@@ -43,7 +43,7 @@ def with_unischema(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[S
 
 
 def with_partition_types(snapshot: Snapshot, record: UnischemaRecord) -> Snapshot:
-    """Return the snapshot with partition columns of the types that a Unischema gives them.
+    """Return the snapshot with the partition types of a Unischema.
 
     Raises:
         SourceError: the name of a directory is not a value of its column's type.

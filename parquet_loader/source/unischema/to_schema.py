@@ -30,11 +30,11 @@ def schema_of(record: UnischemaRecord, files: pa.Schema, partitions: pa.Schema) 
 
     Args:
         record: The Unischema.
-        files: The Arrow schema of the files: which decimals, dates and times their columns hold.
+        files: The Arrow schema of the files, for the exact types of decimals, dates and times.
         partitions: Columns that come from directory names.
 
     Raises:
-        SchemaError: a field can be delivered in no tensor; names it.
+        SchemaError: no tensor can hold a field; the message names it.
     """
     fields: dict[str, Field] = {}
     types = dict(zip(files.names, files.types, strict=True))
@@ -54,7 +54,7 @@ def schema_of(record: UnischemaRecord, files: pa.Schema, partitions: pa.Schema) 
 
 
 def partition_type(field: FieldRecord) -> pa.DataType:
-    """Return the type of a field whose values are names of directories."""
+    """Return the type of a partition column: its values are names of directories."""
     if field.dtype == "str_":
         return pa.string()
     if field.dtype == "Decimal":
