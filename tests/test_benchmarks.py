@@ -188,9 +188,10 @@ def test_the_page_says_who_is_ahead_and_what_failed(tmp_path: Path) -> None:
     text = page.read_text()
     assert "Ahead of `ours` here: `lance` is 1.40 times as fast (shuffles nothing)" in text
     assert "failed: ImportError: no such thing\n" in text
-    assert "| *tabular* | beside Petastorm | 50 | 50 to 50 | 10 | yes |" in text
+    assert "| *tabular* | compared with Petastorm | 50 | 50 to 50 | 10 | yes |" in text
     assert (
-        "| *tabular* | default layout, batch 4096, beside decoding alone | 0.50 | 0.50 to 0.50 | 0.6 | **no** |" in text
+        "| *tabular* | default layout, batch 4096, compared with decoding alone | 0.50 | 0.50 to 0.50 | 0.6 | **no** |"
+        in text
     )
     for plot in ("tabular.png", "stages.png"):
         assert (tmp_path / "docs" / "images" / plot).read_bytes().startswith(b"\x89PNG")

@@ -19,26 +19,25 @@ from benchmarks.suite.workloads import WORKLOADS
 Results = Mapping[str, Any]
 HEAD = """# Benchmarks
 
-How fast is it, beside decoding alone and beside what people use today?
+How fast is it, compared with decoding alone and with what people use today?
 
 This page and its plots are written by `python -m benchmarks.suite report` from the JSON in
-[{results}]({results}); nothing here is typed in. To measure everything again: `make bench`. One row:
+[{results}]({results}); no figure is typed by hand. To measure everything again: `make bench`. One row:
 `python -m benchmarks.suite run WORKLOAD --system SYSTEM`, with the names in the tables.
 
 ## How it was measured
 
-- Each system runs in a process and an environment of its own, with its newest release that installs (Petastorm needs
-  pyarrow 14), and delivers finished torch tensors. Limits deliver nothing: they decode or copy, and that is all.
+- Each system runs in its own process and environment, with its newest release that can be installed (Petastorm needs
+  pyarrow 14), and delivers finished torch tensors. Limits deliver nothing: they only decode or copy.
 - Systems take turns, round after round. Figures are medians; ranges span all rounds. Ratios are taken within rounds.
-- An epoch is timed from asking for its iterator to its last batch. A turn is two epochs in a row, as in training, of
-  which the second counts (one epoch only, where it takes longer than ten seconds): allocators give memory back while
-  others take their turns. Before all turns an epoch is summed: *verified* means that its checksum over all values,
-  which does not depend on the order of rows, equals that of the rows as plain pyarrow reads them.
-- The page cache is warm. Page checksums are not verified by anyone. Each system gets the same number of threads,
-  worker processes or processors, whatever it counts.
-- Where a system can shuffle, it mixes at least as many rows as the workload's window; the column *shuffles* says
-  what it mixes. Systems so slow that an epoch would take minutes load fewer rows, made the same way; the column
-  *rows* tells.
+- An epoch is timed from the request of its iterator to its last batch. A turn is two consecutive epochs, as in
+  training, of which the second counts (one epoch if it takes longer than ten seconds): allocators release memory while
+  other systems take their turns. Before all turns an epoch is checked: *verified* means that its checksum over all
+  values, which does not depend on the order of rows, equals that of the rows as plain pyarrow reads them.
+- The page cache is warm. No system verifies page checksums. Each system gets the same number of threads, worker
+  processes or processors, whichever it counts.
+- If a system can shuffle, it mixes at least as many rows as the workload's window; the column *shuffles* says what it
+  mixes. Systems for which an epoch would take minutes load fewer rows, made the same way; see the column *rows*.
 """
 STAGES = """Processor time of the loader's own threads, from `loader.stats()`: `read` is reading and decoding,
 `permute` draws the order, `gather` puts rows into it, `process` decodes images.
@@ -141,12 +140,12 @@ def _workload(name: str, found: Results, images: Path, figures: str) -> list[str
     rows = []
     for key, entry in sorted(good.items(), key=lambda item: -rate_of(found, item[1])["median"]):
         rate = rate_of(found, entry)
-        beside = ratio(entries, key, "ours")
+        ours = ratio(entries, key, "ours")
         title = f"**{entry['title']}**" if entry["role"] == "ours" else entry["title"]
         share = "all" if entry["rows"] >= found["rows"] else f"{entry['rows']:,}"
         verified = {True: "yes", None: "-"}.get(entry["verified"], "no")
         range_ = f"{rate_text(found, rate, 'min')} to {rate_text(found, rate, 'max')}"
-        times = times_text(beside.median) if beside else ""
+        times = times_text(ours.median) if ours else ""
         rows.append((f"`{key}`", title, rate_text(found, rate), range_, times, entry["shuffles"], share, verified))
     head = ("system", "", unit_text(found), "range", "times `ours`", "shuffles", "rows", "verified")
     if rows:
@@ -196,11 +195,11 @@ def _gil(found: Results, images: Path, figures: str) -> list[str]:
             )
         )
         bars.append((name, 1.0, case["slowing_ratio"]["median"], case["waiting_ratio"]["median"]))
-    plots.steps(images / "gil.png", "A training loop in pure Python: an epoch beside its steps alone", bars)
+    plots.steps(images / "gil.png", "A training loop in pure Python: an epoch compared with its steps alone", bars)
     head = ("case", "epoch / steps alone", "range", "steps slowed by", "waiting", "longest wait after the first, steps")
     return [
         "## A training loop that holds the GIL\n",
-        f"![Epochs beside their steps alone]({figures}/gil.png)\n",
+        f"![Epochs compared with their steps alone]({figures}/gil.png)\n",
         found["about"] + "\n",
         table(head, rows),
     ]

@@ -163,7 +163,7 @@ def files(bench: Bench) -> Study:
     return {
         "title": "Files",
         "about": "Seconds to open a loader over local files of 40 columns and one row group, until it can be iterated, "
-        "in a fresh process after its imports, beside parsing the same footers and nothing else.",
+        "in a fresh process after its imports, compared with only parsing the same footers.",
         "head": ["files", "opening, s", "footers alone, s"],
         "rows": [[f"{n:,}", text(found["open", n]), text(found["footers", n])] for n in counts],
         "panels": [_panel("Opening many files", "files", "seconds", series, "xy")],

@@ -320,7 +320,7 @@ def test_a_silent_datanode_is_an_error_within_the_deadline(cluster: hdfs.Cluster
     with BatchedDataLoader(large, 10, memory_limit=LITTLE, read_options=IMPATIENT) as loader:
         batches = iter(loader)
         next(batches)
-        words = rf"{cluster.url}/large/part-.*parquet, bytes .* no byte came"
+        words = rf"{cluster.url}/large/part-.*parquet, bytes .* no byte arrived"
         with cluster.datanode.frozen(), pytest.raises(RemoteError, match=words):
             list(batches)
     with BatchedDataLoader(large, 10, memory_limit=LITTLE) as loader:  # and afterwards all is well

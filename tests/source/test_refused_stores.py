@@ -259,8 +259,8 @@ def test_a_missing_bucket_is_told_from_a_missing_key(moto: str, connections: str
 @pytest.mark.parametrize(
     ("status", "told"),
     [
-        (401, r"the server refuses it: 401.*a private or gated file needs credentials"),
-        (403, r"the server refuses it: 403.*a private or gated file needs credentials"),
+        (401, r"the server refuses the request: 401.*a private or gated file needs credentials"),
+        (403, r"the server refuses the request: 403.*a private or gated file needs credentials"),
         (404, "no such file"),
         (500, "cannot be listed: 500"),
     ],

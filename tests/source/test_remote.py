@@ -290,7 +290,7 @@ def test_a_server_that_dies_while_row_groups_are_streamed_is_an_error(store: Sto
             batches = iter(loader)
             next(batches)
             proxy.line.is_dead = True
-            with pytest.raises(RemoteError, match=r"tall/\d.parquet, bytes \d+ to \d+: .* no byte came"):
+            with pytest.raises(RemoteError, match=r"tall/\d.parquet, bytes \d+ to \d+: .* no byte arrived"):
                 list(batches)
     assert not remote_threads()
 
@@ -447,7 +447,7 @@ def test_what_takes_long_is_asked_for_a_second_time(store: Store) -> None:
 def test_a_server_that_dies_is_an_error_within_the_deadline(store: Store, connections: str) -> None:
     with far(store.endpoint) as proxy, opened(proxy, remote(connections, stall_s=0.3, deadline_s=1.0)) as loader:
         proxy.line.is_dead = True
-        with pytest.raises(RemoteError, match=r"part-\d.parquet, bytes \d+ to \d+: \d attempt.* no byte came"):
+        with pytest.raises(RemoteError, match=r"part-\d.parquet, bytes \d+ to \d+: \d attempt.* no byte arrived"):
             list(loader)
     assert not [name for name in remote_threads() if not name.endswith("-call")]
 

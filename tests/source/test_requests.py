@@ -108,7 +108,7 @@ def test_a_client_that_tells_nothing_underway_has_time_for_the_whole(tells_progr
     client = Scripted(answer, tells_progress=tells_progress)
     with fetching(client, stall_s=0.2, deadline_s=1.0 if tells_progress else 10.0) as fetcher:
         if tells_progress:
-            with pytest.raises(RemoteError, match=r"\d attempts .* no byte came for 0.2 s"):
+            with pytest.raises(RemoteError, match=r"\d attempts .* no byte arrived for 0.2 s"):
                 fetch(fetcher, FILE, spans(1, 2**20))
         else:
             fetch(fetcher, FILE, spans(1, 2**20))  # 4 s at 256 KiB a second

@@ -216,7 +216,7 @@ class HubApi:
                 "of your network in SSL_CERT_FILE or REQUESTS_CA_BUNDLE"
             ) from None
         except TimeoutError:
-            raise HubError(f"{_host(url)}: no byte came for {timeout_s:.3g} s", is_transient=True) from None
+            raise HubError(f"{_host(url)}: no byte arrived for {timeout_s:.3g} s", is_transient=True) from None
         except (OSError, HTTPException) as error:
             words = f"{_host(url)}: {_words(str(error)) or type(error).__name__}"
             raise HubError(words, is_transient=True) from None
