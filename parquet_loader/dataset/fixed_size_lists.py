@@ -1,7 +1,7 @@
-"""Delivers lists as tensors if the footers give every row of the data set the same number of values.
+"""Finds lists that have the same length in all rows, from the footers, and delivers them as tensors.
 
 Parquet has one type for lists of any length, and Spark, pandas and Polars write embeddings with it. A footer counts the
-values of each row group: lists that vary in length rarely have the same whole number of values a row in all of them.
+values of each row group. If lists vary in length, the values per row are rarely the same integer in all row groups.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from parquet_loader.read import RowGroupReader
 from parquet_loader.schema import Field, RaggedList, Scalar, Schema, Tensor, heads
 from parquet_loader.source import Metadata, RowGroupRef, Snapshot
 
-# The sum of `n` lengths is a multiple of `n` by chance about once in `n` times. With this many rows the footers decide.
+# The sum of `n` varying lengths is a multiple of `n` about once in `n` times, so with this many rows footers suffice.
 CERTAIN_ROWS = 10_000
-# Read of each list in a row group if they do not, and of all lists at a time.
+# With fewer rows: the bytes read of each list in a row group, and of all lists at a time.
 _SAMPLE_BYTES = 2**20
 _AT_ONCE_BYTES = 8 * 2**20
 _AT_ONCE_ROWS = 4096
@@ -31,11 +31,11 @@ _AT_ONCE_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class FixedSizeLists:
-    """The lists of a source that may be tensors, by its footers.
+    """The lists of a source that may be tensors, according to its footers.
 
     Attributes:
-        certain: Tensors by name, where the footers decide.
-        doubtful: Tensors by name, unless a row of the sample has another length; see `sampled`.
+        certain: The tensors by name for which the footers suffice.
+        doubtful: The tensors by name for which a sample of rows is needed; see `sampled`.
     """
 
     certain: Mapping[str, Tensor]
@@ -43,11 +43,11 @@ class FixedSizeLists:
 
     @classmethod
     def of_footers(cls, schema: Schema, snapshot: Snapshot) -> FixedSizeLists:
-        """Find the lists that have one length in all row groups, if no file carries a schema for them.
+        """Find the lists that have one length in all row groups, except those with a field in a file's metadata.
 
-        No column data is read. In doubt are data sets of fewer than `CERTAIN_ROWS` rows, and lists of one value that
+        No column data is read. Doubtful are all lists of fewer than `CERTAIN_ROWS` rows, and lists of one value that
         may be null, because footers count an empty list as one value too. The result for a list does not depend on
-        other columns. A row of another length that turns up later is an error, which names the field to declare.
+        other columns. If a row has another length, its decoding is an error, which names the field to declare.
         """
         row_groups: list[int] = np.flatnonzero(snapshot.row_group_rows).tolist()
         with_rows = set(snapshot.file_schema[snapshot.row_group_file[row_groups]].tolist())
@@ -66,7 +66,7 @@ class FixedSizeLists:
         return cls(certain, doubtful)
 
     def sampled(self, schema: Schema, snapshot: Snapshot, options: ReadOptions) -> dict[str, Tensor]:
-        """Return the doubtful tensors that the first rows of the first and of the last row group do not contradict.
+        """Return the doubtful tensors that the first rows of the first and last row groups do not contradict.
 
         Args:
             schema: The schema with these columns as lists.
@@ -74,7 +74,7 @@ class FixedSizeLists:
             options: How to read.
 
         Raises:
-            SourceError: the rows cannot be read now; columns that are damaged stay lists.
+            SourceError: the rows cannot be read now. Damaged columns stay lists instead.
         """
         left = {name: tensor for name, tensor in self.doubtful.items() if name in schema}
 
@@ -90,20 +90,20 @@ class FixedSizeLists:
 
 
 def with_fixed_size_lists(schema: Schema, snapshot: Snapshot, options: ReadOptions) -> Schema:
-    """Deliver lists that have one length as tensors; reads column data if the footers leave that in doubt."""
+    """Return the schema with lists of one length as tensors; reads rows of doubtful lists."""
     lists = FixedSizeLists.of_footers(schema, snapshot)
     return Schema({**schema, **lists.certain, **lists.sampled(schema, snapshot, options)})
 
 
 def _is_number(item: Field) -> bool:
-    """Whether lists of it may be tensors."""
+    """Whether lists of this item may be tensors."""
     if not isinstance(item, Scalar):
         return False
     return any(is_(item.type) for is_ in (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating))
 
 
 def _lengths(snapshot: Snapshot, row_groups: Sequence[int], items: Mapping[str, Scalar]) -> dict[str, tuple[int, bool]]:
-    """Return the columns that have as many values in each row by their footers: how many, and if rows may be empty."""
+    """Return the columns with one length according to the footers: the length, and whether rows may be empty."""
     found = dict[str, tuple[int, bool] | None].fromkeys(items)
     file_before, leaves = -1, dict[str, int | None]()
     for index in row_groups:
@@ -125,7 +125,7 @@ def _lengths(snapshot: Snapshot, row_groups: Sequence[int], items: Mapping[str, 
 
 
 def _length(footer: Metadata, row_group: RowGroupRef, leaf: int, item: Scalar) -> tuple[int, bool] | None:
-    """Return how many values each row of a row group may have, and whether rows may be empty; None: they differ.
+    """Return the possible length of all rows of a row group, and whether rows may be empty; None: lengths differ.
 
     An empty list and a null count as one value each, and as one null.
     """

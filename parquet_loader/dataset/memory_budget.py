@@ -1,15 +1,15 @@
 """Divides `memory_limit`: measures the bytes of a row, and derives the size of a window.
 
-The limit is divided once, in fixed shares that no thread count enters, so that the window (and with it the order) is
-the same on every machine:
+The limit is divided once, into fixed shares that do not depend on the number of threads, so that the window (and with
+it the order) is the same on every machine:
 
-    windows         the one being delivered, the next one's decoded rows, and its rows in their new order; and cursors
-                    held open in row groups so large that a window takes slices of several
+    windows         the delivered window, the next one's decoded rows, and its ordered rows; and open cursors, if a
+                    window takes slices of several large row groups
     reads           row groups being decoded, their buffers and pages; and the rest of the share of windows
-    batches         batches being made by image decoding and `transform`, if there are any
-    fetched         bytes of remote files that are not decoded yet, and requests in flight
+    batches         batches in image decoding or `transform`
+    fetched         fetched bytes of remote files that are not decoded yet, and requests in flight
     rest            footers, and free memory of allocators: measured, the process takes up to 1.8 times the bytes in
-                    use, as Arrow's pool and malloc keep memory that one thread took and another released
+                    use, because Arrow's pool and malloc keep memory that one thread allocated and another freed
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from parquet_loader.source import RowGroupRef, Snapshot
 
 SHARE_WINDOWS = 0.40
 SHARE_READS = 0.16
-# Footers that are read and parsed again and again cost more memory, in malloc's fragments, than footers that are kept.
+# Footers that are parsed repeatedly cost more memory, in malloc's fragments, than footers that are kept.
 SHARE_FOOTERS = 1 / 8
-# Bytes fetched of files that are not local, before they are decoded: mapped memory, which no allocator keeps.
+# Fetched bytes of remote files before they are decoded: mapped memory, which no allocator keeps.
 SHARE_FETCHED = 0.20
-# A row's entries in the permutations of the two windows being made: three int64 each, and short-lived copies.
+# A row's entries in the permutations of the two windows in progress: three int64 each, and short-lived copies.
 ORDER_BYTES = 48
-# A whole row group is read at once only if this many such reads fit into their share; fewer with fewer threads.
+# A row group is read whole only if this many such reads fit into their share; fewer with fewer threads.
 READS_AT_ONCE = 4
-# Rows that are copied to their window at once are decoded this much at a time: measured, 16 KiB rows load 1.2 times as
-# fast in slices of 2 MiB, which stay in the cache and in warm memory, than in whole row groups of 16 MiB.
+# Rows that are copied directly to their window are decoded this many bytes at a time. Measured: 16 KiB rows load 1.2
+# times as fast in slices of 2 MiB, which stay in the CPU cache and in faulted-in memory, as in row groups of 16 MiB.
 STREAM_BYTES = 2 * 2**20
-# While a row group is decoded, its Arrow columns and their canonical form may both be there for a moment.
+# While a row group is decoded, its Arrow columns and their canonical form may both exist for a moment.
 DECODING_FACTOR = 2.0
-# More open row groups mix sorted data better, and each holds a cursor's memory.
+# More open row groups mix sorted data better, but each holds a cursor's memory.
 MOST_OPEN_ROW_GROUPS = 16
 # A window takes whole row groups if at least this many fit, and otherwise slices of several.
 ENOUGH_ROW_GROUPS = 4
-# Cursors held open for mixing may take as much memory as the windows.
-CURSORS_BESIDE_WINDOWS = 1.0
-# The largest window that costs no speed, as measured (benchmarks/README.md, `benchmarks/window_size.py`): mixing gains
-# by each doubling alike; twice as much takes narrow columns 10 % more processor time, and the first batch twice as
-# long.
+# Open cursors may take this multiple of the memory of the windows.
+CURSORS_PER_WINDOWS = 1.0
+# The largest window without loss of speed, as measured (benchmarks/README.md, `benchmarks/window_size.py`). Each
+# doubling improves mixing equally; at twice this size, narrow columns take 10 % more processor time, and the first
+# batch twice as long.
 LARGEST_DEFAULT_WINDOW_BYTES = 64 * 2**20
 BATCHES_AT_ONCE = 4
 SAMPLE_ROWS = 4096
 SAMPLE_BYTES = 8 * 2**20
-# Decoded bytes of a row against encoded ones, where the sample is yet to be taken: dictionaries and levels are short.
+# An upper estimate of decoded bytes for each encoded byte, used before a sample is decoded.
 _GUESS_FACTOR = 4
 
 
@@ -67,10 +67,10 @@ class RowSizes:
         gathered: Canonical bytes of the columns that are gathered a window at a time.
         wide: Bytes of the columns that are copied to the window as they are decoded.
         processed: Bytes of a row in a batch made by image decoding or `transform`; 0 without these.
-        staged: Of `gathered`, the bytes of columns whose rows are bytes of one width, in the files too.
+        staged: Of `gathered`, the bytes of columns whose rows have one width, also in the files.
         ragged: Of `gathered`, the bytes of each column of varying width, by name.
-        sampled_rows: Rows that were decoded to find out; 0 if all columns have fixed width.
-        cursor_bytes: What an open cursor in the largest row group holds, without decoded rows.
+        sampled_rows: Rows that were decoded to measure these; 0 if all columns have fixed width.
+        cursor_bytes: Bytes that an open cursor in the largest row group holds, without decoded rows.
     """
 
     gathered: float
@@ -140,20 +140,20 @@ class MemoryBudget:
 
 
 class LazyBudget:
-    """A memory budget that is made at the first use, if rows have to be decoded for it. Any thread may use it.
+    """A memory budget that is computed at the first use, if rows have to be decoded for it. Any thread may use it.
 
-    Files, columns and counts do not change, so all who make it find the same.
+    Files, columns and counts do not change, so every computation has the same result.
 
     Args:
         limit_bytes: `memory_limit`.
-        row: The bytes of a row, or what finds them out.
+        row: The bytes of a row, or a function that measures them.
         divided: Divides the memory limit for rows of these sizes; see `divide`.
 
     Attributes:
         limit_bytes: As given.
 
     Raises:
-        MemoryLimitError: see `divide`; now, if the bytes of a row are known.
+        MemoryLimitError: see `divide`; raised here if the bytes of a row are known.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class LazyBudget:
 
     @property
     def is_made(self) -> bool:
-        """Whether using it reads nothing."""
+        """Whether `get` reads nothing."""
         return self._made is not None
 
     def get(self) -> MemoryBudget:
@@ -182,7 +182,7 @@ class LazyBudget:
         return made
 
     def get_if_tight(self, guess: RowSizes) -> None:
-        """Make the budget now if rows of these sizes would not fit, so that an error about the limit comes now."""
+        """Compute the budget now if rows of these sizes do not fit, so that an error about the limit is raised now."""
         try:
             self._divided(guess)
         except MemoryLimitError:
@@ -190,7 +190,7 @@ class LazyBudget:
 
 
 def has_varying(columns: Sequence[Column]) -> bool:
-    """Whether rows of a column differ in size, so that a sample has to tell."""
+    """Whether rows of a column differ in size, so that a sample has to be measured."""
     return any(c.row_bytes is None for c in columns)
 
 
@@ -203,15 +203,15 @@ def row_sizes(
     ragged: tuple[tuple[str, float], ...] = (),
     sampled_rows: int = 0,
 ) -> RowSizes:
-    """Return the bytes of a row, by types; and of a cursor, by footers.
+    """Return the bytes of a row, from the types, and of a cursor, from the footers.
 
     Args:
         snapshot: The row groups.
-        reader: Knows the canonical columns and their routes.
+        reader: Provides the canonical columns and their routes.
         counts: int64 ``[row groups]``, rows of each that pass the filter.
         processes: Whether batches are made one by one (images, `transform`).
         ragged: Bytes of a row of each column of varying width.
-        sampled_rows: Rows that were decoded to find these out.
+        sampled_rows: Rows that were decoded to measure these.
     """
     columns = reader.columns
     wide = sum(c.row_bytes or 0 for c in columns if arrangement_of(c) is Arrangement.DIRECT)
@@ -224,8 +224,8 @@ def row_sizes(
     if len(counts) and counts.max():
         largest = snapshot.row_group(int(np.argmax(counts)))
         as_stored = {r.source.name for r in reader.routes(largest) if r.source.is_always_as_stored}
-        # Matrices that are made of several columns are made of whole row groups: measured, an epoch of 39 numbers in
-        # two groups takes a sixth less time than by slices of 2 MiB.
+        # Matrices of several columns are decoded from whole row groups. Measured: an epoch of 39 numbers in two groups
+        # takes a sixth less time than with slices of 2 MiB.
         stays = [c for c in columns if arrangement_of(c) is Arrangement.STAGED and c.name in as_stored]
         staged = sum(c.row_bytes or 0 for c in stays)
         cursor = _cursor_bytes(snapshot, largest)
@@ -233,7 +233,7 @@ def row_sizes(
 
 
 def guessed_sizes(snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, processes: bool) -> RowSizes:
-    """Return more bytes of a row than there are as a rule: columns of varying width take what footers say, times 4."""
+    """Return an upper estimate of the bytes of a row: `_GUESS_FACTOR` times the footers' sizes for varying columns."""
     encoded = (snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)).max(initial=0.0)
     return row_sizes(snapshot, reader, counts, processes=processes, ragged=(("", _GUESS_FACTOR * float(encoded)),))
 
@@ -241,14 +241,14 @@ def guessed_sizes(snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, 
 def sampled_sizes(
     snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, processes: bool, skips: bool
 ) -> RowSizes:
-    """Return the bytes of a row, of columns of varying width by a sample of rows.
+    """Return the bytes of a row; those of columns of varying width are measured on a sample.
 
     Args:
         snapshot: The row groups.
-        reader: Reads the sample: the first rows of the row group that has most bytes.
+        reader: Reads the sample: the first rows of the row group with most bytes.
         counts: int64 ``[row groups]``, rows of each that pass the filter; not all are 0.
         processes: As in `row_sizes`.
-        skips: Whether a row group that cannot be read is passed over for the next smaller one.
+        skips: Whether a row group that cannot be read is skipped for the next smaller one.
     """
     with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
         largest, sample = _sample_of_largest(snapshot, reader, counts, skips=skips)
@@ -306,14 +306,15 @@ def divide(
         row: Bytes of a row.
         snapshot: The row groups.
         counts: int64 ``[row groups]``, rows of each that pass the filter.
-        batch_size: Rows of a batch; a window holds two of them at least, so that a batch spans two windows at most.
+        batch_size: Rows of a batch; a window holds at least two batches, so that a batch spans at most two windows.
         window_rows: The caller's argument, or None for a default.
         shuffle: Whether windows are shuffled; if not, large row groups are read one after another.
-        side_by_side: Parts of the epoch that share every window, each with row groups of its own.
+        side_by_side: Parts of the epoch that share every window, each with its own row groups.
         num_threads: Workers; the window does not depend on it.
 
     Raises:
-        MemoryLimitError: the smallest window does not fit; names the largest row group and a limit that suffices.
+        MemoryLimitError: the smallest window does not fit; the message names the largest row group and a sufficient
+            limit.
     """
     largest = int(np.argmax(counts)) if len(counts) else 0
     largest_rows = int(counts[largest]) if len(counts) else 0
@@ -324,7 +325,7 @@ def divide(
     cursor = row.cursor_bytes
 
     def lanes_of(window: int) -> int:
-        """Return how many row groups share a window: by the window's size alone, whatever the limit."""
+        """Return how many row groups share a window; this depends on the window's size, not on the limit."""
         if side_by_side > 1:
             return side_by_side * max(1, shared(window) // side_by_side)
         return shared(window)
@@ -332,8 +333,8 @@ def divide(
     def shared(window: int) -> int:
         if not shuffle or largest_rows * ENOUGH_ROW_GROUPS <= window or window >= total_rows:
             return 1
-        room = int(window * row.in_windows * CURSORS_BESIDE_WINDOWS) // max(cursor, 1)
-        lanes = min(MOST_OPEN_ROW_GROUPS, room, int(np.count_nonzero(counts)))
+        cursors = int(window * row.in_windows * CURSORS_PER_WINDOWS) // max(cursor, 1)
+        lanes = min(MOST_OPEN_ROW_GROUPS, cursors, int(np.count_nonzero(counts)))
         return lanes if lanes > window // largest_rows else 1
 
     def needed_bytes(window: int) -> float:
@@ -387,7 +388,7 @@ def divide(
 
 
 def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number from `low`, which fits, to `high` that fits; smaller numbers fit too."""
+    """Return the largest number from `low` to `high` that fits, by bisection; `low` fits."""
     while low < high:
         middle = (low + high + 1) // 2
         if fits(middle):
@@ -398,15 +399,15 @@ def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
 
 
 def _cursor_bytes(snapshot: Snapshot, row_group: RowGroupRef) -> int:
-    """Estimate what an open cursor holds: for each column a read buffer, a page, and the dictionary, decompressed."""
+    """Estimate the bytes of an open cursor: for each column a read buffer, a page, and the decompressed dictionary."""
     footer = snapshot.footers.get(row_group.file_number)
     total, rows = 0, max(row_group.rows, 1)
     for number in range(footer.num_columns):
         chunk = footer.chunk(row_group.number, number)
         encoded = min(max(0, chunk.encoded_bytes), row_group.encoded_bytes)
-        # Writers end pages at 20,000 rows or 1 MiB, whichever comes first; Arrow looks every 1,024 rows only.
+        # Writers end pages at 20,000 rows or 1 MiB, whichever comes first; Arrow checks this only every 1,024 rows.
         page = min(encoded, max(min(2**20, encoded * 20_000 // rows), encoded * 1024 // rows))
         dictionary = chunk.data_at - chunk.start
-        page *= 1 if chunk.codec_name == "UNCOMPRESSED" else 2  # as it was read, and decompressed
+        page *= 1 if chunk.codec_name == "UNCOMPRESSED" else 2  # compressed and decompressed
         total += min(BUFFER_BYTES, encoded) + page + min(3 * dictionary // 2, 2**20)
     return total

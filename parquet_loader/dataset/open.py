@@ -32,14 +32,14 @@ from parquet_loader.source import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A snapshot with a schema, a filter and a memory budget applied to it. Immutable, but for a budget yet to be made.
+    """A snapshot with a schema, a filter and a memory budget. Immutable, except that the budget is computed once.
 
     Attributes:
         snapshot: The files and row groups.
         schema: The schema of the delivered columns.
         reader: Reads row groups as the schema says.
         counted: The rows of each row group that pass the filter.
-        budget: Divides the memory limit, at the latest for the first plan.
+        budget: The division of the memory limit, computed before the first plan.
     """
 
     snapshot: Snapshot
@@ -50,7 +50,7 @@ class Dataset:
 
     @property
     def sizing(self) -> MemoryBudget:
-        """How the memory limit is divided; the first use decodes some rows if columns vary in width.
+        """The division of the memory limit; the first use decodes some rows if columns vary in width.
 
         Raises:
             DataError, SourceError, MemoryLimitError: see `LazyBudget.get`.

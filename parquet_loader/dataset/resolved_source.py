@@ -14,12 +14,12 @@ from parquet_loader.source import Snapshot, with_unischema
 
 
 class LazySchema:
-    """A schema whose doubtful lists are decided at the first use. Any thread may use it; all find the same.
+    """A schema whose doubtful lists are resolved at the first use. Any thread may use it, with the same result.
 
     Args:
-        by_footers: The schema as far as footers decide; doubtful lists are lists.
-        lists: The lists that may be tensors; None: none.
-        options: How to read rows of these.
+        by_footers: The schema according to the footers, in which doubtful lists are lists.
+        lists: The lists that may be tensors, or None.
+        options: How to read their rows.
 
     Attributes:
         by_footers: As given.
@@ -46,7 +46,7 @@ class LazySchema:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSource:
-    """A snapshot and the schema that is delivered from it. Immutable, but for what `schema` finds out once.
+    """A snapshot and the schema that is delivered from it. Immutable, except that `schema` is resolved once.
 
     Attributes:
         listed: The snapshot as it was listed; filters see its columns.
