@@ -43,5 +43,5 @@ class ArrayOutput:
         return dict(batch.arrays)
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Return the batches as they are."""
+        """Return the batches unchanged."""
         return batches

@@ -19,7 +19,7 @@ class Usage:
         held_bytes, peak_bytes: Bytes that the loader holds now, and held at most.
         reading_bytes: Of these, bytes of row groups being decoded.
         fetched_bytes: Of these, bytes of remote files that are prefetched or requested, and not decoded yet.
-        bytes_read: Bytes of column chunks read, as they are in the files.
+        bytes_read: Stored bytes of the column chunks read.
         row_groups: Row groups read to their end.
         skipped: Row groups skipped because of an error: index in the snapshot, and the reason.
     """

@@ -66,7 +66,7 @@ class ReadSlice:
     Attributes:
         kept_bytes: Bytes that stay with the window.
         left_open: The cursor, if more of the row group will be read; else None.
-        stored_bytes: Bytes of the column chunks, as they are in the file, if the row group was opened for this slice.
+        stored_bytes: Stored bytes of the column chunks, if the row group was opened for this slice; else 0.
     """
 
     kept_bytes: int

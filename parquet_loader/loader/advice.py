@@ -1,4 +1,4 @@
-"""What to change about an epoch: causes with figures and a remedy each, as a pure function of its `LoaderStats`.
+"""Finds what to change about an epoch: causes with figures and remedies, as a pure function of its `LoaderStats`.
 
 A rule applies only if its figures leave no doubt; `cost_s` is about what the cause costs the caller in waiting. Rules
 about time need an epoch long enough to judge, and a loop that waits; rules about mixing need neither.

@@ -68,7 +68,7 @@ class EpochFiles(Protocol):
 
     @property
     def growth(self) -> SourceChange:
-        """How they differ from the last epoch's."""
+        """How the files differ from those of the last epoch."""
 
     def delivered(self, files: IntArray) -> None:
         """Release files and count them as delivered; positions in the snapshot, int64 ``[n]``."""
