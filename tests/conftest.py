@@ -8,6 +8,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -63,6 +64,8 @@ def nothing_leaks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     scratch = os.path.realpath(tmp_path_factory.getbasetemp())
     files, before, threads_before = _open_files(scratch), children(), set(threading.enumerate())
     yield
+    if "tests.support.gloo" in sys.modules:
+        sys.modules["tests.support.gloo"].stop()
     gc.collect()
     threads = [t for t in set(threading.enumerate()) - threads_before if t.name.startswith("parquet_loader")]
     for thread in threads:

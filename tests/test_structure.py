@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,12 @@ def package_of(module: str) -> str:
     return module.split(".")[1]
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
 def imports_of(path: Path, *, inside_functions: bool = True) -> set[str]:
     """Every module that the file imports, by full name, `if TYPE_CHECKING` included."""
     found: set[str] = set()
@@ -82,7 +89,7 @@ def imports_of(path: Path, *, inside_functions: bool = True) -> set[str]:
         for child in ast.iter_child_nodes(node):
             visit(child)
 
-    visit(ast.parse(path.read_text(encoding="utf-8"), str(path)))
+    visit(tree_of(path))
     return found
 
 
@@ -122,7 +129,7 @@ MAY_ASK_FOR_KERNELS = {
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_only_callers_of_kernels_and_the_routes_ask_whether_there_are_kernels(path: Path) -> None:
-    named = {node.id for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Name)}
+    named = {node.id for node in ast.walk(tree_of(path)) if isinstance(node, ast.Name)}
     asks = not named.isdisjoint({"KERNELS", "IS_BUILT"})
     assert not asks or name_of(path).removeprefix("parquet_loader.") in MAY_ASK_FOR_KERNELS
 
@@ -141,7 +148,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     """Except `BatchedDataLoader`: Petastorm has one too, and `petastorm/` keeps its names."""
     modules: dict[str, list[str]] = {}
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 modules.setdefault(node.name, []).append(name_of(path))
     doubled = {name: sorted(names) for name, names in modules.items() if len(names) > 1}

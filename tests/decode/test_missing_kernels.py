@@ -18,7 +18,6 @@ from parquet_loader.common.native.bindings import IS_BUILT
 SCRIPT = """
 import sys, warnings
 import numpy as np
-import parquet_loader as pl
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader import BatchedDataLoader, OutputOptions
 
@@ -85,7 +84,8 @@ def test_the_warning_is_silenced_by_its_class_where_warnings_are_errors(script: 
     missing = {"PARQUET_LOADER_KERNELS": str(script.parent / "nothing.so")}
     data = str(script.parent / "data")
     options = "output_options=OutputOptions(format='numpy')"
-    body = f"from parquet_loader import *\nBatchedDataLoader({data!r}, 100, {options}).close()\n"
+    body = "from parquet_loader import BatchedDataLoader, OutputOptions\n"
+    body += f"BatchedDataLoader({data!r}, 100, {options}).close()\n"
     ignoring = "import warnings, parquet_loader\nwarnings.simplefilter('ignore', parquet_loader.PerformanceWarning)\n"
     (script.parent / "strict.py").write_text(body)
     (script.parent / "filtered.py").write_text(ignoring + body)
