@@ -172,6 +172,9 @@ def _connection(parts: SplitResult, proxy: SplitResult | None, timeout_s: float)
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return the settings of https: the system's certificates, or those that the environment names."""
-    named = next(filter(None, map(os.environ.get, ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))), None)
-    return ssl.create_default_context(cafile=named if named and os.path.isfile(named) else None)
+    """Return the settings of https: the certificates of the system or SSL_CERT_FILE, and others of the environment."""
+    context = ssl.create_default_context()
+    for named in filter(None, map(os.environ.get, ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))):
+        if os.path.isfile(named):
+            context.load_verify_locations(named)
+    return context
