@@ -84,6 +84,7 @@ def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
     try:
         Metadata(_footer(raw), len(raw))
         rows = pq.read_table(pa.BufferReader(raw), columns=["file_path", "pos"], use_threads=False)
+        rows.validate(full=True)  # that paths are UTF-8, too
     except (pa.ArrowException, MetadataError, OSError, ValueError, KeyError) as error:
         raise SourceError(f"{where}: not a readable delete file: {str(error).splitlines()[0]}") from error
     if rows.column_names != ["file_path", "pos"] or rows.num_rows != delete.rows:
