@@ -269,13 +269,14 @@ def test_passes_leave_open_files_and_mappings_as_they_were(root: str) -> None:
 
 SCRIPT = """
     import os, signal, sys
-    from parquet_loader import BatchedDataLoader
+    from parquet_loader import BatchedDataLoader, OutputOptions
 
+    numpy = OutputOptions(format="numpy")  # imports no torch
     scale = 3
     def scaled(columns, rng):
         return {"id": columns["id"] * scale}
 
-    loader = BatchedDataLoader(sys.argv[1], 10, isolation="process", transform=scaled)
+    loader = BatchedDataLoader(sys.argv[1], 10, isolation="process", transform=scaled, output_options=numpy)
     total = 0
     for batch in loader:
         total += int(batch["id"].sum())
