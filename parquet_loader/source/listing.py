@@ -257,7 +257,8 @@ def _expand(
     parquet = sorted(_parquet_of(lister, name, files, is_remote=is_remote), key=lambda entry: entry.path)
     if not parquet:
         others = f"; it holds {posixpath.basename(files[0].path)!r}" if files else ""
-        raise SourceError(f"{name}: {what}{others}")
+        converted = "; the Hub's own conversion to Parquet may be at revision @~parquet" if prefix == "hf://" else ""
+        raise SourceError(f"{name}: {what}{others}{converted}")
     if not is_remote:  # whose metadata is looked for as it is needed
         return _Found(name, base, bool(seen), parquet, ListingContext(), {})
     hidden = frozenset(entry.path for entry in below if posixpath.basename(entry.path).startswith("_"))
