@@ -233,7 +233,12 @@ class WrittenByPyiceberg(RuleBasedStateMachine):
     def upsert(self, data: st.DataObject, count: int) -> None:
         if self.table.current_snapshot() is not None:
             self.keys = max(0, self.keys - 2)
-            self.table.upsert(self._rows(data, count), join_cols=["key"])
+            rows = self._rows(data, count)
+            names = self.table.schema().column_names
+            if all(
+                schema.column_names == names[: len(schema.column_names)] for schema in self.table.schemas().values()
+            ):
+                self.table.upsert(rows, join_cols=["key"])  # which pyiceberg refuses after a rename
 
     @rule(name=st.sampled_from(_NAMES), kind=st.sampled_from(_FIRST_TYPES))
     def add(self, name: str, kind: str) -> None:
