@@ -56,11 +56,12 @@ def test_a_command_takes_the_split_as_its_error_says(splits: Path, command: str)
 @pytest.mark.parametrize("command", ["info", "rewrite"])
 def test_a_command_reads_a_table_anyway_as_its_error_says(table: Path, command: str) -> None:
     target = [f"{table}-new"] if command == "rewrite" else []
-    refused = _run(command, str(table), *target)
+    file = str(table / "part-0.parquet")  # the directory would be read as the table
+    refused = _run(command, file, *target)
     assert "this is a Delta table" in refused.stderr
     assert "ReadOptions" not in refused.stderr
     assert refused.stderr.rstrip().endswith("or take every row of every file with --ignore-table-format")
-    assert _run(command, str(table), *target, "--ignore-table-format").returncode == 0
+    assert _run(command, file, *target, "--ignore-table-format").returncode == 0
 
 
 def test_petastorms_readers_are_told_of_no_option_that_they_lack(splits: Path) -> None:

@@ -19,6 +19,8 @@ from parquet_loader.schema import ragged
 PUBLIC = {name: getattr(parquet_loader, name) for name in parquet_loader.__all__ if name != "Batch"}
 # Users get these from a function or a method, and do not construct them.
 NOT_CONSTRUCTED = {"ConvertedLoader", "StoreWriter"}
+# The library calls these methods of sources, and users do not.
+NOT_CALLED = {"open_version"}
 
 
 def namespace(module: ModuleType) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
             continue
         for name, member in vars(base).items():
             is_public = not name.startswith("_") or name in ("__init__", "__iter__", "__enter__", "__getitem__")
-            if not is_public or (name == "__init__" and kind.__name__ in NOT_CONSTRUCTED):
+            if not is_public or name in NOT_CALLED or (name == "__init__" and kind.__name__ in NOT_CONSTRUCTED):
                 continue
             unbound = {property: "fget", cached_property: "func", classmethod: "__func__", staticmethod: "__func__"}
             function = getattr(member, unbound.get(type(member), ""), member)

@@ -143,7 +143,7 @@ def test_uneven_ranks_are_warned_of() -> None:
     [
         ({"on_error": "skip", "shard": Shard(0, 2)}, "with more than one rank"),
         ({"shard": Shard(0, 3), "shard_options": ShardOptions(logical_shards=8)}, "cannot be divided evenly over 3"),
-        ({"shard_options": ShardOptions(logical_shards=8, fewest_ranks=2)}, "fewest_ranks=2, but there are 1"),
+        ({"shard_options": ShardOptions(logical_shards=8, fewest_ranks=2)}, "fewest_ranks=2: there are only 1 ranks"),
         ({"batch_size": 6, "shard_options": ShardOptions(logical_shards=4)}, "choose a multiple of 4"),
         ({"shard": 3}, "expected a Shard"),
         ({"shard_options": "drop"}, "expected a ShardOptions"),
