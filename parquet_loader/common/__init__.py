@@ -36,7 +36,14 @@ from parquet_loader.common.native.bindings import (
     kernels_remedy,
     warn_if_missing,
 )
-from parquet_loader.common.native.permute import join_columns, take_columns, take_ragged, take_rows
+from parquet_loader.common.native.permute import (
+    COMPACT_PADDING,
+    compact_columns,
+    join_columns,
+    take_columns,
+    take_ragged,
+    take_rows,
+)
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
 from parquet_loader.common.permutations import PERMUTATION_METHOD, Stream, bit_generator, permutation
 from parquet_loader.common.processors import available_processors
@@ -91,6 +98,7 @@ from parquet_loader.common.validation import (
 )
 
 __all__ = [
+    "COMPACT_PADDING",
     "DATASET_KEYWORDS",
     "ENDED",
     "GOLDEN",
@@ -150,6 +158,7 @@ __all__ = [
     "check_split",
     "check_transform",
     "check_window",
+    "compact_columns",
     "current_ranks",
     "end_account",
     "endpoint_of",

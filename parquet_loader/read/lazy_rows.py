@@ -26,6 +26,7 @@ class DeferredColumns:
         explained: Returns the error to raise for one of `READ_ERRORS`.
         straight: Columns of numbers that kernels decode to given addresses, forward only; None: there are none.
         straight_names: Their names.
+        kept: int64 ``[rows]``, the rows in the row group, if some in between are deleted; None: all from `first_row`.
     """
 
     columns: Mapping[str, RawColumn]
@@ -33,6 +34,7 @@ class DeferredColumns:
     explained: Callable[[Exception], Exception]
     straight: NativeChunks | None = None
     straight_names: Sequence[str] = ()
+    kept: IntArray | None = None
 
     def read_straight(self, rows: int, addresses: npt.NDArray[np.int64]) -> None:
         """Decode rows of the columns of `straight`.
@@ -47,7 +49,10 @@ class DeferredColumns:
         """
         assert self.straight is not None
         try:
-            self.straight.read_into(self.first_row, rows, addresses)
+            if self.kept is None:
+                self.straight.read_into(self.first_row, rows, addresses)
+            elif len(self.kept):
+                self.straight.read_kept(self.kept, addresses)
         except NotDecodedError:
             raise
         except READ_ERRORS as error:
@@ -60,7 +65,10 @@ class DeferredColumns:
             DataError, SourceError: see `RowGroupReader.read`.
         """
         try:
-            self.columns[name].read(self.first_row, out, slots)
+            if self.kept is None:
+                self.columns[name].read(self.first_row, out, slots)
+            elif len(self.kept):
+                self.columns[name].read(int(self.kept[0]), out, _slots_of_all(self.kept, slots))
         except READ_ERRORS as error:
             raise self.explained(error) from error
 
@@ -82,5 +90,16 @@ class LazyRows:
     def slice(self, first: int, rows: int) -> LazyRows:
         """Return at most `rows` rows from row `first` on."""
         rows = min(rows, self.rows - first)
-        deferred = replace(self.deferred, first_row=self.deferred.first_row + first)
+        kept = None if self.deferred.kept is None else self.deferred.kept[first : first + rows]
+        deferred = replace(self.deferred, first_row=self.deferred.first_row + first, kept=kept)
         return LazyRows(self.table.slice(first, rows), rows, deferred)
+
+
+def _slots_of_all(kept: IntArray, slots: IntArray | slice) -> IntArray:
+    """Return a slot for each row from the first that is kept to the last: a deleted row's is that of the next kept one.
+
+    Rows are written in their order, so the kept row replaces the deleted ones.
+    """
+    own = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
+    found: IntArray = own[np.searchsorted(kept, np.arange(kept[0], kept[-1] + 1))]
+    return found

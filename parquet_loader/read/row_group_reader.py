@@ -161,8 +161,7 @@ class RowGroupReader:
         unchanged = partial(self.chunks.check_unchanged, row_group)
         routes = self.routes(row_group)
         deleted = self.snapshot.deleted_rows(row_group.index)
-        is_whole = row_filter is None and deleted is None
-        lazy = [route for route in routes if route.window in windows] if is_whole else []
+        lazy = [route for route in routes if route.window in windows] if row_filter is None else []
         numbers = [route.stored for route in lazy if route.window == "kernel"]
         fills = {route.stored: route.source.fill for route in lazy if route.source.fill is not None}
         partitions = self.snapshot.partition_values(row_group.file_number)
@@ -187,8 +186,11 @@ class RowGroupReader:
                     for batch in _behind(first_row, self._batches(row_group, at_once, others, location)):
                         stored = pa.Table.from_batches([batch])
                         table = self._canonical(row_group, stored, first_row, row_filter, deleted, partitions, left)
-                        rows = len(batch) if left else len(table)
-                        yield LazyRows(table, rows, DeferredColumns(raw, first_row, explained, straight, names))
+                        kept = None
+                        if left and deleted is not None:
+                            kept = first_row + np.flatnonzero(_alive_mask(deleted, first_row, len(batch)))
+                        rows = len(table) if not left else len(batch) if kept is None else len(kept)
+                        yield LazyRows(table, rows, DeferredColumns(raw, first_row, explained, straight, names, kept))
                         first_row += len(batch)
                 break
             except ParquetLoaderError:
@@ -306,7 +308,7 @@ class RowGroupReader:
         for batch in self._batches(row_group, batch_rows, routes, location):
             table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
             if deleted is not None:
-                table = table.filter(_alive_mask(deleted, read, len(table)))
+                table = table.filter(pa.array(_alive_mask(deleted, read, len(table))))
             passing += len(self._filter.apply(table, row_group.schema_number, row_group.name))
             read += len(batch)
         self._check_rows(row_group, read)
@@ -358,7 +360,7 @@ class RowGroupReader:
         if row_filter is not None:
             table = self._with_known_columns(row_group, table, first_row)
         if deleted is not None:
-            table = table.filter(_alive_mask(deleted, first_row, len(table)))
+            table = table.filter(pa.array(_alive_mask(deleted, first_row, len(table))))
             origin = TableOrigin(row_group, is_filtered=True)
         if self._first_rows is not None:
             before = 0 if deleted is None else int(np.searchsorted(deleted, first_row))
@@ -494,12 +496,12 @@ def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
         rows = max(0, rows - len(batch))
 
 
-def _alive_mask(deleted: IntArray, first_row: int, rows: int) -> pa.Array:
+def _alive_mask(deleted: IntArray, first_row: int, rows: int) -> BoolArray:
     """Return which of some rows of a row group are not deleted."""
     low, high = np.searchsorted(deleted, [first_row, first_row + rows])
     mask = np.ones(rows, np.bool_)
     mask[deleted[low:high] - first_row] = False
-    return pa.array(mask)
+    return mask
 
 
 def _without_columns(rows: int) -> pa.Table:

@@ -47,6 +47,8 @@ def _load(path: Path) -> tuple[Any, str]:
     library.chunks_close.restype = None
     library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer, ctypes.c_int)
     library.columns_take.restype = None
+    library.columns_compact.argtypes = (pointer, pointer, number, pointer, pointer, number, pointer)
+    library.columns_compact.restype = None
     library.columns_join.argtypes = (pointer, number, number, number, pointer)
     library.columns_join.restype = None
     library.rows_take.argtypes = (pointer, number, pointer, number, pointer)

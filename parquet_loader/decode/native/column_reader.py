@@ -18,9 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import KERNELS, LOADED_CODECS, SYSTEM
+from parquet_loader.common import COMPACT_PADDING, KERNELS, LOADED_CODECS, SYSTEM, compact_columns
 from parquet_loader.source import ColumnChunk, Leaf, Metadata, MetadataError
 
+# Bytes that are decoded at a time if some rows are deleted. Measured on 20 columns without compression: 4,096 rows (0.3
+# MiB) at a time take 1.14 of the processor time of 65,536 rows, for their many small reads.
+_KEPT_AT_ONCE_BYTES = 2 * 2**20
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
 _LEVELS = {"RLE", "BIT_PACKED"}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT", *_LEVELS}
@@ -158,6 +161,7 @@ class NativeChunks:
                 self._fillers[number] = self._fills[number].ctypes.data
         self._position = 0
         self._widths: list[int] = lines[:, 4].tolist()
+        self._steps: npt.NDArray[np.int64] = lines[:, 4].copy()
         self._file, self._held, base = -1, None, None
         if isinstance(source, str):
             self._file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -209,6 +213,29 @@ class NativeChunks:
         if first > self._position:
             self._read(first - self._position, None)
         self._read(rows, addresses, fillers=self._fillers)
+
+    def read_kept(self, kept: npt.NDArray[np.int64], addresses: npt.NDArray[np.int64]) -> None:
+        """Read some rows of the row group, each column to its own address, and skip the rows in between.
+
+        Args:
+            kept: The rows, sorted, at least one, not before the position of the reader.
+            addresses: As in `read_into`.
+
+        Raises:
+            As `read` does.
+        """
+        at_once = max(1, min(_KEPT_AT_ONCE_BYTES // sum(self._widths), int(kept[-1]) + 1 - int(kept[0])))
+        sizes = self._steps * at_once + COMPACT_PADDING
+        scratch = np.empty(int(sizes.sum()), np.uint8)
+        sources = np.cumsum(sizes) - sizes + scratch.__array_interface__["data"][0]
+        done = 0
+        while done < len(kept):
+            first = int(kept[done])
+            stop = int(np.searchsorted(kept, first + at_once))
+            some = kept[done:stop]
+            self.read_into(first, int(some[-1]) + 1 - first, sources)
+            compact_columns(sources, self._steps, some - first, addresses + done * self._steps)
+            done = stop
 
     def _read(
         self,

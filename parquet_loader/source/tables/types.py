@@ -83,7 +83,8 @@ def _delivered(stored: pa.DataType, wanted: pa.DataType, promotes: Promotes, whe
     if kinds.is_dictionary(stored):
         plain = _delivered(stored.value_type, wanted, promotes, where)
         return stored if plain == stored.value_type else plain
-    if (_is_text(stored) and _is_text(wanted)) or (_is_bytes(stored) and _is_bytes(wanted)):
+    is_fixed = kinds.is_fixed_size_binary(stored)
+    if (_is_text(stored) and _is_text(wanted)) or ((_is_bytes(stored) or is_fixed) and _is_bytes(wanted)):
         return stored
     if not kinds.is_nested(stored) and not kinds.is_nested(wanted) and promotes(stored, wanted):
         return wanted

@@ -28,6 +28,7 @@ from parquet_loader import (
     SchemaError,
     Shard,
     SourceError,
+    Tensor,
     Text,
     split,
     split_rows,
@@ -399,3 +400,55 @@ def test_a_snapshot_of_a_table_travels_to_other_ranks_and_processes(tmp_path: Pa
 def test_a_directory_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="files do not belong to splits"):
         ParquetDataset(table(tmp_path, [(numbers(0, 2), None)], X), split="train")
+
+
+@pytest.mark.parametrize("share", [0.05, 0.9])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("compression", ["none", "snappy"])
+def test_columns_that_go_straight_to_the_window_skip_deleted_rows(
+    tmp_path: Path, share: float, shuffle: bool, compression: str
+) -> None:
+    generator = np.random.default_rng(3)
+    count = 6000
+    image = generator.integers(0, 256, (count, 300), np.uint8)
+    small = generator.integers(0, 256, (count, 48), np.uint8)
+    schema = pa.schema(
+        [
+            pa.field("x", pa.int64(), nullable=False),
+            pa.field("f", pa.float32(), nullable=False),
+            pa.field("n", pa.int16()),
+            pa.field("image", pa.binary(300), nullable=False),
+            pa.field("small", pa.binary(48), nullable=False),
+        ]
+    )
+    columns = [
+        pa.array(range(count)),
+        generator.random(count, np.float32),
+        pa.array((np.arange(count) % 1000).astype(np.int16)),
+        pa.FixedSizeBinaryArray.from_buffers(pa.binary(300), count, [None, pa.py_buffer(image)]),
+        pa.FixedSizeBinaryArray.from_buffers(pa.binary(48), count, [None, pa.py_buffer(small)]),
+    ]
+    gone = np.flatnonzero(generator.random(count) < share).tolist()
+    made = table(
+        tmp_path,
+        [(pa.table(columns, schema=schema), deleting(*gone)), (pa.table(columns, schema=schema), None)],
+        schema,
+        row_group_size=2500,
+        compression=compression,
+        use_dictionary=False,
+    )
+    declared = Schema({"image": Tensor("uint8", (300,)), "small": Tensor("uint8", (48,))}, extra="infer")
+    options = OutputOptions(format="numpy")
+    with BatchedDataLoader(
+        made, 64, schema=declared, shuffle=shuffle, window_rows=1000, output_options=options
+    ) as loader:
+        for _ in range(2):
+            batches = list(loader)
+            x = np.concatenate([batch["x"] for batch in batches])
+            alive = np.delete(np.arange(count), gone)
+            assert np.array_equal(np.sort(x), np.sort(np.concatenate([alive, np.arange(count)])))
+            assert shuffle or np.array_equal(x, np.concatenate([alive, np.arange(count)]))
+            assert np.array_equal(np.concatenate([b["f"] for b in batches]), columns[1][x])
+            assert np.array_equal(np.concatenate([b["n"] for b in batches]), x % 1000)
+            assert np.array_equal(np.concatenate([b["image"] for b in batches]), image[x])
+            assert np.array_equal(np.concatenate([b["small"] for b in batches]), small[x])
