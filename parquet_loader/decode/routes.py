@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from parquet_loader.common import IS_BUILT, PROBLEM, ReadOptions
 from parquet_loader.decode.columns import Column
-from parquet_loader.decode.native.column_reader import is_known_type
+from parquet_loader.decode.native.column_reader import is_known_list, is_known_type
 from parquet_loader.decode.plain_pages import IS_POSSIBLE
 
 # Rows at least this wide are copied to their slots as soon as they are decoded; narrower ones are ordered a window at a
@@ -174,8 +174,8 @@ def _route(
         return None, None, "the files have no such column"
     if field is None:
         return None, "arrow", "it is not a top-level column"
-    if not is_known_type(field.type):
-        return None, "arrow", f"{field.type} is not a number or bytes of one width"
+    if not is_known_type(field.type) and not is_known_list(field.type):
+        return None, "arrow", f"{field.type} is not a number, bytes of one width, or a list of numbers"
     if forbidden:
         return None, "arrow", forbidden
     decoder: Literal["kernel", "arrow"] = "arrow" if missing else "kernel"

@@ -181,7 +181,7 @@ def test_any_numbers_are_those_that_arrow_decodes(
     [
         (pa.array([1, 2, 3]), {"compression": "brotli"}),
         (pa.array(["a", "b", "c"]), {}),
-        (pa.array([[1], [2], [3]]), {}),
+        (pa.array([["a"], ["b"], ["c"]]), {}),
         (pa.array([{"x": 1}, {"x": 2}, {"x": 3}]), {}),
         (pa.array([1, 2, 3], pa.timestamp("ms")), {}),
         (pa.array([1, 2, 3], pa.float16()), {}),
@@ -192,6 +192,55 @@ def test_what_the_kernels_do_not_know_is_left_to_arrow(
 ) -> None:
     pq.write_table(pa.table({"c": array}), tmp_path / "a.parquet", **options)
     assert known(tmp_path / "a.parquet").names == []
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "snappy"])
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize("each", [2, 3, 768])
+def test_lists_of_one_length_are_those_that_arrow_decodes(
+    tmp_path: Path, version: str, codec: str, dictionary: bool, each: int
+) -> None:
+    rows, path = 200, tmp_path / "a.parquet"
+    numbers = values(pa.int32(), rows * each, 900).cast(pa.int64())
+    offsets = np.arange(0, (rows + 1) * each, each)
+    required = pa.list_(pa.field("n", pa.int64(), nullable=False))
+    lists = {
+        "list": pa.ListArray.from_arrays(offsets.astype(np.int32), numbers),
+        "large": pa.LargeListArray.from_arrays(offsets, numbers),
+        "fixed": pa.FixedSizeListArray.from_arrays(numbers, each),
+        "required": pa.ListArray.from_arrays(offsets.astype(np.int32), numbers, type=required),
+    }
+    schema = pa.schema([pa.field(name, a.type, nullable=name != "required") for name, a in lists.items()])
+    options: dict[str, Any] = {"data_page_version": version, "compression": codec, "use_dictionary": dictionary}
+    pq.write_table(pa.table(lists, schema=schema), path, data_page_size=10_000, write_batch_size=50, **options)
+    expected = pq.read_table(path).combine_chunks()
+    with NativeChunks(str(path), known(path)) as native_chunks:
+        assert native_chunks.names == list(lists)
+        for first, some in ((0, 77), (77, 123)):
+            for array, column in zip(native_chunks.read(some), expected.columns, strict=True):
+                array.validate(full=True)
+                assert array.type == column.type
+                assert array.equals(column.chunk(0).slice(first, some))
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        [[1, 2], [3, 4], [5, 6, 7, 8], []],
+        [[1], [2], [3]],
+        [[1, 2, 3], [4], [5, 6]],
+        [[1, 2], None, [3, 4, 5]],
+        [[1, 2], [None, 3]],
+    ],
+)
+def test_lists_of_other_lengths_or_with_nulls_are_left_to_arrow(tmp_path: Path, lists: list[Any]) -> None:
+    for options in ({}, {"write_statistics": False}):
+        pq.write_table(pa.table({"a": pa.array(lists), "b": range(len(lists))}), tmp_path / "a.parquet", **options)
+        chunks = known(tmp_path / "a.parquet")
+        if "a" in chunks.names:
+            with NativeChunks(str(tmp_path / "a.parquet"), chunks) as native_chunks, pytest.raises(NotDecodedError):
+                native_chunks.read(len(lists))
 
 
 def damaged(path: Path, at: int, byte: int) -> pa.Buffer:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader import BatchedDataLoader, OutputOptions, ParquetLoaderError, Scalar, Schema
+from parquet_loader import BatchedDataLoader, OutputOptions, ParquetLoaderError, Scalar, Schema, Tensor
 from tests.support.page_rewriter import (
     CODEC,
     DICTIONARY,
@@ -52,10 +52,11 @@ class Kind(NamedTuple):
     def schema(self) -> Schema:
         """Delivers NaN for the nulls of floats, as `arrows_values` does."""
         fields = Schema.from_arrow(self.table.schema)
+        lists = {name: Tensor("int32", (3,)) for name in ("fixed", "any") if name in fields}
         nan = {
             n: Scalar(t.type, fill=math.nan) for n, t in fields.items() if isinstance(t, Scalar) and t.dtype.kind == "f"
         }
-        return Schema({**fields, **nan})
+        return Schema({**fields, **nan, **lists})
 
 
 def tables() -> list[Kind]:
@@ -71,6 +72,8 @@ def tables() -> list[Kind]:
     encoded |= {"i32": full["i32"], "bool": full["bool"], "f64": pa.array(rng.random(ROWS))}
     encodings = dict.fromkeys(("i16", "i64", "i32"), "DELTA_BINARY_PACKED") | {"bool": "RLE"}
     encodings |= dict.fromkeys(("f32", "f64"), "BYTE_STREAM_SPLIT")
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(rng.integers(0, 9, 3 * ROWS), pa.int32()), 3)
+    listed = {"fixed": lists, "any": lists.cast(pa.list_(pa.int32()))}
     small: dict[str, Any] = {"data_page_size": 64, "write_batch_size": 32}
     found = []
     codecs = ["none", "snappy", "lz4", "gzip", "zstd"]
@@ -80,6 +83,7 @@ def tables() -> list[Kind]:
         found.append(Kind(name, pa.table(full), options))
         if codec in ("none", "snappy"):
             found.append(Kind(f"{name} with nulls", pa.table(nulls), options))
+            found.append(Kind(f"{name} lists", pa.table(listed), options))
             if not coded:
                 found.append(Kind(f"{name} encoded", pa.table(encoded), {**options, "column_encoding": encodings}))
     data = rng.integers(0, 256, 600 * 512).astype(np.uint8)
@@ -151,7 +155,7 @@ class Mutator:
         levels = 0
         if page.kind == 3:
             described = page.described
-            levels = described[5][1] + described[6][1]
+            levels = sum(described.get(number, (INT32, 0))[1] for number in (5, 6))
             if 7 in described and not described[7][1]:
                 name = None
         if not 0 <= levels <= len(page.body):
@@ -282,7 +286,11 @@ def is_same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
         return False
     for name, values in expected.items():
         is_bytes = values.dtype == object
-        wanted = np.array([np.frombuffer(value, np.uint8) for value in values]) if is_bytes else values
+        wanted = (
+            np.array([np.frombuffer(v, np.uint8) if isinstance(v, bytes) else v for v in values])
+            if is_bytes
+            else values
+        )
         if not np.array_equal(found[name], wanted, equal_nan=wanted.dtype.kind == "f"):
             return False
     return True

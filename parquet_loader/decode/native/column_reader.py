@@ -55,13 +55,21 @@ def is_known_codec(name: str) -> bool:
     return codec is not None and bool(LOADED_CODECS >> codec & 1)
 
 
+def is_known_list(type_: pa.DataType) -> bool:
+    """Whether a type is a list of numbers, which the kernels decode if all rows hold as many of them."""
+    t = pa.types
+    if not (t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_)):
+        return False
+    return bool(t.is_integer(type_.value_type) or t.is_float32(type_.value_type) or t.is_float64(type_.value_type))
+
+
 class DecodableChunks(NamedTuple):
     """Column chunks of a row group that the kernels can probably decode.
 
     Attributes:
         names: The names of the columns.
         types: The Arrow types of the result, as in `pyarrow.parquet`.
-        lines: int64 ``[columns, 10]``, the description of each for `column_chunks.c`.
+        lines: int64 ``[columns, 11]``, the description of each for `column_chunks.c`.
         nullable: For each, whether there may be nulls: if the footer does not say that there are none.
     """
 
@@ -85,6 +93,11 @@ def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], sch
     is_unambiguous = len(set(paths)) == len(paths)
     leaves = {path: number for number, path in enumerate(paths) if is_unambiguous and "." not in path}
     types = {field.name: field.type for field in schema if is_known_type(field.type)}
+    lists = {field.name: field.type for field in schema if "." not in field.name and is_known_list(field.type)}
+    if lists and is_unambiguous:
+        heads = [path.partition(".")[0] for path in paths]
+        leaves |= {head: leaf for leaf, head in enumerate(heads) if head in lists and heads.count(head) == 1}
+        types |= lists
     known, nullable = dict[str, tuple[int, ...]](), list[bool]()
     rows, always_compressed = int(footer.row_group_rows[row_group]), is_always_compressed(footer.created_by)
     for name in dict.fromkeys(names):
@@ -94,12 +107,18 @@ def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], sch
                 chunk = footer.check(row_group, leaf)
             except MetadataError:  # raised again when Arrow reads the column
                 continue
-            line = _line(types[name], chunk, footer.schema.leaves[leaf], rows)
+            list_values = 0
+            if name in lists:
+                list_values = _list_values(lists[name], chunk, rows)
+                if not list_values or footer.null_count(row_group, leaf) != 0:
+                    continue
+            line = _line(types[name], chunk, footer.schema.leaves[leaf], rows, list_values)
             if line is not None:
-                known[name] = (*line, int(always_compressed))
+                known[name] = (*line, int(always_compressed), list_values)
                 is_optional = footer.schema.leaves[leaf].max_definition_level > 0
-                nullable.append(is_optional and footer.null_count(row_group, leaf) != 0)
-    lines = np.array([*known.values()], np.int64).reshape(-1, 10)
+                nulls = footer.null_count(row_group, leaf)
+                nullable.append(is_optional and nulls != 0)
+    lines = np.array([*known.values()], np.int64).reshape(-1, 11)
     return DecodableChunks(list(known), [types[name] for name in known], lines, nullable)
 
 
@@ -111,7 +130,17 @@ def is_always_compressed(created_by: str) -> bool:
     return created_by.lower().split(" ")[0] == "parquet-cpp"
 
 
-def _line(type_: pa.DataType, chunk: ColumnChunk, column: Leaf, rows: int) -> tuple[int, ...] | None:
+def _list_values(type_: pa.DataType, chunk: ColumnChunk, rows: int) -> int:
+    """Return how many numbers the lists of a column chunk hold if all hold as many; 0 if they do not, or hold one."""
+    each = chunk.values // rows if rows > 0 and chunk.values % rows == 0 else 0
+    # An empty or missing list counts as a value, so the footer does not tell lists of one value from those.
+    if each < 2 or (pa.types.is_fixed_size_list(type_) and type_.list_size != each):
+        return 0
+    return 0 if pa.types.is_list(type_) and chunk.values >= 2**31 else each
+
+
+def _line(type_: pa.DataType, chunk: ColumnChunk, column: Leaf, rows: int, list_values: int) -> tuple[int, ...] | None:
+    type_ = type_.value_type if list_values else type_
     is_boolean, encodings = pa.types.is_boolean(type_), chunk.encoding_names
     physical, width = _PHYSICAL.get(column.physical_type, (0, 0))
     if column.physical_type == "FIXED_LEN_BYTE_ARRAY" and pa.types.is_fixed_size_binary(type_):
@@ -122,15 +151,15 @@ def _line(type_: pa.DataType, chunk: ColumnChunk, column: Leaf, rows: int) -> tu
         not is_known_codec(chunk.codec_name)
         or (width != delivered and not is_narrowed)
         or is_boolean != (column.physical_type == "BOOLEAN")
-        or column.max_repetition_level
-        or column.max_definition_level > 1
+        or column.max_repetition_level != (list_values > 0)
+        or column.max_definition_level > (3 if list_values else 1)
         or not (_ENCODINGS | ({"DELTA_BINARY_PACKED"} if physical == 1 else set())).issuperset(encodings)
     ):
         return None
-    end, codec = chunk.start + chunk.stored_bytes, _CODECS[chunk.codec_name]
-    return (
-        chunk.start, end, rows, width, delivered, codec, column.max_definition_level, chunk.encodings, physical
-    )  # fmt: skip
+    place = chunk.start, chunk.start + chunk.stored_bytes
+    widths, codec = (width, delivered), _CODECS[chunk.codec_name]
+    values = rows * max(1, list_values)
+    return (*place, values, *widths, codec, column.max_definition_level, chunk.encodings, physical)
 
 
 class NativeChunks:
@@ -160,8 +189,9 @@ class NativeChunks:
                 self._fills[number, : len(fill)] = np.frombuffer(fill, np.uint8)
                 self._fillers[number] = self._fills[number].ctypes.data
         self._position = 0
-        self._widths: list[int] = lines[:, 4].tolist()
-        self._steps: npt.NDArray[np.int64] = lines[:, 4].copy()
+        self._list_values: list[int] = lines[:, 10].tolist()
+        self._steps: npt.NDArray[np.int64] = lines[:, 4] * np.maximum(1, lines[:, 10])
+        self._widths: list[int] = self._steps.tolist()
         self._file, self._held, base = -1, None, None
         if isinstance(source, str):
             self._file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -197,7 +227,11 @@ class NativeChunks:
         addresses = np.array([buffer.address for buffer in buffers], np.int64)
         masks = np.array([0 if mask is None else mask.ctypes.data for mask in defined], np.int64)
         self._read(rows, addresses, defined=masks)
-        return [_array(*parts, rows) for parts in zip(self._types, buffers, defined, strict=True)]
+        parts = zip(self._types, buffers, defined, self._list_values, strict=True)
+        return [
+            _lists(type_, buffer, each, rows) if each else _array(type_, buffer, mask, rows)
+            for type_, buffer, mask, each in parts
+        ]
 
     def read_into(self, first: int, rows: int, addresses: npt.NDArray[np.int64]) -> None:
         """Read the rows from row `first` of the row group on, each column to its own address.
@@ -271,3 +305,13 @@ def _array(type_: pa.DataType, values: pa.Buffer, defined: npt.NDArray[np.bool_]
     if pa.types.is_boolean(type_):
         values = pa.py_buffer(np.packbits(np.frombuffer(values, np.uint8), bitorder="little"))
     return pa.Array.from_buffers(type_, rows, [validity, values], nulls)
+
+
+def _lists(type_: pa.DataType, values: pa.Buffer, each: int, rows: int) -> pa.Array:
+    """Return lists of `each` numbers."""
+    numbers = pa.Array.from_buffers(type_.value_type, rows * each, [None, values], 0)
+    buffers: list[pa.Buffer | None] = [None]
+    if not pa.types.is_fixed_size_list(type_):
+        offsets = np.arange(0, (rows + 1) * each, each)
+        buffers.append(pa.py_buffer(offsets if pa.types.is_large_list(type_) else offsets.astype(np.int32)))
+    return pa.Array.from_buffers(type_, rows, buffers, 0, children=[numbers])

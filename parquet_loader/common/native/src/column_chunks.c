@@ -48,7 +48,10 @@ typedef struct {
   int64_t at, end;      /* the next page in the file, and the end of the chunk */
   int64_t rows;         /* rows behind the current page */
   int64_t width, out;   /* bytes of a value in the file, and of it the low ones that are delivered */
-  int codec, optional, physical;
+  int codec, physical;
+  int optional;         /* the definition level of a value */
+  int64_t list_values;  /* of a row; 0: there are no lists */
+  int64_t position;     /* in its list, of the first value behind the current page */
   int64_t encodings;    /* that the footer names: a bit for each */
   int always_compressed;  /* pages of version 2, whatever their headers say: old parquet-cpp, PARQUET-10353 */
   int had_pages;        /* a data page was read */
@@ -194,10 +197,25 @@ static int begin_values(Column *column, int64_t encoding) {
   return OTHER;
 }
 
+/* Checks the definition levels of a page, and counts its values. */
+static int check_definitions(Column *column, const uint8_t *next, const uint8_t *stop) {
+  if (column->list_values) return all_levels(next, stop, column->left, column->optional) ? OK : OTHER;
+  column->levels = (Levels){.next = next, .stop = stop};
+  column->values_left = count_defined(next, stop, column->left);
+  return column->values_left < 0 ? OTHER : OK;
+}
+
+/* Checks the repetition levels of a page: all lists are as long as the footer's numbers of values and rows say. */
+static int check_lists(Column *column, const uint8_t *next, const uint8_t *stop) {
+  if (!lists_add_up(next, stop, column->left, column->position, column->list_values)) return OTHER;
+  column->position = (column->position + column->left) % column->list_values;
+  return OK;
+}
+
 static int begin_page(Group *group, Column *column, const Header *header) {
   int is_second = header->fields[0][KIND] == DATA_PAGE_V2, part = is_second ? V2 : V1, code;
   const int64_t *fields = header->fields[part];
-  int64_t at = column->at + header->nbytes, rows = fields[VALUES], levels = 0;
+  int64_t at = column->at + header->nbytes, rows = fields[VALUES], levels = 0, repetitions = 0;
   int64_t page_bytes = header->fields[0][PAGE_BYTES], plain_bytes = header->fields[0][PLAIN_BYTES];
   int64_t encoding = fields[is_second ? V2_ENCODING : ENCODING];
   int64_t coded = INT64_C(1) << RLE_DICTIONARY | INT64_C(1) << PLAIN_DICTIONARY;
@@ -208,10 +226,15 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   if (plain_bytes > page_bytes * most_expansion(codec)) return OTHER;
   if (is_second) {
     levels = fields[V2_LEVELS_BYTES];
-    if (fields[V2_ROWS] != rows || fields[V2_REPETITION_BYTES]) return OTHER;
-    if (levels < 0 || levels > page_bytes || levels > plain_bytes || !levels != !column->optional) return OTHER;
-  } else if (column->optional && fields[LEVELS_ENCODING] != RLE) {
-    return OTHER;
+    repetitions = fields[V2_REPETITION_BYTES];
+    if (fields[V2_ROWS] * (column->list_values ? column->list_values : 1) != rows) return OTHER;
+    if (levels < 0 || repetitions < 0) return OTHER;
+    if (!levels != !column->optional || !repetitions != !column->list_values) return OTHER;
+    levels += repetitions;
+    if (levels > page_bytes || levels > plain_bytes) return OTHER;
+  } else {
+    if (column->optional && fields[LEVELS_ENCODING] != RLE) return OTHER;
+    if (column->list_values && fields[REPETITIONS_ENCODING] != RLE) return OTHER;
   }
   column->had_pages = 1;
   column->rows -= rows;
@@ -221,11 +244,12 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   if (levels) {
     if ((code = reserve(&column->page, plain_bytes))) return code;
     if ((code = fetch(&group->source, at, levels, column->page.bytes))) return code;
-    column->levels = (Levels){.next = column->page.bytes, .stop = column->page.bytes + levels};
   }
   int64_t nbytes = plain_bytes - levels;
-  int has_levels = !is_second && column->optional;
-  if (levels) column->values_left = count_defined(column->levels.next, column->levels.stop, rows);
+  int has_levels = !is_second && (column->optional || column->list_values);
+  const uint8_t *end = column->page.bytes + levels;
+  if (repetitions && check_lists(column, column->page.bytes, column->page.bytes + repetitions)) return OTHER;
+  if (levels > repetitions && check_definitions(column, column->page.bytes + repetitions, end)) return OTHER;
   if (column->values_left < 0 || (is_second && column->values_left != rows - fields[V2_NULLS])) return OTHER;
   if (codec == PLAIN_CODEC && encoding == PLAIN && column->physical != BOOLEAN && !has_levels &&
       column->values_left == rows && column->out == column->width && !group->source.base) {
@@ -240,15 +264,17 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   column->next = values;
   column->stop = column->next + nbytes;
   if (has_levels) {
-    uint32_t length;
-    if (nbytes < 4) return OTHER;
-    memcpy(&length, column->next, 4);
-    column->next += 4;
-    if (length > (uint64_t)(column->stop - column->next)) return OTHER;
-    column->levels = (Levels){.next = column->next, .stop = column->next + length};
-    column->values_left = count_defined(column->levels.next, column->levels.stop, rows);
-    if (column->values_left < 0) return OTHER;
-    column->next += length;
+    for (int definitions = column->list_values ? 0 : 1; definitions < (column->optional ? 2 : 1); definitions++) {
+      uint32_t length;
+      if (column->stop - column->next < 4) return OTHER;
+      memcpy(&length, column->next, 4);
+      column->next += 4;
+      if (length > (uint64_t)(column->stop - column->next)) return OTHER;
+      const uint8_t *stop = column->next + length;
+      int code_of_levels = (definitions ? check_definitions : check_lists)(column, column->next, stop);
+      if (code_of_levels) return code_of_levels;
+      column->next = stop;
+    }
   }
   return begin_values(column, encoding);
 }
@@ -343,20 +369,22 @@ static int read_rows(
   return code;
 }
 
-/* Column chunks to be read forward. Each of `count` lines of 10 numbers says: first byte in the file, byte behind the
- * last, rows, bytes of a value, bytes of it to deliver, codec, whether there may be nulls, the encodings that the footer
- * names, the physical type, whether pages of version 2 are always compressed. NULL: no memory. */
+/* Column chunks to be read forward. Each of `count` lines of 11 numbers says: first byte in the file, byte behind the
+ * last, values, bytes of a value, bytes of it to deliver, codec, the definition level of a value, the encodings that the
+ * footer names, the physical type, whether pages of version 2 are always compressed, and the values of a row's list: all
+ * are as long and without nulls, or 0: rows are values. NULL: no memory. */
 EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
   Group *group = calloc(1, sizeof(Group) + (size_t)count * sizeof(Column));
   if (!group) return NULL;
   group->source = (FileBytes){file, base, size};
   group->count = count;
-  for (int64_t i = 0; i < count; i++, lines += 10) {
+  for (int64_t i = 0; i < count; i++, lines += 11) {
     Column *column = &group->columns[i];
     column->at = lines[0], column->end = lines[1], column->rows = lines[2];
     column->width = lines[3], column->out = lines[4];
     column->codec = (int)lines[5], column->optional = (int)lines[6];
     column->encodings = lines[7], column->physical = (int)lines[8], column->always_compressed = (int)lines[9];
+    column->list_values = lines[10];
     column->entries = -1;
   }
   return group;
@@ -373,8 +401,10 @@ EXPORT int chunks_read(
     Column *column = &group->columns[i];
     hand_over(&group->page, &column->page);
     hand_over(&group->dictionary, &column->dictionary);
+    int64_t each = column->list_values ? column->list_values : 1;
+    if (rows > INT64_MAX / 8 / each) return OTHER;
     int code = read_rows(
-        group, column, rows, outs ? outs[i] : NULL, defined ? defined[i] : NULL, fillers ? fillers[i] : NULL);
+        group, column, rows * each, outs ? outs[i] : NULL, defined ? defined[i] : NULL, fillers ? fillers[i] : NULL);
     if (code) return code;
     if (column->rows == 0 && column->left == 0) {
       hand_over(&column->page, &group->page);

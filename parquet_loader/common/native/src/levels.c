@@ -36,6 +36,45 @@ static void spread_bits(const uint8_t *in, int64_t first, int64_t count, uint8_t
   for (; i < count; i++) out[i] = in[(first + i) >> 3] >> ((first + i) & 7) & 1;
 }
 
+int all_levels(const uint8_t *next, const uint8_t *stop, int64_t values, int level) {
+  uint32_t found[256];
+  int bits = level < 2 ? 1 : level < 4 ? 2 : 3;
+  Run run;
+  while (values > 0) {
+    if (read_run(&next, stop, values, bits, &run)) return 0;
+    int64_t some = values < (int64_t)run.count ? values : (int64_t)run.count;
+    if (!run.is_literal && run.repeated != (uint32_t)level) return 0;
+    for (int64_t first = 0; run.is_literal && first < some; first += 256) {
+      int64_t count = some - first < 256 ? some - first : 256;
+      unpack(run.values + first / 8 * bits, found, (count + 7) / 8 * 8, bits);
+      for (int64_t i = 0; i < count; i++)
+        if (found[i] != (uint32_t)level) return 0;
+    }
+    values -= some;
+  }
+  return next == stop;
+}
+
+int lists_add_up(const uint8_t *next, const uint8_t *stop, int64_t values, int64_t position, int64_t size) {
+  Run run;
+  while (values > 0) {
+    if (read_run(&next, stop, values, 1, &run)) return 0;
+    int64_t some = values < (int64_t)run.count ? values : (int64_t)run.count;
+    if (run.is_literal) {
+      for (int64_t i = 0; i < some; i++, position = position + 1 == size ? 0 : position + 1)
+        if ((run.values[i >> 3] >> (i & 7) & 1) != (position != 0)) return 0;
+    } else if (run.repeated) {
+      if (position == 0 || some > size - position) return 0;
+      position = (position + some) % size;
+    } else {
+      if (position != 0 || (some != 1 && size != 1)) return 0;
+      position = (position + some) % size;
+    }
+    values -= some;
+  }
+  return next == stop;
+}
+
 int read_levels(Levels *levels, int64_t left, int64_t count, uint8_t *defined) {
   while (count > 0) {
     if (levels->left == 0) {

@@ -7,7 +7,7 @@
 enum { DATA_PAGE = 0, DICTIONARY_PAGE = 2, DATA_PAGE_V2 = 3 };
 enum { V1 = 1, DICTIONARY = 2, V2 = 3 };  /* the structs in a page header that are read; 0 is the header itself */
 enum { KIND = 1, PLAIN_BYTES = 2, PAGE_BYTES = 3 };  /* fields of the header */
-enum { VALUES = 1, ENCODING = 2, LEVELS_ENCODING = 3 };  /* of V1, and but for the last of DICTIONARY */
+enum { VALUES = 1, ENCODING = 2, LEVELS_ENCODING = 3, REPETITIONS_ENCODING = 4 };  /* of V1; the first two of DICTIONARY, too */
 enum { V2_NULLS = 2, V2_ROWS = 3, V2_ENCODING = 4, V2_LEVELS_BYTES = 5, V2_REPETITION_BYTES = 6, V2_IS_COMPRESSED = 7 };
 
 typedef struct {
