@@ -42,7 +42,7 @@ def permutation(size: int, seed: int, stream: Stream, epoch: int, index: int = 0
     Method ``philox-sort-1``: element i gets the i-th 64-bit word of the raw stream with its low bits, as many as
     ``size - 1`` has, replaced by i; the words are sorted, and their low bits are the permutation. So elements are
     sorted by at least 32 random bits for any size up to 2**32, and equal bits keep their order (which no statistic of a
-    batch can see). No two words are equal, so that any way to sort them gives the same. About 12 ns an element; without
+    batch can see). No two words are equal, so that any way to sort them gives the same. 12 to 15 ns an element; without
     kernels 10 to 70, which depends on numpy's vector instructions for the processor.
     """
     if KERNELS is not None and size < 2**32:
