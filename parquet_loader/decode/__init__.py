@@ -15,6 +15,7 @@ from parquet_loader.decode.converters import coded_words, convert, first_beyond_
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
 from parquet_loader.decode.encoded_columns import ValueProblem, cut_at_once, read_array, unpack
 from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
+from parquet_loader.decode.lazy_rows import READ_ERRORS, DeferredColumns, LazyRows, Target
 from parquet_loader.decode.native.column_reader import (
     DecodableChunks,
     NativeChunks,
@@ -24,27 +25,34 @@ from parquet_loader.decode.native.column_reader import (
     is_known_type,
 )
 from parquet_loader.decode.native.page_check import check_pages
+from parquet_loader.decode.opened_chunks import ChunkPlan, OpenChunks, open_chunks
 from parquet_loader.decode.page_headers import FeedCheck, chunk_bounds, page_header
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
 from parquet_loader.decode.routes import Arrangement, ColumnRoute, ColumnSource, arrangement_of, routes_of
 
 __all__ = [
+    "READ_ERRORS",
     "Arrangement",
     "BlobProblem",
+    "ChunkPlan",
     "Column",
     "ColumnProblems",
     "ColumnRoute",
     "ColumnSource",
     "DecodableChunks",
     "Decoder",
+    "DeferredColumns",
     "FeedCheck",
+    "LazyRows",
     "NativeChunks",
     "NotDecodedError",
     "NullError",
+    "OpenChunks",
     "RawColumn",
     "RawFile",
     "RawPages",
     "TableOrigin",
+    "Target",
     "ValueProblem",
     "arrangement_of",
     "check_pages",
@@ -63,6 +71,7 @@ __all__ = [
     "npz_array",
     "number_type",
     "one_array",
+    "open_chunks",
     "page_header",
     "parts_of",
     "pillow_image",

@@ -17,7 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import IntArray
-from parquet_loader.source import I32, STRUCT, CompactReader, Metadata, ThriftError, TruncatedThriftError
+from parquet_loader.source import (
+    I32,
+    STRUCT,
+    CompactReader,
+    Metadata,
+    MetadataError,
+    ReadableChunk,
+    RowGroupFooter,
+    ThriftError,
+    TruncatedThriftError,
+)
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
@@ -115,16 +125,35 @@ def chunk_bounds(footer: Metadata, row_group: int, leaves: Iterable[int]) -> Int
     Raises:
         MetadataError: the footer's entry of one of them is invalid.
     """
-    lines = list[ChunkBounds]()
-    for leaf in leaves:
-        chunk, column = footer.check(row_group, leaf), footer.schema.leaves[leaf]
-        type_ = column.physical_type
-        entry_bytes = column.length if type_ == "FIXED_LEN_BYTE_ARRAY" else _ENTRY_BYTES.get(type_, 1)
-        largest = max(_SMALL_PAGE_BYTES, chunk.encoded_bytes)
-        end = min(chunk.start + chunk.stored_bytes, 2**62)
-        expansion = _EXPANSION.get(chunk.codec_name, 0)
-        lines.append(ChunkBounds(chunk.start, end, chunk.values, max(entry_bytes, 1), expansion, largest))
-    return np.array(lines, np.int64).reshape(-1, 6)
+    return _as_array(_bounds_of(footer.readable(row_group, leaf)) for leaf in leaves)
+
+
+def bounds_of_chunks(footer: RowGroupFooter, names: Iterable[str]) -> IntArray:
+    """Return the same for the leaf columns at and below these names, each once.
+
+    Raises:
+        MetadataError: the footer is wrong about one of them.
+    """
+    lines = dict[ChunkBounds, None]()
+    for name in names:
+        for chunk in footer.chunks[name]:
+            if isinstance(chunk, MetadataError):
+                raise chunk
+            lines[_bounds_of(chunk)] = None
+    return _as_array(lines)
+
+
+def _bounds_of(chunk: ReadableChunk) -> ChunkBounds:
+    type_ = chunk.leaf.physical_type
+    entry_bytes = chunk.leaf.length if type_ == "FIXED_LEN_BYTE_ARRAY" else _ENTRY_BYTES.get(type_, 1)
+    largest = max(_SMALL_PAGE_BYTES, chunk.encoded_bytes)
+    end = min(chunk.start + chunk.stored_bytes, 2**62)
+    expansion = _EXPANSION.get(chunk.codec_name, 0)
+    return ChunkBounds(chunk.start, end, chunk.values, max(entry_bytes, 1), expansion, largest)
+
+
+def _as_array(lines: Iterable[ChunkBounds]) -> IntArray:
+    return np.array([*lines], np.int64).reshape(-1, 6)
 
 
 class HeaderWalk:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from parquet_loader.common import IntArray
 from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, page_header
-from parquet_loader.source import ColumnChunk, Leaf, ThriftError, TruncatedThriftError
+from parquet_loader.source import ColumnChunk, Leaf, ReadableChunk, ThriftError, TruncatedThriftError
 
 # Whether the system can read into several buffers at once (scatter read).
 IS_POSSIBLE = hasattr(os, "preadv")
@@ -202,7 +202,9 @@ class RawColumn:
             done += some
 
 
-def raw_pages(file: RawFile, chunk: ColumnChunk, column: Leaf, rows: int, type_: pa.DataType) -> RawPages | None:
+def raw_pages(
+    file: RawFile, chunk: ColumnChunk | ReadableChunk, column: Leaf, rows: int, type_: pa.DataType
+) -> RawPages | None:
     """Return the pages of a column chunk, or None if they are not all plain.
 
     Args:

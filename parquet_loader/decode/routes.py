@@ -7,7 +7,7 @@ route takes the next one in this order: pages to the window, a kernel, Arrow.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
@@ -113,6 +113,7 @@ class ColumnRoute:
         decoder: The decoder if `window` cannot be used; None if nothing is read.
         reason: Why there is no faster route; "" if this is the fastest.
         dictionary_rows: Arrow reads it as a dictionary in batches of at least this many rows; 0: never.
+        stored: The name passed to the Parquet reader; "" if nothing is read.
     """
 
     source: ColumnSource
@@ -120,11 +121,10 @@ class ColumnRoute:
     decoder: Literal["kernel", "arrow"] | None
     reason: str = ""
     dictionary_rows: int = 0
+    stored: str = field(init=False)
 
-    @property
-    def stored(self) -> str:
-        """The name passed to the Parquet reader; "" if nothing is read."""
-        return self.source.stored or ""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stored", self.source.stored or "")
 
     @property
     def word(self) -> str:

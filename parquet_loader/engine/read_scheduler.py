@@ -8,20 +8,18 @@ The engine's lock guards all state.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from functools import partial
 
 from parquet_loader.common import IntArray, uninterrupted
 from parquet_loader.dataset import MemoryBudget
-from parquet_loader.decode import NotDecodedError
 from parquet_loader.engine.prefetch import Prefetcher
 from parquet_loader.engine.usage import Usage
-from parquet_loader.engine.window_task import ReadSlice, WindowTask
+from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job, WorkerPool
 from parquet_loader.errors import is_skippable
 from parquet_loader.plan import Plan, RowGroupSlice
 from parquet_loader.read import Cursor, RowGroupReader
 from parquet_loader.source import RemoteFigures
-from parquet_loader.window import Assembly
 
 
 class ReadScheduler:
@@ -108,7 +106,7 @@ class ReadScheduler:
             if slice_.row_group in self._broken:
                 self._leave_out(window, number)
 
-    def job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job[ReadSlice] | None:
+    def job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job[int] | None:
         """Return the next read for a window, or None if none may start.
 
         Args:
@@ -140,34 +138,34 @@ class ReadScheduler:
             return self._slice_job(window, number, read_bytes, whole=whole)
         return None
 
-    def _slice_job(self, window: WindowTask, number: int, read_bytes: int, *, whole: bool) -> Job[ReadSlice]:
+    def _slice_job(self, window: WindowTask, number: int, read_bytes: int, *, whole: bool) -> Job[int]:
         slice_ = window.slices[number]
         expected = int(slice_.rows * self._sizing.row.gathered)
-        cursor = self._cursors.pop(slice_.run, None)
+        left_open = self._cursors.pop(slice_.run, None)
         # The bytes of an open cursor are reserved from its first slice to its last.
-        was_open = self._sizing.cursor_bytes if cursor else 0
+        was_open = self._sizing.cursor_bytes if left_open else 0
         self._busy.add(slice_.run)
         self._usage.reading_bytes += read_bytes
         self._usage.reserve(read_bytes + expected)
         window.decoded_bytes += expected
 
-        row_group = self._reader.snapshot.row_group(slice_.row_group)
+        # The cursor belongs to this job until it is done.
         prefetcher = self._prefetcher
-        fetched = None if prefetcher is None or cursor is not None else prefetcher.fetched(slice_.run)
+        cursor = left_open or self._new_cursor(slice_, whole=whole)
+        fetched = None if prefetcher is None or left_open is not None else prefetcher.fetched(slice_.run)
+        write = partial(window.assembly.write_rows, number)
+        is_last = slice_.stop == slice_.last
 
-        def run() -> ReadSlice:
-            if cursor is not None:
-                return self._read_slice(cursor, window.assembly, number, slice_)
-            batch_rows = row_group.rows if whole else self._sizing.stream_rows
-            opened = Cursor(self._reader, row_group, batch_rows, None if fetched is None else fetched())
-            read = self._read_slice(opened, window.assembly, number, slice_)
-            return replace(read, stored_bytes=opened.stored_bytes)
+        def run() -> int:
+            if fetched is not None:
+                cursor.location = fetched()
+            return cursor.read_slice(slice_.start, slice_.stop, write, self._workers, is_last=is_last)
 
-        def release(kept_bytes: int, left_open: Cursor | None) -> None:
+        def release(kept_bytes: int) -> None:
             self._busy.discard(slice_.run)
             stays = 0
-            if left_open is not None:
-                self._cursors[slice_.run] = left_open
+            if not cursor.is_closed:
+                self._cursors[slice_.run] = cursor
                 stays = self._sizing.cursor_bytes
             elif prefetcher is not None:
                 prefetcher.release(slice_.run)
@@ -175,14 +173,15 @@ class ReadScheduler:
             self._usage.reserve(stays - was_open - read_bytes + kept_bytes - expected)
             window.decoded_bytes += kept_bytes - expected
 
-        def done(read: ReadSlice) -> None:
-            release(read.kept_bytes, read.left_open)
-            self._usage.bytes_read += read.stored_bytes
-            self._usage.row_groups += slice_.stop == slice_.last
+        def done(kept_bytes: int) -> None:
+            release(kept_bytes)
+            self._usage.bytes_read += cursor.stored_bytes if left_open is None else 0
+            self._usage.row_groups += is_last
             window.unread -= 1
 
         def failed(error: BaseException) -> None:
-            release(0, None)
+            cursor.close()
+            release(0)
             if self._skips and is_skippable(error):
                 self._skip(slice_.row_group, str(error).split("\n")[0])
                 self._leave_out(window, number)
@@ -191,34 +190,10 @@ class ReadScheduler:
 
         return Job("read", run, done, failed)
 
-    def _read_slice(self, cursor: Cursor, assembly: Assembly, number: int, slice_: RowGroupSlice) -> ReadSlice:
-        """Read one slice from a cursor to a window. Meanwhile the job owns the cursor.
-
-        Rows before the slice are decoded too, because only page headers say how many rows a page holds.
-        """
-        kept_bytes, row, stop = 0, slice_.start, slice_.stop
-        try:
-            while row < stop and not self._workers.is_closing:
-                if cursor.position < row:
-                    cursor.next(row - cursor.position)
-                    continue
-                rows = cursor.next(stop - row)
-                try:
-                    kept_bytes += assembly.write_rows(number, row - slice_.start, rows)
-                except NotDecodedError:
-                    cursor.restart()
-                    continue
-                row += rows.rows
-            if stop < slice_.last or self._workers.is_closing:
-                return ReadSlice(kept_bytes, cursor)
-            if stop == self._counts[slice_.row_group]:
-                cursor.finish()
-            else:
-                cursor.close()
-        except BaseException:
-            cursor.close()
-            raise
-        return ReadSlice(kept_bytes)
+    def _new_cursor(self, slice_: RowGroupSlice, *, whole: bool) -> Cursor:
+        row_group = self._reader.snapshot.row_group(slice_.row_group)
+        batch_rows = row_group.rows if whole else self._sizing.stream_rows
+        return Cursor(self._reader, row_group, int(self._counts[slice_.row_group]), batch_rows)
 
     def _skip(self, row_group: int, reason: str) -> None:
         """Leave out the slices of a row group that are not read yet."""

@@ -7,7 +7,6 @@ from typing import Literal
 
 from parquet_loader.common import is_out_of_memory, out_of_memory
 from parquet_loader.plan import RowGroupSlice
-from parquet_loader.read import Cursor
 from parquet_loader.window import Assembly, Window
 
 
@@ -57,18 +56,3 @@ class WindowTask:
     def held_bytes(self) -> int:
         """All bytes reserved for it."""
         return self.arena_bytes + self.decoded_bytes + self.gathered_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ReadSlice:
-    """Result of reading a slice.
-
-    Attributes:
-        kept_bytes: Bytes that stay with the window.
-        left_open: The cursor, if more of the row group will be read; else None.
-        stored_bytes: Stored bytes of the column chunks, if the row group was opened for this slice; else 0.
-    """
-
-    kept_bytes: int
-    left_open: Cursor | None = None
-    stored_bytes: int = 0

@@ -8,7 +8,6 @@ from parquet_loader.read.cache.row_group_cache import AT_ONCE_BYTES
 from parquet_loader.read.cache.stats import CacheStats
 from parquet_loader.read.chunk_locations import BUFFER_BYTES, ChunkLocation
 from parquet_loader.read.cursor import Cursor
-from parquet_loader.read.lazy_rows import LazyRows
 from parquet_loader.read.null_counts import NullAdvice, count_nulls
 from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
 from parquet_loader.read.row_group_reader import RowGroupReader
@@ -21,7 +20,6 @@ __all__ = [
     "ChunkLocation",
     "Cursor",
     "Filters",
-    "LazyRows",
     "LocalCache",
     "NullAdvice",
     "RowFilter",

@@ -6,7 +6,7 @@ A reader asks `ColumnChunkSource` for a location once, and may open it several t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -40,9 +40,25 @@ class ChunkLocation(ABC):
     is_cached = False
     is_streamed = False
 
+    @property
+    def source(self) -> str | pa.Buffer | None:
+        """What kernels and the check of page headers read: the path, or the memory; None: streamed bytes."""
+        return self.path if self.memory is None else self.memory
+
+    def check(self, footer: Metadata, number: int, columns: Sequence[str]) -> None:
+        """Check the page headers of columns, except those that are checked as they are streamed.
+
+        Raises:
+            MetadataError: the footer's entry of a column is invalid.
+            FalseClaimError: a page header claims more than its column chunk can hold; Arrow would allocate that much.
+            OSError: they cannot be read.
+        """
+        if self.source is not None:
+            check_pages(self.source, _bounds(footer, number, columns))
+
     @abstractmethod
     def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
-        """Open the chunks for Arrow, after a check of their page headers; the caller closes the result.
+        """Open the chunks for Arrow, once their page headers are checked; the caller closes the result.
 
         Args:
             footer: The file's footer.
@@ -52,8 +68,7 @@ class ChunkLocation(ABC):
 
         Raises:
             MetadataError: the footer's entry of a column is invalid.
-            FalseClaimError: a page header claims more than its column chunk can hold; Arrow would allocate that much.
-            SourceError: the file has vanished or changed since its footer was read.
+            OSError, pyarrow.ArrowException: the file cannot be opened.
         """
 
 
@@ -63,22 +78,14 @@ class OwnFile(ChunkLocation):
     Args:
         path: The path of the file.
         filesystem: The local filesystem.
-        check_once: Runs a check of columns, unless these columns of the row group passed it before.
     """
 
-    def __init__(
-        self,
-        path: str,
-        filesystem: pafs.FileSystem,
-        check_once: Callable[[Sequence[str], Callable[[], None]], None],
-    ) -> None:
+    def __init__(self, path: str, filesystem: pafs.FileSystem) -> None:
         self.path: str = path
         self._filesystem = filesystem
-        self._check_once = check_once
 
-    def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
+    def open(self, *_: object, **arrow: Any) -> pq.ParquetFile:
         """See `ChunkLocation.open`."""
-        self._check_once(columns, lambda: check_pages(self.path, _bounds(footer, number, columns)))
         return pq.ParquetFile(self.path, filesystem=self._filesystem, buffer_size=BUFFER_BYTES, **arrow)
 
 
@@ -90,9 +97,8 @@ class CachedFile(ChunkLocation):
     def __init__(self, path: str) -> None:
         self.path: str = path
 
-    def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
+    def open(self, *_: object, **arrow: Any) -> pq.ParquetFile:
         """See `ChunkLocation.open`."""
-        check_pages(self.path, _bounds(footer, number, columns))
         return pq.ParquetFile(self.path, buffer_size=BUFFER_BYTES, **arrow)
 
 
@@ -103,9 +109,8 @@ class FetchedChunks(ChunkLocation):
         self.memory: pa.Buffer = sparse.buffer
         self.held_bytes = sparse.held_bytes
 
-    def open(self, footer: Metadata, number: int, columns: Sequence[str], **arrow: Any) -> pq.ParquetFile:
+    def open(self, *_: object, **arrow: Any) -> pq.ParquetFile:
         """See `ChunkLocation.open`."""
-        check_pages(self.memory, _bounds(footer, number, columns))
         return pq.ParquetFile(pa.BufferReader(self.memory), **arrow)
 
 

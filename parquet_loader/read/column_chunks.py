@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.common import IntArray, ReadOptions, RemoteOptions, check_private
-from parquet_loader.decode import (
-    ColumnRoute,
-    DecodableChunks,
-    NativeChunks,
-    RawColumn,
-    RawFile,
-    RawPages,
-    decodable_chunks,
-    raw_pages,
-)
+from parquet_loader.decode import ChunkPlan, ColumnRoute, OpenChunks, open_chunks
 from parquet_loader.errors import DataError, SourceError
 from parquet_loader.read.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
 from parquet_loader.read.chunk_locations import CachedFile, ChunkLocation, FetchedChunks, OwnFile, StreamedChunks
@@ -31,6 +24,7 @@ from parquet_loader.source import (
     Metadata,
     MetadataError,
     RemoteStore,
+    RowGroupFooter,
     RowGroupRef,
     Snapshot,
     SparseFile,
@@ -39,9 +33,6 @@ from parquet_loader.source import (
     row_group_ranges,
     selected,
 )
-
-# Smaller column chunks are left to Arrow, which decodes many in one call.
-RAW_BYTES = 2**18
 
 # The most bytes in memory of a row group that is streamed from the store outside an epoch.
 STREAMED_BYTES = 8 * 2**20
@@ -65,7 +56,7 @@ class BoundedMemo(Generic[K, T]):
     Bounded: when it is full, new entries are not kept. An LRU would have no hits, because each epoch reads all entries.
 
     Args:
-        most_bytes: The most bytes that it keeps, as `bytes_of` counts them; the last entry may exceed it.
+        most_bytes: The most bytes that it keeps; the last entry may exceed it.
     """
 
     def __init__(self, most_bytes: int = MEMO_BYTES) -> None:
@@ -73,16 +64,49 @@ class BoundedMemo(Generic[K, T]):
         self._entries: dict[K, T] = {}
         self._nbytes = 0
 
-    def get(self, key: K, find: Callable[[], T], bytes_of: Callable[[T], int]) -> T:
-        """Return the entry of a key, or find it now; concurrent calls may make the byte count inexact."""
-        try:
-            return self._entries[key]
-        except KeyError:
-            found = find()
+    def get(self, key: K) -> T | None:
+        """Return the entry of a key; None if there is none."""
+        return self._entries.get(key)
+
+    def keep(self, key: K, found: T, nbytes: int) -> None:
+        """Add an entry of that many bytes if there is space; concurrent calls may make the byte count inexact."""
         if self._nbytes < self._most_bytes:
             self._entries[key] = found
-            self._nbytes += bytes_of(found)
-        return found
+            self._nbytes += nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnSelection:
+    """Columns that are read together of the files of one schema, with what is decided once; compared by identity.
+
+    Attributes:
+        columns: The names to ask the Parquet reader for.
+        routes: How they travel.
+        windows: The routes to the window that they may take; see `open_chunks`.
+        needs_arrow: Whether Arrow decodes one of them in any case.
+    """
+
+    columns: tuple[str, ...]
+    routes: tuple[ColumnRoute, ...]
+    windows: tuple[str, ...] = ()
+    needs_arrow: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "needs_arrow", any(r.stored and r.decoder == "arrow" for r in self.routes))
+
+
+class OpenRowGroup(NamedTuple):
+    """Columns of one row group, open for a forward read.
+
+    Attributes:
+        chunks: Those that kernels or the system read.
+        file: Reads the others (`ChunkPlan.arrow`); None: there are none.
+        batch_rows: About how many rows to decode at a time.
+    """
+
+    chunks: OpenChunks
+    file: pq.ParquetFile | None
+    batch_rows: int
 
 
 class ColumnChunkSource:
@@ -102,9 +126,7 @@ class ColumnChunkSource:
         self._options = options
         self._columns_of = columns_of
         self._leaves_of: dict[int, Sequence[int]] = {}
-        self._checked = BoundedMemo[tuple[int, tuple[str, ...]], None]()
-        self._known = BoundedMemo[tuple[int, tuple[str, ...]], DecodableChunks]()
-        self._pages = BoundedMemo[tuple[int, tuple[str, ...]], dict[str, RawPages]]()
+        self._plans = BoundedMemo[tuple[int, ColumnSelection], ChunkPlan]()
         self.cache: RowGroupCache | None = None
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
@@ -178,7 +200,7 @@ class ColumnChunkSource:
         remote = self._snapshot.remote
         if remote is not None:
             return StreamedChunks(remote, row_group.file, streamed_bytes)
-        return OwnFile(row_group.file.path, self._snapshot.filesystem, partial(self._check_once, row_group))
+        return OwnFile(row_group.file.path, self._snapshot.filesystem)
 
     def fetch(self, row_group: RowGroupRef, columns: Sequence[str]) -> ChunkLocation:
         """Return the location of these columns in the row group's own file; from a store they are fetched now."""
@@ -240,7 +262,7 @@ class ColumnChunkSource:
     def open(
         self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation, **as_arrow: Any
     ) -> pq.ParquetFile:
-        """Open a location of a row group for Arrow to read these columns; the caller closes the result.
+        """Check the page headers of columns, and open a location of a row group for Arrow; the caller closes it.
 
         Args:
             row_group: The row group.
@@ -249,91 +271,80 @@ class ColumnChunkSource:
             as_arrow: Arguments of `pyarrow.parquet.ParquetFile` about the types of values.
 
         Raises:
-            As `ChunkLocation.open` does.
+            As `ChunkLocation.check` and `ChunkLocation.open` do.
+            SourceError: the file has vanished or changed since its footer was read.
         """
         footer = self._snapshot.footers.get(row_group.file_number)
+        if isinstance(location, OwnFile):
+            self.check_unchanged(row_group)
+        location.check(footer, row_group.number, columns)
+        return self._open(row_group, columns, location, footer, footer.arrow, as_arrow)
+
+    def _open(
+        self,
+        row_group: RowGroupRef,
+        columns: Sequence[str],
+        location: ChunkLocation,
+        footer: Metadata,
+        arrow: pq.FileMetaData,
+        as_arrow: Mapping[str, Any],
+    ) -> pq.ParquetFile:
         return location.open(
             footer,
             row_group.number,
             columns,
-            metadata=footer.arrow,
+            metadata=arrow,
             pre_buffer=False,
             page_checksum_verification=self._options.verify_checksums,
             **as_arrow,
         )
 
-    def _check_once(self, row_group: RowGroupRef, columns: Sequence[str], check: Callable[[], None]) -> None:
-        self.check_unchanged(row_group)
-        self._checked.get((row_group.index, tuple(columns)), check, lambda _: memo_bytes(len(columns)))
-
     @contextmanager
-    def raw(
-        self, row_group: RowGroupRef, routes: Sequence[ColumnRoute], location: ChunkLocation
-    ) -> Iterator[dict[str, RawColumn]]:
-        """Open the columns of these routes whose values the system can copy from their pages.
-
-        If there are any, the caller checks that the file is unchanged before it reads a value.
-
-        Raises:
-            SourceError: the file has vanished or changed since its footer was read.
-        """
-        fields = [route.source.field for route in routes if route.window == "pages" and route.source.field is not None]
-        types = {field.name: field.type for field in fields if field.type.byte_width * row_group.rows >= RAW_BYTES}
-        if not types or location.path is None:
-            yield {}
-            return
-        with closing(RawFile(location.path)) as file:
-            pages = self._raw_pages(row_group, file, types, may_keep=not location.is_cached)
-            yield {name: RawColumn(file, column_pages) for name, column_pages in pages.items()}
-
-    def _raw_pages(
-        self, row_group: RowGroupRef, file: RawFile, types: Mapping[str, pa.DataType], *, may_keep: bool
-    ) -> dict[str, RawPages]:
-        def find() -> dict[str, RawPages]:
-            footer = self._snapshot.footers.get(row_group.file_number)
-            leaves = {path: leaf for leaf, path in enumerate(footer.paths)}
-            found = dict[str, RawPages]()
-            for name, type_ in types.items():
-                chunk = footer.check(row_group.number, leaves[name])
-                pages = raw_pages(file, chunk, footer.schema.leaves[leaves[name]], row_group.rows, type_)
-                found |= {} if pages is None else {name: pages}
-            self.check_unchanged(row_group)  # before the result is memoized
-            return found
-
-        def bytes_of(found: Mapping[str, RawPages]) -> int:
-            pages = sum(len(column_pages.starts) for column_pages in found.values())
-            return memo_bytes(len(types) + 4 * len(found), pages)
-
-        # A cached copy may be damaged and then fetched again, so its pages are not memoized.
-        return self._pages.get((row_group.index, tuple(types)), find, bytes_of) if may_keep else find()
-
-    @contextmanager
-    def native(
+    def opened(
         self,
         row_group: RowGroupRef,
-        columns: Sequence[str],
+        selection: ColumnSelection,
         location: ChunkLocation,
-        fills: Mapping[str, bytes] | None = None,
-    ) -> Iterator[NativeChunks | None]:
-        """Open those of these columns that a kernel can decode; None if there are none. `fills`: see `NativeChunks`.
+        rows_at_once: Callable[[Collection[str]], int],
+    ) -> Iterator[OpenRowGroup]:
+        """Open columns of a row group, each on its route; the file is then still the one whose footer was read.
 
-        If there are any, the caller checks that the file is unchanged before it reads a value.
+        Args:
+            row_group: The row group.
+            selection: The columns.
+            location: The location of its bytes.
+            rows_at_once: Returns how many rows to decode at a time if these columns stay in the file.
+
+        Raises:
+            As `open_chunks` and `ChunkLocation.open` do.
+            SourceError: the file has vanished or changed since its footer was read.
         """
-        source = location.path if location.memory is None else location.memory
-        known = self._known_chunks(row_group, columns) if columns and source is not None else None
-        if source is None or known is None or not known.names:
-            yield None
-            return
-        with NativeChunks(source, known, fills) as chunks:
-            yield chunks
-
-    def _known_chunks(self, row_group: RowGroupRef, columns: Sequence[str]) -> DecodableChunks:
-        def find() -> DecodableChunks:
-            footer = self._snapshot.footers.get(row_group.file_number)
-            stored = self._snapshot.stored_schemas[row_group.schema_number]
-            return decodable_chunks(footer, row_group.number, columns, stored)
-
-        return self._known.get((row_group.index, tuple(columns)), find, lambda _: memo_bytes(len(columns)))
+        # A cached copy may be damaged and then fetched again, so its pages are not memoized.
+        key = (row_group.index, selection) if isinstance(location, OwnFile) else None
+        known = None if key is None else self._plans.get(key)
+        footer: RowGroupFooter | None = None
+        if known is None or known.arrow:
+            arrow = selection.needs_arrow if known is None else bool(known.arrow)
+            footer = self._snapshot.footer_of(row_group, selection.columns, chunks=known is None, arrow=arrow)
+        schema = self._snapshot.stored_schemas[row_group.schema_number]
+        chunks = open_chunks(
+            location.source, selection.routes, selection.windows, footer, schema, row_group.rows, known
+        )
+        with closing(chunks), ExitStack() as stack:
+            plan = chunks.plan
+            file, batch_rows = None, rows_at_once(plan.left)
+            if footer is not None and plan.arrow:
+                rows_of = {r.stored: r.dictionary_rows for r in selection.routes if r.dictionary_rows}
+                words = [name for name in plan.arrow if 0 < rows_of.get(name, 0) <= batch_rows]
+                arrow_footer = footer.metadata.arrow if footer.arrow is None else footer.arrow
+                as_arrow = {"read_dictionary": words or None}
+                file = self._open(row_group, plan.arrow, location, footer.metadata, arrow_footer, as_arrow)
+                stack.enter_context(file)
+            self.check_unchanged(row_group)  # before a value is read, and before the plan is memoized
+            if key is not None and known is None:
+                pages = sum(len(column_pages.starts) for column_pages in plan.raw.values())
+                self._plans.keep(key, plan, memo_bytes(len(selection.columns) + 4 * len(plan.raw), pages))
+            yield OpenRowGroup(chunks, file, batch_rows)
 
     def encoded_bytes(self, row_group: RowGroupRef, columns: Sequence[str] | None = None) -> int:
         """Return the stored bytes of a row group's columns: of all that are read, or of these."""
@@ -364,6 +375,11 @@ class ColumnChunkSource:
         """
         if self._snapshot.remote is not None:  # requests compare ETags
             return
-        changed = changed_since(self._snapshot.filesystem, row_group.file)
+        file = row_group.file
+        with suppress(OSError, ValueError):
+            found = os.stat(file.path)
+            if (found.st_size, found.st_mtime_ns) == (file.size_bytes, file.mtime_ns) and stat.S_ISREG(found.st_mode):
+                return
+        changed = changed_since(self._snapshot.filesystem, file)
         if changed:
             raise SourceError(f"{row_group.name}: the file {changed}; make a new loader to read it")

@@ -1,78 +1,145 @@
-"""Reads a row group forward, a slice at a time."""
+"""Reads a row group forward, one slice at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
+from parquet_loader.decode import LazyRows, NotDecodedError
 from parquet_loader.errors import DataError
 from parquet_loader.read.chunk_locations import ChunkLocation
-from parquet_loader.read.lazy_rows import LazyRows
 from parquet_loader.read.row_group_reader import RowGroupReader
 from parquet_loader.source import RowGroupRef
 
 
-class Cursor:
-    """An open row group. Used by one thread at a time.
+class Writer(Protocol):
+    """Where the rows of a slice go."""
 
-    Args:
-        reader: Reads the row group.
-        row_group: The row group.
-        batch_rows: About how many rows are decoded at a time; batches with deferred columns may be larger.
-        location: The location of its bytes; None: locate it now, and fetch it if necessary.
+    def __call__(self, at_row: int, rows: LazyRows, first: int, count: int) -> int:
+        """Write rows ``first`` to ``first + count`` of `rows`, and return the bytes that are kept for them.
 
-    Attributes:
-        position: Number of rows read, of those that pass the filter.
-        stored_bytes: Stored bytes of the column chunks that are read.
-    """
-
-    def __init__(
-        self, reader: RowGroupReader, row_group: RowGroupRef, batch_rows: int, location: ChunkLocation | None = None
-    ) -> None:
-        self._reader = reader
-        self._row_group = row_group
-        self._batch_rows = batch_rows
-        self._location = location
-        self.stored_bytes = reader.chunks.encoded_bytes(row_group)
-        self._open(straight=True)
-
-    def _open(self, *, straight: bool) -> None:
-        self._stream: Iterator[LazyRows] = self._reader.lazy_batches(
-            self._row_group, self._batch_rows, self._location, straight=straight
-        )
-        self._rest: LazyRows | None = None
-        self.position = 0
-
-    def next(self, most: int) -> LazyRows:
-        """Return the next 1 to `most` canonical rows; they are valid until the next call.
+        Args:
+            at_row: Number of the first of these rows in the slice.
+            rows: Rows of the row group; columns that are still in the file are read now.
+            first: The first of them that is wanted.
+            count: How many are wanted.
 
         Raises:
-            DataError: the row group has no more rows, or see `RowGroupReader.read`.
-            SourceError: see `RowGroupReader.read`.
+            NotDecodedError: nothing was written; Arrow has to decode these rows and the rest of their row group.
         """
-        batch, self._rest = self._rest, None
-        while batch is None or not batch.rows:
-            batch = next(self._stream, None)
-            if batch is None:
-                raise DataError(
-                    f"a row group ended {most} rows early: it changed since its rows were counted; make a new loader"
-                )
-        if batch.rows > most:
-            batch, self._rest = batch.slice(0, most), batch.slice(most, batch.rows)
-        self.position += batch.rows
-        return batch
+        ...
 
-    def restart(self) -> None:
-        """Begin again at the first row, now with Arrow decoding the numbers that kernels could not decode."""
-        self.close()
-        self._open(straight=False)
 
-    def finish(self) -> None:
-        """Read to the end of the row group, which checks that it has as many rows as its footer says, and close."""
-        if any(batch.rows for batch in self._stream):
-            raise DataError("a row group holds more rows than were counted: it changed since; make a new loader")
+class Closing(Protocol):
+    """Tells those who work to end."""
+
+    is_closing: bool
+
+
+class Cursor:
+    """A row group that is read forward, a slice at a time. Used by one thread at a time.
+
+    It opens the row group for the first slice, and stays open until `read_slice` says that no other slice follows, or
+    raises.
+
+    Args:
+        reader: Reads it.
+        row_group: The row group.
+        passing_rows: Rows of it that pass the filter.
+        batch_rows: About how many rows are decoded at a time; columns left in the file may come in larger batches.
+
+    Attributes:
+        location: The location of its bytes, set before the first slice is read; None: it is found then, and the bytes
+            are fetched if necessary.
+        position: Number of rows read, of those that pass the filter.
+        stored_bytes: Bytes of its column chunks that are read, as they are in the file; 0 before the first slice.
+        is_closed: Whether no slice can be read any more.
+    """
+
+    def __init__(self, reader: RowGroupReader, row_group: RowGroupRef, passing_rows: int, batch_rows: int) -> None:
+        self._reader = reader
+        self._row_group = row_group
+        self._passing_rows = passing_rows
+        self._batch_rows = batch_rows
+        self._stream: Iterator[LazyRows] | None = None
+        self._batch: LazyRows | None = None
+        self._done = 0  # rows of the batch that were taken
+        self.location: ChunkLocation | None = None
+        self.position = 0
+        self.stored_bytes = 0
+        self.is_closed = False
+
+    def read_slice(self, start: int, stop: int, write: Writer, closing: Closing, *, is_last: bool) -> int:
+        """Read rows ``start`` to ``stop`` of those that pass the filter, and return the bytes kept for them.
+
+        Rows before the slice are decoded, too: only its header says how many rows a page holds. At the end of the row
+        group this checks that it has as many rows as its footer says, and that its file has not changed.
+
+        Args:
+            start, stop: The slice; `start` is at or behind `position`.
+            write: Takes the rows.
+            closing: Says when to end early; then the cursor stays open.
+            is_last: Whether no other slice is to be read.
+
+        Raises:
+            DataError: the row group has other rows than were counted; or see `RowGroupReader.stream`.
+            SourceError: see `RowGroupReader.stream`.
+        """
+        kept_bytes, row = 0, start  # the next to write
+        try:
+            while row < stop and not closing.is_closing:
+                batch, first = self._open_batch(stop - row)
+                is_wanted = self.position == row
+                count = min(batch.rows - first, (stop if is_wanted else row) - self.position)
+                if is_wanted:
+                    try:
+                        kept_bytes += write(row - start, batch, first, count)
+                    except NotDecodedError:
+                        self._begin(straight=False)
+                        continue
+                    row += count
+                self._done += count
+                self.position += count
+            if is_last and not closing.is_closing:
+                self._end()
+        except BaseException:
+            self.close()
+            raise
+        return kept_bytes
+
+    def _begin(self, *, straight: bool) -> None:
+        """Begin at the first row; not straight: numbers that kernels could not decode are decoded by Arrow."""
+        self._release()
+        self._stream = self._reader.lazy_batches(self._row_group, self._batch_rows, self.location, straight=straight)
+        self.position = 0
+
+    def _open_batch(self, missing: int) -> tuple[LazyRows, int]:
+        """Return rows that are not all taken, and how many are."""
+        if self._stream is None:
+            self._begin(straight=True)
+        while self._batch is None or self._done == self._batch.rows:
+            assert self._stream is not None
+            self._batch, self._done = next(self._stream, None), 0
+            if self._batch is None:
+                raise DataError(f"a row group ended {missing} rows early: it changed since its rows were counted")
+            self.stored_bytes = self._batch.stored_bytes
+        return self._batch, self._done
+
+    def _end(self) -> None:
+        """Close; at the end of the row group after its last checks."""
+        if self.position == self._passing_rows and self._stream is not None:
+            has_more = self._batch is not None and self._done < self._batch.rows
+            if has_more or any(batch.rows for batch in self._stream):
+                raise DataError("a row group holds more rows than were counted: it changed since")
         self.close()
 
     def close(self) -> None:
         """Close the file and release buffers; idempotent."""
-        self._stream.close()  # type: ignore[attr-defined]
-        self._rest = None
+        self._release()
+        self.location, self.is_closed = None, True
+
+    def _release(self) -> None:
+        if self._stream is not None:
+            self._stream.close()  # type: ignore[attr-defined]
+        self._stream = self._batch = None
+        self._done = 0

@@ -18,7 +18,7 @@ from parquet_loader.errors import ConfigurationError, DataError, SchemaError, ne
 from parquet_loader.read.splits import check_number_keys, check_text_keys
 from parquet_loader.read.virtual_columns import Positions, position_hash, text_hash
 from parquet_loader.schema import METADATA_KEY, Bytes, Category, Field, Group, Scalar, Schema, Text, constant
-from parquet_loader.source import Snapshot, guarantees
+from parquet_loader.source import RowGroupRef, Snapshot, guarantees
 
 # Statistics leave out NaN, but these comparisons are false for NaN, so statistics can exclude row groups for them.
 _COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal"}
@@ -140,13 +140,13 @@ class RowFilter:
     def __repr__(self) -> str:
         return str(self._expression)
 
-    def apply(self, table: pa.Table, schema: int | None = None, where: str = "") -> pa.Table:
+    def apply(self, table: pa.Table, schema: int | None = None, row_group: RowGroupRef | None = None) -> pa.Table:
         """Return the rows that pass, in their order.
 
         Args:
             table: Rows with the columns that the filter needs.
             schema: The number of their file's schema in the snapshot; None if the table has no columns of a file.
-            where: The file and row group, for messages.
+            row_group: The row group, for messages.
 
         Raises:
             DataError: a code is not in the vocabulary.
@@ -157,6 +157,7 @@ class RowFilter:
             try:
                 table = table.set_column(column_index, name, coded_words(table.column(name), field))
             except ValueProblem as problem:
+                where = "" if row_group is None else row_group.name
                 raise DataError(f"{where}, column {name!r}: {problem.reason}") from None
         for name, source in ({} if schema is None else self._stand_ins[schema]).items():
             column = table.column(source) if isinstance(source, str) else pa.repeat(source, len(table))

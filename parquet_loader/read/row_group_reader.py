@@ -8,13 +8,16 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from parquet_loader.common import BoolArray, IntArray, ReadOptions, is_shortage, system_error
 from parquet_loader.decode import (
+    READ_ERRORS,
     Column,
     ColumnRoute,
     Decoder,
-    NativeChunks,
+    DeferredColumns,
+    LazyRows,
     NotDecodedError,
     NullError,
     TableOrigin,
@@ -24,9 +27,14 @@ from parquet_loader.decode import (
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
 from parquet_loader.read.cache import LocalCache
 from parquet_loader.read.chunk_locations import ChunkLocation
-from parquet_loader.read.column_chunks import ColumnChunkSource
+from parquet_loader.read.column_chunks import (
+    BoundedMemo,
+    ColumnChunkSource,
+    ColumnSelection,
+    OpenRowGroup,
+    memo_bytes,
+)
 from parquet_loader.read.conform import Conform
-from parquet_loader.read.lazy_rows import READ_ERRORS, DeferredColumns, LazyRows
 from parquet_loader.read.null_counts import NullAdvice
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.read.virtual_columns import Positions
@@ -36,6 +44,11 @@ from parquet_loader.source import RowGroupRef, Snapshot, has_int96
 # Rows that are read straight to their slots come that many bytes at a time, without a step in Python between: next to
 # a training loop that spins in Python, each step may have to wait 5 ms for its turn.
 RAW_AT_ONCE_BYTES = 2**24
+
+_TO_WINDOW = ("pages", "kernel")
+_PAGES_TO_WINDOW = ("pages",)
+_WINDOWS: tuple[tuple[str, ...], ...] = ((), _PAGES_TO_WINDOW, _TO_WINDOW)
+_NOTHING = pa.table({})
 
 # No file's column: what its rows are called on their way through the filter.
 _ROW_NUMBER = "\0row number"
@@ -94,6 +107,16 @@ class RowGroupReader:
                 self._conforms, decoders, columns_of, self._filter_columns_of, snapshot.stored_schemas, strict=True
             )
         ]
+        # By schema: what is read to be counted, and to be delivered by each choice of routes to the window.
+        self._counted_of = [
+            ColumnSelection(tuple(columns), tuple(route for route in routes if route.stored in columns))
+            for columns, routes in zip(self._filter_columns_of, self._routes, strict=True)
+        ]
+        self._delivered_of = [
+            {windows: ColumnSelection(tuple(columns), routes, windows) for windows in _WINDOWS}
+            for columns, routes in zip(columns_of, self._routes, strict=True)
+        ]
+        self._partition_values = BoundedMemo[int, Mapping[str, pa.Scalar]]()
         self._int96_of = [
             _with_int96(schema, names) for schema, names in zip(snapshot.stored_schemas, columns_of, strict=True)
         ]
@@ -118,7 +141,7 @@ class RowGroupReader:
             raise self._explained(row_group, columns, error) from error
         tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), (), location)]
         if not tables:
-            partitions = self.snapshot.partition_values(row_group.file_number)
+            partitions = self._partitions(row_group)
             return self._canonical(row_group, row_group.schema.empty_table(), 0, None, None, partitions, ())
         return pa.concat_tables(tables)
 
@@ -151,20 +174,16 @@ class RowGroupReader:
             location: The location of its bytes; None: find it now, and fetch it if necessary.
             straight: Whether columns of numbers may be left in the file; no after a `NotDecodedError`.
         """
-        windows: Collection[str] = ("pages", "kernel") if straight else ("pages",)
-        return self._lazy_batches(row_group, batch_rows, windows, location)
+        return self._lazy_batches(row_group, batch_rows, _TO_WINDOW if straight else _PAGES_TO_WINDOW, location)
 
     def _lazy_batches(
-        self, row_group: RowGroupRef, batch_rows: int, windows: Collection[str], location: ChunkLocation | None
+        self, row_group: RowGroupRef, batch_rows: int, windows: tuple[str, ...], location: ChunkLocation | None
     ) -> Iterator[LazyRows]:
-        columns, first_row, row_filter = self.chunks.columns_read(row_group), 0, self._row_filter(row_group)
-        unchanged = partial(self.chunks.check_unchanged, row_group)
-        routes = self.routes(row_group)
-        deleted = self.snapshot.deleted_rows(row_group.index)
-        lazy = [route for route in routes if route.window in windows] if row_filter is None else []
-        numbers = [route.stored for route in lazy if route.window == "kernel"]
-        fills = {route.stored: route.source.fill for route in lazy if route.source.fill is not None}
-        partitions = self.snapshot.partition_values(row_group.file_number)
+        first_row, row_filter, deleted = 0, self._row_filter(row_group), self._deleted(row_group)
+        selection = self._delivered_of[row_group.schema_number][windows if row_filter is None else ()]
+        columns = selection.columns
+        rows_at_once = partial(self._rows_at_once, row_group, batch_rows=batch_rows)
+        partitions = self._partitions(row_group)
         try:
             location = location or self.chunks.locate_forward(row_group, columns)
         except READ_ERRORS as error:
@@ -173,24 +192,23 @@ class RowGroupReader:
             explained = partial(self._explained, row_group, columns, location=location)
             try:
                 self._check_int96(row_group, location)
-                with (
-                    self.chunks.raw(row_group, lazy, location) as raw,
-                    self.chunks.native(row_group, numbers, location, fills) as straight,
-                ):
-                    if raw or straight is not None:
-                        unchanged()  # values are taken as they lie in the files just opened
-                    names = () if straight is None else straight.names
-                    left = {*raw, *names}
-                    others = [route for route in routes if route.stored not in left]
-                    at_once = self._rows_at_once(row_group, left, batch_rows)
-                    for batch in _behind(first_row, self._batches(row_group, at_once, others, location)):
-                        stored = pa.Table.from_batches([batch])
-                        table = self._canonical(row_group, stored, first_row, row_filter, deleted, partitions, left)
+                with self.chunks.opened(row_group, selection, location, rows_at_once) as opened:
+                    chunks, left = opened.chunks, opened.chunks.plan.left
+                    names = () if chunks.straight is None else chunks.straight.names
+                    # With all of it still in the file there is nothing to decode.
+                    is_left = len(left) == len(self._decoder(row_group).columns) and self._row_numbers is None
+                    batches = self._batches(row_group, selection, location, opened)
+                    for batch in _behind(first_row, batches):
+                        table = _NOTHING
+                        if not is_left:
+                            stored = pa.Table.from_batches([batch])
+                            table = self._canonical(row_group, stored, first_row, row_filter, deleted, partitions, left)
                         kept = None
                         if left and deleted is not None:
                             kept = first_row + np.flatnonzero(_alive_mask(deleted, first_row, len(batch)))
                         rows = len(table) if not left else len(batch) if kept is None else len(kept)
-                        yield LazyRows(table, rows, DeferredColumns(raw, first_row, explained, straight, names, kept))
+                        deferred = DeferredColumns(chunks.raw, first_row, explained, chunks.straight, names, kept)
+                        yield LazyRows(table, rows, deferred, chunks.plan.stored_bytes)
                         first_row += len(batch)
                 break
             except ParquetLoaderError:
@@ -202,74 +220,73 @@ class RowGroupReader:
                 # what is left is read from the file itself
                 location = self.chunks.locate_forward(row_group, columns, asks_cache=False)
         self._check_rows(row_group, first_row)
-        unchanged()
+        self.chunks.check_unchanged(row_group)
 
     def _rows_at_once(self, row_group: RowGroupRef, left: Collection[str], batch_rows: int) -> int:
         """Return how many rows a batch has: more where few of its bytes are decoded first, and so take memory."""
+        if not left:
+            return batch_rows
         widths = {column.name: column.row_bytes for column in self._decoder(row_group).columns}
-        if not left or None in widths.values():
+        if None in widths.values():
             return batch_rows
         row_bytes = sum(width or 0 for width in widths.values())
         left_bytes = sum(widths[name] or 0 for name in left)
         as_decoded = batch_rows * row_bytes // max(1, row_bytes - left_bytes)
         return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // left_bytes))
 
+    def _deleted(self, row_group: RowGroupRef) -> IntArray | None:
+        """Return the deleted rows of a row group; None: there are none."""
+        return None if self.snapshot.deleted is None else self.snapshot.deleted_rows(row_group.index)
+
+    def _partitions(self, row_group: RowGroupRef) -> Mapping[str, pa.Scalar]:
+        """Return the values of the partition columns of a row group's file."""
+        if not len(self.snapshot.partition_schema):
+            return {}
+        values = self._partition_values.get(row_group.file_number)
+        if values is None:
+            values = self.snapshot.partition_values(row_group.file_number)
+            self._partition_values.keep(row_group.file_number, values, memo_bytes(len(values)))
+        return values
+
     def _batches(
-        self, row_group: RowGroupRef, batch_rows: int, routes: Sequence[ColumnRoute], location: ChunkLocation
+        self, row_group: RowGroupRef, selection: ColumnSelection, location: ChunkLocation, opened: OpenRowGroup
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the columns on these routes, with the types of the table that the file belongs to."""
+        """Yield the columns that do not stay in the file, with the types of the table that the file belongs to."""
         conform = self._conforms[row_group.schema_number]
-        for batch in self._stored_batches(row_group, batch_rows, routes, location):
-            yield conform.batch(batch) if conform else batch
+        batches = self._stored_batches(row_group, selection, location, opened)
+        return (conform.batch(batch) for batch in batches) if conform else batches
 
     def _stored_batches(
-        self, row_group: RowGroupRef, batch_rows: int, routes: Sequence[ColumnRoute], location: ChunkLocation
+        self, row_group: RowGroupRef, selection: ColumnSelection, location: ChunkLocation, opened: OpenRowGroup
     ) -> Iterator[pa.RecordBatch]:
-        if not any(route.stored for route in routes):
-            for first in range(0, row_group.rows, batch_rows):
-                yield _no_columns(min(batch_rows, row_group.rows - first))
+        """Yield the columns of kernels and of Arrow, side by side."""
+        rows, done, kernel, plan = row_group.rows, 0, opened.chunks.kernel, opened.chunks.plan
+        decoded = None if opened.file is None else _by_arrow(opened.file, row_group, opened.batch_rows, plan.arrow)
+        if kernel is None:
+            if decoded is not None:
+                yield from decoded
+                return
+            for first in range(0, rows, opened.batch_rows):
+                yield _no_columns(min(opened.batch_rows, rows - first))
             return
-        done, numbers = 0, [route.stored for route in routes if route.decoder == "kernel"]
-        with self.chunks.native(row_group, numbers, location) as native, suppress(NotDecodedError):
-            if native is not None:
-                self.chunks.check_unchanged(row_group)
-                for batch in self._native_batches(row_group, batch_rows, routes, location, native):
-                    done += len(batch)
-                    yield batch
-                return
-        yield from _behind(done, self._decoded_batches(row_group, batch_rows, routes, location))
-
-    def _native_batches(
-        self,
-        row_group: RowGroupRef,
-        batch_rows: int,
-        routes: Sequence[ColumnRoute],
-        location: ChunkLocation,
-        native: NativeChunks,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield batches some of whose columns Arrow decodes, or none."""
-        rows, done = row_group.rows, 0
-        others = [route for route in routes if route.stored and route.stored not in native.names]
-        decoded = self._decoded_batches(row_group, batch_rows, others, location) if others else iter(())
-        while done < rows:
-            batch = next(decoded, None)
-            if batch is None and others:
-                return
-            some = min(batch_rows, rows - done) if batch is None else len(batch)
-            arrays, names = native.read(some), native.names
-            if batch is not None:
-                arrays, names = arrays + batch.columns, names + batch.schema.names
-            yield pa.RecordBatch.from_arrays(arrays, names=names)
-            done += some
-
-    def _decoded_batches(
-        self, row_group: RowGroupRef, batch_rows: int, routes: Sequence[ColumnRoute], location: ChunkLocation
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield what Arrow decodes."""
-        columns = list(dict.fromkeys(route.stored for route in routes if route.stored))
-        dictionaries = [route.stored for route in routes if 0 < route.dictionary_rows <= batch_rows]
-        with self.chunks.open(row_group, columns, location, read_dictionary=dictionaries or None) as file:
-            yield from file.iter_batches(batch_rows, row_groups=[row_group.number], columns=columns, use_threads=False)
+        with suppress(NotDecodedError):
+            while done < rows:
+                batch = None if decoded is None else next(decoded, None)
+                if batch is None and decoded is not None:
+                    return
+                some = min(opened.batch_rows, rows - done) if batch is None else len(batch)
+                arrays, names = kernel.read(some), kernel.names
+                if batch is not None:
+                    arrays, names = arrays + batch.columns, names + batch.schema.names
+                yield pa.RecordBatch.from_arrays(arrays, names=names)
+                done += some
+            return
+        kernel.close()  # Arrow decodes all columns from here on
+        routes = [r for r in selection.routes if r.stored and r.stored not in plan.left]
+        columns = list(dict.fromkeys(route.stored for route in routes))
+        words = [route.stored for route in routes if 0 < route.dictionary_rows <= opened.batch_rows]
+        with self.chunks.open(row_group, columns, location, read_dictionary=words or None) as file:
+            yield from _behind(done, _by_arrow(file, row_group, opened.batch_rows, columns))
 
     def count(self, row_group: RowGroupRef, batch_rows: int = 65536) -> int:
         """Return how many rows of a row group pass the filter, reading only the filter's columns. Raises as `read`."""
@@ -303,14 +320,14 @@ class RowGroupReader:
         assert self._filter is not None
         self._check_int96(row_group, location, columns)
         passing, read = 0, 0
-        routes = [route for route in self.routes(row_group) if route.stored in columns]
-        deleted = self.snapshot.deleted_rows(row_group.index)
-        for batch in self._batches(row_group, batch_rows, routes, location):
-            table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
-            if deleted is not None:
-                table = table.filter(pa.array(_alive_mask(deleted, read, len(table))))
-            passing += len(self._filter.apply(table, row_group.schema_number, row_group.name))
-            read += len(batch)
+        selection, deleted = self._counted_of[row_group.schema_number], self._deleted(row_group)
+        with self.chunks.opened(row_group, selection, location, lambda _: batch_rows) as opened:
+            for batch in self._batches(row_group, selection, location, opened):
+                table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
+                if deleted is not None:
+                    table = table.filter(pa.array(_alive_mask(deleted, read, len(table))))
+                passing += len(self._filter.apply(table, row_group.schema_number, row_group))
+                read += len(batch)
         self._check_rows(row_group, read)
         return passing
 
@@ -367,7 +384,7 @@ class RowGroupReader:
             first_number = int(self._first_rows[row_group.index]) + first_row - before
             table = table.append_column(_ROW_NUMBER, pa.array(np.arange(first_number, first_number + len(table))))
         if row_filter is not None:
-            table = row_filter.apply(table, row_group.schema_number, row_group.name)
+            table = row_filter.apply(table, row_group.schema_number, row_group)
             origin = TableOrigin(row_group, is_filtered=True)
         decoder = self._decoder(row_group)
         try:
@@ -392,7 +409,7 @@ class RowGroupReader:
                     column.name, self.positions.column(column, row_group, first_row, len(table))
                 )
         if self._filter is not None:
-            for name, value in self.snapshot.partition_values(row_group.file_number).items():
+            for name, value in self._partitions(row_group).items():
                 if name in self._filter.columns and name not in table.column_names:
                     table = table.append_column(name, pa.repeat(value, len(table)))
         return table
@@ -494,6 +511,14 @@ def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
         if rows < len(batch):
             yield batch.slice(rows)
         rows = max(0, rows - len(batch))
+
+
+def _by_arrow(
+    file: pq.ParquetFile, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Return what Arrow decodes."""
+    number = row_group.number
+    return file.iter_batches(batch_rows, row_groups=[number], columns=list(columns), use_threads=False)  # type: ignore[no-any-return]
 
 
 def _alive_mask(deleted: IntArray, first_row: int, rows: int) -> BoolArray:

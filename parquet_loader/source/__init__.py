@@ -10,7 +10,7 @@ from parquet_loader.source.footers import FooterCache, read_footer
 from parquet_loader.source.listing import Selection, Source, list_files, selection_of
 from parquet_loader.source.local import LocalLister
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
-from parquet_loader.source.metadata import ColumnChunk, Leaf, Metadata, MetadataError
+from parquet_loader.source.metadata import ColumnChunk, Leaf, Metadata, MetadataError, ReadableChunk, RowGroupFooter
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
@@ -74,8 +74,10 @@ __all__ = [
     "MetadataError",
     "Names",
     "RangeFetcher",
+    "ReadableChunk",
     "RemoteFigures",
     "RemoteStore",
+    "RowGroupFooter",
     "RowGroupRef",
     "Selection",
     "Snapshot",

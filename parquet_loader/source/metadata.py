@@ -7,7 +7,8 @@ their own length. pyarrow gets only footers that are consistent: it makes the Ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -139,8 +140,57 @@ class ColumnChunk(NamedTuple):
     @property
     def encoding_names(self) -> list[str]:
         """The encodings, of pages and levels."""
-        named = [name for number, name in enumerate(ENCODINGS) if self.encodings >> number & 1]
-        return named + ["unknown"] * bool(self.encodings >> len(ENCODINGS))
+        return list(_encoding_names(self.encodings))
+
+
+@lru_cache(maxsize=256)
+def _encoding_names(bits: int) -> tuple[str, ...]:
+    """Return the names of `ColumnChunk.encodings`."""
+    named = tuple(name for number, name in enumerate(ENCODINGS) if bits >> number & 1)
+    return named + ("unknown",) * bool(bits >> len(ENCODINGS))
+
+
+class ReadableChunk(NamedTuple):
+    """A column chunk that `Metadata.check` has passed, in plain values for decoders.
+
+    Attributes:
+        leaf: Its column.
+        start: Where its first page begins in the file.
+        stored_bytes, encoded_bytes, values, dictionary_at: As in `ColumnChunk`.
+        encodings, codec_name, encoding_names: As there.
+        nulls: See `Metadata.null_count`.
+    """
+
+    leaf: Leaf
+    start: int
+    stored_bytes: int
+    encoded_bytes: int
+    values: int
+    dictionary_at: int
+    encodings: int
+    codec_name: str
+    encoding_names: Sequence[str]
+    nulls: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroupFooter:
+    """What a footer says about columns of one row group, in plain values: whoever opens the row group asks once.
+
+    Attributes:
+        metadata: The whole footer.
+        arrow: The same for pyarrow's readers; None if it was not asked for.
+        stored_bytes: Bytes of these columns in the file.
+        chunks: By the name asked for, the column chunks at and below it, or why one cannot be read; empty if they were
+            not asked for.
+        has_clear_names: Whether no two leaf columns of the file have one path.
+    """
+
+    metadata: Metadata
+    arrow: pq.FileMetaData | None
+    stored_bytes: int
+    chunks: Mapping[str, tuple[ReadableChunk | MetadataError, ...]]
+    has_clear_names: bool
 
 
 class Numbers(NamedTuple):
@@ -256,6 +306,46 @@ class Metadata:
         self._passed.add((row_group, column))
         return chunk
 
+    def readable(self, row_group: int, column: int) -> ReadableChunk:
+        """Return a column chunk for decoders. Raises as `check`."""
+        chunk = self.check(row_group, column)
+        nulls = chunk.nulls if 0 <= chunk.nulls <= chunk.values else None
+        return ReadableChunk(
+            self.schema.leaves[column],
+            chunk.start,
+            chunk.stored_bytes,
+            chunk.encoded_bytes,
+            chunk.values,
+            chunk.dictionary_at,
+            chunk.encodings,
+            chunk.codec_name,
+            _encoding_names(chunk.encodings),
+            nulls,
+        )
+
+    def of_row_group(self, row_group: int, columns: tuple[str, ...], *, chunks: bool, arrow: bool) -> RowGroupFooter:
+        """Return what is said about columns of a row group.
+
+        Args:
+            row_group: Its number in the file.
+            columns: Names as the Parquet reader takes them.
+            chunks: Whether column chunks are asked for.
+            arrow: Whether pyarrow is to read them. Raises as `arrow`.
+        """
+        below, leaves, has_clear_names = _leaves_below(self.paths, columns)
+        found = dict[str, tuple[ReadableChunk | MetadataError, ...]]()
+        for name in columns if chunks else ():
+            found[name] = tuple(self._readable_or_not(row_group, leaf) for leaf in below[name])
+        return RowGroupFooter(
+            self, self.arrow if arrow else None, self.stored_bytes(row_group, leaves), found, has_clear_names
+        )
+
+    def _readable_or_not(self, row_group: int, column: int) -> ReadableChunk | MetadataError:
+        try:
+            return self.readable(row_group, column)
+        except MetadataError as error:
+            return error
+
     def null_count(self, row_group: int, column: int) -> int | None:
         """Return how many values of a column chunk are null; None: the footer does not say, or cannot be right."""
         chunk = self.chunk(row_group, column)
@@ -288,6 +378,22 @@ class Metadata:
         rows = sum(self.row_group_rows.tolist())
         if rows != self.num_rows:
             raise MetadataError(f"the footer contradicts itself: {self.num_rows} rows in all, {rows} in row groups")
+
+
+@lru_cache(maxsize=32)
+def _leaves_below(
+    paths: tuple[str, ...], columns: tuple[str, ...]
+) -> tuple[Mapping[str, tuple[int, ...]], tuple[int, ...], bool]:
+    """Return the leaf columns at and below each name, all of them, and whether no two of the file have one path."""
+    below: dict[str, list[int]] = {name: [] for name in columns}
+    leaves = list[int]()
+    for number, path in enumerate(paths):
+        heads = [path, *(path[:at] for at, sign in enumerate(path) if sign == ".")]
+        named = [head for head in heads if head in below]
+        for head in named:
+            below[head].append(number)
+        leaves += [number] if named else []
+    return {name: tuple(numbers) for name, numbers in below.items()}, tuple(leaves), len(set(paths)) == len(paths)
 
 
 @lru_cache(maxsize=32)

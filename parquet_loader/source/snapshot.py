@@ -19,7 +19,7 @@ from parquet_loader.source.files import Lister, ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache, same_content
 from parquet_loader.source.listing import FoundTableError, Selection, Source, list_files
 from parquet_loader.source.local import LocalLister
-from parquet_loader.source.metadata import Metadata
+from parquet_loader.source.metadata import Metadata, RowGroupFooter
 from parquet_loader.source.named_splits import ALL
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.listers import lister_for
@@ -224,6 +224,17 @@ class Snapshot:
             schema=self.schemas[schema],
             schema_number=schema,
         )
+
+    def footer_of(
+        self, row_group: RowGroupRef, columns: tuple[str, ...], *, chunks: bool, arrow: bool
+    ) -> RowGroupFooter:
+        """Return what the footer says about columns of a row group; see `Metadata.of_row_group`.
+
+        Raises:
+            SourceError: the footer has to be read again, and cannot be.
+        """
+        footer = self.footers.get(row_group.file_number)
+        return footer.of_row_group(row_group.number, columns, chunks=chunks, arrow=arrow)
 
     def partition_values(self, file: int) -> dict[str, pa.Scalar]:
         """Return one file's values of the partition columns."""

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode import Arrangement, Column, arrangement_of, one_array
+from parquet_loader.decode import Arrangement, Column, LazyRows, arrangement_of, one_array
 from parquet_loader.errors import DataError
-from parquet_loader.read import LazyRows
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.window.fixed_width import (
@@ -212,30 +211,42 @@ class Assembly:
         ragged = self._ragged.blocks(rows / max(1, self._buffer_sizes.rows))
         return buffers, [*self._staged.blocks(rows), *self._narrow.blocks(rows), *ragged]
 
-    def write_rows(self, number: int, at_row: int, rows: LazyRows) -> int:
+    def write_rows(self, number: int, at_row: int, rows: LazyRows, skipped: int, count: int) -> int:
         """Write rows of one slice to the window's buffers.
 
         Args:
             number: Number of the slice.
             at_row: Number of the first of these rows in the slice.
-            rows: The rows; columns that are still in the file are read now.
+            rows: Rows of its row group; columns that are still in the file are read now.
+            skipped: How many of them come before those to write.
+            count: How many to write.
 
         Returns:
             The bytes that the window now holds for these rows.
 
         Raises:
-            NotDecodedError: as `ScalarColumns.write_rows`; nothing was written.
+            NotDecodedError: Arrow has to decode these rows and the rest of their row group; nothing was written.
             DataError: see `RowGroupReader.read`.
         """
         first = int(self._ends[number]) + at_row
-        kept = self._narrow.write_rows(first, rows)
-        self._direct.write_rows(first, rows)
-        kept += self._staged.write_rows(first, rows)
-        table = rows.table
+        deferred, table = rows.deferred, rows.table
+        if skipped or count < rows.rows:
+            table = table.slice(skipped, count)
+        addresses = self._narrow.addresses(first, deferred.straight_names)
+        targets = [*self._narrow.targets(first, count), *self._direct.targets(first, count)]
+        targets += self._staged.targets(first, count)
+        left = [target for target in targets if target[0] in deferred.columns]
+        if addresses is not None or left:
+            deferred.write(skipped, count, addresses, left)  # first of all: it may refuse
+        done = {*deferred.straight_names, *deferred.columns}
+        for name, out, slots in targets:
+            if name not in done:
+                copy_column(table.column(name), out, slots)
+        kept: int = count * (self._narrow.row_bytes + self._staged.row_bytes)
         if self._parts.ragged:
             arrival, nbytes = self._ragged.write_rows({c.name: table.column(c.name) for c in self._parts.ragged})
             kept += nbytes
-            self._arrivals[first : first + rows.rows] = np.arange(arrival, arrival + rows.rows)
+            self._arrivals[first : first + count] = np.arange(arrival, arrival + count)
         chunks = self._chunks[number]
         if chunks is None:
             chunks = self._chunks[number] = [[] for _ in self._parts.gathered]
@@ -243,7 +254,7 @@ class Assembly:
             chunk = table.select(names)
             chunks[part].append(chunk)
             row_bytes = self._parts.row_bytes[part]
-            kept += chunk.nbytes if row_bytes is None else rows.rows * row_bytes
+            kept += chunk.nbytes if row_bytes is None else count * row_bytes
             if at_row and len(chunks[part]) % CHUNKS_JOINED == 0:
                 # Many small tables that live as long as the window would fragment the allocator's pages.
                 joined = pa.concat_tables(chunks[part][-CHUNKS_JOINED:]).combine_chunks()

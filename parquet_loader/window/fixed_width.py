@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import IntArray, take_rows
-from parquet_loader.decode import Column
-from parquet_loader.read import LazyRows
+from parquet_loader.decode import Column, Target
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
 
 Rows = npt.NDArray[np.uint8]
@@ -25,7 +24,7 @@ Delivered = tuple[npt.NDArray[Any], Any]
 
 
 class DirectRows:
-    """The wide columns of one window. `write_rows` may be called by several threads, each with rows of its own.
+    """The wide columns of one window. Several threads may write to `targets`, each rows of its own.
 
     Args:
         columns: The columns.
@@ -56,13 +55,12 @@ class DirectRows:
         """Return the part of the buffers that `rows` rows will occupy."""
         return [self._rows_of(column)[:rows].reshape(-1) for column in self._columns]
 
-    def write_rows(self, first: int, rows: LazyRows) -> None:
-        """Copy rows to their slots; `first` is the number of the first one among the rows that the window reads."""
-        slots: IntArray | slice = slice(self._carried_rows + first, self._carried_rows + first + rows.rows)
+    def targets(self, first: int, count: int) -> list[Target]:
+        """Return where rows go; `first` is the number of the first one among the rows that the window reads."""
+        slots: IntArray | slice = slice(self._carried_rows + first, self._carried_rows + first + count)
         if self._slots is not None:
-            slots = self._slots[first : first + rows.rows]
-        for column in self._columns:
-            copy_rows(column.name, rows, self._rows_of(column), slots)
+            slots = self._slots[first : first + count]
+        return [(column.name, self._rows_of(column), slots) for column in self._columns]
 
     def finish(
         self, carried: Mapping[str, Rows], present: Callable[[], IntArray] | None, total: int, delivered: int
@@ -96,7 +94,7 @@ class DirectRows:
 class StagedRows:
     """The narrower columns of one window.
 
-    Several threads may call `write_rows` and `gather`, each for its own rows.
+    Several threads may write to `targets` and call `gather`, each for its own rows.
 
     Args:
         columns: The columns.
@@ -104,12 +102,16 @@ class StagedRows:
         carried_rows: Rows that the previous window leaves over, according to the plan; their space comes first.
         staging: Provides the staging buffers.
         allocator: Provides the memory of delivered rows.
+
+    Attributes:
+        row_bytes: Bytes of a row of all columns.
     """
 
     def __init__(
         self, columns: Sequence[Column], capacity: int, carried_rows: int, staging: Arenas, allocator: Allocator
     ) -> None:
         self._columns = columns
+        self.row_bytes = sum(column.arrow_type.byte_width for column in columns)
         self._capacity = capacity
         self._carried_rows = carried_rows
         self._staging = staging
@@ -133,15 +135,10 @@ class StagedRows:
         widths = [column.arrow_type.byte_width for column in self._columns]
         return [Block(self._capacity * width, ((0, rows * width),)) for width in widths]
 
-    def write_rows(self, first: int, rows: LazyRows) -> int:
-        """Copy rows to the staging buffers; return their bytes.
-
-        `first` is the number of the first one among the rows that the window reads.
-        """
-        slots = slice(self._carried_rows + first, self._carried_rows + first + rows.rows)
-        for name, staged in self._staged.items():
-            copy_rows(name, rows, staged, slots)
-        return rows.rows * sum(int(staged.shape[1]) for staged in self._staged.values())
+    def targets(self, first: int, count: int) -> list[Target]:
+        """Return where in the staging buffers rows go; arguments as in `DirectRows.targets`."""
+        slots = slice(self._carried_rows + first, self._carried_rows + first + count)
+        return [(name, staged, slots) for name, staged in self._staged.items()]
 
     def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
         """Fix the order: `indices` count the carried rows first, then the rows that the window reads."""
@@ -174,14 +171,6 @@ class StagedRows:
 
     def _rows_of(self, column: Column) -> Rows:
         return self._out[column.name].array.reshape(self._capacity, column.arrow_type.byte_width)
-
-
-def copy_rows(name: str, rows: LazyRows, out: Rows, slots: IntArray | slice) -> None:
-    """Copy one column of rows, decoded or still in the file, to these rows of `out`."""
-    if name in rows.deferred.columns:
-        rows.deferred.read(name, out, slots)
-    else:
-        copy_column(rows.table.column(name), out, slots)
 
 
 def copy_column(array: pa.ChunkedArray, out: Rows, slots: IntArray | slice) -> None:

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import take_columns
-from parquet_loader.decode import Column
-from parquet_loader.read import LazyRows
+from parquet_loader.decode import Column, Target
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
-from parquet_loader.window.fixed_width import Delivered, Rows, as_delivered, copy_rows, padded, shift_staged
+from parquet_loader.window.fixed_width import Delivered, Rows, as_delivered, padded, shift_staged
 
 # Larger windows are written past the CPU caches, from which they would be evicted before they are read. Measured on
 # windows of 427,000 and 214,000 rows: ordering them takes a sixth less time.
@@ -27,7 +26,7 @@ PAST_CACHE_BYTES = 16 * 2**20
 class ScalarColumns:
     """The columns of numbers of one window.
 
-    Several threads may call `write_rows` and `gather`, each for its own rows.
+    Several threads may write to `addresses` and `targets` and call `gather`, each for its own rows.
 
     Args:
         parts: The columns, in parts that are permuted in parallel.
@@ -35,6 +34,9 @@ class ScalarColumns:
         carried_rows: Rows that the previous window leaves over, according to the plan; their space comes first.
         staging: Provides the staging buffer.
         allocator: Provides the memory of delivered rows.
+
+    Attributes:
+        row_bytes: Bytes of a row of all columns.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class ScalarColumns:
     ) -> None:
         self._parts = parts
         self._columns = {column.name: column for part in parts for column in part}
-        self._row_bytes = sum(column.row_bytes or 0 for column in self._columns.values())
+        self.row_bytes = sum(column.row_bytes or 0 for column in self._columns.values())
         self._capacity = capacity
         self._carried_rows = carried_rows
         self._staging = staging
@@ -87,25 +89,19 @@ class ScalarColumns:
         width = column.row_bytes or 1
         return memory[: self._capacity * width].reshape(self._capacity, width)
 
-    def write_rows(self, first: int, rows: LazyRows) -> int:
-        """Write rows to the staging buffers; return their bytes.
+    def addresses(self, first: int, names: Sequence[str]) -> npt.NDArray[np.int64] | None:
+        """Return the addresses in the staging buffers to which a kernel writes rows of these columns; None: of none.
 
         `first` is the number of the first one among the rows that the window reads.
-
-        Raises:
-            NotDecodedError: nothing was written; Arrow has to decode these rows and the rest of their row group.
         """
-        if not self._columns:
-            return 0
-        begin, straight = self._carried_rows + first, rows.deferred.straight_names
-        if straight:
-            addresses = [self._addresses[name] + begin * self._staged[name].shape[1] for name in straight]
-            rows.deferred.read_straight(rows.rows, np.array(addresses, np.int64))
-        done = set(straight)
-        for name, staged in self._staged.items():
-            if name not in done:
-                copy_rows(name, rows, staged, slice(begin, begin + rows.rows))
-        return rows.rows * self._row_bytes
+        begin = self._carried_rows + first
+        addresses = [self._addresses[name] + begin * self._staged[name].shape[1] for name in names]
+        return np.array(addresses, np.int64) if addresses else None
+
+    def targets(self, first: int, count: int) -> list[Target]:
+        """Return where in the staging buffers rows go; arguments as in `DirectRows.targets`."""
+        slots = slice(self._carried_rows + first, self._carried_rows + first + count)
+        return [(name, staged, slots) for name, staged in self._staged.items()]
 
     def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
         """Fix the order: `indices` count the carried rows first, then the rows that the window reads."""
@@ -126,7 +122,7 @@ class ScalarColumns:
             mine, space = space.cut(self._column_bytes(column))
             outs.append(self._as_rows(column, mine.array)[:total])
             self._delivered[column.name] = outs[-1], mine.owner
-        is_large = total * self._row_bytes >= PAST_CACHE_BYTES
+        is_large = total * self.row_bytes >= PAST_CACHE_BYTES
         take_columns([self._staged[column.name] for column in columns], self._indices, outs, is_large=is_large)
 
     def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:

@@ -7,7 +7,6 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from parquet_loader import (
 )
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.decode import NativeChunks, page_header
+from parquet_loader.decode import opened_chunks as reading
 from parquet_loader.decode import plain_pages as pages
 from parquet_loader.decode.plain_pages import (
     IS_POSSIBLE,
@@ -42,7 +42,6 @@ from parquet_loader.decode.plain_pages import (
     ShortFileError,
     raw_pages,
 )
-from parquet_loader.read import column_chunks as reading
 from parquet_loader.read.column_chunks import BoundedMemo
 from tests.support.footers import metadata_of
 
@@ -280,9 +279,9 @@ def dataset(tmp_path: Path, **options: Any) -> tuple[str, dict[str, Any]]:
 
 def from_pages(loader: BatchedDataLoader) -> set[str]:
     """Return the columns of the first row group that are read from its pages."""
-    chunks, row_group = loader._dataset.reader.chunks, loader._dataset.snapshot.row_group(0)
-    with chunks.raw(row_group, loader._dataset.reader.routes(row_group), chunks.unread(row_group)) as found:
-        return set(found)
+    batches: Any = loader._dataset.reader.lazy_batches(loader._dataset.snapshot.row_group(0), 100)
+    with closing(batches):
+        return set(next(batches).deferred.columns)
 
 
 @pytest.mark.parametrize(
@@ -377,15 +376,10 @@ def test_page_headers_are_parsed_once_for_all_epochs(tmp_path: Path) -> None:
 
 
 def test_what_is_remembered_of_pages_is_bounded() -> None:
-    memo, found = BoundedMemo[int, int](most_bytes=100), list[int]()
-
-    def find(key: int) -> int:
-        found.append(key)
-        return key
-
-    for _ in range(2):
-        assert [memo.get(key, partial(find, key), lambda _: 40) for key in range(5)] == list(range(5))
-    assert found == [0, 1, 2, 3, 4, 3, 4]
+    memo = BoundedMemo[int, int](most_bytes=100)
+    for key in range(5):
+        memo.keep(key, key, 40)
+    assert [memo.get(key) for key in range(5)] == [0, 1, 2, None, None]
 
 
 def test_a_file_that_ends_early_names_itself_and_the_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

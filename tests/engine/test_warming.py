@@ -175,7 +175,7 @@ def test_what_a_window_asks_for_is_what_was_foretold(tmp_path: Path) -> None:
         for number, slice_ in enumerate(slices):
             at_row = 0
             for some in reader.lazy_batches(reader.snapshot.row_group(slice_.row_group), slice_.rows):
-                assembly.write_rows(number, at_row, some)  # while the file is open
+                assembly.write_rows(number, at_row, some, 0, some.rows)  # while the file is open
                 at_row += some.rows
         asked.clear()
         assembly.begin_gathering(Remainder())

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import parquet_loader
 from parquet_loader import BatchedDataLoader, OutputOptions
+from parquet_loader.common import IS_BUILT
 
 ROOT = os.path.dirname(parquet_loader.__file__) + os.sep
 JOB = "ReadScheduler._slice_job.<locals>.run"
@@ -46,35 +48,69 @@ class Profiler:
                 self.ways.append(Way())
             self._stack.append(code.co_filename[len(ROOT) :].split(os.sep)[0])
             self.ways[-1].packages.add(self._stack[-1])
-            self.ways[-1].opens |= code.co_qualname == "Cursor.__init__"
+            self.ways[-1].opens |= code.co_qualname == "Cursor._begin"
         elif event == "return" and self._stack:
             left = self._stack.pop()
             self.ways[-1].returns += bool(self._stack) and self._stack[-1] != left
 
 
-def ways_of(source: Path, **options: Any) -> list[Way]:
-    """Return the way of each slice of an epoch."""
+def ways_of(source: Path, epochs: int = 1, **options: Any) -> list[Way]:
+    """Return the way of each slice of the epochs."""
     profiler = Profiler()
     output = OutputOptions(format="numpy")
     with BatchedDataLoader(source, 100, shuffle=True, num_threads=1, output_options=output, **options) as loader:
         threading.setprofile(profiler)  # for the threads that an epoch starts
         try:
-            for _ in loader:
-                pass
+            for _ in range(epochs):
+                for _ in loader:
+                    pass
         finally:
             threading.setprofile(None)
     return profiler.ways
 
 
+ROWS = 8_000
+PACKAGES = {"engine", "read", "source", "decode", "window"}
+
+
+def columns_of(kind: str) -> dict[str, Any]:
+    rows = np.arange(ROWS)
+    match kind:
+        case "text":
+            return {"id": rows, "x": [f"row {row}" for row in rows]}
+        case "many columns":
+            return {"id": rows, **{f"c{number}": rows.astype(np.float32) for number in range(40)}}
+    return {"id": rows, "x": rows}
+
+
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="profiles frames")
-@pytest.mark.parametrize("kind", ["numbers", "text"])
-def test_a_slice_enters_five_packages_and_returns_fewer_than_eight_times(tmp_path: Path, kind: str) -> None:
-    rows = np.arange(40_000)
-    column: Any = rows if kind == "numbers" else [f"row {row}" for row in rows]
-    pq.write_table(pa.table({"id": rows, "x": column}), tmp_path / "a.parquet", row_group_size=10_000)
-    ways = ways_of(tmp_path, window_rows=3_000, memory_limit="24MiB")
-    continuing = [way for way in ways if not way.opens]
-    assert len(ways) - len(continuing) == 4  # each row group is opened once
-    assert len(continuing) >= 4
-    assert all(way.packages <= {"engine", "read", "source", "decode", "window"} for way in ways)
-    assert max(way.returns for way in continuing) < 8
+@pytest.mark.skipif(not IS_BUILT, reason="without kernels page headers are parsed by the Thrift parser of source")
+@pytest.mark.parametrize("filters", [None, pc.field("id") != 7], ids=["all rows", "filter"])
+@pytest.mark.parametrize("row_group_rows", [250, 2_000])  # read whole, and by slices
+@pytest.mark.parametrize(
+    ("kind", "codec"), [("numbers", "snappy"), ("text", "snappy"), ("many columns", "snappy"), ("numbers", "brotli")]
+)
+def test_a_slice_enters_five_packages_and_returns_fewer_than_eight_times(
+    tmp_path: Path, kind: str, codec: str, row_group_rows: int, filters: Any
+) -> None:
+    table = pa.table(columns_of(kind))
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=row_group_rows, compression=codec)
+    ways = ways_of(tmp_path, window_rows=1_000, memory_limit="256MiB", filters=filters)
+    opening = [way for way in ways if way.opens]
+    assert len(opening) == ROWS // row_group_rows  # each row group is opened once
+    assert (len(ways) > len(opening)) == (row_group_rows > 1_000)
+    assert all(way.packages <= PACKAGES for way in ways)
+    assert max(way.returns for way in ways) < 8
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="profiles frames")
+def test_page_headers_are_parsed_in_the_first_epoch_alone(tmp_path: Path) -> None:
+    rows = pa.FixedSizeBinaryArray.from_buffers(pa.binary(512), ROWS, [None, pa.py_buffer(bytes(512 * ROWS))])
+    table = pa.table([rows], pa.schema([pa.field("x", pa.binary(512), nullable=False)]))
+    options: dict[str, Any] = {"compression": "none", "use_dictionary": False}
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2_000, **options)
+    first = ways_of(tmp_path, 1, window_rows=1_000)
+    later = ways_of(tmp_path, 2, window_rows=1_000)[len(first) :]
+    assert max(way.returns for way in first if way.opens) >= 8  # the Thrift parser is a part of source
+    assert len(later) == len(first)
+    assert max(way.returns for way in later) < 8

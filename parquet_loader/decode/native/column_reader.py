@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import COMPACT_PADDING, KERNELS, LOADED_CODECS, SYSTEM, compact_columns
-from parquet_loader.source import ColumnChunk, Leaf, Metadata, MetadataError
+from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
 
 # Bytes that are decoded at a time if some rows are deleted. Measured on 20 columns without compression: 4,096 rows (0.3
 # MiB) at a time take 1.14 of the processor time of 65,536 rows, for their many small reads.
@@ -88,36 +88,42 @@ def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], sch
         names: The columns that are read.
         schema: The file's Arrow schema.
     """
-    paths = footer.paths
-    # Arrow resolves names that are ambiguous: two columns of one name, or a dot, which may separate a struct's field.
-    is_unambiguous = len(set(paths)) == len(paths)
-    leaves = {path: number for number, path in enumerate(paths) if is_unambiguous and "." not in path}
-    types = {field.name: field.type for field in schema if is_known_type(field.type)}
-    lists = {field.name: field.type for field in schema if "." not in field.name and is_known_list(field.type)}
-    if lists and is_unambiguous:
-        heads = [path.partition(".")[0] for path in paths]
-        leaves |= {head: leaf for leaf, head in enumerate(heads) if head in lists and heads.count(head) == 1}
-        types |= lists
-    known, nullable = dict[str, tuple[int, ...]](), list[bool]()
-    rows, always_compressed = int(footer.row_group_rows[row_group]), is_always_compressed(footer.created_by)
+    asked = tuple(name for name in names if "." not in name)
+    described = footer.of_row_group(row_group, asked, chunks=True, arrow=False)
+    return decodable_columns(described, asked, schema, int(footer.row_group_rows[row_group]))
+
+
+def decodable_columns(footer: RowGroupFooter, names: Iterable[str], schema: pa.Schema, rows: int) -> DecodableChunks:
+    """Return the column chunks of a row group that the kernels can probably decode.
+
+    Args:
+        footer: What the footer says about the columns of `names`, and others.
+        names: The columns that are read.
+        schema: The file's Arrow schema.
+        rows: Rows of the row group.
+    """
+    types, known, nullable = dict[str, pa.DataType](), dict[str, tuple[int, ...]](), list[bool]()
+    always_compressed = is_always_compressed(footer.metadata.created_by)
     for name in dict.fromkeys(names):
-        if name in leaves and name in types:
-            leaf = leaves[name]
-            try:
-                chunk = footer.check(row_group, leaf)
-            except MetadataError:  # raised again when Arrow reads the column
+        chunks = footer.chunks[name]
+        # Arrow resolves names that are ambiguous: two columns of one name, or a dot that may separate a struct's field.
+        if "." in name or len(chunks) != 1 or not footer.has_clear_names:
+            continue
+        (chunk,), indices = chunks, schema.get_all_field_indices(name)
+        type_ = schema.field(indices[0]).type if len(indices) == 1 else pa.null()
+        if not isinstance(chunk, ReadableChunk):  # Arrow says why a column cannot be read
+            continue
+        list_values = 0
+        if is_known_list(type_):
+            list_values = _list_values(type_, chunk, rows)
+            if not list_values or chunk.nulls != 0:
                 continue
-            list_values = 0
-            if name in lists:
-                list_values = _list_values(lists[name], chunk, rows)
-                if not list_values or footer.null_count(row_group, leaf) != 0:
-                    continue
-            line = _line(types[name], chunk, footer.schema.leaves[leaf], rows, list_values)
-            if line is not None:
-                known[name] = (*line, int(always_compressed), list_values)
-                is_optional = footer.schema.leaves[leaf].max_definition_level > 0
-                nulls = footer.null_count(row_group, leaf)
-                nullable.append(is_optional and nulls != 0)
+        elif chunk.leaf.path != name or not is_known_type(type_):
+            continue
+        line = _line(type_, chunk, rows, list_values)
+        if line is not None:
+            types[name], known[name] = type_, (*line, int(always_compressed), list_values)
+            nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
     lines = np.array([*known.values()], np.int64).reshape(-1, 11)
     return DecodableChunks(list(known), [types[name] for name in known], lines, nullable)
 
@@ -130,7 +136,7 @@ def is_always_compressed(created_by: str) -> bool:
     return created_by.lower().split(" ")[0] == "parquet-cpp"
 
 
-def _list_values(type_: pa.DataType, chunk: ColumnChunk, rows: int) -> int:
+def _list_values(type_: pa.DataType, chunk: ReadableChunk, rows: int) -> int:
     """Return how many numbers the lists of a column chunk hold if all hold as many; 0 if they do not, or hold one."""
     each = chunk.values // rows if rows > 0 and chunk.values % rows == 0 else 0
     # An empty or missing list counts as a value, so the footer does not tell lists of one value from those.
@@ -139,9 +145,10 @@ def _list_values(type_: pa.DataType, chunk: ColumnChunk, rows: int) -> int:
     return 0 if pa.types.is_list(type_) and chunk.values >= 2**31 else each
 
 
-def _line(type_: pa.DataType, chunk: ColumnChunk, column: Leaf, rows: int, list_values: int) -> tuple[int, ...] | None:
+def _line(type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int) -> tuple[int, ...] | None:
     type_ = type_.value_type if list_values else type_
-    is_boolean, encodings = pa.types.is_boolean(type_), chunk.encoding_names
+    column, encodings = chunk.leaf, chunk.encoding_names
+    is_boolean = pa.types.is_boolean(type_)
     physical, width = _PHYSICAL.get(column.physical_type, (0, 0))
     if column.physical_type == "FIXED_LEN_BYTE_ARRAY" and pa.types.is_fixed_size_binary(type_):
         width = column.length

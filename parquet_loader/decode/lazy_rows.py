@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode import NativeChunks, NotDecodedError, RawColumn
+from parquet_loader.decode.native.column_reader import NativeChunks, NotDecodedError
+from parquet_loader.decode.plain_pages import RawColumn
 
 # The errors of reading a file that is damaged or missing.
 READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError, MemoryError)
+
+Target = tuple[str, npt.NDArray[np.uint8], IntArray | slice]
+"""A column, an array ``[n, width]`` to write its rows to, and the rows of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,39 +40,36 @@ class DeferredColumns:
     straight_names: Sequence[str] = ()
     kept: IntArray | None = None
 
-    def read_straight(self, rows: int, addresses: npt.NDArray[np.int64]) -> None:
-        """Decode rows of the columns of `straight`.
+    def write(self, first: int, rows: int, addresses: npt.NDArray[np.int64] | None, targets: Sequence[Target]) -> None:
+        """Write rows of the columns to where they are wanted.
 
         Args:
+            first: The first row, of these.
             rows: Number of rows.
-            addresses: int64 ``[columns]``, the address of space for that many values of each; not checked.
+            addresses: int64 ``[columns]``, the address of space for that many values of each of `straight_names`; not
+                checked. None: these columns are not wanted.
+            targets: Where rows of other columns go; see `RawColumn.read`.
 
         Raises:
-            NotDecodedError: Arrow has to decode these columns from this row on.
+            NotDecodedError: Arrow has to decode the columns of `straight` from this row on; nothing was written.
             DataError, SourceError: see `RowGroupReader.read`.
         """
-        assert self.straight is not None
+        at = self.first_row + first
         try:
-            if self.kept is None:
-                self.straight.read_into(self.first_row, rows, addresses)
-            elif len(self.kept):
-                self.straight.read_kept(self.kept, addresses)
+            kept = None if self.kept is None else self.kept[first : first + rows]
+            if addresses is not None:
+                assert self.straight is not None
+                if kept is None:
+                    self.straight.read_into(at, rows, addresses)
+                elif len(kept):
+                    self.straight.read_kept(kept, addresses)
+            for name, out, slots in targets:
+                if kept is None:
+                    self.columns[name].read(at, out, slots)
+                elif len(kept):
+                    self.columns[name].read(int(kept[0]), out, _slots_of_all(kept, slots))
         except NotDecodedError:
             raise
-        except READ_ERRORS as error:
-            raise self.explained(error) from error
-
-    def read(self, name: str, out: npt.NDArray[np.uint8], slots: IntArray | slice) -> None:
-        """Read one row for each slot of `out`, uint8 ``[n, width]``; see `RawColumn.read`.
-
-        Raises:
-            DataError, SourceError: see `RowGroupReader.read`.
-        """
-        try:
-            if self.kept is None:
-                self.columns[name].read(self.first_row, out, slots)
-            elif len(self.kept):
-                self.columns[name].read(int(self.kept[0]), out, _slots_of_all(self.kept, slots))
         except READ_ERRORS as error:
             raise self.explained(error) from error
 
@@ -81,18 +82,13 @@ class LazyRows:
         table: The canonical columns that are decoded.
         rows: Number of rows, also if the table has no columns.
         deferred: The other columns.
+        stored_bytes: Bytes of the row group's column chunks that are read, as they are in the file.
     """
 
     table: pa.Table
     rows: int
     deferred: DeferredColumns
-
-    def slice(self, first: int, rows: int) -> LazyRows:
-        """Return at most `rows` rows from row `first` on."""
-        rows = min(rows, self.rows - first)
-        kept = None if self.deferred.kept is None else self.deferred.kept[first : first + rows]
-        deferred = replace(self.deferred, first_row=self.deferred.first_row + first, kept=kept)
-        return LazyRows(self.table.slice(first, rows), rows, deferred)
+    stored_bytes: int = 0
 
 
 def _slots_of_all(kept: IntArray, slots: IntArray | slice) -> IntArray:

@@ -1,0 +1,147 @@
+"""Opens the column chunks of one row group: each on the first of its column's routes that it can take.
+
+Whoever opens a row group asks here once. What is found out about files that do not change is returned as a `ChunkPlan`,
+to be kept for the next epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from parquet_loader.decode.native.column_reader import DecodableChunks, NativeChunks, decodable_columns
+from parquet_loader.decode.native.page_check import check_pages
+from parquet_loader.decode.page_headers import bounds_of_chunks
+from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
+from parquet_loader.decode.routes import ColumnRoute
+from parquet_loader.source import ReadableChunk, RowGroupFooter
+
+# Smaller column chunks are left to Arrow, which takes many in one call.
+RAW_BYTES = 2**18
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlan:
+    """Which way each column chunk of a row group goes.
+
+    Attributes:
+        raw: Where the pages are of those that the system copies to the window.
+        straight: Those that a kernel decodes to the window.
+        fills: The values of nulls in these; see `NativeChunks`.
+        kernel: Those that a kernel decodes to arrays.
+        arrow: Names that Arrow is asked for; their page headers are checked.
+        stored_bytes: Bytes of all of them in the file.
+        left: Columns that stay in the file until their rows are written: raw and straight ones.
+    """
+
+    raw: Mapping[str, RawPages]
+    straight: DecodableChunks
+    fills: Mapping[str, bytes]
+    kernel: DecodableChunks
+    arrow: tuple[str, ...]
+    stored_bytes: int
+    left: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "left", frozenset((*self.raw, *self.straight.names)))
+
+
+class OpenChunks:
+    """Column chunks of one row group, open. Used by one thread at a time; whoever opened it closes it.
+
+    Attributes:
+        plan: Which way each goes.
+        raw, straight, kernel: The open chunks of each way; None: there are none.
+    """
+
+    def __init__(self, plan: ChunkPlan, source: str | pa.Buffer | None, file: RawFile | None) -> None:
+        self.plan = plan
+        self._file = file
+        self.raw: dict[str, RawColumn] = {}
+        self.straight: NativeChunks | None = None
+        self.kernel: NativeChunks | None = None
+        try:
+            if plan.raw:
+                assert isinstance(source, str)
+                file = self._file = file or RawFile(source)
+                self.raw = {name: RawColumn(file, pages) for name, pages in plan.raw.items()}
+            if source is not None and plan.straight.names:
+                self.straight = NativeChunks(source, plan.straight, plan.fills)
+            if source is not None and plan.kernel.names:
+                self.kernel = NativeChunks(source, plan.kernel)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close files and release what is held; idempotent."""
+        for part in (self._file, self.straight, self.kernel):
+            if part is not None:
+                part.close()
+
+
+def open_chunks(
+    source: str | pa.Buffer | None,
+    routes: Sequence[ColumnRoute],
+    windows: Collection[str],
+    footer: RowGroupFooter | None,
+    schema: pa.Schema,
+    rows: int,
+    known: ChunkPlan | None = None,
+) -> OpenChunks:
+    """Open column chunks of a row group, and check the page headers of those that are left to Arrow.
+
+    Args:
+        source: A path, or the file's bytes in memory; None: chunks that only Arrow can read, which checks them as they
+            come.
+        routes: How their columns travel.
+        windows: Which of the routes to the window may be taken; see `ColumnRoute.window`.
+        footer: What the footer says about these columns; None: nothing is needed, because all is known.
+        schema: The Arrow schema of the file.
+        rows: Rows of the row group.
+        known: What this function found out before, if the file does not change.
+
+    Raises:
+        FalseClaimError, MetadataError: a column chunk cannot be read.
+        OSError, MemoryError: it cannot be opened.
+    """
+    if known is not None:
+        return OpenChunks(known, source, None)
+    assert footer is not None
+    file: RawFile | None = None
+    try:
+        wide = _wide_columns(routes, windows, rows) if isinstance(source, str) else {}
+        raw = dict[str, RawPages]()
+        for name, type_ in wide.items():
+            assert isinstance(source, str)
+            file = file or RawFile(source)
+            (chunk,) = footer.chunks[name]
+            pages = raw_pages(file, chunk, chunk.leaf, rows, type_) if isinstance(chunk, ReadableChunk) else None
+            if pages is not None:
+                raw[name] = pages
+
+        def decodable(names: Sequence[str]) -> DecodableChunks:
+            return decodable_columns(footer, names if source is not None else (), schema, rows)
+
+        straight = decodable([r.stored for r in routes if r.window == "kernel" and r.window in windows])
+        fills = {r.stored: r.source.fill for r in routes if r.source.fill is not None and r.stored in straight.names}
+        left = {*raw, *straight.names}
+        others = [route for route in routes if route.stored and route.stored not in left]
+        kernel = decodable([route.stored for route in others if route.decoder == "kernel"])
+        arrow = tuple(dict.fromkeys(r.stored for r in others if r.stored not in kernel.names))
+        if arrow and source is not None:
+            check_pages(source, bounds_of_chunks(footer, arrow))
+        plan = ChunkPlan(raw, straight, fills, kernel, arrow, footer.stored_bytes)
+        return OpenChunks(plan, source, file)
+    except BaseException:
+        if file is not None:
+            file.close()
+        raise
+
+
+def _wide_columns(routes: Sequence[ColumnRoute], windows: Collection[str], rows: int) -> dict[str, pa.DataType]:
+    """Return the columns whose chunks are worth a look at their pages, with their types."""
+    fields = [r.source.field for r in routes if r.window == "pages" and r.window in windows and r.source.field]
+    return {field.name: field.type for field in fields if field.type.byte_width * rows >= RAW_BYTES}
