@@ -209,7 +209,12 @@ class Following:
 
     def _dataset_of(self, files: EpochFiles, ranks: Ranks | None) -> Dataset:
         before = self._seen
-        if before is not None and before.files.identity == files.identity and not len(files.gone):
+        if (
+            before is not None
+            and before.files.identity == files.identity
+            and before.dataset.snapshot.has_columns_of(files.snapshot)  # tables change these without a new version
+            and not len(files.gone)
+        ):
             return before.dataset
         known = None
         if files.about is not None:

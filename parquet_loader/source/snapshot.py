@@ -243,6 +243,11 @@ class Snapshot:
         given = dict(self.files[file].partitions)
         return {f.name: _partition_scalar(given.get(f.name), f.type) for f in self.partition_schema}
 
+    def has_columns_of(self, other: Snapshot) -> bool:
+        """Whether the table has the same columns in another snapshot of the same source, found in files alike."""
+        schemas = [None if one.table is None else one.table.schema for one in (self, other)]
+        return bool(schemas[0] == schemas[1] and self.footers.names == other.footers.names)
+
     def numbers_of(self, other: Snapshot) -> IntArray:
         """Return the number here of each file of another snapshot of the same source, int64 ``[files]``; -1: not here.
 
@@ -252,7 +257,7 @@ class Snapshot:
         found = np.array([numbers.get(file.path, -1) for file in other.files], np.int64)
         if self.table is None and other.table is None:
             return found
-        if self.table is None or other.table is None or self.table.schema != other.table.schema:
+        if self.table is None or other.table is None or not self.has_columns_of(other):
             return np.full(len(other.files), -1, np.int64)
         digests = np.where(found < 0, 0, self.file_digest[found]) if len(self.files) else np.zeros(len(found))
         found[digests != other.file_digest] = -1

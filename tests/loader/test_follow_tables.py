@@ -20,6 +20,7 @@ from parquet_loader import (
     ResumeError,
     UnsupportedError,
 )
+from tests.source.tables.delta_logs import add, commit, mapped, metadata, protocol
 
 NUMPY = OutputOptions(format="numpy")
 
@@ -108,3 +109,21 @@ def test_a_followed_table_is_for_loaders_in_one_process(table: Path) -> None:
         loader_of(table, split="train")
     with loader_of(table) as loader, pytest.raises(UnsupportedError, match="cannot be pickled"):
         loader.__reduce__()
+
+
+def test_counts_of_a_column_do_not_stay_with_its_name(tmp_path: Path) -> None:
+    """Columns that exchange their names leave the schema and the files as they were."""
+
+    def columns(a: str, b: str) -> dict[str, Any]:
+        fields = [mapped("a", "long", int(a[-1]), a), mapped("b", "long", int(b[-1]), b)]
+        return metadata(fields, **{"delta.columnMapping.mode": "name"})
+
+    rows = pa.table({"c-1": pa.array(range(20), pa.int64()), "c-2": pa.array(range(100, 120), pa.int64())})
+    table = tmp_path / "t"
+    commit(table, 0, protocol(2, 5), columns("c-1", "c-2"), add(table, "0.parquet", rows))
+    with loader_of(table, filters=pc.field("a") < 50) as loader:
+        assert [x for batch in loader for x in batch["a"].tolist()] == list(range(20))
+        commit(table, 1, columns("c-2", "c-1"))
+        assert [x for batch in loader for x in batch["a"].tolist()] == []
+        commit(table, 2, columns("c-1", "c-2"))
+        assert [x for batch in loader for x in batch["a"].tolist()] == list(range(20))

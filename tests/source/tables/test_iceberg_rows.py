@@ -404,6 +404,22 @@ def test_each_epoch_of_a_followed_table_reads_its_newest_snapshot(catalog: Catal
             assert sorted(batch["a"].item() for batch in loader) == [*before, len(before) + 1]
 
 
+def test_an_epoch_of_a_followed_table_has_its_columns_of_now(catalog: Catalog) -> None:
+    table = catalog.create_table("db.t", pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    table.append(pa.table({"a": [1, 2], "b": [10, 20]}))
+    with BatchedDataLoader(IcebergSource(table, follow=True), 2) as loader:
+        assert [batch["a"].tolist() for batch in loader] == [[1, 2]]
+        for old, new in (("a", "c"), ("b", "a"), ("c", "b")):  # no new snapshot
+            with table.update_schema() as update:
+                update.rename_column(old, new)
+        assert [batch["a"].tolist() for batch in loader] == [[10, 20]]
+        with table.update_schema() as update:
+            update.move_before("b", "a")
+        with table.update_schema() as update:
+            update.move_before("a", "b")
+        assert [batch["a"].tolist() for batch in loader] == [[10, 20]]
+
+
 def test_the_rows_of_a_table_can_be_rewritten(tmp_path: Path) -> None:
     table = HandTable(tmp_path / "t", [("id", "long")])
     (data,) = table.insert([{1: number} for number in range(20)])
