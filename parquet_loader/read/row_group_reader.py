@@ -196,7 +196,7 @@ class RowGroupReader:
                     chunks, left = opened.chunks, opened.chunks.plan.left
                     names = () if chunks.straight is None else chunks.straight.names
                     # With all of it still in the file there is nothing to decode.
-                    is_left = len(left) == len(self._decoder(row_group).columns) and self._row_numbers is None
+                    is_left = 0 < len(left) == len(self._decoder(row_group).columns) and self._row_numbers is None
                     batches = self._batches(row_group, selection, location, opened)
                     for batch in _behind(first_row, batches):
                         table = _NOTHING
