@@ -724,3 +724,16 @@ def test_rows_that_were_all_deleted_leave_an_empty_table(tmp_path: Path) -> None
     shutil.rmtree(path)
     DeltaTable.create(path, some(0, 1).schema)
     assert ParquetDataset(path).num_rows == 0
+
+
+@pytest.mark.parametrize("in_checkpoint", [False, True])
+def test_a_column_may_be_called_as_the_count_of_rows_in_the_statistics(tmp_path: Path, in_checkpoint: bool) -> None:
+    table = tmp_path / "t"
+    rows = pa.table({"numRecords": pa.array([1, 2, 3], pa.int64())})
+    stats = ['{"minValues":{"numRecords":1},"numRecords":3}', '{"maxValues":{"numRecords":9}}', "", '{"numRecords":3}']
+    files = [add(table, f"{n}.parquet", rows, stats=text) for n, text in enumerate(stats)]
+    commit(table, 0, protocol(), metadata([column("numRecords", "long")]), *files)
+    if in_checkpoint:
+        DeltaTable(table).create_checkpoint()
+        (table / "_delta_log" / f"{0:020}.json").unlink()
+    assert sorted(row["numRecords"] for row in rows_of(str(table))) == sorted([1, 2, 3] * 4)

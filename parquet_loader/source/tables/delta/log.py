@@ -27,8 +27,8 @@ _NAME = re.compile(
     r"(?P<classic>\.parquet)|\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet|"
     r"\.(?P<uuid>[0-9a-fA-F-]{36})\.(?P<kind>json|parquet)))"
 )
-_ROWS = re.compile(r'"numRecords"\s*:\s*(\d+)')
-_ROWS_IN_TEXT = r'"numRecords"\s*:\s*(?P<n>\d+)'
+_ROWS_FIRST = r'^\s*\{\s*"numRecords"\s*:\s*(?P<n>\d+)'  # where writers put it; a column may have this name, too
+_ROWS = re.compile(_ROWS_FIRST)
 _SIDECARS = "_sidecars"
 _AT_ONCE = 64  # commits and parts of checkpoints that are held in memory at a time
 
@@ -301,8 +301,6 @@ def _actions(raw: bytes, where: str) -> Iterator[dict[str, Any]]:
 
 def _added(add: Mapping[str, Any]) -> tuple[tuple[str, str], Added]:
     vector = add.get("deletionVector")
-    stats = add.get("stats")
-    rows = _ROWS.search(stats) if isinstance(stats, str) else None
     modified = add.get("modificationTime")
     file = Added(
         str(add["path"]),
@@ -310,9 +308,23 @@ def _added(add: Mapping[str, Any]) -> tuple[tuple[str, str], Added]:
         None if modified is None else int(modified),
         dict(add.get("partitionValues") or {}),
         vector,
-        None if rows is None else int(rows[1]),
+        _rows_of(add.get("stats")),
     )
     return (file.path, vector_id(vector)), file
+
+
+def _rows_of(stats: Any) -> int | None:
+    """Return the rows of a file by its statistics, which are JSON; None: they do not tell."""
+    if not isinstance(stats, str):
+        return None
+    first = _ROWS.match(stats)
+    if first is not None:
+        return int(first["n"])
+    try:
+        rows = json.loads(stats)["numRecords"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return rows if type(rows) is int else None
 
 
 def _take_action(action: Mapping[str, Any], state: State, sidecars: list[Mapping[str, Any]]) -> None:
@@ -355,7 +367,11 @@ def _take_adds(column: pa.ChunkedArray, state: State) -> None:
         empty: list[Any] = [None] * len(adds)
         rows = partitions = vectors = times = empty
         if "stats" in parts:
-            rows = pc.struct_field(pc.extract_regex(parts["stats"], _ROWS_IN_TEXT), "n").to_pylist()
+            rows = pc.struct_field(pc.extract_regex(parts["stats"], _ROWS_FIRST), "n").to_pylist()
+            rows = [
+                _rows_of(parts["stats"][number].as_py()) if count is None else int(count)
+                for number, count in enumerate(rows)
+            ]
         if "partitionValues" in parts:
             partitions = parts["partitionValues"].to_pylist(maps_as_pydicts="strict")
         if _has_values(parts.get("deletionVector")):
@@ -367,9 +383,7 @@ def _take_adds(column: pa.ChunkedArray, state: State) -> None:
         ):
             if path is None or size is None:
                 raise ValueError("a file without a path or size")
-            state.files[path, vector_id(vector)] = Added(
-                path, size, modified, partition or {}, vector, None if count is None else int(count)
-            )
+            state.files[path, vector_id(vector)] = Added(path, size, modified, partition or {}, vector, count)
 
 
 def _has_values(array: pa.Array | None) -> bool:
