@@ -28,7 +28,10 @@ def local_table(source: Any, filesystem: Any) -> TableSource | None:
     _, path = resolve(source, filesystem)
     if is_pattern(path) and not os.path.isdir(path):
         return None
-    table = local_table_at(path) if os.path.isdir(path) else None
+    try:
+        table = local_table_at(path) if os.path.isdir(path) else None
+    except OSError:  # listing the directory fails as well, and says why; tables that are found there are refused
+        return None
     return None if table is None else table_source_of(table.format, source)
 
 
