@@ -19,6 +19,7 @@ import pytest
 
 from parquet_loader import (
     BatchedDataLoader,
+    DeltaSource,
     LocalCache,
     ParquetDataset,
     ParquetLoaderError,
@@ -185,6 +186,10 @@ def test_a_table_in_a_repository_is_recognised(hub: Hub) -> None:
     hub.page_entries = 1
     with pytest.raises(SourceError, match="Delta"):
         ids("hf://datasets/org/table/t/part-0.parquet")
+    hub.repository("org/iceberg").commit({"metadata/v1.metadata.json": b"{}", "data/part-0.parquet": parquet(0)})
+    for source in ("hf://datasets/org/table/t", DeltaSource("hf://datasets/org/table/t"), "hf://datasets/org/iceberg"):
+        with pytest.raises(SourceError, match="of the Hub is not read; download the repository and pass"):
+            ids(source)
 
 
 # ------------------------------------------------------------------ tokens and refusals

@@ -14,6 +14,7 @@ import pyarrow.fs as pafs
 from parquet_loader.common import (
     RemoteOptions,
     UnreachableError,
+    hub_of,
     is_unanswered,
     remedy,
     shown,
@@ -26,6 +27,16 @@ from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.listers import lister_for
 from parquet_loader.source.remote.remote_filesystem import store_of
 from parquet_loader.source.remote.task_group import side_by_side
+
+
+def refuse_hub(filesystem: pafs.FileSystem, table: str) -> None:
+    """Raise SourceError: the table lies in a repository of the Hugging Face Hub."""
+    if hub_of(filesystem) is not None:
+        raise SourceError(
+            f"{table}: a Delta or Iceberg table in a repository of the Hub is not read; download the repository and "
+            "pass the table's local directory, or take every row of every file with "
+            "ReadOptions(ignore_table_format=True)"
+        )
 
 
 class MetadataFiles:

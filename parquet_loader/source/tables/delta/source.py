@@ -22,7 +22,7 @@ from parquet_loader.source.tables.delta.schema import DeltaSchema, promotes, rea
 from parquet_loader.source.tables.delta.storage_options import filesystem_of
 from parquet_loader.source.tables.delta.travel import version_at
 from parquet_loader.source.tables.delta.vectors import deletes_of_vector
-from parquet_loader.source.tables.metadata_files import MetadataFiles
+from parquet_loader.source.tables.metadata_files import MetadataFiles, refuse_hub
 from parquet_loader.source.tables.version import TableFile, TableInfo, TableVersion
 
 _LOG = "_delta_log"
@@ -93,6 +93,7 @@ class DeltaSource:
         text = os.fspath(self.path)
         prefix = url_prefix(home, text)
         root = shown(text if "://" in text else f"{prefix}{path}")
+        refuse_hub(home, root)
         with MetadataFiles(home, remote, prefix) as files:
             log = Log(files, f"{path.rstrip('/')}/{_LOG}", root)
             number = self._number(log, root)

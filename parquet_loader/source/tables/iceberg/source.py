@@ -24,6 +24,7 @@ from parquet_loader.source.tables.iceberg.locations import (
 from parquet_loader.source.tables.iceberg.plan import PlannedFile, plan_files
 from parquet_loader.source.tables.iceberg.position_deletes import deletes_by_file
 from parquet_loader.source.tables.iceberg.schema import arrow_schema_of, defaults_of, names_of, promotes, scalar_of
+from parquet_loader.source.tables.metadata_files import refuse_hub
 from parquet_loader.source.tables.version import TableFile, TableInfo, TableVersion
 
 _VERSIONS = (1, 2, 3)
@@ -102,6 +103,7 @@ class IcebergSource:
             home, path = resolve(self.table, filesystem)
             typed = os.fspath(self.table)
             store = TableStore(home, shown(typed if "://" in typed else f"{url_prefix(home, typed)}{path}"))
+            refuse_hub(home, store.name)
             return self._version(store, _metadata_at(store, path), prefix=url_prefix(home, typed))
         table = self._loaded()
         store = self._store_of(table, filesystem)
