@@ -27,7 +27,7 @@ from parquet_loader.dataset.resolved_source import resolve_source
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
-from parquet_loader.source import Snapshot, Source, TableSource, selection_of, table_source
+from parquet_loader.source import Snapshot, Source, TableLike, TableSource, selection_of, table_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ListedDataset:
     @explains_keywords(DATASET_KEYWORDS)
     def __init__(
         self,
-        source: Source | TableSource,
+        source: Source | TableLike,
         schema: Schema | None = None,
         columns: Sequence[str] | None = None,
         filters: Filters | None = None,
@@ -101,10 +101,10 @@ class ListedDataset:
         cache: LocalCache | None = None,
         shard: Shard | None = None,
     ) -> None:
-        source = table_source(source)
-        if not isinstance(source, TableSource):
-            check_source(source)
-        elif source.follow:
+        given: Source | TableSource = table_source(source)
+        if not isinstance(given, TableSource):
+            check_source(given)
+        elif given.follow:
             raise ConfigurationError(
                 "follow=True: a ParquetDataset is listed once; pass the table to BatchedDataLoader(...)"
             )
@@ -117,7 +117,7 @@ class ListedDataset:
         selection = selection_of(split, self._filters, self._read_options)
         ranks = ranks_to_agree_with(shard)
         try:
-            snapshot = open_source(source, filesystem, ranks, self._read_options.remote, selection)
+            snapshot = open_source(given, filesystem, ranks, self._read_options.remote, selection)
             self._source = resolve_source(snapshot, schema, columns, self._read_options)
             if ranks is not None:  # either all ranks return, or all raise
                 found = self._source.lazy_schema.by_footers

@@ -175,10 +175,15 @@ def select(schema: Schema, columns: Sequence[str] | None, known: Sequence[str] =
     names: list[str] = []
     for column in columns:
         leaves = [column] if column in schema else [name for name in schema if name.startswith(f"{column}.")]
-        if not leaves and (column in known or _is_in_group(schema, column)):
+        group = None if leaves else _group_with(schema, column)
+        if group is not None:
             raise SchemaError(
-                f"columns: {column!r} is in the files, but the schema has no field of this name, only perhaps a group "
-                "with this member; name the group, or pass another schema="
+                f"columns: {column!r} is delivered as a member of the group {group!r}; name the group, or pass another "
+                "schema="
+            )
+        if not leaves and column in known:
+            raise SchemaError(
+                f"columns: {column!r} is in the files, but the schema has no field of this name; pass another schema="
             )
         if not leaves:
             raise SchemaError(
@@ -197,8 +202,10 @@ def select_inferred(
     return select(Schema({name: field for name, field in schema.items() if name not in declared}), columns, known)
 
 
-def _is_in_group(schema: Schema, column: str) -> bool:
-    return any(isinstance(field, Group) and column in field.fields for field in schema.values())
+def _group_with(schema: Schema, column: str) -> str | None:
+    """Return the name of the group that has this member, or None."""
+    groups = ((name, field) for name, field in schema.items() if isinstance(field, Group))
+    return next((name for name, group in groups if column in group.fields), None)
 
 
 def decoders_of(schema: Schema, snapshot: Snapshot) -> list[Decoder]:

@@ -70,7 +70,7 @@ from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Division, Plan, split_over_workers
 from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
-from parquet_loader.source import Snapshot, Source, TableSource, table_source
+from parquet_loader.source import Snapshot, Source, TableLike, TableSource, table_source
 from parquet_loader.window import Allocator, Arenas
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class BatchedDataLoader(NotIndexed):
     @explains_keywords(LOADER_KEYWORDS)
     def __init__(
         self,
-        source: Source | TableSource | ListedDataset | LiveSource,
+        source: Source | TableLike | ListedDataset | LiveSource,
         batch_size: int,
         *,
         schema: Schema | None = None,

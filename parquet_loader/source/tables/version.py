@@ -104,6 +104,22 @@ class TableVersion:
     prefix: str = ""
 
 
+class DeltaLakeTable(Protocol):
+    """What identifies a `deltalake.DeltaTable`: its version is read."""
+
+    @property
+    def table_uri(self) -> str: ...  # noqa: D102
+    def version(self) -> int: ...  # noqa: D102
+
+
+class PyIcebergTable(Protocol):
+    """What identifies a `pyiceberg.table.Table`: its current snapshot is read."""
+
+    metadata_location: str
+
+    def current_snapshot(self) -> Any: ...  # noqa: D102
+
+
 @runtime_checkable
 class TableSource(Protocol):
     """A table and a version of it, as a caller names them. An immutable value."""
@@ -142,3 +158,7 @@ class TableSource(Protocol):
                 supported.
         """
         ...
+
+
+TableLike: TypeAlias = TableSource | DeltaLakeTable | PyIcebergTable
+"""Tables that callers may pass as a source."""

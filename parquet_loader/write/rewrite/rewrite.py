@@ -45,6 +45,7 @@ from parquet_loader.source import (
     Selection,
     Snapshot,
     Source,
+    TableLike,
     TableSource,
     open_snapshot,
     selection_of,
@@ -70,7 +71,7 @@ _REMOVED_KEYWORDS = {
 
 @explains_keywords(_REMOVED_KEYWORDS)
 def rewrite_dataset(
-    source: Source | TableSource,
+    source: Source | TableLike,
     path: PathLike,
     *,
     schema: Schema | None = None,
@@ -135,9 +136,8 @@ def rewrite_dataset(
         DataError: a value cannot be read, or does not fit the schema; names file, row group, column and row.
         WriteError: `path` is not empty or overlaps with the source, or the file system refuses (a full disk).
     """
-    source = table_source(source)
     began = time.perf_counter()
-    source = table_source(source)
+    given: Source | TableSource = table_source(source)
     check_columns(columns)
     check_split(split)
     check_choice("objective", objective, ("speed", "size"))
@@ -161,8 +161,8 @@ def rewrite_dataset(
     filters = as_expression(filters)
     with storage_errors(target_path):
         listing(home, target_path)  # refuses what cannot be written to, before anything is read
-    snapshot = open_snapshot(source, filesystem, selection=selection_of(split, filters, options))
-    _refuse_overlap(source, snapshot, home, target_path)
+    snapshot = open_snapshot(given, filesystem, selection=selection_of(split, filters, options))
+    _refuse_overlap(given, snapshot, home, target_path)
     snapshot, fields = _fields_of(snapshot, schema, columns, options)
     dataset = _opened(snapshot, fields.readable(fields.chosen), filters, limit, threads, options)
     with ExitStack() as stack:
@@ -188,7 +188,7 @@ def rewrite_dataset(
         written = write_rows(job, path, mode, target_filesystem)
     files = list(written.summary.files)
     new = open_snapshot(files, home, selection=Selection(split="all")) if files else None
-    return _report(source, job, written, new, time.perf_counter() - began)
+    return _report(given, job, written, new, time.perf_counter() - began)
 
 
 def _name_of(source: Source | TableSource) -> str:

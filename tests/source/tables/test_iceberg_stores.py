@@ -68,7 +68,7 @@ def test_the_credentials_of_a_pyiceberg_table_are_used(store: tuple[Path, str], 
     newest = max((store[0] / "bucket" / name / "metadata").glob("v*.json")).name
     table = StaticTable.from_metadata(f"s3://bucket/{name}/metadata/{newest}", properties)
     assert sorted(row[0] for row in delivered(table, ["id"])) == LIVE
-    data = ParquetDataset(table)  # type: ignore[arg-type]
+    data = ParquetDataset(table)
     assert data.num_rows == len(LIVE)
 
 
