@@ -175,15 +175,10 @@ def select(schema: Schema, columns: Sequence[str] | None, known: Sequence[str] =
     names: list[str] = []
     for column in columns:
         leaves = [column] if column in schema else [name for name in schema if name.startswith(f"{column}.")]
-        group = None if leaves else _group_with(schema, column)
-        if group is not None:
+        if not leaves and (column in known or _is_in_group(schema, column)):
             raise SchemaError(
-                f"columns: {column!r} is delivered as a member of the group {group!r}; name the group, or pass another "
-                "schema="
-            )
-        if not leaves and column in known:
-            raise SchemaError(
-                f"columns: {column!r} is in the files, but the schema has no field of this name; pass another schema="
+                f"columns: {column!r} is in the files, but the schema has no field of this name; if it is a member of "
+                "a group, name the group, otherwise pass another schema="
             )
         if not leaves:
             raise SchemaError(
@@ -202,10 +197,8 @@ def select_inferred(
     return select(Schema({name: field for name, field in schema.items() if name not in declared}), columns, known)
 
 
-def _group_with(schema: Schema, column: str) -> str | None:
-    """Return the name of the group that has this member, or None."""
-    groups = ((name, field) for name, field in schema.items() if isinstance(field, Group))
-    return next((name for name, group in groups if column in group.fields), None)
+def _is_in_group(schema: Schema, column: str) -> bool:
+    return any(isinstance(field, Group) and column in field.fields for field in schema.values())
 
 
 def decoders_of(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
