@@ -266,7 +266,7 @@ def test_nulls_in_a_packed_column_of_others_are_refused(tmp_path: Path) -> None:
 
 def test_asking_for_a_member_of_a_group_says_so(tmp_path: Path) -> None:
     write_dataset({"p": [1.0], "q": [2.0]}, tmp_path / "set", Schema({"g": Group(("p", "q"), "float32")}))
-    with pytest.raises(SchemaError, match="'p' is in the files, .* if it is a member of a group, name the group"):
+    with pytest.raises(SchemaError, match=r"'p' is in the files, .* if it is a member of a group, name the group"):
         BatchedDataLoader(tmp_path / "set", 1, columns=["p"])
 
 
