@@ -37,8 +37,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     "decode/test_page_claims.py": {"parquet_loader.decode.native.page_check.KERNELS": _KERNELS},
     "decode/test_pages.py": {
         "parquet_loader.decode.plain_pages._PREADV": "a C library without preadv, or one that reads less",
-        "parquet_loader.read.column_chunks.NativeChunks": f"{_RACE}: it replaces the file",
-        "parquet_loader.read.column_chunks.raw_pages": f"{_RACE}: it cuts the file short",
+        "parquet_loader.decode.opened_chunks.NativeChunks": f"{_RACE}: it replaces the file",
+        "parquet_loader.decode.opened_chunks.raw_pages": f"{_RACE}: it cuts the file short",
     },
     "engine/test_open_files.py": {
         "made._reading._child.channel._end": "the other end of the pipe says half a message, and then nothing",

@@ -36,8 +36,8 @@ def test_appending_changed_columns_names_all_differences_and_the_other_way(tmp_p
 
 def test_a_struct_read_as_an_image_names_its_member(tmp_path: Path) -> None:
     file = tmp_path / "train.parquet"
-    pq.write_table(pa.table({"image": [{"path": None, "bytes": b"..."}]}), file)
-    with pytest.raises(SchemaError, match=r"cannot be read as Image\(\); name its member instead: 'image\.bytes'"):
+    pq.write_table(pa.table({"image": [{"path": None, "data": b"..."}]}), file)
+    with pytest.raises(SchemaError, match=r"cannot be read as Image\(\); name its member instead: 'image\.data'"):
         BatchedDataLoader(file, batch_size=1, schema=Schema({"image": Image()}))
 
 
