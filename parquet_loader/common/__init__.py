@@ -37,8 +37,6 @@ from parquet_loader.common.native.bindings import (
     warn_if_missing,
 )
 from parquet_loader.common.native.permute import (
-    COMPACT_PADDING,
-    compact_columns,
     join_columns,
     take_columns,
     take_ragged,
@@ -98,7 +96,6 @@ from parquet_loader.common.validation import (
 )
 
 __all__ = [
-    "COMPACT_PADDING",
     "DATASET_KEYWORDS",
     "ENDED",
     "GOLDEN",
@@ -158,7 +155,6 @@ __all__ = [
     "check_split",
     "check_transform",
     "check_window",
-    "compact_columns",
     "current_ranks",
     "end_account",
     "endpoint_of",

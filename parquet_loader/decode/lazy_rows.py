@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode.native.column_reader import NativeChunks, NotDecodedError
+from parquet_loader.decode.native.column_reader import AliveRows, NativeChunks, NotDecodedError
 from parquet_loader.decode.plain_pages import RawColumn
 
 # The errors of reading a file that is damaged or missing.
@@ -18,6 +18,26 @@ READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeErr
 
 Target = tuple[str, npt.NDArray[np.uint8], IntArray | slice]
 """A column, an array ``[n, width]`` to write its rows to, and the rows of that."""
+
+
+class SkippedRows:
+    """The deleted rows among some rows of a row group.
+
+    Args:
+        deleted: int64, sorted, the deleted rows, all from `begin` on.
+        begin: The first of the rows.
+    """
+
+    def __init__(self, deleted: IntArray, begin: int) -> None:
+        self._deleted, self._begin = np.ascontiguousarray(deleted, np.int64), begin
+        # Of each, how many rows before it are alive.
+        self._before = deleted - np.arange(begin, begin + len(deleted))
+
+    def alive(self, first: int, rows: int) -> AliveRows:
+        """Return where `rows` rows are, at least one, from row `first` of those that are alive on."""
+        low, high = np.searchsorted(self._before, (first, first + rows - 1), side="right").tolist()
+        begin = self._begin + first
+        return AliveRows(begin + low, begin + rows + high, self._deleted[low:high])
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +50,7 @@ class DeferredColumns:
         explained: Returns the error to raise for one of `READ_ERRORS`.
         straight: Columns of numbers that kernels decode to given addresses, forward only; None: there are none.
         straight_names: Their names.
-        kept: int64 ``[rows]``, the rows in the row group, if some in between are deleted; None: all from `first_row`.
+        deleted: The deleted rows among them, which do not count; None: there are none.
     """
 
     columns: Mapping[str, RawColumn]
@@ -38,7 +58,7 @@ class DeferredColumns:
     explained: Callable[[Exception], Exception]
     straight: NativeChunks | None = None
     straight_names: Sequence[str] = ()
-    kept: IntArray | None = None
+    deleted: SkippedRows | None = None
 
     def write(self, first: int, rows: int, addresses: npt.NDArray[np.int64] | None, targets: Sequence[Target]) -> None:
         """Write rows of the columns to where they are wanted.
@@ -56,18 +76,18 @@ class DeferredColumns:
         """
         at = self.first_row + first
         try:
-            kept = None if self.kept is None else self.kept[first : first + rows]
+            alive = None if self.deleted is None or not rows else self.deleted.alive(first, rows)
             if addresses is not None:
                 assert self.straight is not None
-                if kept is None:
+                if alive is None:
                     self.straight.read_into(at, rows, addresses)
-                elif len(kept):
-                    self.straight.read_kept(kept, addresses)
+                else:
+                    self.straight.read_alive(alive, addresses)
             for name, out, slots in targets:
-                if kept is None:
+                if alive is None:
                     self.columns[name].read(at, out, slots)
-                elif len(kept):
-                    self.columns[name].read(int(kept[0]), out, _slots_of_all(kept, slots))
+                else:
+                    self.columns[name].read(alive.first, out, _slots_of_all(alive, slots))
         except NotDecodedError:
             raise
         except READ_ERRORS as error:
@@ -91,11 +111,13 @@ class LazyRows:
     stored_bytes: int = 0
 
 
-def _slots_of_all(kept: IntArray, slots: IntArray | slice) -> IntArray:
-    """Return a slot for each row from the first that is kept to the last: a deleted row's is that of the next kept one.
+def _slots_of_all(alive: AliveRows, slots: IntArray | slice) -> IntArray:
+    """Return a slot for each row from the first to the last: a deleted row's is that of the next one that is alive.
 
-    Rows are written in their order, so the kept row replaces the deleted ones.
+    Rows are written in their order, so the row that is alive replaces the deleted ones.
     """
     own = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
-    found: IntArray = own[np.searchsorted(kept, np.arange(kept[0], kept[-1] + 1))]
+    is_alive = np.ones(alive.stop - alive.first, np.int64)
+    is_alive[alive.deleted - alive.first] = 0
+    found: IntArray = own[np.cumsum(is_alive) - is_alive]
     return found

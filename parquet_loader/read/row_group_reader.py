@@ -20,6 +20,7 @@ from parquet_loader.decode import (
     LazyRows,
     NotDecodedError,
     NullError,
+    SkippedRows,
     TableOrigin,
     first_beyond_nanoseconds,
     routes_of,
@@ -203,11 +204,11 @@ class RowGroupReader:
                         if not is_left:
                             stored = pa.Table.from_batches([batch])
                             table = self._canonical(row_group, stored, first_row, row_filter, deleted, partitions, left)
-                        kept = None
+                        gone, rows = None, len(batch) if left else len(table)
                         if left and deleted is not None:
-                            kept = first_row + np.flatnonzero(_alive_mask(deleted, first_row, len(batch)))
-                        rows = len(table) if not left else len(batch) if kept is None else len(kept)
-                        deferred = DeferredColumns(chunks.raw, first_row, explained, chunks.straight, names, kept)
+                            low, high = np.searchsorted(deleted, [first_row, first_row + len(batch)])
+                            gone, rows = SkippedRows(deleted[low:high], first_row), rows - int(high - low)
+                        deferred = DeferredColumns(chunks.raw, first_row, explained, chunks.straight, names, gone)
                         yield LazyRows(table, rows, deferred, chunks.plan.stored_bytes)
                         first_row += len(batch)
                 break

@@ -28,6 +28,7 @@ from parquet_loader.decode import (
     DecodableChunks,
     NativeChunks,
     NotDecodedError,
+    SkippedRows,
     decodable_chunks,
     is_known_codec,
 )
@@ -51,6 +52,7 @@ TYPES = [
     pa.binary(3),
     pa.binary(700),
 ]
+LISTS = pa.list_(pa.int32())
 CODECS = ["none", "snappy", "lz4", *(codec for codec in ("gzip", "zstd") if is_known_codec(codec))]
 
 
@@ -480,6 +482,90 @@ def test_memory_that_the_kernels_do_not_get_is_asked_for_by_arrow(
     monkeypatch.setattr(KERNELS, "chunks_read", lambda *_: NO_MEMORY)
     found = batches(mixed, shuffle=True, window_rows=window_rows)
     assert all(np.array_equal(f["a"], e["a"]) for f, e in zip(found, expected, strict=True))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    types=st.lists(st.sampled_from([*TYPES, LISTS]), min_size=1, max_size=4),
+    rows=st.integers(1, 4000),
+    distinct=st.sampled_from([1, 40, 5000]),
+    codec=st.sampled_from(CODECS),
+    dictionary=st.booleans(),
+    page_bytes=st.sampled_from([200, 3000, 2**20]),
+    encoding=st.integers(0, 2),
+    nulls=st.sampled_from([0, 0, 0.04, 0.96]),
+    in_memory=st.booleans(),
+    share=st.sampled_from([0, 0.05, 0.05, 0.5, 0.98]),
+    ends=st.sets(st.sampled_from(["first", "last", "block"])),
+    spans=st.lists(st.tuples(st.integers(0, 900), st.integers(1, 1500)), max_size=5),
+    seed=st.integers(0, 100),
+)
+def test_deleted_rows_are_left_out(
+    tmp_path_factory: pytest.TempPathFactory,
+    types: list[pa.DataType],
+    rows: int,
+    distinct: int,
+    codec: str,
+    dictionary: bool,
+    page_bytes: int,
+    encoding: int,
+    nulls: float,
+    in_memory: bool,
+    share: float,
+    ends: set[str],
+    spans: list[tuple[int, int]],
+    seed: int,
+) -> None:
+    path = tmp_path_factory.mktemp("native") / "a.parquet"
+    arrays = []
+    for number, type_ in enumerate(types):
+        if type_ == LISTS:
+            array = pa.FixedSizeListArray.from_arrays(values(pa.int32(), 3 * rows, distinct, number), 3)
+            arrays.append(array.cast(LISTS))
+        else:
+            arrays.append(
+                with_nulls(values(type_, rows, distinct, number), nulls if type_.bit_width <= 64 else 0, number)
+            )
+    names = [f"c{i}" for i in range(len(types))]
+    flat = {n: t for n, t in zip(names, types, strict=True) if t != LISTS}
+    encodings = {
+        name: options[encoding % len(options)] for name, options in ((n, encodings_of(t)) for n, t in flat.items())
+    }
+    options: dict[str, Any] = {"data_page_size": page_bytes, "write_batch_size": max(1, page_bytes // 8)}
+    options["column_encoding"] = None if dictionary else encodings
+    pq.write_table(pa.table(arrays, names=names), path, compression=codec, use_dictionary=dictionary, **options)
+    fills = {
+        n: bytes([7, 1, 250, 3, 77, 9, 2, 5])[: max(1, t.bit_width // 8)] for n, t in flat.items() if t.bit_width <= 64
+    }
+
+    is_deleted = np.random.default_rng(seed).random(rows) < share
+    is_deleted[0] |= "first" in ends
+    is_deleted[-1] |= "last" in ends
+    is_deleted[rows // 3 : rows // 2] |= "block" in ends
+    alive = np.flatnonzero(~is_deleted)
+    begin = rows // 10 if seed % 2 else 0
+    alive = alive[alive >= begin]
+    deleted = SkippedRows(np.flatnonzero(is_deleted[begin:]) + begin, begin)
+    source = pa.py_buffer(path.read_bytes()) if in_memory else str(path)
+    chunks = known(path)
+    widths = [12 if type_ == LISTS else max(1, type_.bit_width // 8) for type_ in types]
+    with NativeChunks(str(path), chunks, fills) as whole_chunks:
+        whole = [np.zeros((rows, width), np.uint8) for width in widths]
+        assert chunks.names == names
+        whole_chunks.read_into(0, rows, np.array([out.ctypes.data for out in whole], np.int64))
+    with NativeChunks(source, chunks, fills) as native_chunks:
+        at = 0
+        for passed, count in spans:
+            first = at + passed
+            at = min(first + count, len(alive))
+            if first >= at:
+                break
+            outs = [np.full((at - first + 2, width), 0xA5, np.uint8) for width in widths]
+            places = np.array([out[1:].ctypes.data for out in outs], np.int64)
+            native_chunks.read_alive(deleted.alive(first, at - first), places)
+            for out, expected in zip(outs, whole, strict=True):
+                assert np.array_equal(out[1:-1], expected[alive[first:at]])
+                assert (out[[0, -1]] == 0xA5).all(), "nothing is written before or behind the rows"
 
 
 @pytest.mark.parametrize("call", range(8))

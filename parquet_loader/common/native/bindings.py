@@ -39,7 +39,7 @@ def _load(path: Path) -> tuple[Any, str]:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.chunks_open.argtypes = (ctypes.c_int, pointer, number, pointer, number)
     library.chunks_open.restype = pointer
-    library.chunks_read.argtypes = (pointer, number, pointer, pointer, pointer)
+    library.chunks_read.argtypes = (pointer, number, pointer, number, number, number, pointer, pointer, pointer)
     library.chunks_read.restype = ctypes.c_int
     library.pages_check.argtypes = (ctypes.c_int, pointer, number, pointer, number, pointer)
     library.pages_check.restype = ctypes.c_int
@@ -47,8 +47,6 @@ def _load(path: Path) -> tuple[Any, str]:
     library.chunks_close.restype = None
     library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer, ctypes.c_int)
     library.columns_take.restype = None
-    library.columns_compact.argtypes = (pointer, pointer, number, pointer, pointer, number, pointer)
-    library.columns_compact.restype = None
     library.columns_join.argtypes = (pointer, number, number, number, pointer)
     library.columns_join.restype = None
     library.rows_take.argtypes = (pointer, number, pointer, number, pointer)

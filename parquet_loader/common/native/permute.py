@@ -47,31 +47,6 @@ def take_columns(
     KERNELS.columns_take(*data, len(columns), rows.ctypes.data, len(rows), targets.ctypes.data, is_large)
 
 
-COMPACT_PADDING = 32
-"""Bytes behind each column that `compact_columns` may read."""
-
-
-def compact_columns(
-    sources: npt.NDArray[np.int64],
-    widths: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
-    targets: npt.NDArray[np.int64],
-) -> None:
-    """Put some rows of columns side by side, with the kernel.
-
-    Args:
-        sources: int64 ``[columns]``, the addresses of the columns, with `COMPACT_PADDING` readable bytes behind each.
-        widths: int64 ``[columns]``, bytes of a value of each.
-        rows: int64 ``[n]``, sorted, `n` at least 1; not checked.
-        targets: int64 ``[columns]``, the addresses of space for `n` values of each; not checked.
-    """
-    ends = np.append(np.flatnonzero(np.diff(rows) != 1) + 1, len(rows))
-    lengths = np.diff(ends, prepend=0)
-    starts = rows[ends - lengths]
-    data = sources.ctypes.data, widths.ctypes.data, len(widths)
-    KERNELS.columns_compact(*data, starts.ctypes.data, lengths.ctypes.data, len(starts), targets.ctypes.data)
-
-
 def join_columns(columns: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> None:
     """Put columns side by side.
 

@@ -23,6 +23,8 @@ enum { BYTES = 0, INTEGER = 1, FLOATING = 2, BOOLEAN = 3 };  /* physical types *
 
 #define BLOCK 1024  /* codes unpacked, or rows with nulls put apart, at a time */
 #define LONGEST_HEADER (1 << 16)  /* of a page that is decoded here */
+#define SCRATCH_BYTES (1 << 16)  /* decoded at a time where some rows are skipped: they stay in the second cache */
+#define READ_APART 512  /* bytes of a value from which on runs of rows are read from the file one by one */
 
 typedef struct {
   uint8_t *bytes;
@@ -78,6 +80,7 @@ typedef struct {
   Buffer raw;           /* pages as they are compressed */
   Decompressors decompressors;
   Buffer page, dictionary;  /* of columns that are read to their end: the next one's, while they are in the cache */
+  Buffer scratch;       /* values, some of which are left out */
   int64_t count;
   Column columns[];
 } Group;
@@ -369,6 +372,106 @@ static int read_rows(
   return code;
 }
 
+/* Rows to be read: from `begin` to `end`, without `deleted`, which are sorted; so run i ends at `deleted[i]`, and may have
+ * no rows. Rows count from the next one. */
+typedef struct {
+  const int64_t *deleted;
+  int64_t deleted_count, begin, end, offset;  /* what to take from a deleted row's number */
+  int64_t each;  /* of a row: its values */
+} Runs;
+
+static int64_t run_start(const Runs *runs, int64_t number) {
+  return (number == 0 ? runs->begin : runs->deleted[number - 1] + 1 - runs->offset) * runs->each;
+}
+
+static int64_t run_stop(const Runs *runs, int64_t number) {
+  return (number == runs->deleted_count ? runs->end : runs->deleted[number] - runs->offset) * runs->each;
+}
+
+/* The first run, from `number` on, that ends behind value `at`. */
+static int64_t first_run_behind(const Runs *runs, int64_t number, int64_t at) {
+  int64_t low = number, high = runs->deleted_count + 1;
+  while (low < high) {
+    int64_t middle = (low + high) / 2;
+    if (run_stop(runs, middle) <= at) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/* Puts those values side by side that are in runs, from run `number` on, of the values `at` to `stop` at `in`. SLACK bytes
+ * behind them may be read; nothing is written from `end` on. Returns the end of what was written. */
+FOR_EACH_TARGET static uint8_t *compact(
+    const Runs *runs, int64_t number, int64_t at, int64_t stop, const uint8_t *in, int64_t width, uint8_t *out,
+    const uint8_t *end) {
+  for (; number <= runs->deleted_count && run_start(runs, number) < stop; number++) {
+    int64_t first = run_start(runs, number), last = run_stop(runs, number);
+    if (first < at) first = at;
+    if (last > stop) last = stop;
+    const uint8_t *from = in + (first - at) * width;
+    int64_t size = (last - first) * width;
+    if (size <= 8 * SLACK && end - out >= size + SLACK) {
+      for (int64_t i = 0; i < size; i += SLACK) memcpy(out + i, from + i, SLACK);
+    } else {
+      memcpy(out, from, (size_t)size);
+    }
+    out += size;
+  }
+  return out;
+}
+
+/* As `compact`, of a plain page that is in the file. */
+static int fetch_runs(
+    Group *group, const Column *column, const Runs *runs, int64_t number, int64_t at, int64_t stop, uint8_t **out) {
+  for (; number <= runs->deleted_count && run_start(runs, number) < stop; number++) {
+    int64_t first = run_start(runs, number), last = run_stop(runs, number);
+    if (first < at) first = at;
+    if (last > stop) last = stop;
+    int64_t size = (last - first) * column->out;
+    int code = fetch(&group->source, column->place + (first - at) * column->out, size, *out);
+    if (code) return code;
+    *out += size;
+  }
+  return OK;
+}
+
+/* As `read_rows`, for the rows of runs. Values in between are passed over, or decoded and left out. */
+static int read_runs(Group *group, Column *column, const Runs *runs, uint8_t *out, const uint8_t *filler) {
+  const int64_t width = column->out, most = SCRATCH_BYTES / width + 1, last = runs->end * runs->each;
+  const uint8_t *end = out + last * width - (runs->begin + runs->deleted_count) * runs->each * width;
+  int64_t at = 0, number = 0;
+  int code = reserve(&group->scratch, most * width);
+  while (code == OK && at < last) {
+    while (run_start(runs, number) == run_stop(runs, number)) number++;
+    int64_t first = run_start(runs, number);
+    if (first > at) {
+      code = read_rows(group, column, first - at, NULL, NULL, NULL);
+      at = first;
+      continue;
+    }
+    if (column->left == 0) {
+      code = next_page(group, column);
+      continue;
+    }
+    int64_t stop = at + column->left < last ? at + column->left : last;
+    int is_whole = column->values_left == column->left && width == column->width;
+    if (is_whole && column->kind == IN_FILE && width >= READ_APART) {
+      code = fetch_runs(group, column, runs, number, at, stop, &out);
+      if (code == OK) code = read_rows(group, column, stop - at, NULL, NULL, NULL);
+    } else if (is_whole && column->kind == IN_MEMORY) {
+      out = compact(runs, number, at, stop, column->next, width, out, end);
+      code = read_rows(group, column, stop - at, NULL, NULL, NULL);
+    } else {
+      if (stop > at + most) stop = at + most;
+      code = read_rows(group, column, stop - at, group->scratch.bytes, NULL, filler);
+      if (code == OK) out = compact(runs, number, at, stop, group->scratch.bytes, width, out, end);
+    }
+    number = first_run_behind(runs, number, stop);
+    at = stop;
+  }
+  return code;
+}
+
 /* Column chunks to be read forward. Each of `count` lines of 11 numbers says: first byte in the file, byte behind the
  * last, values, bytes of a value, bytes of it to deliver, codec, the definition level of a value, the encodings that the
  * footer names, the physical type, whether pages of version 2 are always compressed, and the values of a row's list: all
@@ -392,10 +495,13 @@ EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int6
 
 /* Writes the next rows of each column to its place in `outs`, or passes over them where that is NULL. `defined`, for
  * each column: where to write 1 for each value and 0 for each null, or NULL; `fillers`: 8 bytes whose first ones stand
- * for a null, or NULL. Nulls of a column that has neither are refused. Both may be NULL: all columns have none. Not 0:
- * nothing more can be read from these chunks. */
+ * for a null, or NULL. Nulls of a column that has neither are refused. Both may be NULL: all columns have none.
+ * `deleted`, if it is not NULL: the first `begin` of the rows are passed over, and the others are written without these,
+ * whose numbers are sorted and count from the row `position` before the next one. Then each column has an `outs` and no
+ * `defined`, and neither row `begin` nor the last one is deleted. Not 0: nothing more can be read from these chunks. */
 EXPORT int chunks_read(
-    void *chunks, int64_t rows, uint8_t *const *outs, uint8_t *const *defined, const uint8_t *const *fillers) {
+    void *chunks, int64_t rows, const int64_t *deleted, int64_t deleted_count, int64_t begin, int64_t position,
+    uint8_t *const *outs, uint8_t *const *defined, const uint8_t *const *fillers) {
   Group *group = chunks;
   for (int64_t i = 0; i < group->count; i++) {
     Column *column = &group->columns[i];
@@ -403,8 +509,11 @@ EXPORT int chunks_read(
     hand_over(&group->dictionary, &column->dictionary);
     int64_t each = column->list_values ? column->list_values : 1;
     if (rows > INT64_MAX / 8 / each) return OTHER;
-    int code = read_rows(
-        group, column, rows * each, outs ? outs[i] : NULL, defined ? defined[i] : NULL, fillers ? fillers[i] : NULL);
+    uint8_t *out = outs ? outs[i] : NULL, *flags = defined ? defined[i] : NULL;
+    const uint8_t *filler = fillers ? fillers[i] : NULL;
+    Runs runs = {deleted, deleted_count, begin, rows, position, each};
+    int code = deleted ? read_runs(group, column, &runs, out, filler)
+                      : read_rows(group, column, rows * each, out, flags, filler);
     if (code) return code;
     if (column->rows == 0 && column->left == 0) {
       hand_over(&column->page, &group->page);
@@ -425,5 +534,6 @@ EXPORT void chunks_close(void *chunks) {
   free(group->raw.bytes);
   free(group->page.bytes);
   free(group->dictionary.bytes);
+  free(group->scratch.bytes);
   free(group);
 }

@@ -74,31 +74,6 @@ EXPORT void columns_take(
   }
 }
 
-/* Runs of rows of each column are put side by side: `lengths[i]` rows from row `starts[i]` on. Up to RUN_BYTES bytes behind
- * each column are read, and nothing is written behind the last row. */
-enum { RUN_BYTES = 32 };
-
-EXPORT void columns_compact(
-    const uint8_t *const *columns, const int64_t *widths, int64_t column_count, const int64_t *starts,
-    const int64_t *lengths, int64_t run_count, uint8_t *const *outs) {
-  int64_t rows = 0;
-  for (int64_t i = 0; i < run_count; i++) rows += lengths[i];
-  for (int64_t c = 0; c < column_count; c++) {
-    const int64_t width = widths[c];
-    uint8_t *out = outs[c], *const end = outs[c] + rows * width;
-    for (int64_t i = 0; i < run_count; i++) {
-      const uint8_t *in = columns[c] + starts[i] * width;
-      const int64_t size = lengths[i] * width;
-      if (end - out >= size + RUN_BYTES) {
-        for (int64_t at = 0; at < size; at += RUN_BYTES) memcpy(out + at, in + at, RUN_BYTES);
-      } else {
-        memcpy(out, in, (size_t)size);
-      }
-      out += size;
-    }
-  }
-}
-
 /* Row i of `out` becomes row `rows[i]` of `in`, both of `width` bytes a row. */
 EXPORT void rows_take(const uint8_t *in, int64_t width, const uint32_t *rows, int64_t count, uint8_t *out) {
   for (int64_t i = 0; i < count; i++, out += width) {

@@ -13,7 +13,7 @@
 #endif
 
 enum { OK = 0, NO_MEMORY = 1, ENDED = 2, SYSTEM = 3, OTHER = 4 };  /* OTHER: leave it to Arrow */
-#define SLACK 64  /* bytes behind a buffer of ours that may be read, or written, in vain */
+#define SLACK 128  /* bytes behind a buffer of ours that may be read, or written, in vain */
 
 /* A function of a width that is known where it is compiled, for each of those that numbers have. */
 #define FOR_WIDTH(width, does) \
