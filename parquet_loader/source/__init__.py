@@ -32,7 +32,7 @@ from parquet_loader.source.tables.formats import table_to_write_to
 from parquet_loader.source.tables.iceberg import IcebergSource
 from parquet_loader.source.tables.names import ColumnName, Names
 from parquet_loader.source.tables.recognised import table_source
-from parquet_loader.source.tables.version import TableFile, TableInfo, TableLike, TableSource, TableVersion
+from parquet_loader.source.tables.table_version import TableFile, TableInfo, TableLike, TableSource, TableVersion
 from parquet_loader.source.thrift import I32, STRUCT, CompactReader, ThriftError, TruncatedThriftError
 from parquet_loader.source.unischema.metadata_files import (
     INDEX_KEY,

@@ -20,7 +20,7 @@ from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.source.tables.deleted_rows import DeletedRows
 from parquet_loader.source.tables.deletes import deletes_of
 from parquet_loader.source.tables.names import FooterNames, Names
-from parquet_loader.source.tables.version import TableInfo
+from parquet_loader.source.tables.table_version import TableInfo
 
 _ARRAYS = ("file_schema", "file_digest", "row_group_file", "row_group_number", "row_group_rows", "row_group_bytes")
 

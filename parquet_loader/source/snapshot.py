@@ -25,8 +25,8 @@ from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.listers import lister_for
 from parquet_loader.source.remote.remote_filesystem import RemoteStore, store_of
 from parquet_loader.source.remote.task_group import side_by_side
-from parquet_loader.source.tables.commits import HUB, commits_of
 from parquet_loader.source.tables.deleted_rows import DeletedRows
+from parquet_loader.source.tables.hub_commits import HUB, commits_of
 from parquet_loader.source.tables.names import FooterNames
 from parquet_loader.source.tables.recognised import local_table, table_source_of
 from parquet_loader.source.tables.resolved import (
@@ -37,7 +37,7 @@ from parquet_loader.source.tables.resolved import (
     source_files,
     table_schemas,
 )
-from parquet_loader.source.tables.version import TableInfo, TableSource, TableVersion
+from parquet_loader.source.tables.table_version import TableInfo, TableSource, TableVersion
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from parquet_loader.source.file_types import is_pattern
 from parquet_loader.source.tables.delta.source import DeltaSource
 from parquet_loader.source.tables.formats import DELTA, ICEBERG, TableFormat, local_table_at
 from parquet_loader.source.tables.iceberg import IcebergSource, is_metadata_file, is_table
-from parquet_loader.source.tables.version import TableSource
+from parquet_loader.source.tables.table_version import TableSource
 
 # By the name of a format: what makes its table of a directory's path or URL.
 _SOURCES: dict[str, Callable[[Any], TableSource]] = {DELTA.name: DeltaSource, ICEBERG.name: IcebergSource}

@@ -16,8 +16,8 @@ from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.task_group import side_by_side
 from parquet_loader.source.tables.deleted_rows import DeletedRows
 from parquet_loader.source.tables.names import FooterNames, Names
+from parquet_loader.source.tables.table_version import TableInfo, TableVersion
 from parquet_loader.source.tables.types import delivered_columns
-from parquet_loader.source.tables.version import TableInfo, TableVersion
 
 
 def source_files(version: TableVersion) -> tuple[SourceFile, ...]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from parquet_loader.errors import SchemaError
 from parquet_loader.source.tables.names import is_hidden_name
-from parquet_loader.source.tables.version import Promotes
+from parquet_loader.source.tables.table_version import Promotes
 
 
 def delivered_columns(

@@ -21,7 +21,7 @@ from pyiceberg.types import BinaryType, FixedType, GeometryType, StringType, Str
 
 from parquet_loader.errors import ConfigurationError, MissingPackageError, SourceError
 from parquet_loader.source.tables.iceberg import IcebergSource, is_table
-from parquet_loader.source.tables.version import TableVersion
+from parquet_loader.source.tables.table_version import TableVersion
 from tests.source.tables.iceberg_tables import HandFile, HandTable
 
 

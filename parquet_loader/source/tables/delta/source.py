@@ -23,7 +23,7 @@ from parquet_loader.source.tables.delta.storage_options import filesystem_of
 from parquet_loader.source.tables.delta.travel import version_at
 from parquet_loader.source.tables.delta.vectors import deletes_of_vector
 from parquet_loader.source.tables.metadata_files import MetadataFiles, refuse_hub
-from parquet_loader.source.tables.version import TableFile, TableInfo, TableVersion
+from parquet_loader.source.tables.table_version import TableFile, TableInfo, TableVersion
 
 _LOG = "_delta_log"
 _REMOVED = "VACUUM removes files of former versions: read a newer version"

@@ -25,7 +25,7 @@ from parquet_loader.source.tables.iceberg.plan import PlannedFile, plan_files
 from parquet_loader.source.tables.iceberg.position_deletes import deletes_by_file
 from parquet_loader.source.tables.iceberg.schema import arrow_schema_of, defaults_of, names_of, promotes, scalar_of
 from parquet_loader.source.tables.metadata_files import refuse_hub
-from parquet_loader.source.tables.version import TableFile, TableInfo, TableVersion
+from parquet_loader.source.tables.table_version import TableFile, TableInfo, TableVersion
 
 _VERSIONS = (1, 2, 3)
 _MAIN = "main"

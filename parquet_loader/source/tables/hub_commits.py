@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from parquet_loader.common import HubAddress
-from parquet_loader.source.tables.version import TableInfo
+from parquet_loader.source.tables.table_version import TableInfo
 
 HUB = "hub"
 # Of more repositories a state holds a digest, because it is small.
