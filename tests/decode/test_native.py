@@ -715,3 +715,25 @@ def test_no_byte_is_touched_that_is_not_theirs(tmp_path: Path, monkeypatch: pyte
     root = Path(__file__).parents[2]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
+
+
+@pytest.mark.parametrize("before", [[], ["number"]], ids=["alone", "behind a dictionary"])
+def test_booleans_have_no_dictionary_whatever_their_pages_say(tmp_path: Path, before: list[str]) -> None:
+    columns = [pa.array([7] * 48) for _ in before] + [pa.array([True] * 48)]
+    types = [pa.field(name, pa.int64(), nullable=False) for name in before] + [pa.field("x", pa.bool_(), False)]
+    file = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table(columns, schema=pa.schema(types)), file, compression="none", use_dictionary=before,
+        data_page_size=1, write_batch_size=24, write_statistics=False, column_encoding={"x": "PLAIN"},
+    )  # fmt: skip
+    content = file.read_bytes()
+    page = bytes.fromhex("150015061506 2c 1530 1500 1506 1506 1c000000 ffffff")  # 24 booleans, packed
+    lying = bytes.fromhex("150015061506 2c 1530 1510 1506 1506 1c000000 013000")  # 24 times the first dictionary entry
+    first = content.index(page)
+    second = content.index(page, first + len(page))
+    content = content[:second] + lying + content[second + len(page) :]
+    footer = content.index(bytes.fromhex("1500 1925 0600 1918 0178"))  # a boolean column with the encodings RLE, PLAIN
+    content = content[: footer + 4] + b"\x10" + content[footer + 5 :]  # RLE_DICTIONARY instead of RLE
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.parquet, row group 0"), BatchedDataLoader(file, 48) as loader:
+        list(loader)

@@ -290,6 +290,8 @@ class NativeChunks:
         defined: npt.NDArray[np.int64] | None = None,
         fillers: npt.NDArray[np.int64] | None = None,
     ) -> None:
+        if not self._chunks:
+            raise ValueError("the column chunks are closed")
         pointers = (None if array is None else array.ctypes.data for array in (addresses, defined, fillers))
         gone: tuple[int | None, int, int, int] = (None, 0, 0, 0)
         if alive is not None:

@@ -185,7 +185,7 @@ static int begin_values(Column *column, int64_t encoding) {
     case PLAIN_DICTIONARY: case RLE_DICTIONARY:
       column->kind = CODED;
       column->words = column->dictionary.bytes;
-      if (column->entries < 0 || nbytes == 0) return OTHER;
+      if (column->physical == BOOLEAN || column->entries < 0 || nbytes == 0) return OTHER;
       column->bits = *column->next++;
       return column->bits <= 32 && runs_add_up(column->next, column->stop, values, column->bits) ? OK : OTHER;
     case DELTA_BINARY_PACKED:
