@@ -64,7 +64,7 @@ class HubError(OSError):
 
     @property
     def is_missing_repository(self) -> bool:
-        """Whether there is no such repository, as far as this user may know."""
+        """Whether the Hub says that there is no such repository; it says so of private ones, too."""
         return self.code == "RepoNotFound" or (self.status in (401, 404) and not self.code)
 
     @property

@@ -22,7 +22,7 @@ from urllib.request import getproxies, proxy_bypass
 # Servers close idle connections after a minute or so; before that, one is used again.
 _IDLE_S = 30.0
 _STALE = (BadStatusLine, ConnectionResetError, BrokenPipeError, ConnectionAbortedError, ssl.SSLEOFError)
-# What is read of an answer that nobody needs, so that its connection can be used again.
+# The most bytes of an unneeded answer that are read so that its connection can be used again.
 _MOST_LEFT_BYTES = 2**16
 _Place = tuple[str, str, int]
 
