@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from parquet_loader.decode.native.column_reader import DecodableChunks, NativeChunks, decodable_columns
+from parquet_loader.decode.native.column_reader import DecodableChunks, Fills, NativeChunks, decodable_columns
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.page_headers import bounds_of_chunks
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
@@ -29,7 +29,7 @@ class ChunkPlan:
     Attributes:
         raw: Where the pages are of those that the system copies to the window.
         straight: Those that a kernel decodes to the window.
-        fills: The values of nulls in these; see `NativeChunks`.
+        fills: What stands for nulls in these.
         kernel: Those that a kernel decodes to arrays.
         arrow: Names that Arrow is asked for; their page headers are checked.
         stored_bytes: Bytes of all of them in the file.
@@ -38,7 +38,7 @@ class ChunkPlan:
 
     raw: Mapping[str, RawPages]
     straight: DecodableChunks
-    fills: Mapping[str, bytes]
+    fills: Fills
     kernel: DecodableChunks
     arrow: tuple[str, ...]
     stored_bytes: int
@@ -126,7 +126,8 @@ def open_chunks(
             return decodable_columns(footer, names if source is not None else (), schema, rows)
 
         straight = decodable([r.stored for r in routes if r.window == "kernel" and r.window in windows])
-        fills = {r.stored: r.source.fill for r in routes if r.source.fill is not None and r.stored in straight.names}
+        given = {r.stored: r.source.fill for r in routes if r.source.fill is not None}
+        fills = Fills.of_columns(straight.names, given)
         left = {*raw, *straight.names}
         others = [route for route in routes if route.stored and route.stored not in left]
         kernel = decodable([route.stored for route in others if route.decoder == "kernel"])

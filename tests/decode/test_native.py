@@ -377,7 +377,8 @@ def test_rows_are_read_to_any_place_and_passed_over(
     options["column_encoding"] = None if dictionary else encodings
     pq.write_table(table, path, compression=codec, use_dictionary=dictionary, **options)
     fills = {f"c{i}": bytes([7, 1, 250, 3, 77, 9, 2, 5])[: max(1, t.bit_width // 8)] for i, t in enumerate(types)}
-    with NativeChunks(str(path), known(path), fills) as native_chunks:
+    chunks = known(path)
+    with NativeChunks(str(path), chunks, column_reader.Fills.of_columns(chunks.names, fills)) as native_chunks:
         at = 0
         for passed, count in spans:
             first = min(at + passed, rows)
@@ -549,11 +550,12 @@ def test_deleted_rows_are_left_out(
     source = pa.py_buffer(path.read_bytes()) if in_memory else str(path)
     chunks = known(path)
     widths = [12 if type_ == LISTS else max(1, type_.bit_width // 8) for type_ in types]
-    with NativeChunks(str(path), chunks, fills) as whole_chunks:
+    replaced = column_reader.Fills.of_columns(chunks.names, fills)
+    with NativeChunks(str(path), chunks, replaced) as whole_chunks:
         whole = [np.zeros((rows, width), np.uint8) for width in widths]
         assert chunks.names == names
         whole_chunks.read_into(0, rows, np.array([out.ctypes.data for out in whole], np.int64))
-    with NativeChunks(source, chunks, fills) as native_chunks:
+    with NativeChunks(source, chunks, replaced) as native_chunks:
         at = 0
         for passed, count in spans:
             first = at + passed

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -88,6 +88,30 @@ class DecodableChunks(NamedTuple):
     types: list[pa.DataType]
     lines: npt.NDArray[np.int64]
     nullable: list[bool]
+
+
+class Fills(NamedTuple):
+    """The values that stand for nulls of some columns.
+
+    Attributes:
+        values: uint8 ``[columns, 8]``: the bytes of a value, followed by zeros.
+        are_given: bool ``[columns]``: whether a column has such a value.
+    """
+
+    values: npt.NDArray[np.uint8]
+    are_given: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of_columns(cls, names: Sequence[str], values: Mapping[str, bytes]) -> Self:
+        """Return the values of columns, at most 8 bytes each, by name."""
+        joined = b"".join(values.get(name, b"").ljust(8, b"\0") for name in names)
+        given = np.array([name in values for name in names], np.bool_)
+        return cls(np.frombuffer(joined, np.uint8).reshape(-1, 8), given)
+
+    def addresses(self) -> npt.NDArray[np.int64]:
+        """Return the address of each column's value, int64 ``[columns]``; 0: it has none."""
+        first = self.values.__array_interface__["data"][0]
+        return np.where(self.are_given, first + 8 * np.arange(len(self.values)), 0)
 
 
 def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], schema: pa.Schema) -> DecodableChunks:
@@ -188,24 +212,17 @@ class NativeChunks:
     Args:
         source: A path, or the file's bytes in memory.
         known: The column chunks to read.
-        fills: By column, the bytes that stand for a null in `read_into`; it refuses nulls of other columns.
+        fills: What stands for nulls in `read_into` and `read_alive`, which refuse nulls of other columns.
 
     Raises:
         OSError: the file cannot be opened.
         MemoryError: there is no memory.
     """
 
-    def __init__(
-        self, source: str | pa.Buffer, known: DecodableChunks, fills: Mapping[str, bytes] | None = None
-    ) -> None:
+    def __init__(self, source: str | pa.Buffer, known: DecodableChunks, fills: Fills | None = None) -> None:
         self.names, self._types, lines, self._nullable = known
-        self._fills = np.zeros((len(self.names), 8), np.uint8)
-        self._fillers = np.zeros(len(self.names), np.int64)
-        for number, name in enumerate(self.names):
-            fill = (fills or {}).get(name)
-            if fill is not None:
-                self._fills[number, : len(fill)] = np.frombuffer(fill, np.uint8)
-                self._fillers[number] = self._fills[number].ctypes.data
+        self._fills = fills  # keeps the memory of `_fillers`
+        self._fillers = None if fills is None else fills.addresses()
         self._position = 0
         self._list_values: list[int] = lines[:, 10].tolist()
         self._steps: npt.NDArray[np.int64] = lines[:, 4] * np.maximum(1, lines[:, 10])
