@@ -71,7 +71,8 @@ class DeferredColumns:
             targets: Where rows of other columns go; see `RawColumn.read`.
 
         Raises:
-            NotDecodedError: Arrow has to decode the columns of `straight` from this row on; nothing was written.
+            NotDecodedError: Arrow has to decode some columns of `straight` from this row on; others may have been
+                written.
             DataError, SourceError: see `RowGroupReader.read`.
         """
         at = self.first_row + first

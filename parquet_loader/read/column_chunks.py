@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -93,6 +93,11 @@ class ColumnSelection:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "needs_arrow", any(r.stored and r.decoder == "arrow" for r in self.routes))
+
+    def by_arrow(self, names: Collection[str]) -> ColumnSelection:
+        """Return the same columns, these of them decoded by Arrow."""
+        routes = (replace(r, window=None, decoder="arrow") if r.stored in names else r for r in self.routes)
+        return ColumnSelection(self.columns, tuple(routes), self.windows)
 
 
 class OpenRowGroup(NamedTuple):
@@ -306,6 +311,8 @@ class ColumnChunkSource:
         selection: ColumnSelection,
         location: ChunkLocation,
         rows_at_once: Callable[[Collection[str]], int],
+        *,
+        keeps_plan: bool = True,
     ) -> Iterator[OpenRowGroup]:
         """Open columns of a row group, each on its route; the file is then still the one whose footer was read.
 
@@ -314,13 +321,14 @@ class ColumnChunkSource:
             selection: The columns.
             location: The location of its bytes.
             rows_at_once: Returns how many rows to decode at a time if these columns stay in the file.
+            keeps_plan: Whether the selection is used again, so that its plan is memoized.
 
         Raises:
             As `open_chunks` and `ChunkLocation.open` do.
             SourceError: the file has vanished or changed since its footer was read.
         """
         # A cached copy may be damaged and then fetched again, so its pages are not memoized.
-        key = (row_group.index, selection) if isinstance(location, OwnFile) else None
+        key = (row_group.index, selection) if keeps_plan and isinstance(location, OwnFile) else None
         known = None if key is None else self._plans.get(key)
         footer: RowGroupFooter | None = None
         if known is None or known.arrow:

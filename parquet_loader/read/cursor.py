@@ -25,7 +25,8 @@ class Writer(Protocol):
             count: How many are wanted.
 
         Raises:
-            NotDecodedError: nothing was written; Arrow has to decode these rows and the rest of their row group.
+            NotDecodedError: Arrow has to decode some columns, from these rows to the end of the row group; the rows
+                have to be written again.
         """
         ...
 
@@ -64,6 +65,7 @@ class Cursor:
         self._stream: Iterator[LazyRows] | None = None
         self._batch: LazyRows | None = None
         self._done = 0  # rows of the batch that were taken
+        self._refused: frozenset[str] = frozenset()
         self.location: ChunkLocation | None = None
         self.position = 0
         self.stored_bytes = 0
@@ -94,8 +96,9 @@ class Cursor:
                 if is_wanted:
                     try:
                         kept_bytes += write(row - start, batch, first, count)
-                    except NotDecodedError:
-                        self._begin(straight=False)
+                    except NotDecodedError as error:
+                        self._refused |= error.columns
+                        self._begin()
                         continue
                     row += count
                 self._done += count
@@ -107,16 +110,16 @@ class Cursor:
             raise
         return kept_bytes
 
-    def _begin(self, *, straight: bool) -> None:
-        """Begin at the first row; not straight: numbers that kernels could not decode are decoded by Arrow."""
+    def _begin(self) -> None:
+        """Begin at the first row; Arrow decodes the columns that kernels could not decode."""
         self._release()
-        self._stream = self._reader.lazy_batches(self._row_group, self._batch_rows, self.location, straight=straight)
+        self._stream = self._reader.lazy_batches(self._row_group, self._batch_rows, self.location, self._refused)
         self.position = 0
 
     def _open_batch(self, missing: int) -> tuple[LazyRows, int]:
         """Return rows that are not all taken, and how many are."""
         if self._stream is None:
-            self._begin(straight=True)
+            self._begin()
         while self._batch is None or self._done == self._batch.rows:
             assert self._stream is not None
             self._batch, self._done = next(self._stream, None), 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
@@ -47,8 +47,7 @@ from parquet_loader.source import RowGroupRef, Snapshot, has_int96
 RAW_AT_ONCE_BYTES = 2**24
 
 _TO_WINDOW = ("pages", "kernel")
-_PAGES_TO_WINDOW = ("pages",)
-_WINDOWS: tuple[tuple[str, ...], ...] = ((), _PAGES_TO_WINDOW, _TO_WINDOW)
+_WINDOWS: tuple[tuple[str, ...], ...] = ((), _TO_WINDOW)
 _NOTHING = pa.table({})
 
 # No file's column: what its rows are called on their way through the filter.
@@ -163,7 +162,11 @@ class RowGroupReader:
             yield batch.table
 
     def lazy_batches(
-        self, row_group: RowGroupRef, batch_rows: int, location: ChunkLocation | None = None, *, straight: bool = True
+        self,
+        row_group: RowGroupRef,
+        batch_rows: int,
+        location: ChunkLocation | None = None,
+        refused: frozenset[str] = frozenset(),
     ) -> Iterator[LazyRows]:
         """Yield what `stream` does, but leave columns in the file that can be read straight to the window's buffers.
 
@@ -173,15 +176,21 @@ class RowGroupReader:
             row_group: The row group.
             batch_rows: About how many rows are decoded at a time.
             location: The location of its bytes; None: find it now, and fetch it if necessary.
-            straight: Whether columns of numbers may be left in the file; no after a `NotDecodedError`.
+            refused: Columns that Arrow has to decode, because kernels could not: see `NotDecodedError`.
         """
-        return self._lazy_batches(row_group, batch_rows, _TO_WINDOW if straight else _PAGES_TO_WINDOW, location)
+        return self._lazy_batches(row_group, batch_rows, _TO_WINDOW, location, refused)
 
     def _lazy_batches(
-        self, row_group: RowGroupRef, batch_rows: int, windows: tuple[str, ...], location: ChunkLocation | None
+        self,
+        row_group: RowGroupRef,
+        batch_rows: int,
+        windows: tuple[str, ...],
+        location: ChunkLocation | None,
+        refused: frozenset[str] = frozenset(),
     ) -> Iterator[LazyRows]:
         first_row, row_filter, deleted = 0, self._row_filter(row_group), self._deleted(row_group)
         selection = self._delivered_of[row_group.schema_number][windows if row_filter is None else ()]
+        selection = selection.by_arrow(refused) if refused else selection
         columns = selection.columns
         rows_at_once = partial(self._rows_at_once, row_group, batch_rows=batch_rows)
         partitions = self._partitions(row_group)
@@ -193,7 +202,8 @@ class RowGroupReader:
             explained = partial(self._explained, row_group, columns, location=location)
             try:
                 self._check_int96(row_group, location)
-                with self.chunks.opened(row_group, selection, location, rows_at_once) as opened:
+                is_usual = not refused
+                with self.chunks.opened(row_group, selection, location, rows_at_once, keeps_plan=is_usual) as opened:
                     chunks, left = opened.chunks, opened.chunks.plan.left
                     names = () if chunks.straight is None else chunks.straight.names
                     # With all of it still in the file there is nothing to decode.
@@ -262,32 +272,41 @@ class RowGroupReader:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the columns of kernels and of Arrow, side by side."""
         rows, done, kernel, plan = row_group.rows, 0, opened.chunks.kernel, opened.chunks.plan
-        decoded = None if opened.file is None else _by_arrow(opened.file, row_group, opened.batch_rows, plan.arrow)
-        if kernel is None:
-            if decoded is not None:
-                yield from decoded
-                return
-            for first in range(0, rows, opened.batch_rows):
-                yield _no_columns(min(opened.batch_rows, rows - first))
-            return
-        with suppress(NotDecodedError):
-            while done < rows:
-                batch = None if decoded is None else next(decoded, None)
-                if batch is None and decoded is not None:
+        with ExitStack() as stack:
+            by_arrow = list[_ForwardRows]()
+            if opened.file is not None:
+                decoded = _by_arrow(opened.file, row_group, opened.batch_rows, plan.arrow)
+                if kernel is None:
+                    yield from decoded
                     return
-                some = min(opened.batch_rows, rows - done) if batch is None else len(batch)
-                arrays, names = kernel.read(some), kernel.names
-                if batch is not None:
-                    arrays, names = arrays + batch.columns, names + batch.schema.names
-                yield pa.RecordBatch.from_arrays(arrays, names=names)
-                done += some
-            return
-        kernel.close()  # Arrow decodes all columns from here on
-        routes = [r for r in selection.routes if r.stored and r.stored not in plan.left]
-        columns = list(dict.fromkeys(route.stored for route in routes))
-        words = [route.stored for route in routes if 0 < route.dictionary_rows <= opened.batch_rows]
-        with self.chunks.open(row_group, columns, location, read_dictionary=words or None) as file:
-            yield from _behind(done, _by_arrow(file, row_group, opened.batch_rows, columns))
+                by_arrow.append(_ForwardRows(decoded))
+            while done < rows:
+                some = min(opened.batch_rows, rows - done)
+                columns = dict[str, pa.Array]()
+                try:
+                    if kernel is not None:
+                        names = kernel.names
+                        columns = dict(zip(names, kernel.read(some), strict=True))
+                except NotDecodedError as error:
+                    columns = dict(error.others)
+                    names = [name for name in selection.columns if name in error.columns]
+                    routes = [route for route in selection.routes if 0 < route.dictionary_rows <= opened.batch_rows]
+                    words = [route.stored for route in routes if route.stored in names] or None
+                    file = stack.enter_context(self.chunks.open(row_group, names, location, read_dictionary=words))
+                    late = _behind(done, _by_arrow(file, row_group, opened.batch_rows, names))
+                    by_arrow.append(_ForwardRows(late))
+                batches = [forward.take(some) for forward in by_arrow]
+                found = min((len(batch) for batch in batches), default=some)
+                for batch in batches:
+                    columns |= dict(zip(batch.schema.names, batch.columns, strict=True))
+                if not columns:
+                    yield _no_columns(some)
+                elif found:
+                    arrays = [column if len(column) == found else column.slice(0, found) for column in columns.values()]
+                    yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+                done += found
+                if found < some:  # the pages hold fewer rows than the footer says
+                    return
 
     def count(self, row_group: RowGroupRef, batch_rows: int = 65536) -> int:
         """Return how many rows of a row group pass the filter, reading only the filter's columns. Raises as `read`."""
@@ -504,6 +523,35 @@ def _with_int96(schema: pa.Schema, names: Sequence[str]) -> list[str]:
 def _date_of(seconds: int) -> str:
     """Return a time as text, also of years that Python's datetime lacks."""
     return str(np.datetime64(seconds, "s")).replace("T", " ")
+
+
+class _ForwardRows:
+    """Batches of rows that are taken in other steps than they come.
+
+    Args:
+        batches: The batches.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._batch: pa.RecordBatch | None = None
+
+    def take(self, rows: int) -> pa.RecordBatch:
+        """Return the next rows: fewer, perhaps none, at the end."""
+        parts = list[pa.RecordBatch]()
+        while rows:
+            if self._batch is None:
+                self._batch = next(self._batches, None)
+                if self._batch is None:
+                    break
+            batch, self._batch = self._batch, None
+            if len(batch) > rows:
+                batch, self._batch = batch.slice(0, rows), batch.slice(rows)
+            parts.append(batch)
+            rows -= len(batch)
+        if len(parts) == 1:
+            return parts[0]
+        return pa.concat_batches(parts) if parts else _no_columns(0)
 
 
 def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

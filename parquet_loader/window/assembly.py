@@ -225,7 +225,8 @@ class Assembly:
             The bytes that the window now holds for these rows.
 
         Raises:
-            NotDecodedError: Arrow has to decode these rows and the rest of their row group; nothing was written.
+            NotDecodedError: Arrow has to decode some columns, from these rows to the end of their row group; the rows
+                have to be written again.
             DataError: see `RowGroupReader.read`.
         """
         first = int(self._ends[number]) + at_row

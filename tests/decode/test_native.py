@@ -34,6 +34,7 @@ from parquet_loader.decode import (
 )
 from parquet_loader.decode.native import column_reader
 from tests.support.footers import metadata_of
+from tests.support.page_rewriter import INT32, KIND, PAGE_BYTES, PLAIN_BYTES, Page, pages_of
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
 
@@ -54,7 +55,6 @@ TYPES = [
 ]
 LISTS = pa.list_(pa.int32())
 CODECS = ["none", "snappy", "lz4", *(codec for codec in ("gzip", "zstd") if is_known_codec(codec))]
-
 
 # By physical type, what pyarrow writes besides dictionaries.
 ENCODINGS = {
@@ -570,6 +570,32 @@ def test_deleted_rows_are_left_out(
                 assert (out[[0, -1]] == 0xA5).all(), "nothing is written before or behind the rows"
 
 
+def test_a_page_that_kernels_refuse_sends_only_its_column_to_arrow(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.parquet", 3000
+    table = pa.table({name: values(pa.int32(), rows, 3000, seed) for seed, name in enumerate("abcd")})
+    pq.write_table(table, path, use_dictionary=False, data_page_size=1000, write_batch_size=100)
+    file = pages_of(path)
+    for number in (1, 3):  # Arrow passes over index pages, the kernels refuse them
+        header = {KIND: (INT32, 1), PLAIN_BYTES: (INT32, 3), PAGE_BYTES: (INT32, 3)}
+        file.chunks[number].pages.insert(9, Page(header, b"abc"))
+    file.write(path)
+    assert pq.read_table(path).equals(table)
+    with NativeChunks(str(path), known(path)) as native_chunks:
+        assert len(native_chunks.read(1000)) == 4
+        with pytest.raises(NotDecodedError) as caught:
+            native_chunks.read(1800)
+        assert caught.value.columns == {"b", "d"}
+        assert list(caught.value.others) == native_chunks.names == ["a", "c"]
+        later = native_chunks.read(200)
+    for name, array in zip("ac", later, strict=True):
+        both = pa.concat_arrays([caught.value.others[name], array])
+        assert is_same(both, table.column(name).chunk(0).slice(1000))
+    for arguments in ({"window_rows": 250}, {"window_rows": 4000}, {"filters": [("a", ">", -(2**31))]}):
+        found = batches(tmp_path, **arguments)
+        for name in "abcd":
+            assert np.array_equal(np.concatenate([batch[name] for batch in found]), table.column(name).to_numpy())
+
+
 @pytest.mark.parametrize("call", range(8))
 @pytest.mark.parametrize("window_rows", [150, 4000])
 @pytest.mark.parametrize("columns", [None, ["b", "a"]])
@@ -584,7 +610,7 @@ def test_what_turns_out_to_be_not_as_expected_is_arrows_from_there_on(
         is_wrong = next(calls) % 8 == call
         read_into(self, first, rows // 2 if is_wrong else rows, places)
         if is_wrong:
-            raise NotDecodedError("pages do not match the footer")
+            raise NotDecodedError(self.names if call % 2 else self.names[:1])
 
     monkeypatch.setattr(NativeChunks, "read_into", lied_to)
     found = batches(mixed, shuffle=True, window_rows=window_rows, columns=columns)

@@ -29,10 +29,19 @@ _PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8)
 
 
 class NotDecodedError(ValueError):
-    """The kernels cannot decode the pages: nulls, other encodings, damage, or no memory for the claimed sizes.
+    """The kernels cannot decode pages of some columns: nulls, other encodings, damage, or no memory for claimed sizes.
 
-    Arrow then reads them, or reports the error.
+    Arrow then reads these columns, or reports the error.
+
+    Attributes:
+        columns: The columns; the kernels decode no more of them.
+        others: The rows of the other columns, if arrays were asked for.
     """
+
+    def __init__(self, columns: Iterable[str], others: Mapping[str, pa.Array] | None = None) -> None:
+        self.columns = frozenset(columns)
+        self.others = others or {}
+        super().__init__(f"the kernels cannot decode the pages of {', '.join(sorted(self.columns))}")
 
 
 def is_known_type(type_: pa.DataType) -> bool:
@@ -214,6 +223,9 @@ class NativeChunks:
         known: The column chunks to read.
         fills: What stands for nulls in `read_into` and `read_alive`, which refuse nulls of other columns.
 
+    Attributes:
+        names: The columns, without those that could not be decoded.
+
     Raises:
         OSError: the file cannot be opened.
         MemoryError: there is no memory.
@@ -223,6 +235,8 @@ class NativeChunks:
         self.names, self._types, lines, self._nullable = known
         self._fills = fills  # keeps the memory of `_fillers`
         self._fillers = None if fills is None else fills.addresses()
+        self._all_names = self.names
+        self._refused = np.zeros(len(self.names), np.uint8)
         self._position = 0
         self._list_values: list[int] = lines[:, 10].tolist()
         self._steps: npt.NDArray[np.int64] = lines[:, 4] * np.maximum(1, lines[:, 10])
@@ -250,23 +264,32 @@ class NativeChunks:
         """Return the next rows of each column, each in its own memory, because they are released at different times.
 
         Raises:
-            NotDecodedError: the pages cannot be decoded, end too early, or claim more than memory can hold; nothing
-                more can be read.
+            NotDecodedError: pages of some columns cannot be decoded, end too early, or claim more than memory can hold;
+                it has the rows of the others, of which more can be read.
             OSError: the file cannot be read.
         """
         try:
             buffers = [pa.allocate_buffer(width * rows) for width in self._widths]
             defined = [np.empty(rows, np.bool_) if nullable else None for nullable in self._nullable]
         except (MemoryError, OverflowError) as error:
-            raise NotDecodedError("there is no memory for this many rows") from error
+            raise NotDecodedError(self.names) from error
         addresses = np.array([buffer.address for buffer in buffers], np.int64)
         masks = np.array([0 if mask is None else mask.ctypes.data for mask in defined], np.int64)
-        self._read(rows, addresses, defined=masks)
-        parts = zip(self._types, buffers, defined, self._list_values, strict=True)
-        return [
-            _lists(type_, buffer, each, rows) if each else _array(type_, buffer, mask, rows)
-            for type_, buffer, mask, each in parts
-        ]
+        failed: NotDecodedError | None = None
+        try:
+            self._read(rows, addresses, defined=masks)
+        except NotDecodedError as error:
+            failed = error
+        arrays = {
+            name: _lists(type_, buffer, each, rows) if each else _array(type_, buffer, mask, rows)
+            for name, type_, buffer, mask, each, is_refused in zip(
+                self._all_names, self._types, buffers, defined, self._list_values, self._refused.tolist(), strict=True
+            )
+            if not is_refused
+        }
+        if failed is not None:
+            raise NotDecodedError(failed.columns, arrays) from None
+        return list(arrays.values())
 
     def read_into(self, first: int, rows: int, addresses: npt.NDArray[np.int64]) -> None:
         """Read the rows from row `first` of the row group on, each column to its own address.
@@ -277,7 +300,8 @@ class NativeChunks:
             addresses: int64 ``[columns]``, the address of space for that many values of each; not checked.
 
         Raises:
-            As `read` does.
+            NotDecodedError: pages of some columns cannot be decoded; the rows of the others were written.
+            OSError: the file cannot be read.
         """
         if first > self._position:
             self._read(first - self._position, None)
@@ -291,7 +315,7 @@ class NativeChunks:
             addresses: As in `read_into`.
 
         Raises:
-            As `read` does.
+            As `read_into` does.
         """
         if not len(alive.deleted):
             self.read_into(alive.first, alive.stop - alive.first, addresses)
@@ -313,12 +337,16 @@ class NativeChunks:
         gone: tuple[int | None, int, int, int] = (None, 0, 0, 0)
         if alive is not None:
             gone = (alive.deleted.ctypes.data, len(alive.deleted), alive.first - self._position, self._position)
-        code = KERNELS.chunks_read(self._chunks, rows, *gone, *pointers)
+        code = KERNELS.chunks_read(self._chunks, rows, *gone, *pointers, self._refused.ctypes.data)
         self._position += rows
         if code == SYSTEM:
             raise OSError(errno.EIO, "the system could not read the file")
         if code:
-            raise NotDecodedError("the pages do not match the footer")
+            before = self.names
+            self.names = [name for name, refused in zip(self._all_names, self._refused, strict=True) if not refused]
+            if len(self.names) == len(before):  # none in particular
+                self._refused[:], self.names = 1, []
+            raise NotDecodedError(set(before).difference(self.names))
 
     def close(self) -> None:
         """Close the file and release all buffers; idempotent."""

@@ -498,30 +498,39 @@ EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int6
  * for a null, or NULL. Nulls of a column that has neither are refused. Both may be NULL: all columns have none.
  * `deleted`, if it is not NULL: the first `begin` of the rows are passed over, and the others are written without these,
  * whose numbers are sorted and count from the row `position` before the next one. Then each column has an `outs` and no
- * `defined`, and neither row `begin` nor the last one is deleted. Not 0: nothing more can be read from these chunks. */
+ * `defined`, and neither row `begin` nor the last one is deleted. `refused`, for each column: 1 if it is left out; it
+ * becomes 1 for a column that cannot be decoded, whose rows are then undefined. OTHER: there is a new one among these, and
+ * the other columns were read. SYSTEM: nothing more can be read. */
 EXPORT int chunks_read(
     void *chunks, int64_t rows, const int64_t *deleted, int64_t deleted_count, int64_t begin, int64_t position,
-    uint8_t *const *outs, uint8_t *const *defined, const uint8_t *const *fillers) {
+    uint8_t *const *outs, uint8_t *const *defined, const uint8_t *const *fillers, uint8_t *refused) {
   Group *group = chunks;
+  int result = OK;
   for (int64_t i = 0; i < group->count; i++) {
     Column *column = &group->columns[i];
+    if (refused[i]) continue;
     hand_over(&group->page, &column->page);
     hand_over(&group->dictionary, &column->dictionary);
     int64_t each = column->list_values ? column->list_values : 1;
-    if (rows > INT64_MAX / 8 / each) return OTHER;
     uint8_t *out = outs ? outs[i] : NULL, *flags = defined ? defined[i] : NULL;
     const uint8_t *filler = fillers ? fillers[i] : NULL;
     Runs runs = {deleted, deleted_count, begin, rows, position, each};
-    int code = deleted ? read_runs(group, column, &runs, out, filler)
-                      : read_rows(group, column, rows * each, out, flags, filler);
-    if (code) return code;
-    if (column->rows == 0 && column->left == 0) {
+    int code = OTHER;
+    if (rows <= INT64_MAX / 8 / each)
+      code = deleted ? read_runs(group, column, &runs, out, filler)
+                     : read_rows(group, column, rows * each, out, flags, filler);
+    if (code == SYSTEM) return code;
+    if (code) {
+      refused[i] = 1;
+      result = OTHER;
+    }
+    if (code || (column->rows == 0 && column->left == 0)) {
       hand_over(&column->page, &group->page);
       hand_over(&column->dictionary, &group->dictionary);
       column->entries = -1;
     }
   }
-  return OK;
+  return result;
 }
 
 EXPORT void chunks_close(void *chunks) {
