@@ -4,6 +4,7 @@
     python -m benchmarks.suite run tabular --system ours --system petastorm
     python -m benchmarks.suite gil                              a training loop in pure Python beside the loader
     python -m benchmarks.suite scale                            growth with threads, files, row groups, columns, batch
+    python -m benchmarks.suite lake                             encodings, codecs, nulls and types, by writer
     python -m benchmarks.suite report                           docs/benchmarks.md and its plots, from the results
     python -m benchmarks.suite all                              all of these
     python -m benchmarks.suite build | data | list              environments, data sets, names
@@ -31,7 +32,7 @@ from benchmarks.suite.runner import Settings, data_ready, run_workload
 from benchmarks.suite.workloads import WORKLOADS
 
 QUICK_SCALE = 1 / 64
-STUDIES = ("gil", "scale")
+STUDIES = ("gil", "scale", "lake")
 
 
 def say(line: str) -> None:
@@ -65,7 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("all", "run", "gil", "scale", "report", "build", "data", "list"))
+    parser.add_argument("command", choices=("all", "run", "gil", "scale", "lake", "report", "build", "data", "list"))
     parser.add_argument("workloads", nargs="*", metavar="workload", help=", ".join(WORKLOADS))
     parser.add_argument("--system", action="append", default=[], help="an entry or a system; may be given again")
     parser.add_argument("--missing", action="store_true", help="only entries without good results")

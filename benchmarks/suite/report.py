@@ -58,7 +58,7 @@ def write(results: Path, page: Path, images: Path) -> None:
     """Write the page and the plots of whatever results there are."""
     workloads = {name: load(results / f"{name}.json") for name in WORKLOADS}
     workloads = {name: found for name, found in workloads.items() if found}
-    gil, scale = load(results / "gil.json"), load(results / "scale.json")
+    gil, scale, lake = (load(results / f"{name}.json") for name in ("gil", "scale", "lake"))
     link = os.path.relpath(results, page.parent)
     parts = [HEAD.format(results=link)]
     parts += _ratios(workloads)
@@ -74,7 +74,8 @@ def write(results: Path, page: Path, images: Path) -> None:
         plots.stages(images / "stages.png", stages)
         parts += ["## Time by stage\n", f"![Shares of processor time by stage]({figures}/stages.png)\n"]
         parts.append(STAGES)
-    parts += _gil(gil, images, figures) + _scale(scale, images, figures) + _machines(workloads, gil, scale)
+    parts += _lake(lake) + _gil(gil, images, figures) + _scale(scale, images, figures)
+    parts += _machines(workloads, {"gil": gil, "scale": scale, "lake": lake})
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(parts).rstrip("\n") + "\n", encoding="utf-8")
 
@@ -226,7 +227,28 @@ def _scale(found: Results, images: Path, figures: str) -> list[str]:
     return parts
 
 
-def _machines(workloads: Mapping[str, Results], gil: Results, scale: Results) -> list[str]:
+def _lake(found: Results) -> list[str]:
+    """Tell, for each kind of column and each writer, how our loader compares with decoding alone."""
+    if not found:
+        return []
+    cases = list(found["cases"].values())
+    writers = list(dict.fromkeys(case["writer"] for case in cases))
+    rows = []
+    for kind in dict.fromkeys(case["kind"] for case in cases):
+        by_writer = {case["writer"]: case for case in cases if case["kind"] == kind}
+        rows.append((kind, *(_lake_cell(by_writer.get(writer)) for writer in writers)))
+    head = ("columns", *(f"{writer}: processor (wall), first epoch" for writer in writers))
+    return ["## lake: files of other programs\n", found["about"] + "\n", table(head, rows), ""]
+
+
+def _lake_cell(case: Results | None) -> str:
+    if case is None or case["status"] != "ok":
+        return "" if case is None else STATUS[case["status"]]
+    processor, wall = (times_text(case[key]["median"]) for key in ("processor_s_ratio", "seconds_ratio"))
+    return f"{processor} ({wall}), {times_text(case['first_epoch_ratio'])}"
+
+
+def _machines(workloads: Mapping[str, Results], studies: Mapping[str, Results]) -> list[str]:
     """Say what ran where, when, with which versions and by which command."""
     runs: dict[tuple[str, ...], list[str]] = {}
     versions: dict[str, str] = {}
@@ -241,7 +263,7 @@ def _machines(workloads: Mapping[str, Results], gil: Results, scale: Results) ->
             runs.setdefault((run["date"], run["command"], machine), []).append(name)
             if "versions" in entry:
                 versions[entry["title"].split(",")[0]] = ", ".join(f"{k} {v}" for k, v in entry["versions"].items())
-    for name, found in (("gil", gil), ("scale", scale)):
+    for name, found in studies.items():
         if found:
             hardware = found["hardware"]
             machine = f"{hardware['processor']}, {hardware['cores']} processors, {hardware['memory_gib']} GiB"

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.suite.systems.base import Batch, Job, System
 
-PACKAGES = ("pyarrow", "polars", "numpy", "pillow")
+PACKAGES = ("pyarrow", "polars", "duckdb", "numpy", "pillow")
 
 
 class PyarrowDecoding(System):
@@ -63,6 +63,31 @@ class PolarsDecoding(System):
     def checked_epoch(self) -> Iterator[Batch]:
         for path in self.job.files:
             yield _arrays(self.job, self._polars.read_parquet(path).to_arrow())
+
+
+class DuckdbScan(System):
+    """A file at a time into Arrow batches, by DuckDB's own threads."""
+
+    delivers_tensors = False
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        import duckdb  # noqa: PLC0415  (each limit imports what it measures)
+
+        self._connection = duckdb.connect(config={"threads": job.threads})
+
+    def _tables(self) -> Iterator[Any]:
+        for path in self.job.files:
+            yield self._connection.execute("SELECT * FROM read_parquet(?)", [path]).to_arrow_table()
+
+    def epoch(self) -> Iterator[Batch]:
+        yield from ({"": range(table.num_rows)} for table in self._tables())
+
+    def checked_epoch(self) -> Iterator[Batch]:
+        yield from (_arrays(self.job, table) for table in self._tables())
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 class Copying(System):
@@ -166,5 +191,11 @@ def _raw(chunked: Any, dtype: str) -> np.ndarray[Any, Any]:
 
 def open_system(job: Job) -> System:
     """Open the limit that ``limit`` names."""
-    limits = {"pyarrow": PyarrowDecoding, "polars": PolarsDecoding, "copy": Copying, "jpeg": JpegDecoding}
+    limits = {
+        "pyarrow": PyarrowDecoding,
+        "polars": PolarsDecoding,
+        "duckdb": DuckdbScan,
+        "copy": Copying,
+        "jpeg": JpegDecoding,
+    }
     return limits[job.options["limit"]](job)  # type: ignore[abstract]

@@ -9,7 +9,17 @@ import torch
 
 from benchmarks.suite.systems.base import Batch, Job, System, Unsupported
 from benchmarks.suite.workloads import CATEGORIES, DENSE, IMAGE_SIDE
-from parquet_loader import BatchedDataLoader, Group, Image, Scalar, Schema, Tensor, UnsupportedError
+from parquet_loader import (
+    BatchedDataLoader,
+    Group,
+    Image,
+    OutputOptions,
+    Scalar,
+    Schema,
+    Tensor,
+    Text,
+    UnsupportedError,
+)
 
 PACKAGES = ("pyarrow", "numpy", "torch", "pillow", "simplejpeg")
 GROUPED = Schema(
@@ -22,7 +32,10 @@ GROUPED = Schema(
 
 
 class Ours(System):
-    """Options: ``layout``, ``isolation``, ``grouped``, ``window_rows``, and any argument under ``arguments``."""
+    """Options: ``layout``, ``isolation``, ``grouped``, ``window_rows``, and any argument under ``arguments``.
+
+    ``numpy`` asks for numpy arrays, and ``mask`` names text columns whose nulls become masks.
+    """
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -36,6 +49,7 @@ class Ours(System):
                 window_rows=max(job.window_rows, job.options.get("window_rows", 0)),
                 num_threads=job.threads,
                 isolation=job.options.get("isolation", "thread"),
+                output_options=OutputOptions(format="numpy" if job.options.get("numpy") else "torch"),
                 **job.options.get("arguments", {}),
             )
         except UnsupportedError as error:
@@ -76,6 +90,8 @@ class Ours(System):
 def _schema(job: Job) -> Schema | None:
     if job.options.get("grouped"):
         return GROUPED
+    if job.options.get("mask"):
+        return Schema({name: Text(null="mask") for name in job.options["mask"]}, extra="infer")
     fields: dict[str, Any] = {}
     for column in job.columns:
         if column.kind == "image":
