@@ -15,7 +15,14 @@ from parquet_loader.decode.converters import coded_words, convert, first_beyond_
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
 from parquet_loader.decode.encoded_columns import ValueProblem, cut_at_once, read_array, unpack
 from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
-from parquet_loader.decode.lazy_rows import READ_ERRORS, DeferredColumns, LazyRows, SkippedRows, Target
+from parquet_loader.decode.lazy_rows import (
+    READ_ERRORS,
+    DeferredColumns,
+    LazyRows,
+    SkippedRows,
+    StraightTargets,
+    Target,
+)
 from parquet_loader.decode.native.column_reader import (
     DecodableChunks,
     NativeChunks,
@@ -52,6 +59,7 @@ __all__ = [
     "RawFile",
     "RawPages",
     "SkippedRows",
+    "StraightTargets",
     "TableOrigin",
     "Target",
     "ValueProblem",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,20 @@ from parquet_loader.decode.plain_pages import RawColumn
 
 # The errors of reading a file that is damaged or missing.
 READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeError, MemoryError)
+
+
+class StraightTargets(NamedTuple):
+    """Where kernels write rows of columns.
+
+    Attributes:
+        addresses: int64 ``[columns]``, the address of space for the rows of each; not checked.
+        slots: For each, the number of the row from its address on to which each row goes; None: one behind another.
+            Empty: None for all.
+    """
+
+    addresses: npt.NDArray[np.int64]
+    slots: Sequence[IntArray | None] = ()
+
 
 Target = tuple[str, npt.NDArray[np.uint8], IntArray | slice]
 """A column, an array ``[n, width]`` to write its rows to, and the rows of that."""
@@ -48,7 +63,7 @@ class DeferredColumns:
         columns: Columns in plain pages, from which the system copies values, by name.
         first_row: Number of the first row in the row group.
         explained: Returns the error to raise for one of `READ_ERRORS`.
-        straight: Columns of numbers that kernels decode to given addresses, forward only; None: there are none.
+        straight: Columns that kernels decode to given addresses, forward only; None: there are none.
         straight_names: Their names.
         deleted: The deleted rows among them, which do not count; None: there are none.
     """
@@ -60,14 +75,13 @@ class DeferredColumns:
     straight_names: Sequence[str] = ()
     deleted: SkippedRows | None = None
 
-    def write(self, first: int, rows: int, addresses: npt.NDArray[np.int64] | None, targets: Sequence[Target]) -> None:
+    def write(self, first: int, rows: int, straight: StraightTargets | None, targets: Sequence[Target]) -> None:
         """Write rows of the columns to where they are wanted.
 
         Args:
             first: The first row, of these.
             rows: Number of rows.
-            addresses: int64 ``[columns]``, the address of space for that many values of each of `straight_names`; not
-                checked. None: these columns are not wanted.
+            straight: Where rows of `straight_names` go; None: these columns are not wanted.
             targets: Where rows of other columns go; see `RawColumn.read`.
 
         Raises:
@@ -78,12 +92,14 @@ class DeferredColumns:
         at = self.first_row + first
         try:
             alive = None if self.deleted is None or not rows else self.deleted.alive(first, rows)
-            if addresses is not None:
+            if straight is not None:
                 assert self.straight is not None
+                addresses, straight_slots = straight
                 if alive is None:
-                    self.straight.read_into(at, rows, addresses)
+                    self.straight.read_into(at, rows, addresses, straight_slots)
                 else:
-                    self.straight.read_alive(alive, addresses)
+                    slots_of_all = [None if own is None else _slots_of_all(alive, own) for own in straight_slots]
+                    self.straight.read_alive(alive, addresses, slots_of_all)
             for name, out, slots in targets:
                 if alive is None:
                     self.columns[name].read(at, out, slots)

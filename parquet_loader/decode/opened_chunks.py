@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from parquet_loader.decode.native.column_reader import DecodableChunks, Fills, NativeChunks, decodable_columns
+from parquet_loader.decode.native.column_reader import (
+    DecodableChunks,
+    Fills,
+    NativeChunks,
+    RowDemand,
+    decodable_columns,
+)
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.page_headers import bounds_of_chunks
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
@@ -122,10 +128,13 @@ def open_chunks(
             if pages is not None:
                 raw[name] = pages
 
-        def decodable(names: Sequence[str]) -> DecodableChunks:
-            return decodable_columns(footer, names if source is not None else (), schema, rows)
+        def decodable(names: Sequence[str], demands: Mapping[str, RowDemand] | None = None) -> DecodableChunks:
+            return decodable_columns(footer, names if source is not None else (), schema, rows, demands)
 
-        straight = decodable([r.stored for r in routes if r.window == "kernel" and r.window in windows])
+        to_window = [r for r in routes if r.window and r.decoder == "kernel" and r.stored not in raw]
+        to_window = to_window if "kernel" in windows else []
+        demands = {r.stored: r.source.demand for r in to_window if r.source.demand is not None}
+        straight = decodable([r.stored for r in to_window], demands)
         given = {r.stored: r.source.fill for r in routes if r.source.fill is not None}
         fills = Fills.of_columns(straight.names, given)
         left = {*raw, *straight.names}

@@ -6,6 +6,7 @@ route takes the next one in this order: pages to the window, a kernel, Arrow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common import IS_BUILT, PROBLEM, ReadOptions
-from parquet_loader.decode.columns import Column
-from parquet_loader.decode.native.column_reader import is_known_list, is_known_type
+from parquet_loader.decode.columns import Column, number_type
+from parquet_loader.decode.native.column_reader import RowDemand, is_known_list, is_known_type
 from parquet_loader.decode.plain_pages import IS_POSSIBLE
 
 # Rows at least this wide are copied to their slots as soon as they are decoded; narrower ones are ordered a window at a
@@ -74,6 +75,7 @@ class ColumnSource:
         words: Size of the vocabulary of a category whose words Arrow can read as a dictionary; else 0.
         fill: The bytes of a delivered row that stand for a null; None if nulls are refused or masked, or if rows are
             wider than a number.
+        refuses_nulls: Whether a null is an error.
     """
 
     name: str
@@ -82,6 +84,7 @@ class ColumnSource:
     column: Column | None = None
     words: int = 0
     fill: bytes | None = None
+    refuses_nulls: bool = False
 
     @property
     def is_as_stored(self) -> bool:
@@ -93,7 +96,26 @@ class ColumnSource:
         """Whether values are delivered as the kernels decode them: unchanged, and booleans as bytes."""
         column, field = self.column, self.field
         is_boolean = column is not None and column.dtype == np.bool_ and not column.shape
-        return self.is_as_stored or (is_boolean and field is not None and pa.types.is_boolean(field.type))
+        is_bits = is_boolean and field is not None and pa.types.is_boolean(field.type)
+        return self.is_as_stored or is_bits or self.is_list_of_row
+
+    @property
+    def is_list_of_row(self) -> bool:
+        """Whether lists in the file hold a delivered row's numbers, if they are as long as it and without nulls."""
+        column, field = self.column, self.field
+        if column is None or field is None or not column.shape or not is_known_list(field.type):
+            return False
+        assert column.dtype is not None
+        size = math.prod(column.shape)
+        is_as_long = not pa.types.is_fixed_size_list(field.type) or field.type.list_size == size
+        return bool(is_as_long and field.type.value_type == number_type(column.dtype))
+
+    @property
+    def demand(self) -> RowDemand | None:
+        """What the footer has to say so that a kernel decodes rows of several numbers to the window; None: nothing."""
+        if self.column is None or not self.column.shape or (self.fill is not None and not self.is_list_of_row):
+            return None
+        return RowDemand(math.prod(self.column.shape), self.refuses_nulls)
 
     @property
     def is_always_as_stored(self) -> bool:
@@ -181,8 +203,7 @@ def _route(
     decoder: Literal["kernel", "arrow"] = "arrow" if missing else "kernel"
     if column is None or not source.is_as_decoded:
         return None, decoder, missing or "its values are converted"
-    if arrangement_of(column, kernels=not missing) in (Arrangement.DIRECT, Arrangement.STAGED):
-        if source.is_always_as_stored and pages:
-            return "pages", decoder, ""
-        return None, decoder, "the file's schema allows nulls" if field.nullable else "the system lacks preadv"
+    are_rows = arrangement_of(column, kernels=not missing) in (Arrangement.DIRECT, Arrangement.STAGED)
+    if are_rows and source.is_always_as_stored and pages:
+        return "pages", decoder, ""
     return (None, decoder, missing) if missing else ("kernel", decoder, "")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode import Arrangement, Column, LazyRows, arrangement_of, one_array
+from parquet_loader.decode import Arrangement, Column, LazyRows, StraightTargets, arrangement_of, one_array
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
@@ -233,12 +233,12 @@ class Assembly:
         deferred, table = rows.deferred, rows.table
         if skipped or count < rows.rows:
             table = table.slice(skipped, count)
-        addresses = self._narrow.addresses(first, deferred.straight_names)
         targets = [*self._narrow.targets(first, count), *self._direct.targets(first, count)]
         targets += self._staged.targets(first, count)
         left = [target for target in targets if target[0] in deferred.columns]
-        if addresses is not None or left:
-            deferred.write(skipped, count, addresses, left)  # first of all: it may refuse
+        straight = self._straight(first, count, deferred.straight_names)
+        if straight is not None or left:
+            deferred.write(skipped, count, straight, left)  # first of all: it may refuse
         done = {*deferred.straight_names, *deferred.columns}
         for name, out, slots in targets:
             if name not in done:
@@ -261,6 +261,15 @@ class Assembly:
                 joined = pa.concat_tables(chunks[part][-CHUNKS_JOINED:]).combine_chunks()
                 chunks[part][-CHUNKS_JOINED:] = [joined]
         return kept
+
+    def _straight(self, first: int, count: int, names: Sequence[str]) -> StraightTargets | None:
+        """Return where kernels write rows of these columns; None: of none."""
+        if not names:
+            return None
+        narrow, staged, direct = self._narrow, self._staged, self._direct
+        addresses = [narrow.address(n, first) or staged.address(n, first) or direct.address(n, first) for n in names]
+        slots = [direct.slots(name, first, count) for name in names] if self._parts.wide else []
+        return StraightTargets(np.array(addresses, np.int64), slots)
 
     def leave_out(self, number: int) -> None:
         """Leave out a slice that cannot be read, with those of its rows that were written already."""

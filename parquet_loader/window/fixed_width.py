@@ -35,6 +35,7 @@ class DirectRows:
 
     def __init__(self, columns: Sequence[Column], capacity: int, carried_rows: int, allocator: Allocator) -> None:
         self._columns = columns
+        self._widths = {column.name: column.arrow_type.byte_width for column in columns}
         self._capacity = capacity
         self._carried_rows = carried_rows
         self._allocator = allocator
@@ -61,6 +62,16 @@ class DirectRows:
         if self._slots is not None:
             slots = self._slots[first : first + count]
         return [(column.name, self._rows_of(column), slots) for column in self._columns]
+
+    def address(self, name: str, first: int) -> int:
+        """Return the address from which on `slots` count, or to which rows go; arguments as in `targets`."""
+        arena: int = self._arenas[name].array.__array_interface__["data"][0]
+        skipped = 0 if self._slots is not None else self._carried_rows + first
+        return arena + skipped * int(self._widths[name])
+
+    def slots(self, name: str, first: int, count: int) -> IntArray | None:
+        """Return the slots of a column's rows; None: one behind another, or it is not a column of these."""
+        return self._slots[first : first + count] if self._slots is not None and name in self._widths else None
 
     def finish(
         self, carried: Mapping[str, Rows], present: Callable[[], IntArray] | None, total: int, delivered: int
@@ -139,6 +150,14 @@ class StagedRows:
         """Return where in the staging buffers rows go; arguments as in `DirectRows.targets`."""
         slots = slice(self._carried_rows + first, self._carried_rows + first + count)
         return [(name, staged, slots) for name, staged in self._staged.items()]
+
+    def address(self, name: str, first: int) -> int:
+        """Return the address of a column to which rows go; 0: there is none. `first` as in `targets`."""
+        staged = self._staged.get(name)
+        if staged is None:
+            return 0
+        found: int = staged.__array_interface__["data"][0] + (self._carried_rows + first) * staged.shape[1]
+        return found
 
     def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
         """Fix the order: `indices` count the carried rows first, then the rows that the window reads."""

@@ -89,14 +89,13 @@ class ScalarColumns:
         width = column.row_bytes or 1
         return memory[: self._capacity * width].reshape(self._capacity, width)
 
-    def addresses(self, first: int, names: Sequence[str]) -> npt.NDArray[np.int64] | None:
-        """Return the addresses in the staging buffers to which a kernel writes rows of these columns; None: of none.
+    def address(self, name: str, first: int) -> int:
+        """Return the address in the staging buffer of a column to which a kernel writes rows; 0: there is none.
 
         `first` is the number of the first one among the rows that the window reads.
         """
-        begin = self._carried_rows + first
-        addresses = [self._addresses[name] + begin * self._staged[name].shape[1] for name in names]
-        return np.array(addresses, np.int64) if addresses else None
+        base = self._addresses.get(name, 0)
+        return base and base + (self._carried_rows + first) * self._staged[name].shape[1]
 
     def targets(self, first: int, count: int) -> list[Target]:
         """Return where in the staging buffers rows go; arguments as in `DirectRows.targets`."""

@@ -32,6 +32,7 @@ from parquet_loader.decode import (
     decodable_chunks,
     is_known_codec,
 )
+from parquet_loader.decode.lazy_rows import _slots_of_all
 from parquet_loader.decode.native import column_reader
 from tests.support.footers import metadata_of
 from tests.support.page_rewriter import INT32, KIND, PAGE_BYTES, PLAIN_BYTES, Page, pages_of
@@ -606,9 +607,9 @@ def test_what_turns_out_to_be_not_as_expected_is_arrows_from_there_on(
     calls = itertools.count()
     read_into = NativeChunks.read_into
 
-    def lied_to(self: NativeChunks, first: int, rows: int, places: Any) -> None:
+    def lied_to(self: NativeChunks, first: int, rows: int, places: Any, slots: Any) -> None:
         is_wrong = next(calls) % 8 == call
-        read_into(self, first, rows // 2 if is_wrong else rows, places)
+        read_into(self, first, rows // 2 if is_wrong else rows, places, slots)
         if is_wrong:
             raise NotDecodedError(self.names if call % 2 else self.names[:1])
 
@@ -765,3 +766,139 @@ def test_booleans_have_no_dictionary_whatever_their_pages_say(tmp_path: Path, be
     file.write_bytes(content)
     with pytest.raises(DataError, match=r"a\.parquet, row group 0"), BatchedDataLoader(file, 48) as loader:
         list(loader)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from(["list", "fixed", "bytes", "number"]), min_size=1, max_size=3),
+    each=st.sampled_from([2, 3, 70, 5000]),
+    rows=st.integers(1, 60),
+    codec=st.sampled_from(CODECS),
+    version=st.sampled_from(["1.0", "2.0"]),
+    encoding=st.integers(-1, 2),
+    page_bytes=st.sampled_from([100, 3000, 2**20]),
+    in_memory=st.booleans(),
+    share=st.sampled_from([0, 0, 0.1, 0.9]),
+    seed=st.integers(0, 100),
+)
+def test_rows_go_to_their_slots(
+    tmp_path_factory: pytest.TempPathFactory,
+    kinds: list[str],
+    each: int,
+    rows: int,
+    codec: str,
+    version: str,
+    encoding: int,
+    page_bytes: int,
+    in_memory: bool,
+    share: float,
+    seed: int,
+) -> None:
+    path, rng = tmp_path_factory.mktemp("native") / "a.parquet", np.random.default_rng(seed)
+    data = {f"c{n}": values(pa.int32(), rows * each, 40, seed=n) for n in range(len(kinds))}
+    arrays = {}
+    for name, kind in zip(data, kinds, strict=True):
+        lists = pa.FixedSizeListArray.from_arrays(data[name], each)
+        wide = pa.Array.from_buffers(pa.binary(4 * each), rows, [None, data[name].buffers()[1]])
+        as_list, narrow = lists.cast(pa.list_(pa.int32())), data[name][:rows]
+        arrays[name] = {"list": as_list, "fixed": lists, "bytes": wide, "number": narrow}[kind]
+    options: dict[str, Any] = {"compression": codec, "data_page_version": version, "data_page_size": page_bytes}
+    leaf = {"list": ".list.element", "fixed": ".list.element", "bytes": "", "number": ""}
+    if encoding >= 0:
+        options["column_encoding"] = {
+            f"{name}{leaf[kind]}": encodings_of(pa.binary(1) if kind == "bytes" else pa.int32())[
+                encoding % (2 if kind == "bytes" else 3)
+            ]
+            for name, kind in zip(data, kinds, strict=True)
+        }
+    pq.write_table(pa.table(arrays), path, use_dictionary=encoding < 0, write_batch_size=16, **options)
+    is_deleted = rng.random(rows) < share
+    is_deleted[rng.integers(rows)] = False
+    alive = np.flatnonzero(~is_deleted)
+    deleted = SkippedRows(np.flatnonzero(is_deleted), 0)
+    source = pa.py_buffer(path.read_bytes()) if in_memory else str(path)
+    widths = [4 if kind == "number" else 4 * each for kind in kinds]
+    order = rng.permutation(len(alive))
+    outs = [np.full((len(alive) + 2, width), 0xA5, np.uint8) for width in widths]
+    with NativeChunks(source, known(path)) as native_chunks:
+        cuts = np.unique([0, *rng.integers(0, len(alive) + 1, 2), len(alive)]).tolist()
+        for first, stop in itertools.pairwise(cuts):
+            slots = [None if kind == "number" else order[first:stop] for kind in kinds]
+            begins = [1 + first if own is None else 1 for own in slots]
+            places = np.array([out[b:].ctypes.data for out, b in zip(outs, begins, strict=True)], np.int64)
+            span = deleted.alive(first, stop - first)
+            of_all = [None if own is None else _slots_of_all(span, own) for own in slots]
+            native_chunks.read_alive(span, places, of_all)
+    for out, name, kind, width in zip(outs, data, kinds, widths, strict=True):
+        expected = data[name].to_numpy().view(np.uint8)[: rows * width].reshape(rows, width)[alive]
+        found = out[1:-1] if kind == "number" else out[1:-1][order]
+        assert np.array_equal(found, expected)
+        assert (out[[0, -1]] == 0xA5).all(), "nothing is written before or behind the rows"
+
+
+EMBEDDING = Tensor("float32", (100,))
+
+
+def embeddings(folder: Path, lists: list[Any], **options: Any) -> Path:
+    folder.mkdir()
+    offsets = np.cumsum([0, *(0 if row is None else len(row) for row in lists)], dtype=np.int32)
+    numbers = pa.array([n for row in lists if row is not None for n in row], pa.float32())
+    mask = [row is None for row in lists]
+    type_ = pa.list_(pa.field(options.pop("element", "element"), pa.float32()))
+    array = pa.ListArray.from_arrays(offsets, numbers, type=type_, mask=pa.array(mask) if any(mask) else None)
+    table = pa.table({"e": array, "row": np.arange(len(lists))})
+    pq.write_table(table, folder / "a.parquet", row_group_size=90, store_schema=False, **options)
+    return folder
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"use_compliant_nested_type": False, "element": "array_element"},
+        {"use_dictionary": False, "data_page_version": "2.0"},
+        {"write_statistics": False, "data_page_size": 1000},
+    ],
+)
+def test_embeddings_go_straight_to_the_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str, options: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(0)
+    lists = list(rng.integers(0, 9, (200, 100)).astype(np.float32))
+    folder = embeddings(tmp_path / "data", lists, compression=compression, **options)
+
+    def no_arrays(self: NativeChunks, rows: int) -> Any:
+        raise AssertionError(f"{self.names} were decoded to arrays")
+
+    monkeypatch.setattr(NativeChunks, "read", no_arrays)
+    found = batches(folder, schema=Schema({"e": EMBEDDING, "row": Scalar("int64")}), shuffle=True, window_rows=100)
+    rows = np.concatenate([batch["row"] for batch in found])
+    assert sorted(rows.tolist()) == list(range(200))
+    assert np.array_equal(np.concatenate([batch["e"] for batch in found]), np.array(lists)[rows])
+
+
+@pytest.mark.parametrize("has_statistics", [True, False])
+@pytest.mark.parametrize("fill", [None, 7.0])
+@pytest.mark.parametrize("fault", [None, [1.0] * 99, [1.0] * 99 + [None], []])
+def test_a_row_that_is_no_whole_embedding_is_filled_or_refused_as_without_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_statistics: bool, fill: float | None, fault: Any
+) -> None:
+    lists: list[Any] = [[float(n)] * 100 for n in range(200)]
+    lists[133] = fault
+    if fault is not None and len(fault) != 100:
+        lists[150] = [1.0] * (200 - len(fault))  # so that the footer's numbers add up
+    folder = embeddings(tmp_path / "data", lists, write_statistics=has_statistics)
+    schema = Schema({"e": Tensor("float32", (100,), fill=fill), "row": Scalar("int64")})
+
+    def outcome() -> Any:
+        try:
+            return [{name: array.tolist() for name, array in batch.items()} for batch in batches(folder, schema=schema)]
+        except DataError as error:
+            return str(error)
+
+    found = outcome()
+    monkeypatch.setattr(column_reader, "is_known_list", lambda type_: False)
+    monkeypatch.setattr("parquet_loader.decode.routes.is_known_list", lambda type_: False)
+    assert outcome() == found
+    assert isinstance(found, str) == (fill is None or (fault is not None and len(fault) != 100))

@@ -53,6 +53,7 @@ class Kind(NamedTuple):
         """Delivers NaN for the nulls of floats, as `arrows_values` does."""
         fields = Schema.from_arrow(self.table.schema)
         lists = {name: Tensor("int32", (3,)) for name in ("fixed", "any") if name in fields}
+        lists |= {"long": Tensor("int32", (70,))} if "long" in fields else {}
         nan = {
             n: Scalar(t.type, fill=math.nan) for n, t in fields.items() if isinstance(t, Scalar) and t.dtype.kind == "f"
         }
@@ -73,7 +74,8 @@ def tables() -> list[Kind]:
     encodings = dict.fromkeys(("i16", "i64", "i32"), "DELTA_BINARY_PACKED") | {"bool": "RLE"}
     encodings |= dict.fromkeys(("f32", "f64"), "BYTE_STREAM_SPLIT")
     lists = pa.FixedSizeListArray.from_arrays(pa.array(rng.integers(0, 9, 3 * ROWS), pa.int32()), 3)
-    listed = {"fixed": lists, "any": lists.cast(pa.list_(pa.int32()))}
+    long = pa.FixedSizeListArray.from_arrays(pa.array(rng.integers(0, 9, 70 * ROWS), pa.int32()), 70)
+    listed = {"fixed": lists, "any": lists.cast(pa.list_(pa.int32())), "long": long.cast(pa.list_(pa.int32()))}
     small: dict[str, Any] = {"data_page_size": 64, "write_batch_size": 32}
     found = []
     codecs = ["none", "snappy", "lz4", "gzip", "zstd"]

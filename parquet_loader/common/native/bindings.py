@@ -39,7 +39,7 @@ def _load(path: Path) -> tuple[Any, str]:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.chunks_open.argtypes = (ctypes.c_int, pointer, number, pointer, number)
     library.chunks_open.restype = pointer
-    library.chunks_read.argtypes = (pointer, number, pointer, number, number, number, *[pointer] * 4)
+    library.chunks_read.argtypes = (pointer, number, pointer, number, number, number, *[pointer] * 5)
     library.chunks_read.restype = ctypes.c_int
     library.pages_check.argtypes = (ctypes.c_int, pointer, number, pointer, number, pointer)
     library.pages_check.restype = ctypes.c_int

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import KERNELS, LOADED_CODECS, SYSTEM
+from parquet_loader.common import KERNELS, LOADED_CODECS, SYSTEM, IntArray
 from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
@@ -83,6 +83,23 @@ class AliveRows(NamedTuple):
     deleted: npt.NDArray[np.int64]
 
 
+class RowDemand(NamedTuple):
+    """What rows have to be, so that a kernel decodes them to their slots.
+
+    Attributes:
+        values: Numbers of a row, if rows are lists.
+        refuses_nulls: Whether a null is an error, so that the footer need not say whether there are any.
+    """
+
+    values: int
+    refuses_nulls: bool
+
+    def allows(self, chunk: ReadableChunk) -> bool:
+        """Whether a column chunk has no nulls, as far as its footer says."""
+        has_none = chunk.nulls == 0 or not chunk.leaf.max_definition_level
+        return has_none or (chunk.nulls is None and self.refuses_nulls)
+
+
 class DecodableChunks(NamedTuple):
     """Column chunks of a row group that the kernels can probably decode.
 
@@ -137,7 +154,13 @@ def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], sch
     return decodable_columns(described, asked, schema, int(footer.row_group_rows[row_group]))
 
 
-def decodable_columns(footer: RowGroupFooter, names: Iterable[str], schema: pa.Schema, rows: int) -> DecodableChunks:
+def decodable_columns(
+    footer: RowGroupFooter,
+    names: Iterable[str],
+    schema: pa.Schema,
+    rows: int,
+    demands: Mapping[str, RowDemand] | None = None,
+) -> DecodableChunks:
     """Return the column chunks of a row group that the kernels can probably decode.
 
     Args:
@@ -145,6 +168,7 @@ def decodable_columns(footer: RowGroupFooter, names: Iterable[str], schema: pa.S
         names: The columns that are read.
         schema: The file's Arrow schema.
         rows: Rows of the row group.
+        demands: What the footer has to say of columns whose rows are decoded to their slots.
     """
     types, known, nullable = dict[str, pa.DataType](), dict[str, tuple[int, ...]](), list[bool]()
     always_compressed = is_always_compressed(footer.metadata.created_by)
@@ -157,10 +181,12 @@ def decodable_columns(footer: RowGroupFooter, names: Iterable[str], schema: pa.S
         type_ = schema.field(indices[0]).type if len(indices) == 1 else pa.null()
         if not isinstance(chunk, ReadableChunk):  # Arrow says why a column cannot be read
             continue
-        list_values = 0
+        list_values, demand = 0, (demands or {}).get(name)
+        if demand is not None and not demand.allows(chunk):
+            continue
         if is_known_list(type_):
             list_values = _list_values(type_, chunk, rows)
-            if not list_values or chunk.nulls != 0:
+            if list_values != demand.values if demand is not None else not list_values or chunk.nulls != 0:
                 continue
         elif chunk.leaf.path != name or not is_known_type(type_):
             continue
@@ -291,13 +317,17 @@ class NativeChunks:
             raise NotDecodedError(failed.columns, arrays) from None
         return list(arrays.values())
 
-    def read_into(self, first: int, rows: int, addresses: npt.NDArray[np.int64]) -> None:
+    def read_into(
+        self, first: int, rows: int, addresses: npt.NDArray[np.int64], slots: Sequence[IntArray | None] = ()
+    ) -> None:
         """Read the rows from row `first` of the row group on, each column to its own address.
 
         Args:
             first: The first row, not before the position of the reader; rows in between are skipped.
             rows: Number of rows.
             addresses: int64 ``[columns]``, the address of space for that many values of each; not checked.
+            slots: For each column, the number of the row from its address on to which each row goes, not checked; or
+                None: one behind another. Empty: None for all.
 
         Raises:
             NotDecodedError: pages of some columns cannot be decoded; the rows of the others were written.
@@ -305,22 +335,24 @@ class NativeChunks:
         """
         if first > self._position:
             self._read(first - self._position, None)
-        self._read(rows, addresses, fillers=self._fillers)
+        self._read(rows, addresses, fillers=self._fillers, slots=slots)
 
-    def read_alive(self, alive: AliveRows, addresses: npt.NDArray[np.int64]) -> None:
+    def read_alive(
+        self, alive: AliveRows, addresses: npt.NDArray[np.int64], slots: Sequence[IntArray | None] = ()
+    ) -> None:
         """Read rows of the row group, each column to its own address, and skip deleted ones.
 
         Args:
             alive: The rows, at least one, not before the position of the reader.
-            addresses: As in `read_into`.
+            addresses, slots: As in `read_into`; deleted rows have slots, too.
 
         Raises:
             As `read_into` does.
         """
         if not len(alive.deleted):
-            self.read_into(alive.first, alive.stop - alive.first, addresses)
+            self.read_into(alive.first, alive.stop - alive.first, addresses, slots)
             return
-        self._read(alive.stop - self._position, addresses, alive, fillers=self._fillers)
+        self._read(alive.stop - self._position, addresses, alive, fillers=self._fillers, slots=slots)
 
     def _read(
         self,
@@ -330,10 +362,14 @@ class NativeChunks:
         *,
         defined: npt.NDArray[np.int64] | None = None,
         fillers: npt.NDArray[np.int64] | None = None,
+        slots: Sequence[IntArray | None] = (),
     ) -> None:
         if not self._chunks:
             raise ValueError("the column chunks are closed")
-        pointers = (None if array is None else array.ctypes.data for array in (addresses, defined, fillers))
+        contiguous = [None if rows_of is None else np.ascontiguousarray(rows_of, np.int64) for rows_of in slots]
+        places = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in contiguous], np.int64)
+        arrays = (addresses, defined, fillers, places if len(places) else None)
+        pointers = (None if array is None else array.ctypes.data for array in arrays)
         gone: tuple[int | None, int, int, int] = (None, 0, 0, 0)
         if alive is not None:
             gone = (alive.deleted.ctypes.data, len(alive.deleted), alive.first - self._position, self._position)

@@ -25,6 +25,7 @@ enum { BYTES = 0, INTEGER = 1, FLOATING = 2, BOOLEAN = 3 };  /* physical types *
 #define LONGEST_HEADER (1 << 16)  /* of a page that is decoded here */
 #define SCRATCH_BYTES (1 << 16)  /* decoded at a time where some rows are skipped: they stay in the second cache */
 #define READ_APART 512  /* bytes of a value from which on runs of rows are read from the file one by one */
+#define ROW_APART (1 << 14)  /* bytes of a row from which on rows are read from the file to slots one by one */
 
 typedef struct {
   uint8_t *bytes;
@@ -57,6 +58,7 @@ typedef struct {
   int64_t encodings;    /* that the footer names: a bit for each */
   int always_compressed;  /* pages of version 2, whatever their headers say: old parquet-cpp, PARQUET-10353 */
   int had_pages;        /* a data page was read */
+  int in_slots;         /* rows have slots, and are too short to be read from the file one by one */
   int64_t left;         /* rows of the current page that are still to come */
   int64_t values_left;  /* and its values: fewer, if some rows are null */
   Levels levels;        /* if there are nulls in the page */
@@ -255,7 +257,7 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   if (levels > repetitions && check_definitions(column, column->page.bytes + repetitions, end)) return OTHER;
   if (column->values_left < 0 || (is_second && column->values_left != rows - fields[V2_NULLS])) return OTHER;
   if (codec == PLAIN_CODEC && encoding == PLAIN && column->physical != BOOLEAN && !has_levels &&
-      column->values_left == rows && column->out == column->width && !group->source.base) {
+      column->values_left == rows && column->out == column->width && !group->source.base && !column->in_slots) {
     if (page_bytes != plain_bytes || nbytes != rows * column->width) return OTHER;
     column->kind = IN_FILE;
     column->place = at + levels;
@@ -370,6 +372,18 @@ static int read_rows(
     if (defined) defined += some;
   }
   return code;
+}
+
+/* As `read_rows`, for rows of `each` values, to their slots: numbers of rows from `out` on. */
+static int read_to_slots(
+    Group *group, Column *column, int64_t rows, int64_t each, uint8_t *out, const int64_t *slots, const uint8_t *filler) {
+  const int64_t row_bytes = each * column->out;
+  column->in_slots = row_bytes < ROW_APART;
+  for (int64_t i = 0; i < rows; i++) {
+    int code = read_rows(group, column, each, out + slots[i] * row_bytes, NULL, filler);
+    if (code) return code;
+  }
+  return OK;
 }
 
 /* Rows to be read: from `begin` to `end`, without `deleted`, which are sorted; so run i ends at `deleted[i]`, and may have
@@ -498,12 +512,15 @@ EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int6
  * for a null, or NULL. Nulls of a column that has neither are refused. Both may be NULL: all columns have none.
  * `deleted`, if it is not NULL: the first `begin` of the rows are passed over, and the others are written without these,
  * whose numbers are sorted and count from the row `position` before the next one. Then each column has an `outs` and no
- * `defined`, and neither row `begin` nor the last one is deleted. `refused`, for each column: 1 if it is left out; it
- * becomes 1 for a column that cannot be decoded, whose rows are then undefined. OTHER: there is a new one among these, and
- * the other columns were read. SYSTEM: nothing more can be read. */
+ * `defined`, and neither row `begin` nor the last one is deleted. `slots`, if it is not NULL: for each column the number
+ * of the row from its place in `outs` on to which each row goes, from row `begin` on and deleted ones included, or NULL: one
+ * behind another. `refused`, for each column: 1 if it is left out; it becomes 1 for a column that cannot be decoded, whose
+ * rows are then undefined. OTHER: there is a new one among these, and the other columns were read. SYSTEM: nothing more
+ * can be read. */
 EXPORT int chunks_read(
     void *chunks, int64_t rows, const int64_t *deleted, int64_t deleted_count, int64_t begin, int64_t position,
-    uint8_t *const *outs, uint8_t *const *defined, const uint8_t *const *fillers, uint8_t *refused) {
+    uint8_t *const *outs, uint8_t *const *defined, const uint8_t *const *fillers, const int64_t *const *slots,
+    uint8_t *refused) {
   Group *group = chunks;
   int result = OK;
   for (int64_t i = 0; i < group->count; i++) {
@@ -516,9 +533,16 @@ EXPORT int chunks_read(
     const uint8_t *filler = fillers ? fillers[i] : NULL;
     Runs runs = {deleted, deleted_count, begin, rows, position, each};
     int code = OTHER;
-    if (rows <= INT64_MAX / 8 / each)
-      code = deleted ? read_runs(group, column, &runs, out, filler)
-                     : read_rows(group, column, rows * each, out, flags, filler);
+    if (rows > INT64_MAX / 8 / each) {
+      /* refused */
+    } else if (slots && slots[i]) {
+      code = read_rows(group, column, begin * each, NULL, NULL, NULL);
+      if (code == OK) code = read_to_slots(group, column, rows - begin, each, out, slots[i], filler);
+    } else if (deleted) {
+      code = read_runs(group, column, &runs, out, filler);
+    } else {
+      code = read_rows(group, column, rows * each, out, flags, filler);
+    }
     if (code == SYSTEM) return code;
     if (code) {
       refused[i] = 1;
