@@ -386,7 +386,8 @@ def _column_source(
         is_fixed = isinstance(field, Scalar | Tensor | Group) and policy_of(field) != "mask"
         canonical = column_of(column, field) if field is not None and is_fixed else None
         refuses = field is not None and policy_of(field) == "refuse"
-        return ColumnSource(column, stored, own, canonical, fill=_fill_of(field), refuses_nulls=refuses)
+        type_ = field.type if isinstance(field, Scalar) else None
+        return ColumnSource(column, stored, own, canonical, fill=_fill_of(field), refuses_nulls=refuses, type=type_)
     # Arrow may deliver words as a dictionary, so that each is looked up once.
     is_text = own.type in (pa.string(), pa.large_string())
     return ColumnSource(column, stored, own, words=len(part.vocabulary) if is_text else 0)

@@ -76,6 +76,7 @@ class ColumnSource:
         fill: The bytes of a delivered row that stand for a null; None if nulls are refused or masked, or if rows are
             wider than a number.
         refuses_nulls: Whether a null is an error.
+        type: The type of a field of numbers, which says the unit of times; else None.
     """
 
     name: str
@@ -85,6 +86,7 @@ class ColumnSource:
     words: int = 0
     fill: bytes | None = None
     refuses_nulls: bool = False
+    type: pa.DataType | None = None
 
     @property
     def is_as_stored(self) -> bool:
@@ -97,7 +99,17 @@ class ColumnSource:
         column, field = self.column, self.field
         is_boolean = column is not None and column.dtype == np.bool_ and not column.shape
         is_bits = is_boolean and field is not None and pa.types.is_boolean(field.type)
-        return self.is_as_stored or is_bits or self.is_list_of_row
+        return self.is_as_stored or is_bits or self.is_same_time or self.is_list_of_row
+
+    @property
+    def is_same_time(self) -> bool:
+        """Whether the file holds dates or times in the delivered unit."""
+        stored, wanted = None if self.field is None else self.field.type, self.type
+        if self.column is None or stored is None or wanted is None or not pa.types.is_temporal(stored):
+            return False
+        if pa.types.is_timestamp(stored) and pa.types.is_timestamp(wanted):
+            return bool(stored.unit == wanted.unit)
+        return bool(stored == wanted)
 
     @property
     def is_list_of_row(self) -> bool:

@@ -100,7 +100,29 @@ def type_name(type_: pa.DataType) -> str:
 
 def decimals_to_float64(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return decimals as the nearest float64; Arrow's cast is off by one in the last digit for a third of them."""
-    return pc.cast(pc.cast(array, pa.string()), pa.float64())
+    if isinstance(array, pa.ChunkedArray):
+        return pa.chunked_array([decimals_to_float64(chunk) for chunk in array.chunks], pa.float64())
+    divided = _divided(array)
+    return pc.cast(pc.cast(array, pa.string()), pa.float64()) if divided is None else divided
+
+
+def _divided(decimals: pa.Array) -> pa.Array | None:
+    """Return decimals as float64 if one division rounds each to the nearest; else None.
+
+    It does if dividend and divisor are exact: integers of up to 53 bits, and powers of ten up to the 22nd.
+    """
+    type_, rows = decimals.type, len(decimals)
+    if not pa.types.is_decimal128(type_) or not 0 <= type_.scale <= 22 or not rows:
+        return None
+    halves = np.frombuffer(decimals.buffers()[1], np.int64, 2 * rows, decimals.offset * 16).reshape(rows, 2)
+    low, high = halves[:, 0], halves[:, 1]
+    mask = None
+    if decimals.null_count:
+        mask = decimals.is_null().to_numpy(zero_copy_only=False)
+        low, high = np.where(mask, 0, low), np.where(mask, 0, high)
+    if (high != low >> 63).any() or (low > 2**53).any() or (low < -(2**53)).any():
+        return None
+    return pa.array(low / 10.0**type_.scale, mask=mask)
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:

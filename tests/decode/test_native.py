@@ -9,6 +9,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from parquet_loader.decode import (
 )
 from parquet_loader.decode.lazy_rows import _slots_of_all
 from parquet_loader.decode.native import column_reader
+from parquet_loader.schema import decimals_to_float64
 from tests.support.footers import metadata_of
 from tests.support.page_rewriter import INT32, KIND, PAGE_BYTES, PLAIN_BYTES, Page, pages_of
 
@@ -902,3 +904,99 @@ def test_a_row_that_is_no_whole_embedding_is_filled_or_refused_as_without_kernel
     monkeypatch.setattr("parquet_loader.decode.routes.is_known_list", lambda type_: False)
     assert outcome() == found
     assert isinstance(found, str) == (fill is None or (fault is not None and len(fault) != 100))
+
+
+LOGICAL = [
+    pa.timestamp("s"),
+    pa.timestamp("ms", tz="Europe/Berlin"),
+    pa.timestamp("us", tz="UTC"),
+    pa.timestamp("ns"),
+    pa.time32("s"),
+    pa.time32("ms"),
+    pa.time64("us"),
+    pa.time64("ns"),
+    pa.date32(),
+    pa.date64(),
+    pa.duration("s"),
+    pa.duration("ns"),
+    pa.float16(),
+    *(pa.decimal128(p, s) for p, s in [(1, 0), (9, 2), (15, 15), (18, 3), (25, 22), (38, 7), (38, 38), (20, 0)]),
+]
+
+
+def of_logical_type(type_: pa.DataType, rows: int, seed: int = 0) -> pa.Array:
+    rng = np.random.default_rng(seed)
+    if pa.types.is_decimal(type_):
+        most = min(10**type_.precision - 1, 2**62)
+        numbers = [int(n) for n in rng.integers(-most, most + 1, rows)]
+        whole = [
+            n * 10 ** max(0, type_.precision - 19) if i % 5 else n % min(1000, most) for i, n in enumerate(numbers)
+        ]
+        low_high = np.array([[n & (2**64 - 1), (n >> 64) & (2**64 - 1)] for n in whole], np.uint64)
+        return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(low_high)])
+    if pa.types.is_float16(type_):
+        return pa.array(rng.normal(size=rows).astype(np.float16))
+    day = 86_400 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}.get(getattr(type_, "unit", ""), 1)
+    if pa.types.is_time(type_):
+        return (
+            pa.array(rng.integers(0, day, rows)).cast(pa.int32() if type_.bit_width == 32 else pa.int64()).cast(type_)
+        )
+    if pa.types.is_date(type_):
+        return pa.array(rng.integers(-40_000, 40_000, rows).astype(np.int32)).cast(pa.date32()).cast(type_)
+    return pa.array(rng.integers(-40_000 * day, 40_000 * day, rows)).cast(type_)
+
+
+@pytest.mark.parametrize("share", [0, 0.1])
+@pytest.mark.parametrize("options", [{}, {"use_dictionary": False, "store_decimal_as_integer": True}])
+def test_dates_times_and_decimals_are_those_that_arrow_decodes(
+    tmp_path: Path, options: dict[str, Any], share: float
+) -> None:
+    rows, path = 300, tmp_path / "a.parquet"
+    arrays = {str(type_): with_nulls(of_logical_type(type_, rows), share, 3) for type_ in LOGICAL}
+    pq.write_table(pa.table(arrays), path, data_page_size=500, write_batch_size=64, **options)
+    expected = pq.read_table(path)
+    with NativeChunks(str(path), known(path)) as native_chunks:
+        assert set(arrays) - set(native_chunks.names) == {"time32[s]"} - set(arrays)
+        for name, array in zip(native_chunks.names, native_chunks.read(rows), strict=True):
+            array.validate(full=True)
+            assert array.equals(expected[name].chunk(0)), name
+
+
+@pytest.mark.parametrize("share", [0, 0.1])
+def test_dates_times_and_decimals_are_delivered_the_same_with_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    arrays = {f"c{n}": with_nulls(of_logical_type(type_, 300), share, n) for n, type_ in enumerate(LOGICAL)}
+    arrays["int96"] = arrays["c3"]
+    pq.write_table(pa.table(arrays), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"int96": arrays["c3"]}), tmp_path / "b.parquet", use_deprecated_int96_timestamps=True)
+    found = []
+    for name in ("a", "b"):
+        path = tmp_path / f"{name}.parquet"
+        fields = Schema.infer(path).items()
+        schema = Schema({n: Scalar(f.type, fill=1) for n, f in fields if isinstance(f, Scalar)})
+        assert len(schema) == (1 if name == "b" else len(arrays))
+        found.append(batches(path, schema=schema))
+        with monkeypatch.context() as patch:
+            patch.setattr("parquet_loader.decode.routes.is_known_type", lambda type_: False)
+            patch.setattr("parquet_loader.schema.arrow_types._divided", lambda decimals: None)
+            expected = batches(path, schema=schema)
+        for one, other in zip(found[-1], expected, strict=True):
+            for column in one:
+                assert one[column].dtype == other[column].dtype
+                assert one[column].tobytes() == other[column].tobytes(), column
+    for number, type_ in enumerate(LOGICAL):
+        if pa.types.is_decimal(type_) and not share:
+            values_of = [float(value) for value in arrays[f"c{number}"].to_pylist()]
+            assert np.concatenate([batch[f"c{number}"] for batch in found[0]]).tolist() == values_of
+
+
+@settings(max_examples=100, deadline=None)
+@given(numbers=st.lists(st.none() | st.integers(-(2**54), 2**54), max_size=20), scale=st.integers(-3, 38))
+def test_decimals_become_the_nearest_floats(numbers: list[int | None], scale: int) -> None:
+    type_ = pa.decimal128(38, scale)
+    given_numbers = [None if n is None else Decimal(n).scaleb(-scale) for n in numbers]
+    array = pa.array(given_numbers, type_)
+    expected = [None if n is None else float(n) for n in given_numbers]
+    assert decimals_to_float64(array).to_pylist() == expected
+    assert decimals_to_float64(pa.chunked_array([array, array[1:]], type_)).to_pylist() == expected + expected[1:]

@@ -49,8 +49,9 @@ def is_known_type(type_: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(type_)
         or pa.types.is_boolean(type_)
-        or pa.types.is_float32(type_)
-        or pa.types.is_float64(type_)
+        or pa.types.is_floating(type_)
+        or pa.types.is_temporal(type_)
+        or pa.types.is_decimal128(type_)
         or (pa.types.is_fixed_size_binary(type_) and type_.byte_width > 0)
     )
 
@@ -220,14 +221,19 @@ def _line(type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int)
     column, encodings = chunk.leaf, chunk.encoding_names
     is_boolean = pa.types.is_boolean(type_)
     physical, width = _PHYSICAL.get(column.physical_type, (0, 0))
-    if column.physical_type == "FIXED_LEN_BYTE_ARRAY" and pa.types.is_fixed_size_binary(type_):
+    is_decimal, are_bytes = pa.types.is_decimal128(type_), column.physical_type == "FIXED_LEN_BYTE_ARRAY"
+    if are_bytes and (pa.types.is_fixed_size_binary(type_) or pa.types.is_float16(type_) or is_decimal):
         width = column.length
     delivered = 1 if is_boolean else type_.bit_width // 8
+    if is_decimal and width <= delivered:  # `_decimals` widens them
+        delivered = width
     is_narrowed = column.physical_type == "INT32" and pa.types.is_integer(type_) and delivered < width
     if (
         not is_known_codec(chunk.codec_name)
         or (width != delivered and not is_narrowed)
         or is_boolean != (column.physical_type == "BOOLEAN")
+        or pa.types.is_date64(type_)  # days in the file
+        or (not are_bytes and (physical == 2) != pa.types.is_floating(type_))
         or column.max_repetition_level != (list_values > 0)
         or column.max_definition_level > (3 if list_values else 1)
         or not (_ENCODINGS | ({"DELTA_BINARY_PACKED"} if physical == 1 else set())).issuperset(encodings)
@@ -265,6 +271,7 @@ class NativeChunks:
         self._refused = np.zeros(len(self.names), np.uint8)
         self._position = 0
         self._list_values: list[int] = lines[:, 10].tolist()
+        self._are_bytes: list[bool] = (lines[:, 8] == 0).tolist()
         self._steps: npt.NDArray[np.int64] = lines[:, 4] * np.maximum(1, lines[:, 10])
         self._widths: list[int] = self._steps.tolist()
         self._file, self._held, base = -1, None, None
@@ -307,9 +314,16 @@ class NativeChunks:
         except NotDecodedError as error:
             failed = error
         arrays = {
-            name: _lists(type_, buffer, each, rows) if each else _array(type_, buffer, mask, rows)
-            for name, type_, buffer, mask, each, is_refused in zip(
-                self._all_names, self._types, buffers, defined, self._list_values, self._refused.tolist(), strict=True
+            name: _lists(type_, buffer, each, rows) if each else _array(type_, buffer, mask, rows, is_bytes=is_bytes)
+            for name, type_, buffer, mask, each, is_bytes, is_refused in zip(
+                self._all_names,
+                self._types,
+                buffers,
+                defined,
+                self._list_values,
+                self._are_bytes,
+                self._refused.tolist(),
+                strict=True,
             )
             if not is_refused
         }
@@ -395,13 +409,33 @@ class NativeChunks:
         self._held = None
 
 
-def _array(type_: pa.DataType, values: pa.Buffer, defined: npt.NDArray[np.bool_] | None, rows: int) -> pa.Array:
+def _array(
+    type_: pa.DataType, values: pa.Buffer, defined: npt.NDArray[np.bool_] | None, rows: int, *, is_bytes: bool
+) -> pa.Array:
     """Return an array of decoded values: booleans take a byte each, `defined` is False where rows are null."""
     nulls = 0 if defined is None else rows - int(np.count_nonzero(defined))
     validity = None if defined is None or not nulls else pa.py_buffer(np.packbits(defined, bitorder="little"))
     if pa.types.is_boolean(type_):
         values = pa.py_buffer(np.packbits(np.frombuffer(values, np.uint8), bitorder="little"))
+    if pa.types.is_decimal128(type_):
+        values = _decimals(values, rows, is_bytes=is_bytes)
     return pa.Array.from_buffers(type_, rows, [validity, values], nulls)
+
+
+def _decimals(values: pa.Buffer, rows: int, *, is_bytes: bool) -> pa.Buffer:
+    """Return integers of up to 16 bytes as decimals of 16, little-endian; `is_bytes`: they are big-endian."""
+    width = values.size // max(1, rows)
+    if not is_bytes:
+        integers = np.frombuffer(values, np.dtype(f"i{width}"), rows)
+        wide = np.empty((rows, 2), np.int64)
+        wide[:, 0] = integers
+        wide[:, 1] = wide[:, 0] >> 63
+        return pa.py_buffer(wide)
+    given = np.frombuffer(values, np.uint8, rows * width).reshape(rows, width)
+    extended = np.empty((rows, 16), np.uint8)
+    extended[:, :width] = given[:, ::-1]
+    extended[:, width:] = np.where(given[:, :1] >= 128, 255, 0)
+    return pa.py_buffer(extended)
 
 
 def _lists(type_: pa.DataType, values: pa.Buffer, each: int, rows: int) -> pa.Array:
