@@ -838,6 +838,7 @@ def test_rows_go_to_their_slots(
         assert (out[[0, -1]] == 0xA5).all(), "nothing is written before or behind the rows"
 
 
+BY_ARROW = ReadOptions(verify_checksums=True)
 EMBEDDING = Tensor("float32", (100,))
 
 
@@ -884,7 +885,7 @@ def test_embeddings_go_straight_to_the_window(
 @pytest.mark.parametrize("fill", [None, 7.0])
 @pytest.mark.parametrize("fault", [None, [1.0] * 99, [1.0] * 99 + [None], []])
 def test_a_row_that_is_no_whole_embedding_is_filled_or_refused_as_without_kernels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_statistics: bool, fill: float | None, fault: Any
+    tmp_path: Path, has_statistics: bool, fill: float | None, fault: Any
 ) -> None:
     lists: list[Any] = [[float(n)] * 100 for n in range(200)]
     lists[133] = fault
@@ -893,16 +894,15 @@ def test_a_row_that_is_no_whole_embedding_is_filled_or_refused_as_without_kernel
     folder = embeddings(tmp_path / "data", lists, write_statistics=has_statistics)
     schema = Schema({"e": Tensor("float32", (100,), fill=fill), "row": Scalar("int64")})
 
-    def outcome() -> Any:
+    def outcome(**arguments: Any) -> Any:
         try:
-            return [{name: array.tolist() for name, array in batch.items()} for batch in batches(folder, schema=schema)]
+            found = batches(folder, schema=schema, **arguments)
+            return [{name: array.tolist() for name, array in batch.items()} for batch in found]
         except DataError as error:
             return str(error)
 
     found = outcome()
-    monkeypatch.setattr(column_reader, "is_known_list", lambda type_: False)
-    monkeypatch.setattr("parquet_loader.decode.routes.is_known_list", lambda type_: False)
-    assert outcome() == found
+    assert outcome(read_options=BY_ARROW) == found
     assert isinstance(found, str) == (fill is None or (fault is not None and len(fault) != 100))
 
 
@@ -963,9 +963,7 @@ def test_dates_times_and_decimals_are_those_that_arrow_decodes(
 
 
 @pytest.mark.parametrize("share", [0, 0.1])
-def test_dates_times_and_decimals_are_delivered_the_same_with_and_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
+def test_dates_times_and_decimals_are_delivered_the_same_with_and_without(tmp_path: Path, share: float) -> None:
     arrays = {f"c{n}": with_nulls(of_logical_type(type_, 300), share, n) for n, type_ in enumerate(LOGICAL)}
     arrays["int96"] = arrays["c3"]
     pq.write_table(pa.table(arrays), tmp_path / "a.parquet")
@@ -977,10 +975,7 @@ def test_dates_times_and_decimals_are_delivered_the_same_with_and_without(
         schema = Schema({n: Scalar(f.type, fill=1) for n, f in fields if isinstance(f, Scalar)})
         assert len(schema) == (1 if name == "b" else len(arrays))
         found.append(batches(path, schema=schema))
-        with monkeypatch.context() as patch:
-            patch.setattr("parquet_loader.decode.routes.is_known_type", lambda type_: False)
-            patch.setattr("parquet_loader.schema.arrow_types._divided", lambda decimals: None)
-            expected = batches(path, schema=schema)
+        expected = batches(path, schema=schema, read_options=BY_ARROW)
         for one, other in zip(found[-1], expected, strict=True):
             for column in one:
                 assert one[column].dtype == other[column].dtype
