@@ -25,6 +25,10 @@ settings.register_profile(
 settings.register_profile("explore", settings.get_profile("steady"), derandomize=False, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
+# The tests start hundreds of interpreters; each would compile the whole package if none may write bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 SECONDS_TO_END = 2.0
 
 
