@@ -21,6 +21,10 @@ SETTINGS = """
 strict = True
 # Examples leave out annotations; other packages ship no types, or names that they do not export.
 disable_error_code = no-untyped-def, no-untyped-call, import-untyped, import-not-found, no-any-return, type-arg
+# Most of the time would go to 4,000 modules of other packages, most of torch's compiler. pyright reads them all.
+follow_imports = skip
+
+[mypy-parquet_loader.*,numpy.*,torch,torch._tensor.*,torch._C.*,torch.types,torch.nn.*,torch.optim.*,torch.utils.data.*]
 follow_imports = silent
 """
 
@@ -78,6 +82,17 @@ write_dataset(({"size": number} for number in range(3)), Path("data"), mode="app
 """
 
 
+# Each is to be an error; a type that were `Any` would let it pass.
+MISUSES = {
+    "loss_of(batch, torch.nn.Flatten()) + sum_of(batch)": "loss_of(batch, 3)",
+    'return float(batch["size"].sum())': 'return batch["size"].sum()',
+    '"label": Category(words)': '"label": Category(3)',
+    "columns=names": "columns=3",
+    "transform=halved": "transform=sum_of",
+    'mode="append"': 'mode="amend"',
+}
+
+
 def code_of(page: Path) -> str:
     """A page's Python blocks as one module whose lines have the numbers of the page."""
     text = page.read_text(encoding="utf-8")
@@ -97,15 +112,20 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if page.name not in OF_FRAMEWORKS:
             (directory / f"{page.stem}_md.py").write_text(code_of(page), encoding="utf-8")
     (directory / "user.py").write_text(USER, encoding="utf-8")
+    for number, (right, wrong) in enumerate(MISUSES.items()):
+        assert USER.count(right) == 1
+        (directory / f"misuse{number}.py").write_text(USER.replace(right, wrong), encoding="utf-8")
     return directory
 
 
 def check(module: str, *arguments: str, directory: Path) -> None:
+    """Fail unless the misuses, each of them, are all that the module finds in the directory."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=directory, env=os.environ | {"MYPYPATH": str(ROOT)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.findall(r"(\w+)\.py:\d.*\berror:", done.stdout)
+    assert sorted(found) == [f"misuse{number}" for number in range(len(MISUSES))], done.stdout + done.stderr
 
 
 @pytest.mark.timeout(900)
