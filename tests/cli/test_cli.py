@@ -15,8 +15,12 @@ import pytest
 from parquet_loader import Scalar, Schema, Tensor
 from tests.support import petastorm_oracle as oracle
 
-click_testing = pytest.importorskip("click.testing")
+pytest.importorskip("click")
 pytest.importorskip("rich")
+
+from click.testing import CliRunner
+
+from tests.support.command_line import run_here
 
 
 @pytest.fixture
@@ -41,11 +45,11 @@ def test_rewrite_and_info_from_a_shell(source: Path, tmp_path: Path) -> None:
     assert "1,000 rows in 1 files" in done.stdout
     assert "[x]" in done.stdout, "names are not taken for markup"
     assert "philox-sort-64, seed 0" in done.stdout
-    shown = run("info", tmp_path / "target")
+    shown = run_here("info", tmp_path / "target")
     assert shown.returncode == 0
     assert "[x]: Scalar('float32', fill=nan)" in shown.stdout
     assert "not null" in shown.stdout
-    again = run("rewrite", source, tmp_path / "target")
+    again = run_here("rewrite", source, tmp_path / "target")
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.startswith("error: ")
     assert "is not empty" in again.stderr
@@ -60,14 +64,14 @@ def test_every_option_reaches_the_function(source: Path, tmp_path: Path) -> None
     options = f"""--schema {tmp_path}/schema.json --columns n --seed 3 --objective size
         --memory-limit 64MiB --row-group-bytes 1KiB --file-bytes 1MiB --mode overwrite --json"""
     target = str(tmp_path / "target")
-    result = click_testing.CliRunner().invoke(commands, ["rewrite", str(source), target, *options.split()])
+    result = CliRunner().invoke(commands, ["rewrite", str(source), target, *options.split()])
     assert result.exception is None, result.output
     report = json.loads(result.stdout)
     assert [c["name"] for c in report["columns"]] == ["n"]
     assert (report["rows"], report["objective"], report["row_group_bytes"]) == (1000, "size", 1024)
     assert Schema.from_arrow(pq.read_schema(next(Path(target).glob("*.parquet")))) == schema.select(["n"])
     files = sorted(map(str, source.glob("*.parquet")))
-    result = click_testing.CliRunner().invoke(commands, ["info", "--json", *files])
+    result = CliRunner().invoke(commands, ["info", "--json", *files])
     facts = json.loads(result.stdout)
     assert (facts["rows"], facts["files"], facts["row_groups"]["count"]) == (1000, 2, 6)
     assert [c["path"] for c in facts["columns"]] == ["[x]", "n"]
@@ -75,7 +79,7 @@ def test_every_option_reaches_the_function(source: Path, tmp_path: Path) -> None
 
 
 def test_a_petastorm_data_set_is_shown_and_copied(tmp_path: Path) -> None:
-    shown = run("petastorm", "info", oracle.EVERYTHING)
+    shown = run_here("petastorm", "info", oracle.EVERYTHING)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "UnischemaField('matrix', float32, (3, 4), NdarrayCodec(), False)" in shown.stdout
     assert "'matrix': Encoded('float32', (3, 4))" in shown.stdout
@@ -83,7 +87,9 @@ def test_a_petastorm_data_set_is_shown_and_copied(tmp_path: Path) -> None:
     assert "24 rows in 4 row groups of 4 files" in shown.stdout
     columns = "id, matrix,png_any,part,points"
     sizes = ("--row-group-bytes", "1KiB", "--file-bytes", "2KiB")
-    copied = run("petastorm", "copy", oracle.EVERYTHING, tmp_path / "copy", "--columns", columns, *sizes, "--progress")
+    copied = run_here(
+        "petastorm", "copy", oracle.EVERYTHING, tmp_path / "copy", "--columns", columns, *sizes, "--progress"
+    )
     assert copied.returncode == 0, copied.stderr
     assert "24.0/24.0" in copied.stderr
     files = sorted((tmp_path / "copy").glob("*.parquet"))
@@ -96,7 +102,7 @@ def test_a_petastorm_data_set_is_shown_and_copied(tmp_path: Path) -> None:
     assert matrices.type == pa.binary(48)
     for found, row in zip(matrices.to_pylist(), oracle.rows(), strict=True):
         np.testing.assert_array_equal(np.frombuffer(found, np.float32).reshape(3, 4), row["matrix"])
-    failed = run("petastorm", "copy", oracle.PLAIN, tmp_path / "other")
+    failed = run_here("petastorm", "copy", oracle.PLAIN, tmp_path / "other")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.startswith("error: ")
     assert "carries no Unischema" in failed.stderr

@@ -23,8 +23,8 @@ pytest.importorskip("click")
 pytest.importorskip("rich")
 
 from parquet_loader.cli import commands
-from parquet_loader.cli import run as run_here
 from parquet_loader.cli.type_names import type_text
+from tests.support.command_line import run_here
 
 ROWS = 1000
 
@@ -98,19 +98,21 @@ def test_version_names_what_a_bug_report_needs_and_imports_no_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("command", "variables", "said"),
     [
-        ({"PARQUET_LOADER_NATIVE": "0"}, "kernels: no: PARQUET_LOADER_NATIVE=0 is set; unset"),
-        ({"PARQUET_LOADER_KERNELS": "/nowhere.so"}, "kernels: no: it was not compiled when the package was installed"),
+        ("--version", {"PARQUET_LOADER_NATIVE": "0"}, "PARQUET_LOADER_NATIVE=0 is set; unset"),
+        ("info", {"PARQUET_LOADER_KERNELS": "/nowhere.so"}, "it was not compiled when the package was installed"),
     ],
 )
-def test_missing_kernels_are_said_with_their_reason(source: Path, variables: dict[str, str], said: str) -> None:
-    for arguments in (("--version",), ("info", source)):
-        assert said in run(*arguments, env=os.environ | variables).stdout
+def test_missing_kernels_are_said_with_their_reason(
+    source: Path, command: str, variables: dict[str, str], said: str
+) -> None:
+    arguments = [source] if command == "info" else []
+    assert f"kernels: no: {said}" in run(command, *arguments, env=os.environ | variables).stdout
 
 
 def test_info_prints_types_and_nulls_as_people_write_them(source: Path) -> None:
-    done = run("info", source)
+    done = run_here("info", source)
     assert (done.returncode, done.stderr) == (0, "")
     table = done.stdout[done.stdout.index("\ncolumn") :].splitlines()
     found = {line.split("  ")[0]: line.split()[1:] for line in table if line}
@@ -125,13 +127,13 @@ def test_info_prints_types_and_nulls_as_people_write_them(source: Path) -> None:
 
 
 def test_info_lists_all_that_would_be_refused_and_what_is_slow(source: Path) -> None:
-    text = run("info", source).stdout
+    text = run_here("info", source).stdout
     refused = text[text.index("would be refused:") : text.index("\ncolumn")]
     for name in ("nothing: has the type null", "nothing_either: has the type null", "holes: holds 250 nulls (25.0%)"):
         assert name in refused
     assert "point.x: Scalar('float64'" in text[: text.index("would be refused:")], "the others are still shown"
     assert "note: row groups are small" in text
-    facts = json.loads(run("info", "--json", source).stdout)
+    facts = json.loads(run_here("info", "--json", source).stdout)
     assert [p["column"] for p in facts["problems"]] == ["nothing", "nothing_either", "holes"]
     assert {c["path"]: c["nulls"] for c in facts["columns"]}["holes"] == 250
     assert {c["path"]: c["nulls"] for c in facts["columns"]}["tags"] is None
@@ -140,7 +142,7 @@ def test_info_lists_all_that_would_be_refused_and_what_is_slow(source: Path) -> 
 def test_a_source_that_can_be_loaded_has_nothing_refused_and_a_large_row_group_is_noted(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.random.default_rng(0).random(9_000_000)}), tmp_path / "a.parquet",
                    row_group_size=9_000_000, use_dictionary=False, compression="none")  # fmt: skip
-    text = run("info", tmp_path).stdout
+    text = run_here("info", tmp_path).stdout
     assert "refused" not in text
     assert "1 row groups of 9,000,000 rows" in text
     assert "note: one row group of 68.7 MiB: windows mix neighbouring rows only" in text
@@ -167,12 +169,12 @@ def test_a_thousand_columns_and_a_thousand_files(tmp_path: Path) -> None:
     (tmp_path / "wide").mkdir()
     (tmp_path / "many").mkdir()
     pq.write_table(pa.table({f"column_{i}": [i] for i in range(1000)}), tmp_path / "wide/a.parquet")
-    wide = run("info", tmp_path / "wide")
+    wide = run_here("info", tmp_path / "wide")
     assert wide.returncode == 0
     assert sum(line.startswith("column_") and " int64 " in line for line in wide.stdout.splitlines()) == 1000
     for number in range(1000):
         pq.write_table(pa.table({"x": [number, None]}), tmp_path / f"many/{number:04}.parquet")
-    many = run("info", tmp_path / "many")
+    many = run_here("info", tmp_path / "many")
     assert many.returncode == 0
     assert "2,000 rows in 1000 files" in many.stdout
     assert "x       int64  1,000 (50.0%)" in many.stdout
@@ -192,26 +194,17 @@ def test_a_thousand_columns_and_a_thousand_files(tmp_path: Path) -> None:
         (("petastorm", "info", "/nowhere"), 1, "/nowhere"),
     ],
 )
-def test_errors_are_one_line_with_a_status(
-    arguments: tuple[str, ...],
-    status: int,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["parquet-loader", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        run_here()
-    shown = capsys.readouterr()
-    assert (ended.value.code, shown.out) == (status, "")
-    assert len(shown.err.splitlines()) == 1
-    assert shown.err.startswith("error: ")
-    assert said in shown.err
+def test_errors_are_one_line_with_a_status(arguments: tuple[str, ...], status: int, said: str) -> None:
+    done = run_here(*arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+    assert said in done.stderr
 
 
 def test_a_schema_that_is_not_one_is_one_line(source: Path, tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text("[not a schema")
-    done = run("rewrite", source, tmp_path / "target", "--schema", tmp_path / "schema.json")
+    done = run_here("rewrite", source, tmp_path / "target", "--schema", tmp_path / "schema.json")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
 
 
@@ -235,7 +228,7 @@ def test_every_command_has_help_with_an_example() -> None:
             check(child, [*words, name])
 
     check(commands, [])
-    assert "Example: parquet-loader info" in run("info", "--help").stdout
+    assert "Example: parquet-loader info" in run_here("info", "--help").stdout
 
 
 @pytest.mark.parametrize(

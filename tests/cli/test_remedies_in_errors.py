@@ -5,8 +5,6 @@ Each of these tests failed on commit 519114a.
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +16,7 @@ pytest.importorskip("rich")
 
 from parquet_loader import SourceError
 from parquet_loader.petastorm import make_batch_reader
+from tests.support.command_line import run_here
 
 
 @pytest.fixture
@@ -35,33 +34,30 @@ def table(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "parquet_loader", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-
-
 @pytest.mark.parametrize("command", ["info", "rewrite"])
 def test_a_command_takes_the_split_as_its_error_says(splits: Path, command: str) -> None:
     target = [f"{splits}-new"] if command == "rewrite" else []
-    refused = _run(command, str(splits), *target)
+    refused = run_here(command, str(splits), *target)
     named = re.findall(r"--split \w+", refused.stderr)
     assert named == ["--split train", "--split all"]
     assert "split=" not in refused.stderr
     for option in named:
-        assert _run(command, str(splits), *target, *shlex.split(option)).returncode == 0
+        assert run_here(command, str(splits), *target, *shlex.split(option)).returncode == 0
         target = [f"{part}-2" for part in target]
-    assert "--split nothing: no file there is of this split" in _run("info", str(splits), "--split", "nothing").stderr
+    assert (
+        "--split nothing: no file there is of this split" in run_here("info", str(splits), "--split", "nothing").stderr
+    )
 
 
 @pytest.mark.parametrize("command", ["info", "rewrite"])
 def test_a_command_reads_a_table_anyway_as_its_error_says(table: Path, command: str) -> None:
     target = [f"{table}-new"] if command == "rewrite" else []
     file = str(table / "part-0.parquet")  # the directory would be read as the table
-    refused = _run(command, file, *target)
+    refused = run_here(command, file, *target)
     assert "this is a Delta table" in refused.stderr
     assert "ReadOptions" not in refused.stderr
     assert refused.stderr.rstrip().endswith("or take every row of every file with --ignore-table-format")
-    assert _run(command, file, *target, "--ignore-table-format").returncode == 0
+    assert run_here(command, file, *target, "--ignore-table-format").returncode == 0
 
 
 def test_petastorms_readers_are_told_of_no_option_that_they_lack(splits: Path) -> None:
