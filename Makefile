@@ -15,8 +15,9 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TESTS ?= tests
-# Two processes share the test files; each file runs in one process, so its fixtures are made once.
-PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Three processes for two cores, because tests wait a quarter of their time: for processes, locks and time limits.
+# Each file runs in one process, so its fixtures are made once; tests/conftest.py puts long files first.
+PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 # These start a Hadoop of two Java processes.
 HDFS_TESTS := tests/source/test_hdfs.py tests/interop/test_hdfs_jobs.py
 BENCH ?= all
