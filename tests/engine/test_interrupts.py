@@ -79,12 +79,13 @@ def test_ctrl_c_at_every_moment_of_the_beginning_ends_the_pass(root: str, transf
 
 AT_RANDOM_MOMENTS = """
     import random, signal, threading, traceback
-    from parquet_loader import BatchedDataLoader
+    from parquet_loader import BatchedDataLoader, OutputOptions
 
     def workers():
         return [t.name for t in threading.enumerate() if t.name.startswith("parquet_loader")]
 
-    loader = BatchedDataLoader({root!r}, 10, shuffle=True, window_rows=40, num_threads=2, transform={transform})
+    options = dict(transform={transform}, output_options=OutputOptions(format={output!r}))
+    loader = BatchedDataLoader({root!r}, 10, shuffle=True, window_rows=40, num_threads=2, **options)
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     drawn = random.Random({seed})
     interrupted = 0
@@ -105,8 +106,10 @@ AT_RANDOM_MOMENTS = """
 """
 
 
-@pytest.mark.parametrize("transform", ["None", "lambda columns, rng: columns"])
-def test_ctrl_c_at_random_moments_ends_the_pass_while_the_exception_is_still_held(root: str, transform: str) -> None:
-    script = textwrap.dedent(AT_RANDOM_MOMENTS).format(root=root, transform=transform, seed=3)
+@pytest.mark.parametrize(("output", "transform"), [("torch", "None"), ("numpy", "lambda columns, rng: columns")])
+def test_ctrl_c_at_random_moments_ends_the_pass_while_the_exception_is_still_held(
+    root: str, output: str, transform: str
+) -> None:
+    script = textwrap.dedent(AT_RANDOM_MOMENTS).format(root=root, output=output, transform=transform, seed=3)
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=False)
     assert ended.stdout.splitlines() == ["done True"], ended.stdout + ended.stderr

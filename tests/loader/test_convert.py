@@ -122,10 +122,11 @@ def test_dask_frames_with_the_same_token_are_computed_once(cache: Path) -> None:
 USES = """
     import sys, time, os
     import numpy as np, pandas as pd
-    from parquet_loader import from_pandas
+    from parquet_loader import OutputOptions, from_pandas
 
     frame = pd.DataFrame({"id": np.arange(100), "x": np.arange(100) / 2})
-    loader = from_pandas(frame, 40, cache_dir=sys.argv[1], keep_files=sys.argv[2] == "keep")
+    numpy = OutputOptions(format="numpy")  # imports no torch
+    loader = from_pandas(frame, 40, cache_dir=sys.argv[1], keep_files=sys.argv[2] == "keep", output_options=numpy)
     print(loader.path, os.stat(loader.path).st_ino, flush=True)
     sys.stdin.readline()
 """
@@ -179,13 +180,14 @@ def test_what_a_killed_process_left_is_deleted_by_the_next(cache: Path) -> None:
 FORKED = """
     import os, signal, sys
     import numpy as np, pandas as pd
-    from parquet_loader import from_pandas
+    from parquet_loader import OutputOptions, from_pandas
 
     frame = pd.DataFrame({"id": np.arange(100), "x": np.arange(100) / 2})
-    loader = from_pandas(frame, 40, cache_dir=sys.argv[1])
+    options = {"cache_dir": sys.argv[1], "output_options": OutputOptions(format="numpy")}  # imports no torch
+    loader = from_pandas(frame, 40, **options)
     ready, tell = os.pipe()
     if not os.fork():
-        own = from_pandas(frame, 40, cache_dir=sys.argv[1])
+        own = from_pandas(frame, 40, **options)
         os.write(tell, b"1")
         sys.stdin.readline()
         print(sum(len(batch["id"]) for batch in own), flush=True)

@@ -156,9 +156,7 @@ def test_of_what_is_left_out_whole_nothing_is_read(tmp_path: Path, unit: Any, is
     assert ids_of(tmp_path, chosen, isolation=isolation) == expected
 
 
-@pytest.mark.parametrize(
-    ("unit", "isolation"), [*((unit, "thread") for unit in UNITS), (7, "process"), ("row_group", "process")]
-)
+@pytest.mark.parametrize(("unit", "isolation"), [*((unit, "thread") for unit in UNITS), ("row_group", "process")])
 def test_wide_rows_and_states_and_ranks(tmp_path: Path, unit: Any, isolation: Any) -> None:
     for number in range(6):
         write(tmp_path, f"{number}.parquet", 1000 * number, 900, 450, width=1024)

@@ -21,3 +21,14 @@ def of_all_kinds(columns: dict[str, Any], rng: np.random.Generator) -> dict[str,
 
 def unequal(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {"few": np.arange(3)}
+
+
+class OddError(Exception):
+    """Cannot be made again from what is pickled of it."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"odd {one} and {other}")
+
+
+def failing(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    raise OddError(1, 2)

@@ -137,14 +137,15 @@ def test_no_bytes_at_all(smallest: int) -> None:
 EPOCHS = """
 import os, sys
 from pathlib import Path
-from parquet_loader import BatchedDataLoader
+from parquet_loader import BatchedDataLoader, OutputOptions
 
 def held():
     pids = [os.getpid(), *Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     lines = [line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
 
-with BatchedDataLoader(sys.argv[1], 100, shuffle=True, window_rows=8000, isolation=sys.argv[2]) as loader:
+options = {"isolation": sys.argv[2], "output_options": OutputOptions(format="numpy")}  # imports no torch
+with BatchedDataLoader(sys.argv[1], 100, shuffle=True, window_rows=8000, **options) as loader:
     for _ in range(30):
         for batch in loader:
             pass
