@@ -343,7 +343,7 @@ def test_a_server_without_ranges_is_refused_for_large_files(hub: Hub, monkeypatc
     sink = io.BytesIO()
     pq.write_table(pa.table({"id": [0], "blob": [os.urandom(17 * 2**20)]}), sink, compression=None)
     hub.repository("org/large").commit({"a.parquet": sink.getvalue()})
-    with pytest.raises(SourceError, match="does not serve ranges"):
+    with pytest.raises(SourceError, match="does not support range requests"):
         ids("hf://datasets/org/large")
 
 

@@ -16,8 +16,16 @@ from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.common.storage import hdfs
 from parquet_loader.errors import OpenFilesError
 from parquet_loader.source.byte_ranges import ByteRange
-from parquet_loader.source.files import SourceFile, same_etag
-from parquet_loader.source.remote.client import Bytes, PermanentError, TransientError, as_client_error, view, words_of
+from parquet_loader.source.files import SourceFile
+from parquet_loader.source.remote.client import (
+    Bytes,
+    PermanentError,
+    TransientError,
+    as_client_error,
+    check_same,
+    view,
+    words_of,
+)
 
 T = TypeVar("T")
 
@@ -139,29 +147,24 @@ class BlockingClient:
     def _read(self, file: SourceFile, span: ByteRange) -> Any:
         if self._fsspec is not None:
             if file.etag is not None and file.path not in self._checked:
-                self._check_same(self._fsspec, file, file.etag)
+                self._check_same(self._fsspec, file)
             return self._fsspec.cat_file(file.path, start=span.start, end=span.stop)
         with self._lock:
             opened = self._open.get(file.path)
         if opened is None:
             opened = self._filesystem.open_input_file(file.path)
-            if opened.size() != file.size_bytes:
-                raise PermanentError(f"it has {opened.size()} bytes, and had {file.size_bytes} when it was listed")
+            check_same(file, opened.size())
             with self._lock:
                 self._open[file.path] = opened
                 if len(self._open) > _MOST_OPEN:
                     self._open.popitem(last=False)
         return opened.read_at(span.size, span.start)
 
-    def _check_same(self, fs: Any, file: SourceFile, listed: str) -> None:
+    def _check_same(self, fs: Any, file: SourceFile) -> None:
         """Compare a file of an fsspec filesystem with its listing, once in an epoch."""
         fs.invalidate_cache(fs._parent(file.path))
         info = fs.info(file.path)
-        etag = info.get("ETag") or info.get("etag") or listed
-        if info.get("size") not in (None, file.size_bytes):
-            raise PermanentError(f"it has {info['size']} bytes, and had {file.size_bytes} when it was listed")
-        if not same_etag(etag, listed):
-            raise PermanentError(f"the file has changed since it was listed: its ETag was {listed}, and is {etag}")
+        check_same(file, info.get("size"), info.get("ETag") or info.get("etag"))
         self._checked.add(file.path)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from parquet_loader.common import without_secrets
 from parquet_loader.source.byte_ranges import ByteRange
-from parquet_loader.source.files import SourceFile
+from parquet_loader.source.files import SourceFile, same_etag
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -81,6 +81,22 @@ def status_of(error: BaseException) -> int | None:
     """Return the HTTP status in an error's text, or None."""
     found = _STATUS.search(str(error))
     return int(found[1]) if found else None
+
+
+def check_same(file: SourceFile, size_bytes: int | None, etag: str | None = None) -> None:
+    """Compare the size and ETag of a response with those that were listed; None is not compared.
+
+    Raises:
+        PermanentError: the file is another one than was listed.
+    """
+    if size_bytes is not None and size_bytes != file.size_bytes:
+        raise PermanentError(
+            f"it has {size_bytes} bytes, and had {file.size_bytes} when it was listed; open the data set again"
+        )
+    if etag is not None and file.etag is not None and not same_etag(etag, file.etag):
+        raise PermanentError(
+            f"it has changed since it was listed: its ETag was {file.etag}, and is {etag}; open the data set again"
+        )
 
 
 def as_client_error(error: BaseException) -> TransientError | PermanentError:

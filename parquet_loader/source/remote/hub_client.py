@@ -18,9 +18,9 @@ from parquet_loader.common import HubAddress, HubApi, HubError, abort
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile
 from parquet_loader.source.remote.blocking_client import CallThreads
-from parquet_loader.source.remote.client import Bytes, PermanentError, TransientError, view, words_of
+from parquet_loader.source.remote.client import Bytes, PermanentError, TransientError, check_same, view, words_of
 
-# Bytes read before they are handed on; the GIL is needed a few times for each.
+# Bytes of one read; each read takes the GIL a few times.
 _CHUNK_BYTES = 2**18
 _PROGRESS_S = 0.1
 _MOST_URLS = 4096
@@ -31,10 +31,10 @@ _EXPIRED = (400, 401, 403, 404, 410)
 
 
 class SignedUrls:
-    """Where the Hub keeps the bytes of files, so that it is asked once for each file and not for each range.
+    """The signed URLs of files, so that the Hub is asked once for each file and not for each range.
 
-    Any thread may use it. It is bounded, and forgets the files that were read longest ago. The URLs are secrets: who
-    has one may read the file for as long as the signature lasts.
+    Any thread may use it. Their number is bounded; those used longest ago are forgotten. The URLs are secrets: anyone
+    who has one may read the file until its signature expires.
     """
 
     def __init__(self) -> None:
@@ -59,14 +59,14 @@ class SignedUrls:
                 self._urls.popitem(last=False)
 
     def forget(self, path: str, url: str) -> None:
-        """Forget a URL, unless another one has come in its place."""
+        """Forget a URL, unless another one has replaced it."""
         with self._lock:
             if self._urls.get(path) == url:
                 del self._urls[path]
 
 
 class _Sink:
-    """The caller's buffer. After `close` nothing is written to it, whatever the thread that reads does.
+    """The caller's buffer. After `close`, the thread that reads no longer writes to it.
 
     The lock guards `_socket` and the right to write; it is held while one chunk is copied.
     """
@@ -80,18 +80,18 @@ class _Sink:
         self.is_closed = False
 
     def watch(self, connected: socket) -> None:
-        """Say which connection is waited for, so that `close` can end that."""
+        """Set the connection that is waited for, so that `close` can abort it."""
         with self._lock:
             self._socket = connected
             if self.is_closed:
                 abort(connected)
 
     def begin(self) -> None:
-        """Say that an answer has come."""
+        """Report that a response has come."""
         self._tell()
 
     def write(self, at: int, data: memoryview) -> bool:
-        """Copy a chunk; return whether anybody still wants the rest."""
+        """Copy a chunk; return False if the request has ended."""
         with self._lock:
             if self.is_closed:
                 return False
@@ -103,12 +103,12 @@ class _Sink:
         return True
 
     def end(self) -> None:
-        """Say that the answer is read: the connection is no longer this request's."""
+        """Give up the connection: the response is read."""
         with self._lock:
             self._socket = None
 
     def close(self) -> None:
-        """Let nothing be written any more, and end reading."""
+        """Stop writes, and abort the connection."""
         with self._lock:
             self.is_closed = True
             if self._socket is not None:
@@ -116,12 +116,12 @@ class _Sink:
 
 
 class HubClient:
-    """Asks the Hub for ranges: at its own URL the first time, then at the one to which that redirects.
+    """Requests ranges: at the Hub's own URL the first time, then at the signed URL to which it redirects.
 
     Args:
         api: The Hub.
-        urls: Where files were found before.
-        most: Requests at a time.
+        urls: Signed URLs of earlier requests.
+        most: Requests in flight at most.
         stall_s: Seconds without a byte after which a request fails.
     """
 
@@ -151,7 +151,7 @@ class HubClient:
         try:
             await self._threads.call(partial(self._read, file, span, sink))
         except HubError as error:
-            raise _judged(error) from None
+            raise _as_client_error(error) from None
         except (OSError, HTTPException) as error:
             raise TransientError(words_of(error)) from None
         finally:
@@ -192,7 +192,7 @@ class HubClient:
             end = 0 if at < 0 else size
             count = response.readinto(chunk[: min(end - at, _CHUNK_BYTES)])
             if not count:
-                raise TransientError(f"{max(at, 0)} of {size} bytes came")
+                raise TransientError(f"received {max(at, 0)} of {size} bytes")
             if at >= 0 and not sink.write(at, chunk[:count]):
                 return
             at += count
@@ -203,37 +203,35 @@ class HubClient:
 
 
 def _checked(response: HTTPResponse, file: SourceFile, span: ByteRange) -> int:
-    """Check that an answer holds the range that was asked for, of a file of the size that was listed.
+    """Check that a response holds the requested range, of a file of the listed size.
 
     Returns:
-        The bytes before the range: of a small file the whole may come.
+        The bytes before the range: the Hub may send a small file as a whole.
     """
     skip = 0
     if response.status == 200:
         if span.stop - span.start < file.size_bytes > _MOST_WHOLE_BYTES:
-            raise PermanentError("the whole file came: the server does not serve ranges, without which it is of no use")
+            raise PermanentError(
+                "the server sent the whole file, because it does not support range requests; use another server"
+            )
         skip = span.start
         size: Any = response.getheader("Content-Length")
     else:
         said = (response.getheader("Content-Range") or "").removeprefix("bytes").strip()
         part, _, size = said.partition("/")
         if part != f"{span.start}-{span.stop - 1}":
-            if size.isdecimal() and int(size) != file.size_bytes:
-                raise _changed(size, file)
-            raise TransientError(f"bytes {part[:60]!r} came, which are not those that were asked for")
-    if size is not None and size.isdecimal() and int(size) != file.size_bytes:
-        raise _changed(size, file)
+            if size.isdecimal():
+                check_same(file, int(size))
+            raise TransientError(f"expected bytes {span.start}-{span.stop - 1}, received {part[:60]!r}")
+    if size is not None and size.isdecimal():
+        check_same(file, int(size))
     return skip
 
 
-def _changed(size: str, file: SourceFile) -> PermanentError:
-    return PermanentError(f"it has {int(size)} bytes, and had {file.size_bytes} when it was listed")
-
-
-def _judged(error: HubError) -> TransientError | PermanentError:
+def _as_client_error(error: HubError) -> TransientError | PermanentError:
     if error.is_transient:
         return TransientError(str(error), is_busy=error.is_busy, wait_s=error.wait_s)
     words = str(error)
     if error.is_missing_entry or error.code == "RevisionNotFound":
-        words = f"{words}; it was there when it was listed: the history of the repository has been rewritten"
+        words = f"{words}; it was there when it was listed, so the history of the repository has been rewritten"
     return PermanentError(words)

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import RemoteOptions
 from parquet_loader.source.byte_ranges import ByteRange
-from parquet_loader.source.files import SourceFile, same_etag
+from parquet_loader.source.files import SourceFile
 from parquet_loader.source.remote.blocking_client import fsspec_of
 from parquet_loader.source.remote.client import (
     Bytes,
@@ -27,6 +27,7 @@ from parquet_loader.source.remote.client import (
     TransientError,
     UnsupportedServerError,
     as_client_error,
+    check_same,
     view,
     words_of,
 )
@@ -113,7 +114,7 @@ class ObstoreClient:
             store, key = self.placed(file.path)
             result = await self.obstore.get_async(store, key, options=options)
             progress()
-            _check_same(result.meta, file)
+            check_same(file, result.meta["size"], result.meta["e_tag"])
             async for chunk in result.stream(min_chunk_size=chunk_bytes):
                 arrived = view(chunk)
                 into[at : at + len(arrived)] = arrived[: span.size - at]
@@ -142,14 +143,6 @@ class ObstoreClient:
 
     def close(self) -> None:
         """Do nothing, because obstore's connections end with this object."""
-
-
-def _check_same(meta: Mapping[str, Any], file: SourceFile) -> None:
-    if meta["size"] != file.size_bytes:
-        raise PermanentError(f"it has {meta['size']} bytes, and had {file.size_bytes} when it was listed")
-    if file.etag is not None and not same_etag(meta["e_tag"] or file.etag, file.etag):
-        tags = f"its ETag was {file.etag}, and is {meta['e_tag']}"
-        raise PermanentError(f"the file has changed since it was listed: {tags}")
 
 
 def _retries(options: RemoteOptions) -> dict[str, Any]:
