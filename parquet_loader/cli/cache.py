@@ -38,7 +38,7 @@ def info(path: str, *, as_json: bool) -> None:
     show_lines(
         f"{found.row_groups:,} row groups of {found.files:,} files, {format_bytes(found.nbytes)}",
         *_times(found),
-        f"{found.loaders} running loaders read through it, {found.unfinished} row groups are on their way",
+        f"{found.loaders} running loaders read through it, {found.unfinished} row groups are being fetched",
     )
 
 

@@ -16,7 +16,7 @@ from parquet_loader.loader.stats import JUDGED_FROM_S, LEAST_WAIT_SHARE, Finding
 # Causes below this share of the epoch are not worth a change.
 LEAST_COST_SHARE = 0.05
 
-# Decoding costs a row group, and each of its columns, a few microseconds whatever it holds; see docs/tuning.md.
+# Decoding takes a few microseconds for each row group and column, of any size; see docs/tuning.md.
 TINY_ROW_GROUP_BYTES = 256 * 1024
 TINY_CHUNK_BYTES = 4 * 1024
 FEWEST_TINY = 50
@@ -27,7 +27,7 @@ HEAVY_CODECS = frozenset({"zstd", "gzip", "brotli"})
 KERNELS_SAVE = 0.5
 # A batch is cut and handed over in 10 to 50 µs; if it takes much longer, its size is not the cause.
 MOST_DELIVERY_S = 1e-3
-# So many row groups from all over the data set mix well enough, even if it is sorted.
+# This many row groups from all over the data set mix well enough, even if it is sorted.
 ENOUGH_ROW_GROUPS = 10
 REWRITE = "parquet-loader rewrite SOURCE TARGET"
 
@@ -83,7 +83,7 @@ def _mixing(stats: LoaderStats) -> Iterator[Finding]:
         yield Finding(
             "mixing",
             f"Batches are badly mixed: {measured.between_share:.0%} of the variance of {measured.column!r} lies "
-            f"between windows, next to none if rows are mixed{values}; {window}. {remedy}.",
+            f"between windows, almost none if rows are mixed{values}; {window}. {remedy}.",
         )
     elif sorting is not None and sources_each < ENOUGH_ROW_GROUPS and sources_each * sorting.overlap_share < 0.5:
         yield Finding(
@@ -103,7 +103,7 @@ def _mixing(stats: LoaderStats) -> Iterator[Finding]:
 
 
 def _decoding(stats: LoaderStats) -> Iterator[Finding]:
-    """Say why decoding takes its time; what one cause explains, the next one does not explain again."""
+    """Say why decoding takes long; the time that one cause explains is not counted for the next."""
     storage, left_s = stats.storage, stats.cpu_s["read"]
     if storage is None or left_s < 0.2 * stats.work_s or not stats.row_groups:
         return
@@ -368,7 +368,7 @@ def _shuffling(stats: LoaderStats) -> Iterator[Finding]:
 
 
 def _anything(stats: LoaderStats) -> Iterator[Finding]:
-    """Say where the time goes if no rule knows why."""
+    """Name the stage that takes the time, if no rule knows why."""
     if stats.bound_by != "decoding":
         return
     rate = stats.bytes_read / max(stats.cpu_s["read"], 1e-9) / 1e6

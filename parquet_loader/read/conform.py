@@ -19,11 +19,11 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class Conform:
-    """The columns of the files of one Arrow schema. Immutable; any thread may use it.
+    """Converts the columns of files of one Arrow schema. Immutable; any thread may use it.
 
     Args:
         stored: The columns as they are stored.
-        delivered: The same as they are delivered.
+        delivered: The same columns as they are delivered.
     """
 
     def __init__(self, stored: pa.Schema, delivered: pa.Schema) -> None:
@@ -37,7 +37,7 @@ class Conform:
         return bool(self._changed)
 
     def readable(self, names: Iterable[str]) -> list[str]:
-        """Return what to ask the Parquet reader for to get these columns: of members it lacks, another one's."""
+        """Return the paths to read for these columns; for a member that the file lacks, that of another member."""
         return list(dict.fromkeys(self._readable(name) for name in names))
 
     def _readable(self, name: str) -> str:
@@ -74,7 +74,7 @@ class Conform:
 
 
 def _readable(path: str, rest: str, stored: pa.DataType) -> str:
-    """Return a path of a leaf, or of a part, that the file has: `path.rest`, or else something next to it."""
+    """Return the path of a leaf or member that the file has: `path.rest`, or else a sibling of it."""
     names = [stored.field(i).name for i in range(stored.num_fields)] if pa.types.is_struct(stored) else []
     head = max((n for n in names if f"{rest}.".startswith(f"{n}.")), key=len, default=None)
     if head is None:
@@ -84,7 +84,7 @@ def _readable(path: str, rest: str, stored: pa.DataType) -> str:
 
 
 def _conformed(array: pa.Array, stored: pa.DataType, wanted: pa.DataType) -> pa.Array:
-    """Return an array of a column in the type that is wanted, or of those of its members that are read."""
+    """Return an array in the wanted type; structs have only the members that are read."""
     kinds = pa.types
     if array.type == wanted:
         return array
@@ -139,7 +139,7 @@ def _struct(array: pa.StructArray, stored: pa.StructType, wanted: pa.StructType)
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Cast values; times that are given more finely than is wanted are rounded down, as other readers do."""
+    """Cast values; times in a finer unit are rounded down, as other readers do."""
     kinds = pa.types
     if kinds.is_timestamp(wanted) and kinds.is_timestamp(array.type):
         have, want = _PER_SECOND[array.type.unit], _PER_SECOND[wanted.unit]

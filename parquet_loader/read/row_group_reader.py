@@ -42,23 +42,23 @@ from parquet_loader.read.virtual_columns import Positions
 from parquet_loader.schema import heads
 from parquet_loader.source import RowGroupRef, Snapshot, has_int96
 
-# Rows that are read straight to their slots come that many bytes at a time, without a step in Python between: next to
-# a training loop that spins in Python, each step may have to wait 5 ms for its turn.
+# Rows that are read straight to the window come this many bytes at a time. If the training loop keeps the GIL, each
+# step in Python may wait 5 ms for it, so there are few steps.
 RAW_AT_ONCE_BYTES = 2**24
 
 _TO_WINDOW = ("pages", "kernel")
 _WINDOWS: tuple[tuple[str, ...], ...] = ((), _TO_WINDOW)
 _NOTHING = pa.table({})
 
-# No file's column: what its rows are called on their way through the filter.
+# Holds the rows' numbers while the filter runs. No column of a file has this name.
 _ROW_NUMBER = "\0row number"
 
 
 class RowGroupReader:
-    """Reads row groups of a snapshot. Stateless but for footers and places that are kept; any thread may use it.
+    """Reads row groups of a snapshot. It keeps footers and offsets only; any thread may use it.
 
     Args:
-        snapshot: What there is.
+        snapshot: The files and row groups.
         decoders: One for each of the snapshot's schemas.
         row_filter: Which rows to keep; None: all.
         options: How to read.
@@ -70,8 +70,8 @@ class RowGroupReader:
         snapshot: As given.
         columns: Canonical columns, in the order of delivery.
         chunks: Where the row groups' column chunks are.
-        positions: What the filter may name of rows' places, or None.
-        passing: Which row groups pass whole, if that is known of all; see `_passing_whole`.
+        positions: The rows' positions, if the filter names them, or None.
+        passing: Which row groups pass as a whole, if that is known of all; see `_passing_whole`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RowGroupReader:
                 self._conforms, decoders, columns_of, self._filter_columns_of, snapshot.stored_schemas, strict=True
             )
         ]
-        # By schema: what is read to be counted, and to be delivered by each choice of routes to the window.
+        # By schema: the columns that are read to count rows, and to deliver them with each choice of routes.
         self._counted_of = [
             ColumnSelection(tuple(columns), tuple(route for route in routes if route.stored in columns))
             for columns, routes in zip(self._filter_columns_of, self._routes, strict=True)
@@ -129,7 +129,7 @@ class RowGroupReader:
             self.columns += (Column(row_numbers, "fixed", pa.int64(), np.dtype(np.int64)),)
 
     def routes(self, row_group: RowGroupRef) -> tuple[ColumnRoute, ...]:
-        """Return how the columns of a row group travel; if a filter looks at its rows, none goes to the window."""
+        """Return the routes of a row group's columns; if a filter decodes its rows, none leads to the window."""
         return self._routes[row_group.schema_number]
 
     def read(self, row_group: RowGroupRef) -> pa.Table:
@@ -206,7 +206,7 @@ class RowGroupReader:
                 with self.chunks.opened(row_group, selection, location, rows_at_once, keeps_plan=is_usual) as opened:
                     chunks, left = opened.chunks, opened.chunks.plan.left
                     names = () if chunks.straight is None else chunks.straight.names
-                    # With all of it still in the file there is nothing to decode.
+                    # If all columns stay in the file, there is nothing to decode.
                     is_left = 0 < len(left) == len(self._decoder(row_group).columns) and self._row_numbers is None
                     batches = self._batches(row_group, selection, location, opened)
                     for batch in _behind(first_row, batches):
@@ -234,7 +234,7 @@ class RowGroupReader:
         self.chunks.check_unchanged(row_group)
 
     def _rows_at_once(self, row_group: RowGroupRef, left: Collection[str], batch_rows: int) -> int:
-        """Return how many rows a batch has: more where few of its bytes are decoded first, and so take memory."""
+        """Return the rows of a batch: more if few of their bytes are decoded before the window, and so take memory."""
         if not left:
             return batch_rows
         widths = {column.name: column.row_bytes for column in self._decoder(row_group).columns}
@@ -352,7 +352,7 @@ class RowGroupReader:
         return passing
 
     def _passing_whole(self) -> BoolArray | None:
-        """Return which row groups pass whole, if directories and positions alone decide about all of them."""
+        """Return which row groups pass the filter as a whole, if directories and positions alone decide that."""
         snapshot = self.snapshot
         if self._filter is None or self._filter.has_stand_ins:
             return None
@@ -372,7 +372,7 @@ class RowGroupReader:
         return passing
 
     def _row_filter(self, row_group: RowGroupRef) -> RowFilter | None:
-        """Return what has to be applied to a row group's rows; None if all of them pass, as far as is known."""
+        """Return the filter for a row group's rows, or None if all of them are known to pass."""
         if self.passing is not None:
             return None if self.passing[row_group.index] else self._filter
         if self._filter is None or self._filter.differs_within(row_group.schema.names):
@@ -442,7 +442,7 @@ class RowGroupReader:
         Args:
             row_group: The row group.
             location: The location of its bytes.
-            columns: Look at these only, which does not count as a look at all; None: all that are read.
+            columns: Check these only, and check again the next time; None: check all that are read, once.
 
         Raises:
             DataError: there is one; names the column, the row and the value.
@@ -478,7 +478,7 @@ class RowGroupReader:
     ) -> Exception:
         """Say which column a failed read is about, or that the file is not the one whose footer was read.
 
-        Columns are read again one by one: from where they lie, or from their own file if that is not known or cached.
+        Reads the columns again one by one: at `location`, or in the file if that is None or in the cache.
         """
         if isinstance(error, ParquetLoaderError):
             return error
@@ -515,7 +515,7 @@ class RowGroupReader:
 
 
 def _with_int96(schema: pa.Schema, names: Sequence[str]) -> list[str]:
-    """Return those of the columns that are read which INT96 timestamps are in."""
+    """Return the columns that hold INT96 timestamps."""
     marked = {field.name for field in schema if has_int96(field)}
     return [name for name in names if any(head in marked for head in heads(name))] if marked else []
 
@@ -526,7 +526,7 @@ def _date_of(seconds: int) -> str:
 
 
 class _ForwardRows:
-    """Batches of rows that are taken in other steps than they come.
+    """Takes rows from batches in steps of any size.
 
     Args:
         batches: The batches.
@@ -555,7 +555,7 @@ class _ForwardRows:
 
 
 def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what comes behind that many rows."""
+    """Yield the rows after the first `rows`."""
     for batch in batches:
         if rows < len(batch):
             yield batch.slice(rows)
@@ -565,7 +565,7 @@ def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
 def _by_arrow(
     file: pq.ParquetFile, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Return what Arrow decodes."""
+    """Return the batches that Arrow decodes."""
     number = row_group.number
     return file.iter_batches(batch_rows, row_groups=[number], columns=list(columns), use_threads=False)  # type: ignore[no-any-return]
 
@@ -584,5 +584,5 @@ def _without_columns(rows: int) -> pa.Table:
 
 
 def _no_columns(rows: int) -> pa.RecordBatch:
-    # Made without a call that gives up the GIL: where rows are read as they lie, there is one for every read.
+    # Nothing here releases the GIL: rows that are read as they are stored take one of these for every read.
     return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.null(), rows, [None])], names=[""])

@@ -97,14 +97,14 @@ def glob_regex(pattern: str) -> str:
 def name_regex(segment: str) -> str:
     """Translate the glob of one name; a bracket that is never closed stands for itself."""
     out: list[str] = []
-    for piece in re.findall(r"\*+|\?|\[!?\]?[^\]]*\]|[^*?\[]+|\[", segment):
-        if piece.startswith("*"):
+    for part in re.findall(r"\*+|\?|\[!?\]?[^\]]*\]|[^*?\[]+|\[", segment):
+        if part.startswith("*"):
             out.append("[^/]*")
-        elif piece == "?":
+        elif part == "?":
             out.append("[^/]")
-        elif piece.startswith("[") and len(piece) > 1:
-            choice = fnmatch.translate(piece).removeprefix("(?s:").removesuffix(")\\Z").removesuffix(")\\z")
+        elif part.startswith("[") and len(part) > 1:
+            choice = fnmatch.translate(part).removeprefix("(?s:").removesuffix(")\\Z").removesuffix(")\\z")
             out.append(f"(?!/){choice}")
         else:
-            out.append(re.escape(piece))
+            out.append(re.escape(part))
     return "".join(out)

@@ -22,15 +22,15 @@ from parquet_loader.errors import ConfigurationError, RemoteError, SourceError
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
-# Of what Python's and pyarrow's filesystems are made of, what tells one store from another; never a credential.
+# The arguments of Python's and pyarrow's filesystems that tell one store from another; never a credential.
 _NOT_SECRET = ("region", "endpoint_override", "scheme", "host", "port", "account_name", "blob_storage_authority")
 
-# What Hadoop calls S3.
+# Hadoop's names of S3.
 _HADOOP_S3 = ("s3a", "s3n")
 _SCHEME_OF = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
 _SCHEMES_OF = {"s3": ("s3", *_HADOOP_S3), "gcs": ("gs", "gcs"), "abfs": ("abfs", "abfss")}
 
-# What pyarrow serves itself; all else goes through fsspec.
+# Schemes that pyarrow serves itself; the others go through fsspec.
 _NATIVE_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "mock")
 
 
@@ -116,7 +116,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
 
 
 def _within(filesystem: pafs.FileSystem, text: str) -> str:
-    """Return the path within a filesystem that was passed, of a URL too if it is one of that filesystem's.
+    """Return the path within a filesystem that was passed; a URL must be one of that filesystem's.
 
     Raises:
         ConfigurationError: a URL of another one.
@@ -154,7 +154,7 @@ def local_path(path: PathLike) -> str:
 
 
 def _check_name_server(url: str, rest: str) -> None:
-    """Refuse a URL at once if S3 would have to be asked for the bucket's region, and has no address here.
+    """Refuse a URL at once if the bucket's region is not known and S3 cannot be reached to ask for it.
 
     Raises:
         RemoteError: Amazon's name cannot be resolved.
@@ -175,7 +175,7 @@ def _check_name_server(url: str, rest: str) -> None:
 
 
 def url_prefix(filesystem: pafs.FileSystem, typed: str) -> str:
-    """Return what messages put before a path of a filesystem: the scheme that the caller typed, or the store's own."""
+    """Return the prefix of a path in messages: the scheme that the caller typed, or the store's own."""
     scheme, separator, _ = typed.partition("://")
     if is_local(filesystem):
         return ""
@@ -224,7 +224,7 @@ def look_up(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
 
 
 def list_below(filesystem: pafs.FileSystem, path: str, *, recursive: bool) -> list[pafs.FileInfo]:
-    """Return what lies in a directory, through all its levels or not; nothing if it does not exist.
+    """Return the entries of a directory, of all levels or of one; none if it does not exist.
 
     Raises:
         OSError: it cannot be told.
@@ -241,7 +241,7 @@ def list_below(filesystem: pafs.FileSystem, path: str, *, recursive: bool) -> li
 
 
 def identity_of(filesystem: pafs.FileSystem) -> str:
-    """Return what tells a store from others; without its credentials, which may change."""
+    """Return the identity of a store, without its credentials, which may change."""
     if isinstance(filesystem, pafs.SubTreeFileSystem):
         return json.dumps([identity_of(filesystem.base_fs), filesystem.base_path])
     told: dict[str, Any] = {}

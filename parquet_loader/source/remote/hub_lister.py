@@ -1,4 +1,4 @@
-"""Lists repositories of the Hugging Face Hub: one commit and one listing for each, however many paths are named."""
+"""Lists repositories of the Hugging Face Hub: one commit and one listing for each, for any number of paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from parquet_loader.source.remote.task_group import side_by_side
 T = TypeVar("T")
 
 _BACKOFF_S, _MOST_BACKOFF_S = 0.2, 20.0
-# What the Hub says to wait is waited for on top of the deadline, up to this.
+# Waits that the Hub asks for extend the deadline, up to this.
 _MOST_WAITED_S = 600.0
 _REPOSITORIES_AT_ONCE = 8
 
@@ -34,18 +34,18 @@ class _Tree:
         address: The repository and commit.
         files: Files by path within the repository.
         folders: Directories by path; the repository itself is ``""``.
-        listed: Directories of which everything below is known.
-        looked_at: Directories of which the names in them are known.
+        listed: Directories listed with everything below them.
+        listed_flat: Directories listed without what is below them.
     """
 
     address: HubAddress
     files: dict[str, HubEntry] = field(default_factory=dict)
     folders: set[str] = field(default_factory=lambda: {""})
     listed: list[str] = field(default_factory=list)
-    looked_at: set[str] = field(default_factory=set)
+    listed_flat: set[str] = field(default_factory=set)
 
     def add(self, entries: Sequence[HubEntry]) -> None:
-        """Take over entries of a listing."""
+        """Add the entries of a listing."""
         for entry in entries:
             folder = posixpath.dirname(entry.path) if entry.is_file else entry.path
             if entry.is_file:
@@ -124,7 +124,7 @@ class HubLister(RemoteLister):
         return await self._asked(address, partial(self._api.commit_of, address, self.fetcher.options.stall_s))
 
     async def _list(self, tree: _Tree, folder: str) -> None:
-        """List a whole repository; of one that takes several pages only the directory that is needed."""
+        """List a repository; if that takes several pages, list only the directory that is needed."""
         url: str | None = self._api.tree_url(tree.address, recursive=True)
         entries, url = await self._page(str(url), tree.address)
         if url is not None and folder:
@@ -152,7 +152,7 @@ class HubLister(RemoteLister):
         return await self._asked(address, partial(self._api.tree_page, url, address, stall_s))
 
     async def _asked(self, address: HubAddress, ask: Callable[[], T]) -> T:
-        """Return the answer to a request, repeated until the deadline if the Hub does not give one."""
+        """Return the response to a request; retry transient failures until the deadline."""
         loop = asyncio.get_running_loop()
         began_s, attempts, waited_s = loop.time(), 0, 0.0
         deadline_s = self.fetcher.options.deadline_s
@@ -170,8 +170,8 @@ class HubLister(RemoteLister):
                 if loop.time() + wait_s >= began_s + deadline_s + waited_s:
                     raise RemoteError(
                         f"hf://datasets/{address.repository}: {attempts} attempts in {loop.time() - began_s:.1f} s "
-                        f"without success, the last: {error}; RemoteOptions(deadline_s=...) says how long to go on "
-                        "trying"
+                        f"without success, the last: {error}; RemoteOptions(deadline_s=...) sets how long requests "
+                        "are retried"
                     ) from None
             await asyncio.sleep(wait_s)
 
@@ -180,9 +180,9 @@ class HubLister(RemoteLister):
         address = HubAddress.parse(path)
         tree = self._tree(address)
         folder = posixpath.dirname(address.path)
-        if not tree.covers(address.path) and address.path not in tree.folders and folder not in tree.looked_at:
-            look = partial(self._look_next_to, tree, folder)
-            self._run(tree, self.fetcher.once((address.root, folder), look))
+        if not tree.covers(address.path) and address.path not in tree.folders and folder not in tree.listed_flat:
+            listing = partial(self._list_flat, tree, folder)
+            self._run(tree, self.fetcher.once((address.root, folder), listing))
         if address.path in tree.folders:
             return True
         entry = tree.files.get(address.path)
@@ -207,9 +207,9 @@ class HubLister(RemoteLister):
         ]
         return ListingContext(tuple(directories), frozenset(hidden))
 
-    async def _look_next_to(self, tree: _Tree, folder: str) -> None:
-        """Learn what lies in a directory, but not below it."""
-        if folder in tree.looked_at:
+    async def _list_flat(self, tree: _Tree, folder: str) -> None:
+        """List a directory, but not what is below it."""
+        if folder in tree.listed_flat:
             return
         within = HubAddress(tree.address.repository, tree.address.revision, folder, is_explicit=True)
         url: str | None = self._api.tree_url(within, recursive=False)
@@ -221,7 +221,7 @@ class HubLister(RemoteLister):
                     raise
                 entries, url = [], None
             tree.add(entries)
-        tree.looked_at.add(folder)
+        tree.listed_flat.add(folder)
 
     def _tree(self, address: HubAddress) -> _Tree:
         own = HubAddress(address.repository, address.revision, is_explicit=True)

@@ -139,7 +139,7 @@ def test_every_cut_of_a_file_but_between_blocks_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
-        ({"type": "array", "items": "long"}, "no records"),
+        ({"type": "array", "items": "long"}, "not records"),
         ({"type": "record", "name": "r", "fields": [{"name": "a", "type": "what"}]}, "unknown type"),
         ({"type": "record", "name": "r", "fields": [{"name": "a", "type": "r"}]}, "nested"),
         ({"type": "record", "name": "r"}, "damaged"),

@@ -1,4 +1,4 @@
-"""The requests that the Hub is asked, and what its answers mean. One attempt each: callers repeat them."""
+"""Requests to the Hub, and the meaning of its responses. Each is one attempt; callers retry."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class HubApi:
         self._token: tuple[float, str | None] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without connections and token."""
+        """Leave out connections and token."""
         return HubApi, (self.endpoint,)
 
     def connections(self) -> HttpConnections:
@@ -176,7 +176,7 @@ class HubApi:
         headers: Mapping[str, str] | None = None,
         watch: Callable[[socket.socket], None] = lambda _: None,
     ) -> Iterator[tuple[HTTPResponse, str]]:
-        """Ask for a URL, follow redirects, and yield the answer and the URL that it came from.
+        """Request a URL, follow redirects, and yield the response and the URL that it came from.
 
         Arguments as of `HttpConnections.get`; the address is for messages.
 
@@ -223,7 +223,7 @@ class HubApi:
 
     def _json(self, url: str, address: HubAddress, timeout_s: float) -> tuple[Any, HTTPMessage]:
         if is_set("HF_HUB_OFFLINE"):
-            raise HubError("HF_HUB_OFFLINE is set, and nothing is asked of the Hub; unset it, or read local files")
+            raise HubError("HF_HUB_OFFLINE is set, so no request is sent to the Hub; unset it, or read local files")
         with self.opened(url, address, timeout_s) as (response, _):
             body = response.read(_MOST_JSON_BYTES)
             try:
@@ -254,7 +254,7 @@ class HubApi:
         )
 
     def _refusal(self, response: HTTPResponse, url: str, address: HubAddress) -> HubError:
-        """Return what an answer other than success means, and what to do."""
+        """Return the error that a response other than success means, with what to do."""
         status, code = response.status, response.getheader("X-Error-Code") or ""
         words = _words(response.getheader("X-Error-Message") or "")
         is_hub = origin_of(url) == self._origin

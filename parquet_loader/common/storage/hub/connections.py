@@ -19,10 +19,10 @@ from threading import Lock
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-# Servers close idle connections after a minute or so; before that, one is used again.
+# Servers close idle connections after about a minute; a connection is used again only before that.
 _IDLE_S = 30.0
 _STALE = (BadStatusLine, ConnectionResetError, BrokenPipeError, ConnectionAbortedError, ssl.SSLEOFError)
-# The most bytes of an unneeded answer that are read so that its connection can be used again.
+# At most this many bytes of an unneeded response are read, so that its connection can be used again.
 _MOST_LEFT_BYTES = 2**16
 _Place = tuple[str, str, int]
 
@@ -44,7 +44,7 @@ class HttpConnections:
     def get(
         self, url: str, headers: Mapping[str, str], timeout_s: float, watch: Callable[[socket.socket], None]
     ) -> Iterator[HTTPResponse]:
-        """Ask for a URL, and yield the answer with its body not yet read; redirects are not followed.
+        """Request a URL, and yield the response before its body is read; redirects are not followed.
 
         Args:
             url: An http or https URL.
@@ -129,13 +129,13 @@ def _close_all(idle: dict[_Place, list[tuple[HTTPConnection, float]]]) -> None:
 
 
 def abort(connected: socket.socket) -> None:
-    """Let a thread that waits for an answer, or reads it, end at once: it finds the connection closed."""
+    """Abort a connection, so that the thread that waits for its response ends at once."""
     with suppress(OSError):
         socket.socket.shutdown(connected, socket.SHUT_RDWR)  # not TLS's own, which the other thread may be in
 
 
 def origin_of(url: str) -> _Place:
-    """Return scheme, host and port of a URL: who gets what is sent there."""
+    """Return the origin of a URL: scheme, host and port."""
     return _place(urlsplit(url))
 
 

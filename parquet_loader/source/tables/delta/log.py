@@ -404,7 +404,7 @@ def time_of(text: str | dt.datetime) -> int:
     """Return a time as milliseconds since 1970; text in ISO form, without a zone as of UTC.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is not of this form.
     """
     when = dt.datetime.fromisoformat(text) if isinstance(text, str) else text
     when = when.replace(tzinfo=dt.UTC) if when.tzinfo is None else when

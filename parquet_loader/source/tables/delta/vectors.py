@@ -58,7 +58,7 @@ def z85(text: str) -> bytes:
     """Return the bytes of text in Base85, in the alphabet of ZeroMQ.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is not of this form.
     """
     if len(text) % 5:
         raise ValueError(f"Base85 text of {len(text)} characters")

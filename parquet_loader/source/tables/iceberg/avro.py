@@ -146,7 +146,7 @@ def _compiled(text: str, wanted: Any) -> tuple[Any, _Read]:
     """Return a schema and what reads its records; manifests of one table share it."""
     schema = json.loads(text)
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise AvroError("its values are no records")
+        raise AvroError("its values are not records")
     return schema, _Compiler().reader(schema, wanted, 0)
 
 
@@ -377,7 +377,7 @@ def _record_skipper(fields: list[_Skip]) -> _Skip:
 
 
 def _block_size(raw: bytes, at: int) -> tuple[int, int, int | None]:
-    """Return how many items a block of an array or map has, where they begin, and how many bytes they take if told."""
+    """Return how many items a block of an array or map has, their offset, and the block's size if it is stored."""
     count, at = _read_long(raw, at)
     size = None
     if count < 0:

@@ -149,7 +149,7 @@ _TOTALS = (("total-data-files", "data files"), ("total-delete-files", "delete fi
 def _check_totals(table: str, snapshot: Any, data: Sequence[ManifestEntry], deletes: Sequence[ManifestEntry]) -> None:
     """Refuse a manifest list that lacks files that the snapshot counts.
 
-    Fewer in the summary are no sign of a lost manifest, and not every writer counts all files.
+    Fewer in the summary do not mean a lost manifest: not every writer counts all files.
     """
     summary = snapshot.summary
     for (name, what), found in zip(_TOTALS, (len(data), len(deletes)), strict=True):
