@@ -6,7 +6,7 @@ No name is ever imported, and no entry of this list is a callable. A pickle with
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Role = Literal[
     "unischema",
@@ -40,23 +40,7 @@ class AllowedName:
     name: str
 
 
-CALLED: frozenset[Role] = frozenset(
-    {
-        "unischema",
-        "field",
-        "codec",
-        "indexer",
-        "spark",
-        "ordered dict",
-        "default dict",
-        "set",
-        "decimal",
-        "dtype",
-        "scalar",
-        "restore",
-        "reconstructor",
-    }
-)
+CALLED: frozenset[Role] = frozenset(get_args(Role)) - {"number type", "base"}
 """Roles whose names a pickle calls to make objects; names of other roles are only values."""
 
 _PACKAGES = ("petastorm", "av.experimental.deepdrive.dataset_toolkit", "av.ml.dataset_toolkit")
