@@ -43,7 +43,6 @@ LONG_FILES = {
     "tests/engine/test_isolation.py",
     "tests/loader/test_ddp.py",
     "tests/loader/test_endings.py",
-    "tests/source/test_foreign_footers.py",
     "tests/source/test_remote.py",
     "tests/store/test_kills.py",
     "tests/store/test_sampling.py",

@@ -27,29 +27,9 @@ from parquet_loader.source.native_footers import footer_numbers
 from parquet_loader.source.snapshot import open_snapshot
 from parquet_loader.source.thrift import ThriftError
 from tests.support import footers
-
-LOAD = """
-import sys
-import pyarrow.compute as pc
-from parquet_loader import BatchedDataLoader, OutputOptions
-path, mode, filters = sys.argv[1], sys.argv[2], pc.field("a") >= 90 if sys.argv[3:] else None
-try:
-    options = OutputOptions(format="numpy")
-    with BatchedDataLoader(path, 10, on_error=mode, filters=filters, output_options=options) as loader:
-        print("rows", sum(len(b["a"]) for b in loader), "skipped", len(loader.stats().skipped_row_groups))
-except Exception as error:
-    print(type(error).__name__, error)
-"""
+from tests.support.loading import load_in_a_process
 
 NUMBERS = pa.table({"a": pa.array(range(100), pa.int32()), "b": pa.array(range(100), pa.int64())})
-
-
-def load(path: Path, *arguments: str) -> str:
-    """What loading a file in a process of its own prints."""
-    command = [sys.executable, "-c", LOAD, str(path), *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=path.parent)
-    assert done.returncode == 0, done.stderr[-400:]
-    return done.stdout.strip()
 
 
 def rows_of(path: Path, *, shuffle: bool = False) -> list[int]:
@@ -84,9 +64,9 @@ def test_a_column_chunk_that_the_footer_lies_about_is_named_and_can_be_skipped(
     tmp_path: Path, change: Callable[[footers.ThriftStruct], None], reason: str
 ) -> None:
     path = written(tmp_path, change)
-    told = load(path, "raise")
+    told = load_in_a_process(str(path), "raise")
     assert told.startswith(f"DataError {path}, row group 1, column 'a': the data cannot be decoded: {reason}")
-    assert load(path, "skip") == "rows 50 skipped 1"
+    assert load_in_a_process(str(path), "skip") == "rows 50 skipped 1"
 
 
 def shorten(footer: footers.ThriftStruct) -> None:
@@ -114,8 +94,8 @@ def test_statistics_that_are_damaged_rule_out_no_row(
     tmp_path: Path, change: Callable[[footers.ThriftStruct], None]
 ) -> None:
     path = written(tmp_path, change)
-    assert load(path, "raise") == "rows 100 skipped 0"
-    assert load(path, "raise", "filter") == "rows 10 skipped 0"
+    assert load_in_a_process(str(path), "raise") == "rows 100 skipped 0"
+    assert load_in_a_process(str(path), "raise", is_filtered=True) == "rows 10 skipped 0"
 
 
 def test_sound_statistics_rule_out_row_groups_of_numbers_text_and_times(tmp_path: Path) -> None:
@@ -168,7 +148,7 @@ def test_an_encrypted_footer_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_an_encrypted_column_is_refused_by_name_and_the_others_are_read(tmp_path: Path) -> None:
     path = encrypted(tmp_path, plaintext_footer=True)
-    told = load(path, "raise")
+    told = load_in_a_process(str(path), "raise")
     assert told.startswith(
         f"DataError {path}, row group 0, column 'a': the data cannot be decoded: the column is encrypted"
     )
@@ -193,7 +173,7 @@ def test_a_schema_of_any_depth_is_refused_before_anybody_recurses(tmp_path: Path
         footer[2] = (footers.LIST, [elements[0], {**elements[1], 5: (footers.I32, 1)}, *[inner] * 200_000, elements[2]])
 
     path = written(tmp_path, nest)
-    assert "nested more than 100 deep" in load(path, "raise")
+    assert "nested more than 100 deep" in load_in_a_process(str(path), "raise")
 
 
 def test_altered_footers_end_in_rows_or_in_the_librarys_own_errors() -> None:
@@ -257,7 +237,7 @@ def test_a_row_group_with_another_number_of_columns_is_refused(tmp_path: Path) -
         group[1] = (footers.LIST, group[1][1][:-1])
 
     path = written(tmp_path, drop)
-    assert "row group 1 has 1 columns, and the schema 2" in load(path, "raise")
+    assert "row group 1 has 1 columns, and the schema 2" in load_in_a_process(str(path), "raise")
 
 
 def test_a_wrong_size_of_a_row_group_does_not_reach_the_memory_budget(tmp_path: Path) -> None:
