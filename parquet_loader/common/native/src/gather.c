@@ -49,15 +49,40 @@ INLINE void copy_row(const uint8_t *in, int64_t width, uint8_t *out) {
 #define ROWS_AHEAD 16  /* that are fetched from memory before their turn: measured, a third less time on rows of 52 bytes */
 #define MATRIX_BLOCK_BYTES (1 << 14)  /* of rows that are written column by column: measured, those that stay in the first cache */
 
+#ifdef __SSE2__
+/* Puts four columns of 4 bytes a value side by side, four rows at a time; returns how many rows are done. */
+INLINE int64_t join_four(const uint8_t *const *columns, int64_t first, int64_t rows, int64_t stride, uint8_t *out) {
+  int64_t i = 0;
+  for (; i + 4 <= rows; i += 4, out += 4 * stride) {
+    __m128i values[4], halves[4];
+    for (int c = 0; c < 4; c++) values[c] = _mm_loadu_si128((const __m128i *)(columns[c] + 4 * (first + i)));
+    for (int c = 0; c < 4; c += 2) {
+      halves[c] = _mm_unpacklo_epi32(values[c], values[c + 1]);
+      halves[c + 1] = _mm_unpackhi_epi32(values[c], values[c + 1]);
+    }
+    for (int h = 0; h < 2; h++) {
+      _mm_storeu_si128((__m128i *)(out + 2 * h * stride), _mm_unpacklo_epi64(halves[h], halves[h + 2]));
+      _mm_storeu_si128((__m128i *)(out + (2 * h + 1) * stride), _mm_unpackhi_epi64(halves[h], halves[h + 2]));
+    }
+  }
+  return i;
+}
+#endif
+
 /* Puts columns of `width` bytes a value side by side: `out` is their matrix in C order. */
 EXPORT void columns_join(const uint8_t *const *columns, int64_t column_count, int64_t width, int64_t rows, uint8_t *out) {
   int64_t stride = column_count * width, at_once = MATRIX_BLOCK_BYTES / stride + 1;
   for (int64_t first = 0; first < rows; first += at_once) {
-    int64_t some = rows - first < at_once ? rows - first : at_once;
+    int64_t some = rows - first < at_once ? rows - first : at_once, joined = 0;
     for (int64_t c = 0; c < column_count; c++) {
       const uint8_t *in = columns[c] + first * width;
       uint8_t *to = out + first * stride + c * width;
-#define JOIN(w) for (int64_t i = 0; i < some; i++) memcpy(to + i * stride, in + (w) * i, (size_t)(w))
+#ifdef __SSE2__
+      int64_t fours = column_count - column_count % 4;
+      if (width == 4 && c < fours && c % 4 == 0) joined = join_four(columns + c, first, some, stride, to);
+      if (c == fours) joined = 0;
+#endif
+#define JOIN(w) for (int64_t i = joined; i < some; i++) memcpy(to + i * stride, in + (w) * i, (size_t)(w))
       FOR_WIDTH(width, JOIN)
     }
   }
