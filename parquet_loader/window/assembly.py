@@ -233,7 +233,8 @@ class Assembly:
         deferred, table = rows.deferred, rows.table
         if skipped or count < rows.rows:
             table = table.slice(skipped, count)
-        targets = [*self._narrow.targets(first, count), *self._direct.targets(first, count)]
+        targets = self._narrow.targets(first, count, deferred.straight_names)
+        targets += self._direct.targets(first, count)
         targets += self._staged.targets(first, count)
         left = [target for target in targets if target[0] in deferred.columns]
         straight = self._straight(first, count, deferred.straight_names)
@@ -266,10 +267,12 @@ class Assembly:
         """Return where kernels write rows of these columns; None: of none."""
         if not names:
             return None
-        narrow, staged, direct = self._narrow, self._staged, self._direct
-        addresses = [narrow.address(n, first) or staged.address(n, first) or direct.address(n, first) for n in names]
+        staged, direct = self._staged, self._direct
+        addresses = self._narrow.addresses(first, names)
+        for number in np.flatnonzero(addresses == 0).tolist():
+            addresses[number] = staged.address(names[number], first) or direct.address(names[number], first)
         slots = [direct.slots(name, first, count) for name in names] if self._parts.wide else []
-        return StraightTargets(np.array(addresses, np.int64), slots)
+        return StraightTargets(addresses, slots)
 
     def leave_out(self, number: int) -> None:
         """Leave out a slice that cannot be read, with those of its rows that were written already."""

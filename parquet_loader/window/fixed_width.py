@@ -8,7 +8,7 @@ from a window costs half as much as scattering them over one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from parquet_loader.decode import Column, Target
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
 
 Rows = npt.NDArray[np.uint8]
+Bytes = TypeVar("Bytes", int, IntArray)
 Delivered = tuple[npt.NDArray[Any], Any]
 """``[rows, ...]``, and the owner of its memory; see `Window.owners`."""
 
@@ -215,7 +216,7 @@ def shift_staged(staged: Iterable[Rows], planned: int, carried: int) -> int:
     return more
 
 
-def padded(nbytes: int) -> int:
+def padded(nbytes: Bytes) -> Bytes:
     """Round up to a cache line, so that columns cut from one block are aligned."""
     return -(-nbytes // 64) * 64
 

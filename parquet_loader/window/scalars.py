@@ -7,16 +7,16 @@ time, so that the source column stays in the CPU cache.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import take_columns
+from parquet_loader.common import IntArray, take_columns
 from parquet_loader.decode import Column, Target
-from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
-from parquet_loader.window.fixed_width import Delivered, Rows, as_delivered, padded, shift_staged
+from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
+from parquet_loader.window.fixed_width import Delivered, Rows, padded, shift_staged
 
 # Larger windows are written past the CPU caches, from which they would be evicted before they are read. Measured on
 # windows of 427,000 and 214,000 rows: ordering them takes a sixth less time.
@@ -26,7 +26,9 @@ PAST_CACHE_BYTES = 16 * 2**20
 class ScalarColumns:
     """The columns of numbers of one window.
 
-    Several threads may write to `addresses` and `targets` and call `gather`, each for its own rows.
+    Several threads may write to `addresses` and `targets` and call `gather`, each for its own rows. All columns are in
+    one staging buffer, and those of a part in one block of delivered rows, so that a step that concerns all columns is
+    arithmetic with arrays of addresses: there may be thousands of columns.
 
     Args:
         parts: The columns, in parts that are permuted in parallel.
@@ -47,88 +49,102 @@ class ScalarColumns:
         staging: Arenas,
         allocator: Allocator,
     ) -> None:
-        self._parts = parts
-        self._columns = {column.name: column for part in parts for column in part}
-        self.row_bytes = sum(column.row_bytes or 0 for column in self._columns.values())
+        self._columns = [column for part in parts for column in part]
+        self._positions = {column.name: number for number, column in enumerate(self._columns)}
+        self._bounds = list(accumulate(map(len, parts), initial=0))  # the first column of each part
+        self._widths: IntArray = np.array([column.row_bytes or 0 for column in self._columns], np.int64)
+        self._starts: IntArray = np.zeros(len(self._columns) + 1, np.int64)  # of each column in the staging buffer
+        np.cumsum(padded(capacity * self._widths), out=self._starts[1:])
+        self.row_bytes = int(self._widths.sum())
         self._capacity = capacity
         self._carried_rows = carried_rows
         self._staging = staging
         self._allocator = allocator
-        self._staged: dict[str, Rows] = {}
-        self._addresses: dict[str, int] = {}
-        self._delivered: dict[str, tuple[Rows, Any]] = {}
+        self._staged: Memory = np.empty(0, np.uint8)
+        self._delivered: dict[int, Allocation] = {}
         self._indices: npt.NDArray[Any] = np.zeros(0, np.uint32)
 
     def prepare(self) -> None:
         """Allocate the staging buffer of all columns."""
         if self._columns:
-            space = self._staging.allocate(sum(map(self._column_bytes, self._columns.values()))).array
-            for column in self._columns.values():
-                mine, space = space[: self._column_bytes(column)], space[self._column_bytes(column) :]
-                self._staged[column.name] = self._as_rows(column, mine)
-                self._addresses[column.name] = mine.__array_interface__["data"][0]
+            self._staged = self._staging.allocate(int(self._starts[-1])).array
 
     def memory(self, rows: int) -> list[Memory]:
         """Return the part of the buffer that `rows` rows will occupy."""
-        return [staged[:rows].reshape(-1) for staged in self._staged.values()]
+        return [self._rows_of(number)[:rows].reshape(-1) for number in range(len(self._columns))]
 
     def blocks(self, rows: int) -> list[Block]:
         """Return the blocks that `gather` will allocate for `rows` rows, one for each part."""
         found = []
-        for part in self._parts:
-            ends = list(accumulate(map(self._column_bytes, part), initial=0))
-            starts = zip(ends, part, strict=False)
-            written = tuple((start, start + rows * (column.row_bytes or 0)) for start, column in starts)
-            found.append(Block(ends[-1], written))
+        for first, last in pairwise(self._bounds):
+            starts = (self._starts[first:last] - self._starts[first]).tolist()
+            ends = (starts + rows * self._widths[first:last]).tolist()
+            found.append(Block(self._part_bytes(first, last), tuple(zip(starts, ends, strict=True))))
         return found
 
-    def _column_bytes(self, column: Column) -> int:
-        return padded(self._capacity * (column.row_bytes or 0))
+    def _part_bytes(self, first: int, last: int) -> int:
+        return int(self._starts[last] - self._starts[first])
 
-    def _as_rows(self, column: Column, memory: npt.NDArray[np.uint8]) -> Rows:
-        width = column.row_bytes or 1
-        return memory[: self._capacity * width].reshape(self._capacity, width)
+    def _rows_of(self, number: int) -> Rows:
+        """Return the staging buffer of a column."""
+        start, width = int(self._starts[number]), int(self._widths[number])
+        return self._staged[start : start + self._capacity * width].reshape(self._capacity, width)
 
-    def address(self, name: str, first: int) -> int:
-        """Return the address in the staging buffer of a column to which a kernel writes rows; 0: there is none.
+    def addresses(self, first: int, names: Sequence[str]) -> IntArray:
+        """Return the addresses in the staging buffer to which kernels write rows, int64 ``[names]``; 0: there is none.
 
         `first` is the number of the first one among the rows that the window reads.
         """
-        base = self._addresses.get(name, 0)
-        return base and base + (self._carried_rows + first) * self._staged[name].shape[1]
+        found: IntArray = np.zeros(len(self._columns) + 1, np.int64)
+        address: int = self._staged.__array_interface__["data"][0]
+        found[:-1] = self._starts[:-1] + (self._carried_rows + first) * self._widths + address
+        return found[[self._positions.get(name, -1) for name in names]]
 
-    def targets(self, first: int, count: int) -> list[Target]:
-        """Return where in the staging buffers rows go; arguments as in `DirectRows.targets`."""
+    def targets(self, first: int, count: int, straight: Sequence[str]) -> list[Target]:
+        """Return where in the staging buffers rows go; `first` and `count` as in `DirectRows.targets`.
+
+        `straight` names the columns that are written to `addresses`.
+        """
+        left = self._positions.keys() - straight
+        if not left:
+            return []
         slots = slice(self._carried_rows + first, self._carried_rows + first + count)
-        return [(name, staged, slots) for name, staged in self._staged.items()]
+        return [(name, self._rows_of(number), slots) for name, number in self._positions.items() if name in left]
 
     def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
         """Fix the order: `indices` count the carried rows first, then the rows that the window reads."""
         before = len(next(iter(carried.values()))) if carried else 0
-        self._carried_rows += shift_staged(self._staged.values(), self._carried_rows, before)
+        staged = map(self._rows_of, range(len(self._columns)))
+        self._carried_rows += shift_staged(staged, self._carried_rows, before)
         begin = self._carried_rows - before
         # If fewer rows were carried than planned, there is free space before them.
         self._indices = indices + indices.dtype.type(begin) if begin else indices
         for name, rows in carried.items():
-            self._staged[name][begin : self._carried_rows] = rows
+            self._rows_of(self._positions[name])[begin : self._carried_rows] = rows
 
     def gather(self, part: int) -> None:
         """Order the columns of one part."""
-        columns, total = self._parts[part], len(self._indices)
-        space = self._allocator.allocate(sum(map(self._column_bytes, columns)))
-        outs = []
-        for column in columns:
-            mine, space = space.cut(self._column_bytes(column))
-            outs.append(self._as_rows(column, mine.array)[:total])
-            self._delivered[column.name] = outs[-1], mine.owner
-        is_large = total * self.row_bytes >= PAST_CACHE_BYTES
-        take_columns([self._staged[column.name] for column in columns], self._indices, outs, is_large=is_large)
+        first, last = self._bounds[part], self._bounds[part + 1]
+        space = self._delivered[part] = self._allocator.allocate(self._part_bytes(first, last))
+        starts, widths = self._starts[first:last], self._widths[first:last]
+        is_large = len(self._indices) * self.row_bytes >= PAST_CACHE_BYTES
+        outs = starts - starts[0]
+        take_columns(self._staged, starts, widths, self._indices, space.array, outs, is_large=is_large)
 
     def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
-        """Return the delivered rows by name, and a copy of the rows after them."""
+        """Return the delivered rows by name, and a copy of the rows after them if there are some."""
         done, left = dict[str, Delivered](), dict[str, Rows]()
-        for name, (out, owner) in self._delivered.items():
-            done[name] = as_delivered(self._columns[name], out[:delivered]), owner
-            left[name] = out[delivered:].copy()
-        self._staged, self._delivered = {}, {}
+        more = len(self._indices) - delivered
+        for part, space in self._delivered.items():
+            first, last = self._bounds[part], self._bounds[part + 1]
+            starts = (self._starts[first:last] - self._starts[first]).tolist()
+            widths = self._widths[first:last].tolist()
+            for column, start, width in zip(self._columns[first:last], starts, widths, strict=True):
+                rows = np.ndarray((delivered, *column.shape), column.dtype, space.array, start)
+                owner = None if space.owner is None else space.owner[start : start + self._capacity * width]
+                done[column.name] = rows, owner
+                if more:
+                    rest = np.ndarray((more, width), np.uint8, space.array, start + delivered * width)
+                    left[column.name] = rest.copy()
+        self._staged, self._delivered = np.empty(0, np.uint8), {}
         return done, left

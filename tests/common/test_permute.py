@@ -28,9 +28,17 @@ def test_columns_are_put_into_any_order(dtype: type[np.integer[Any]]) -> None:
     rng = np.random.default_rng(0)
     columns = [rng.integers(0, 256, (300, width)).astype(np.uint8) for width in (1, 2, 4, 8, 3)]
     rows = rng.integers(0, 300, 500).astype(dtype)
-    outs = [np.zeros((500, column.shape[1]), np.uint8) for column in columns]
-    take_columns(columns, rows, outs)
-    assert all(np.array_equal(out, column[rows]) for out, column in zip(outs, columns, strict=True))
+    widths = np.array([column.shape[1] for column in columns])
+    starts = np.concatenate([[0], np.cumsum(300 * widths + 5)])
+    source, out = np.zeros(starts[-1], np.uint8), np.zeros(500 * (widths.sum() + 3), np.uint8)
+    for column, start in zip(columns, starts, strict=False):
+        source[start : start + column.size] = column.reshape(-1)
+    ends = np.cumsum(500 * widths + 3)
+    take_columns(source, starts[:-1], widths, rows, out, ends - 500 * widths)
+    for column, end in zip(columns, ends, strict=True):
+        width = column.shape[1]
+        assert np.array_equal(out[end - 500 * width : end].reshape(500, width), column[rows])
+        assert not out[end - 500 * width - 3 : end - 500 * width].any()
 
 
 @given(width=st.sampled_from([1, 2, 4, 8, 3]), count=st.integers(0, 200), before=st.integers(0, 70))
@@ -39,7 +47,8 @@ def test_a_large_window_is_written_past_the_caches_wherever_it_begins(width: int
     column = rng.integers(0, 256, (50, width)).astype(np.uint8)
     rows = rng.integers(0, 50, count).astype(np.uint32)
     memory = np.zeros(before + count * width + 64, np.uint8)
-    take_columns([column], rows, [memory[before : before + count * width].reshape(count, width)], is_large=True)
+    begin, at = np.zeros(1, np.int64), np.array([before])
+    take_columns(column.reshape(-1), begin, np.array([width]), rows, memory, at, is_large=True)
     assert np.array_equal(memory[before : before + count * width].reshape(count, width), column[rows])
     assert not memory[:before].any()
     assert not memory[before + count * width :].any()
@@ -71,7 +80,7 @@ def test_rows_that_differ_in_length_are_put_into_any_order(lengths: list[int], c
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.int64])
-@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (70_000, 5)])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (70_000, 5), (4_003, 4), (1_234, 14)])
 def test_columns_are_put_side_by_side(dtype: type[np.generic], shape: tuple[int, int]) -> None:
     expected = np.random.default_rng(0).integers(0, 256, (*shape, np.dtype(dtype).itemsize)).astype(np.uint8)
     matrix = expected.reshape(-1).view(dtype).reshape(shape)

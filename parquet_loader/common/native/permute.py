@@ -21,30 +21,40 @@ _SEGMENT_BYTES = 2**20
 
 
 def take_columns(
-    columns: Sequence[npt.NDArray[np.uint8]],
+    source: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    widths: npt.NDArray[np.int64],
     rows: npt.NDArray[Any],
-    outs: Sequence[npt.NDArray[np.uint8]],
+    out: npt.NDArray[np.uint8],
+    out_starts: npt.NDArray[np.int64],
     *,
     is_large: bool = False,
 ) -> None:
-    """Put columns into order: row `i` of each of `outs` becomes row ``rows[i]`` of that column.
+    """Put columns into order: row `i` of each becomes row ``rows[i]`` of it.
 
     Args:
-        columns: Each ``[m, width]``, contiguous.
-        rows: ``[n]``, uint32 for the kernel, other integers for numpy; not checked.
-        outs: Each ``[n, width]``, contiguous and writable.
+        source: The memory of the columns, ``[nbytes]``.
+        starts: Where each begins in it, ``[columns]``.
+        widths: Bytes of a row of each, ``[columns]``, contiguous.
+        rows: ``[n]``, contiguous, uint32 for the kernel, other integers for numpy; not checked.
+        out: The memory of the result, ``[nbytes]``, writable.
+        out_starts: Where each column begins in it, ``[columns]``.
         is_large: Whether so much is written, here and elsewhere, that it will have left the caches when it is read.
     """
     if KERNELS is None or rows.dtype != np.uint32:
-        for column, out in zip(columns, outs, strict=True):
-            np.take(column, rows, axis=0, out=out, mode="clip")
+        for start, width, out_start in zip(starts.tolist(), widths.tolist(), out_starts.tolist(), strict=True):
+            column = source[start : start + (len(source) - start) // width * width].reshape(-1, width)
+            taken = out[out_start : out_start + len(rows) * width].reshape(-1, width)
+            np.take(column, rows, axis=0, out=taken, mode="clip")
         return
-    sources, targets = (
-        np.array([array.__array_interface__["data"][0] for array in arrays], np.uintp) for arrays in (columns, outs)
-    )
-    widths = np.array([column.shape[1] for column in columns], np.int64)
+    sources, targets = starts + _address(source), out_starts + _address(out)
     data = sources.ctypes.data, widths.ctypes.data
-    KERNELS.columns_take(*data, len(columns), rows.ctypes.data, len(rows), targets.ctypes.data, is_large)
+    KERNELS.columns_take(*data, len(widths), _address(rows), len(rows), targets.ctypes.data, is_large)
+
+
+def _address(array: npt.NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def join_columns(columns: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> None:
@@ -55,7 +65,7 @@ def join_columns(columns: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> 
         out: ``[rows, columns]`` in C order, writable.
     """
     if KERNELS is not None:
-        addresses = np.array([column.__array_interface__["data"][0] for column in columns], np.uintp)
+        addresses = np.array([_address(column) for column in columns], np.uintp)
         KERNELS.columns_join(addresses.ctypes.data, len(columns), out.itemsize, len(out), out.ctypes.data)
         return
     at_once = max(1, _BLOCK_BYTES // (len(columns) * out.itemsize))
@@ -76,7 +86,7 @@ def take_rows(rows_in: npt.NDArray[np.uint8], rows: npt.NDArray[Any], out: npt.N
     if KERNELS is None or rows.dtype != np.uint32:
         np.take(rows_in, rows, axis=0, out=out, mode="clip")
         return
-    source, numbers, target = (array.__array_interface__["data"][0] for array in (rows_in, rows, out))
+    source, numbers, target = map(_address, (rows_in, rows, out))
     KERNELS.rows_take(source, rows_in.shape[1], numbers, len(rows), target)
 
 
@@ -97,7 +107,7 @@ def take_ragged(
         out: Writable, with space for them.
     """
     if KERNELS is not None:
-        addresses = [array.__array_interface__["data"][0] for array in (data, offsets, rows, starts, out)]
+        addresses = [_address(array) for array in (data, offsets, rows, starts, out)]
         KERNELS.ragged_take(*addresses[:3], len(rows), *addresses[3:])
         return
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
