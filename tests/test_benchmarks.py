@@ -122,7 +122,8 @@ def test_a_run_verifies_times_and_takes_up_where_it_stopped(tmp_path: Path) -> N
     for entry in entries.values():
         assert entry["status"] == "ok", entry["reason"]
         assert entry["verified"] is True
-        assert len(entry["seconds"]["all"]) == 2
+        assert len(entry["seconds"]["all"]) == len(entry["processor_s"]["all"]) == 2
+        assert entry["first_epoch"]["seconds"] > 0
         assert entry["rows"] == 2000
     found = ratio(entries, "ours-packed", "decode-packed")
     assert found is not None
@@ -166,7 +167,11 @@ def test_the_page_says_who_is_ahead_and_what_failed(tmp_path: Path) -> None:
 
     entries = {
         "ours": sample_entry(
-            5e6, "ours", figures={"cpu_s": {"read": 3.0, "permute": 0.5, "gather": 1.0, "process": 0.0}}
+            5e6,
+            "ours",
+            figures={"cpu_s": {"read": 3.0, "permute": 0.5, "gather": 1.0, "process": 0.0}},
+            first_epoch={"seconds": 9.0, "processor_s": 8.0},
+            processor_s={"median": 5.5},
         ),
         "decode": sample_entry(1e7, "limit"),
         "petastorm": sample_entry(1e5),
@@ -188,6 +193,7 @@ def test_the_page_says_who_is_ahead_and_what_failed(tmp_path: Path) -> None:
     text = page.read_text()
     assert "Ahead of `ours` here: `lance` is 1.40 times as fast (shuffles nothing)" in text
     assert "failed: ImportError: no such thing\n" in text
+    assert "| *tabular* | 9.000 | 5000000.000 | 5.500 | 3.000 | 0.500 | 1.000 | 0.000 | 1.000 |" in text
     assert "| *tabular* | compared with Petastorm | 50 | 50 to 50 | 10 | yes |" in text
     assert (
         "| *tabular* | default layout, batch 4096, compared with decoding alone | 0.50 | 0.50 to 0.50 | 0.6 | **no** |"

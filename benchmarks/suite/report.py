@@ -32,16 +32,19 @@ This page and its plots are written by `python -m benchmarks.suite report` from 
 - Systems take turns, round after round. Figures are medians; ranges span all rounds. Ratios are taken within rounds.
 - An epoch is timed from the request of its iterator to its last batch. A turn is two consecutive epochs, as in
   training, of which the second counts (one epoch if it takes longer than ten seconds): allocators release memory while
-  other systems take their turns. Before all turns an epoch is checked: *verified* means that its checksum over all
-  values, which does not depend on the order of rows, equals that of the rows as plain pyarrow reads them.
+  other systems take their turns. First epochs are timed apart. Before all turns an epoch is checked: *verified* means
+  that its checksum over all values, which does not depend on the order of rows, equals that of the rows as plain
+  pyarrow reads them.
 - The page cache is warm. No system verifies page checksums. Each system gets the same number of threads, worker
   processes or processors, whichever it counts.
 - If a system can shuffle, it mixes at least as many rows as the workload's window; the column *shuffles* says what it
   mixes. Systems for which an epoch would take minutes load fewer rows, made the same way; see the column *rows*.
 """
 STAGES = """Processor time of the loader's own threads, from `loader.stats()`: `read` is reading and decoding,
-`permute` draws the order, `gather` puts rows into it, `process` decodes images.
+`permute` draws the order, `gather` puts rows into it, `process` decodes images. The rest is spent on making tensors and
+on waiting for each other. In a first epoch memory is touched for the first time.
 """
+STAGE_NAMES = ("read", "permute", "gather", "process")
 STATUS = {"unsupported": "cannot do it", "failed": "failed", "wrong": "delivered something else"}
 
 
@@ -74,6 +77,7 @@ def write(results: Path, page: Path, images: Path) -> None:
         plots.stages(images / "stages.png", stages)
         parts += ["## Time by stage\n", f"![Shares of processor time by stage]({figures}/stages.png)\n"]
         parts.append(STAGES)
+        parts += _epochs(workloads)
     parts += _lake(lake) + _gil(gil, images, figures) + _scale(scale, images, figures)
     parts += _machines(workloads, {"gil": gil, "scale": scale, "lake": lake})
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -123,6 +127,21 @@ def _ratios(workloads: Mapping[str, Results]) -> list[str]:
     if not rows:
         return []
     return ["## Ratios\n", table(("workload", "our rate", "times", "range", "aim", "met"), rows)]
+
+
+def _epochs(workloads: Mapping[str, Results]) -> list[str]:
+    """Return the seconds of first and later epochs of our loader, and its processor seconds by stage."""
+    rows = []
+    for name, found in workloads.items():
+        entry = found["entries"].get("ours", {})
+        if "processor_s" in entry:
+            stages = [entry["figures"]["cpu_s"][stage] for stage in STAGE_NAMES]
+            total = entry["processor_s"]["median"]
+            numbers = (entry["first_epoch"]["seconds"], entry["seconds"]["median"], total, *stages)
+            cells = [f"{number:.3f}" for number in (*numbers, max(0.0, total - sum(stages)))]
+            rows.append((f"*{name}*", *cells))
+    head = ("workload", "first epoch, s", "later, s", "processor, s", *STAGE_NAMES, "rest")
+    return [table(head, rows)] if rows else []
 
 
 def _workload(name: str, found: Results, images: Path, figures: str) -> list[str]:

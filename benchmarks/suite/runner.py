@@ -1,9 +1,9 @@
 """Interleaved rounds of one workload over many systems.
 
-Each entry has a process of its own that lives through the workload. First it delivers an epoch for the checksum, which
-also warms caches and imports up; then, round after round, every entry in turn delivers one timed epoch after one that
-is not timed, in one direction and then in the other. An epoch is timed from asking for its iterator to its last batch.
-Opening (listing files, reading footers) is timed apart.
+Each entry has a process of its own that lives through the workload. Its first epoch is timed apart: page faults and
+imports make it slower. The next one is for the checksum. Then, round after round, every entry in turn delivers one
+timed epoch after one that is not timed, in one direction and then in the other. An epoch is timed from asking for its
+iterator to its last batch. Opening (listing files, reading footers) is timed apart.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.suite.entries import Entry, layout_of, rows_of
@@ -70,6 +71,7 @@ class Running:
     reason: str = ""
     verified: bool | None = None
     opened: dict[str, Any] = field(default_factory=dict)
+    first: dict[str, Any] = field(default_factory=dict)
     epochs: list[dict[str, Any]] = field(default_factory=list)
 
     def end(self, status: str, reason: str) -> None:
@@ -104,6 +106,9 @@ def run_workload(workload: Workload, entries: Sequence[Entry], settings: Setting
             for running in runnings if number % 2 == 0 else reversed(runnings):
                 if running.worker is not None:
                     _epoch(running, settings, say, f"{workload.name}: round {number + 1}: {running.entry.name}")
+        for running in runnings:
+            if running.epochs:
+                say(f"{workload.name}: {running.entry.name}: {_summary(running)}")
     about = {
         "workload": workload.name,
         "rows": max(1, round(workload.data.rows * settings.scale)),
@@ -166,6 +171,8 @@ def _open(workload: Workload, entry: Entry, settings: Settings, places: Places) 
         }
         request = {"do": "open", "system": entry.system, "job": job, "cores": settings.cores}
         running.opened = running.worker.ask(request, settings.open_s)
+        _read_all(home / layout)  # the page cache is warm in first epochs, too
+        running.first = running.worker.ask({"do": "epoch"}, settings.epoch_s)
         summed = running.worker.ask({"do": "checksum"}, settings.epoch_s * 3)
         if summed["checksum"] is not None:
             running.verified = (summed["checksum"], summed["rows"]) == (running.checksum, rows)
@@ -193,7 +200,24 @@ def _epoch(running: Running, settings: Settings, say: Say, label: str) -> None:
         return
     running.epochs.append(epoch)
     rate = running.rows / epoch["seconds"]
-    say(f"{label}: {epoch['seconds']:.3f} s, {rate:,.0f} rows/s")
+    say(f"{label}: {epoch['seconds']:.3f} s ({epoch['processor_s']:.3f} s of processor time), {rate:,.0f} rows/s")
+
+
+def _read_all(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                while file.read(1 << 24):
+                    pass
+
+
+def _summary(running: Running) -> str:
+    """Return the first epoch's time beside that of later ones, and processor seconds by stage."""
+    first, seconds = running.first["seconds"], median(epoch["seconds"] for epoch in running.epochs)
+    processor = median(epoch["processor_s"] for epoch in running.epochs)
+    stages = running.epochs[-1]["figures"].get("cpu_s", {})
+    by_stage = "".join(f", {stage} {used:.3f}" for stage, used in stages.items() if used)
+    return f"first epoch {first:.3f} s, later {seconds:.3f} s; processor time {processor:.3f} s{by_stage}"
 
 
 def _result(workload: Workload, running: Running, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,6 +242,8 @@ def _result(workload: Workload, running: Running, run: Mapping[str, Any]) -> dic
         out |= {"versions": running.opened["versions"], "open_s": running.opened["open_s"]}
     if running.epochs:
         out["seconds"] = spread([epoch["seconds"] for epoch in running.epochs])
+        out["processor_s"] = spread([epoch["processor_s"] for epoch in running.epochs])
+        out["first_epoch"] = {name: running.first[name] for name in ("seconds", "processor_s")}
         out["first_batch_s"] = spread([epoch["first_batch_s"] for epoch in running.epochs])
         out["rows_per_s"] = spread([running.rows / epoch["seconds"] for epoch in running.epochs])
         out["bytes_per_s"] = spread([running.delivered_bytes / epoch["seconds"] for epoch in running.epochs])
