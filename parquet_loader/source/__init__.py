@@ -10,7 +10,15 @@ from parquet_loader.source.footers import FooterCache, read_footer
 from parquet_loader.source.listing import Selection, Source, list_files, selection_of
 from parquet_loader.source.local import LocalLister
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
-from parquet_loader.source.metadata import ColumnChunk, Leaf, Metadata, MetadataError, ReadableChunk, RowGroupFooter
+from parquet_loader.source.metadata import (
+    ColumnChunk,
+    FileSchema,
+    Leaf,
+    Metadata,
+    MetadataError,
+    ReadableChunk,
+    RowGroupFooter,
+)
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
@@ -33,7 +41,16 @@ from parquet_loader.source.tables.iceberg import IcebergSource
 from parquet_loader.source.tables.names import ColumnName, Names
 from parquet_loader.source.tables.recognised import table_source
 from parquet_loader.source.tables.table_version import TableFile, TableInfo, TableLike, TableSource, TableVersion
-from parquet_loader.source.thrift import I32, STRUCT, CompactReader, ThriftError, TruncatedThriftError
+from parquet_loader.source.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    CompactReader,
+    ThriftError,
+    TruncatedThriftError,
+)
 from parquet_loader.source.unischema.metadata_files import (
     INDEX_KEY,
     ROW_GROUPS_KEY,
@@ -47,8 +64,11 @@ from parquet_loader.source.unischema.resolve import with_partition_types, with_u
 from parquet_loader.source.unischema.to_schema import schema_of
 
 __all__ = [
+    "BINARY",
     "I32",
+    "I64",
     "INDEX_KEY",
+    "LIST",
     "PARQUET_SUFFIXES",
     "ROW_GROUPS_KEY",
     "STRUCT",
@@ -62,6 +82,7 @@ __all__ = [
     "DeletesError",
     "DeltaSource",
     "Fetcher",
+    "FileSchema",
     "FooterCache",
     "IcebergSource",
     "InlineVector",

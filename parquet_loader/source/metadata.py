@@ -45,10 +45,10 @@ _MOST_NESTED = 100
 _MOST = 2**40
 
 # Numbers of each, in step with `footer_read` in `common/native/src/footers.c`.
-FILE_NUMBERS, GROUP_NUMBERS, CHUNK_NUMBERS = 12, 3, 18
+FILE_NUMBERS, GROUP_NUMBERS, CHUNK_NUMBERS = 12, 3, 20
 _ELSEWHERE, _ENCRYPTED = 1, 2
 _TYPE_ORDER = b"\x1c\x00\x00"  # a union whose field 1 is an empty struct
-_NO_CHUNK = (-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1)
+_NO_CHUNK = (-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, -1, 0)
 
 
 class MetadataError(ValueError):
@@ -81,6 +81,7 @@ class FileSchema(NamedTuple):
         parquet: As pyarrow says it.
         leaves: Its leaf columns.
         paths: Their paths.
+        elements: The bytes of the footer's list of schema elements.
         key_values: The footer's keys and values.
     """
 
@@ -89,6 +90,7 @@ class FileSchema(NamedTuple):
     parquet: pq.ParquetSchema
     leaves: tuple[Leaf, ...]
     paths: tuple[str, ...]
+    elements: bytes
     key_values: dict[bytes, bytes]
 
 
@@ -106,6 +108,7 @@ class ColumnChunk(NamedTuple):
         nulls: How many values are null.
         least_at, least_bytes, greatest_at, greatest_bytes: Where in the footer the smallest and the largest value lie.
         old_least_at, old_least_bytes, old_greatest_at, old_greatest_bytes: The same in fields of former versions.
+        index_at, index_bytes: Where the offset index of its pages lies in the file.
     """
 
     physical_type: int
@@ -126,6 +129,8 @@ class ColumnChunk(NamedTuple):
     old_least_bytes: int
     old_greatest_at: int
     old_greatest_bytes: int
+    index_at: int
+    index_bytes: int
 
     @property
     def start(self) -> int:
@@ -201,7 +206,7 @@ class Numbers(NamedTuple):
             values; whether the footer names an encryption algorithm; where the orders of columns begin and end; the
             same of the writer's name.
         groups: int64 ``[row groups, 3]``: rows, bytes, columns.
-        chunks: int64 ``[column chunks, 18]``, as in `ColumnChunk`.
+        chunks: int64 ``[column chunks, 20]``, as in `ColumnChunk`.
     """
 
     file: Sequence[int]
@@ -267,7 +272,7 @@ class Metadata:
         return ColumnChunk(*self._chunks[row_group * self.num_columns + column].tolist())
 
     def chunks(self, row_group: int) -> npt.NDArray[np.int64]:
-        """Return all of a row group's, int64 ``[columns, 18]``, as in `ColumnChunk`."""
+        """Return all of a row group's, int64 ``[columns, 20]``, as in `ColumnChunk`."""
         first = row_group * self.num_columns
         return self._chunks[first : first + self.num_columns]
 
@@ -416,7 +421,8 @@ def file_schema(elements: bytes, key_values: bytes) -> FileSchema:
     )
     arrow = arrow_schema_of(parquet)
     stored = file_schema(elements, b"").arrow if key_values else arrow
-    return FileSchema(arrow, stored, parquet, leaves, tuple(leaf.path for leaf in leaves), _read_key_values(key_values))
+    paths = tuple(leaf.path for leaf in leaves)
+    return FileSchema(arrow, stored, parquet, leaves, paths, elements, _read_key_values(key_values))
 
 
 def _check_tree(elements: bytes) -> None:
@@ -525,6 +531,12 @@ def _chunk(reader: CompactReader) -> list[int]:
         if (field, kind) == (3, STRUCT):
             _column(reader, chunk)
             is_described = True
+            continue
+        if (field, kind) == (4, I64):
+            chunk[18] = reader.number()
+            continue
+        if (field, kind) == (5, I32):
+            chunk[19] = reader.number(I32)
             continue
         if (field, kind) == (1, BINARY):
             chunk[8] |= _ELSEWHERE

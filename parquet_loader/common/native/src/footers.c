@@ -6,7 +6,7 @@
 #include "thrift.h"
 
 /* In step with `parquet_loader/source/metadata.py`, which reads the same in Python. */
-enum { FILE_NUMBERS = 12, GROUP_NUMBERS = 3, CHUNK_NUMBERS = 18 };
+enum { FILE_NUMBERS = 12, GROUP_NUMBERS = 3, CHUNK_NUMBERS = 20 };
 enum { ELSEWHERE = 1, ENCRYPTED = 2 };
 
 typedef struct {
@@ -69,11 +69,13 @@ static void footer_column(Footer *footer, int64_t *chunk) {
 
 static void footer_chunk(Footer *footer) {
   Thrift *t = &footer->t;
-  int64_t field = 0, chunk[CHUNK_NUMBERS] = {-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1};
+  int64_t field = 0, chunk[CHUNK_NUMBERS] = {-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, -1, 0};
   uint64_t seen = 0;
   int kind, is_described = 0;
   while (next_field(t, &field, &seen, &kind)) {
     if (field == 3 && kind == KIND_STRUCT) footer_column(footer, chunk), is_described = 1;
+    else if (field == 4 && kind == KIND_I64) chunk[18] = thrift_int(t);
+    else if (field == 5 && kind == KIND_I32) chunk[19] = thrift_int32(t);
     else {
       if (field == 1 && kind == KIND_BINARY) chunk[8] |= ELSEWHERE;
       if ((field == 8 && kind == KIND_STRUCT) || (field == 9 && kind == KIND_BINARY)) chunk[8] |= ENCRYPTED;
