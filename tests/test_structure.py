@@ -122,6 +122,7 @@ MAY_ASK_FOR_KERNELS = {
     "common.permutations",
     "decode.native.column_reader",
     "decode.native.page_check",
+    "decode.native.page_list",
     "decode.routes",
     "source.native_footers",
 }

@@ -10,6 +10,7 @@ from parquet_loader.decode.array_formats import (
     pillow_image,
     unreadable_image,
 )
+from parquet_loader.decode.chunk_pages import PageMap, indexed_pages, walked_pages
 from parquet_loader.decode.columns import Column, number_type
 from parquet_loader.decode.converters import coded_words, convert, first_beyond_nanoseconds, one_array, plain
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
@@ -33,6 +34,16 @@ from parquet_loader.decode.native.column_reader import (
 )
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.opened_chunks import ChunkPlan, OpenChunks, open_chunks
+from parquet_loader.decode.page_file import (
+    BeyondNanosecondsError,
+    PageFileSchema,
+    decode_pages,
+    file_of_pages,
+    opening_page,
+    page_file_buffer,
+    page_file_schema,
+    top_level_of,
+)
 from parquet_loader.decode.page_headers import FeedCheck, chunk_bounds, page_header
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
 from parquet_loader.decode.routes import Arrangement, ColumnRoute, ColumnSource, arrangement_of, routes_of
@@ -40,6 +51,7 @@ from parquet_loader.decode.routes import Arrangement, ColumnRoute, ColumnSource,
 __all__ = [
     "READ_ERRORS",
     "Arrangement",
+    "BeyondNanosecondsError",
     "BlobProblem",
     "ChunkPlan",
     "Column",
@@ -55,6 +67,8 @@ __all__ = [
     "NotDecodedError",
     "NullError",
     "OpenChunks",
+    "PageFileSchema",
+    "PageMap",
     "RawColumn",
     "RawFile",
     "RawPages",
@@ -71,8 +85,11 @@ __all__ = [
     "cut_at_once",
     "decodable_chunks",
     "decode_jpeg",
+    "decode_pages",
+    "file_of_pages",
     "first_beyond_nanoseconds",
     "image_array",
+    "indexed_pages",
     "is_known_codec",
     "is_known_type",
     "jpeg_shape",
@@ -81,6 +98,9 @@ __all__ = [
     "number_type",
     "one_array",
     "open_chunks",
+    "opening_page",
+    "page_file_buffer",
+    "page_file_schema",
     "page_header",
     "parts_of",
     "pillow_image",
@@ -89,7 +109,9 @@ __all__ = [
     "read_array",
     "read_name",
     "routes_of",
+    "top_level_of",
     "type_at",
     "unpack",
     "unreadable_image",
+    "walked_pages",
 ]

@@ -36,7 +36,7 @@ _LONGEST_HEADER_BYTES = 2**24  # Arrow's own limit
 
 # Arrow reads this far past the end of a column chunk: old versions of parquet-cpp did not count the header of the
 # dictionary page in its length (PARQUET-816).
-_BEHIND_CHUNK_BYTES = 100
+BEHIND_CHUNK_BYTES = 100
 
 # The most bytes that one compressed byte can expand to, by the format of each codec; Brotli and others have no bound.
 _EXPANSION = {"UNCOMPRESSED": 1, "SNAPPY": 64, "LZ4": 256, "LZ4_HADOOP": 256, "GZIP": 1040, "ZSTD": 2**15}
@@ -174,7 +174,7 @@ class HeaderWalk:
         self._values_left = bounds.values
         self._partial = b""
         self.at, self._end = bounds.first, min(bounds.end, file_bytes)
-        self.behind = min(self._end + _BEHIND_CHUNK_BYTES, file_bytes)
+        self.behind = min(self._end + BEHIND_CHUNK_BYTES, file_bytes)
 
     @property
     def is_done(self) -> bool:
@@ -226,7 +226,7 @@ class HeaderWalk:
     def _check(self, header: PageHeader) -> None:
         bounds, space = self._bounds, self._end - self.at - header.nbytes
         plain_bytes = header.plain_bytes
-        if not 0 <= header.page_bytes <= space + _BEHIND_CHUNK_BYTES:
+        if not 0 <= header.page_bytes <= space + BEHIND_CHUNK_BYTES:
             raise self._false(Reason.LONGER_THAN_CHUNK, header.page_bytes, max(space, 0))
         by_codec = header.page_bytes * bounds.expansion
         if plain_bytes < 0 or (bounds.expansion > 1 and plain_bytes > by_codec):

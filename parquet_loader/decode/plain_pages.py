@@ -64,6 +64,11 @@ class RawFile:
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
+    @property
+    def descriptor(self) -> int:
+        """Its file descriptor."""
+        return self._descriptor
+
     def close(self) -> None:
         """Close the file; idempotent."""
         descriptor, self._descriptor = self._descriptor, -1

@@ -43,6 +43,8 @@ def _load(path: Path) -> tuple[Any, str]:
     library.chunks_read.restype = ctypes.c_int
     library.pages_check.argtypes = (ctypes.c_int, pointer, number, pointer, number, pointer)
     library.pages_check.restype = ctypes.c_int
+    library.pages_list.argtypes = (ctypes.c_int, pointer, number, number, number, number, pointer, number, pointer)
+    library.pages_list.restype = ctypes.c_int
     library.chunks_close.argtypes = (pointer,)
     library.chunks_close.restype = None
     library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer, ctypes.c_int)

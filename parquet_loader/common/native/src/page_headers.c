@@ -1,7 +1,7 @@
 /* Page headers: read, and their claims checked.
  *
  * `pages_check` serves the chunks that Arrow decodes: it walks over their page headers before Arrow allocates the sizes
- * that they claim.
+ * that they claim. `pages_list` serves readers of single pages.
  */
 #include "page_headers.h"
 
@@ -110,6 +110,32 @@ EXPORT int pages_check(int file, const uint8_t *base, int64_t size, const int64_
       if (kind == DATA_PAGE || kind == DATA_PAGE_V2) left -= header.fields[kind == DATA_PAGE ? V1 : V2][VALUES];
       at += header.nbytes + header.fields[0][PAGE_BYTES];
     }
+  }
+  return OK;
+}
+
+/* Lists the pages of a column chunk from byte `at` on, up to byte `end` or until data pages hold `values` values. Each of
+ * `capacity` lines of 6 numbers gets: first byte of the header, its bytes, the kind of page, bytes behind the header,
+ * values, and rows of a page of version 2, else -1. `count` gets the number of pages, also of those beyond the capacity.
+ * OTHER: there is no header where one is expected, or it claims more than there is. */
+EXPORT int pages_list(
+    int file, const uint8_t *base, int64_t size, int64_t at, int64_t end, int64_t values, int64_t *lines,
+    int64_t capacity, int64_t *count) {
+  FileBytes source = {file, base, size};
+  int64_t behind = end < size - BEHIND_CHUNK ? end + BEHIND_CHUNK : size;
+  for (*count = 0; values > 0 && at >= 0 && at < end && at < size; ++*count) {
+    Header header;
+    int code = read_header(&source, at, behind, LONGEST_ARROW_HEADER, &header);
+    if (code) return code;
+    int64_t kind = header.fields[0][KIND], page_bytes = header.fields[0][PAGE_BYTES], found = 0;
+    if (kind == DATA_PAGE || kind == DATA_PAGE_V2) found = header.fields[kind == DATA_PAGE ? V1 : V2][VALUES];
+    if (page_bytes < 0 || page_bytes > behind - at - header.nbytes || found < 0 || found > values) return OTHER;
+    if (*count < capacity) {
+      int64_t *line = lines + *count * 6;
+      line[0] = at, line[1] = header.nbytes, line[2] = kind, line[3] = page_bytes, line[4] = found;
+      line[5] = kind == DATA_PAGE_V2 ? header.fields[V2][V2_ROWS] : -1;
+    }
+    at += header.nbytes + page_bytes, values -= found;
   }
   return OK;
 }
