@@ -13,9 +13,9 @@ from parquet_loader.dataset.memory_budget import (
     MemoryBudget,
     RowSizes,
 )
-from parquet_loader.dataset.open import Dataset, default_num_threads, open_dataset
+from parquet_loader.dataset.open import Dataset, OpenRows, default_num_threads, open_dataset, open_rows
 from parquet_loader.dataset.rank_agreement import check_agreement, digest, ranks_to_agree_with
-from parquet_loader.dataset.resolved_source import resolve_source, resolved_schema
+from parquet_loader.dataset.resolved_source import ResolvedSource, resolve_source, resolved_schema
 from parquet_loader.dataset.row_counts import Counted, PriorCounts
 from parquet_loader.dataset.schema_resolution import found_schema, is_carrying, select
 
@@ -29,7 +29,9 @@ __all__ = [
     "LazyBudget",
     "ListedDataset",
     "MemoryBudget",
+    "OpenRows",
     "PriorCounts",
+    "ResolvedSource",
     "RowGroup",
     "RowSizes",
     "check_agreement",
@@ -40,6 +42,7 @@ __all__ = [
     "is_carrying",
     "locate",
     "open_dataset",
+    "open_rows",
     "ranks_to_agree_with",
     "resolve_source",
     "resolved_schema",

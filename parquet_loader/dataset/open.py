@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -109,6 +110,20 @@ class Dataset:
         )
 
 
+class OpenRows(NamedTuple):
+    """Rows of a source that can be read.
+
+    Attributes:
+        schema: The schema of the delivered columns.
+        reader: Reads row groups as the schema says.
+        counted: The rows of each row group that pass the filter.
+    """
+
+    schema: Schema
+    reader: RowGroupReader
+    counted: Counted
+
+
 def open_dataset(
     source: ResolvedSource,
     *,
@@ -139,26 +154,21 @@ def open_dataset(
     Raises:
         SchemaError, DataError, SourceError, MemoryLimitError, ConfigurationError: as in `BatchedDataLoader`.
     """
-    snapshot, chosen, schema = source.snapshot, source.schema, source.declared
+    snapshot = source.snapshot
     snapshot.footers.limit(int(memory_limit_bytes * SHARE_FOOTERS))
-    row_filter = None if filters is None else RowFilter(filters, source.listed, schema)
-    if row_filter is not None:
-        row_filter.check_words(Schema({**(schema or {}), **chosen}))
-    advice = NullAdvice(snapshot, chosen, schema)
-    reader = RowGroupReader(
-        snapshot, decoders_of(chosen, snapshot), row_filter, read_options, row_numbers, cache, advice
+    opened = open_rows(
+        source,
+        filters=filters,
+        read_options=read_options,
+        cache=cache,
+        skips=skips,
+        num_threads=num_threads,
+        ranks=ranks,
+        row_numbers=row_numbers,
+        known=known,
     )
-    if row_numbers is not None:
-        if row_numbers in (column.name for column in reader.columns[:-1]):
-            raise SchemaError(f"row_numbers={row_numbers!r}: a column has this name already; choose another name")
-        chosen = Schema({**chosen, row_numbers: Scalar(pa.int64())})
-    with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
-        counted = Counted(snapshot.alive)
-        if row_filter is not None:
-            counted = count_rows(snapshot, reader, row_filter, num_threads, ranks, known, skips=skips)
-        counts = counted.counts
-        if reader.chunks.cache is not None:
-            reader.chunks.cache.expect(counts > 0)
+    chosen, reader, counted = opened.schema, opened.reader, opened.counted
+    counts = counted.counts
     divided = partial(
         divide,
         memory_limit_bytes,
@@ -181,6 +191,44 @@ def open_dataset(
         row = row_sizes(snapshot, reader, counts, processes=processes)
         budget = LazyBudget(memory_limit_bytes, row, divided)
     return Dataset(snapshot, chosen, reader, counted, budget)
+
+
+def open_rows(
+    source: ResolvedSource,
+    *,
+    filters: pc.Expression | None,
+    read_options: ReadOptions,
+    cache: LocalCache | None,
+    skips: bool,
+    num_threads: int,
+    ranks: Ranks | None = None,
+    row_numbers: str | None = None,
+    known: PriorCounts | None = None,
+) -> OpenRows:
+    """Count the rows that pass the filter; arguments as in `open_dataset`.
+
+    Raises:
+        SchemaError, DataError, SourceError, ConfigurationError: as in `BatchedDataLoader`.
+    """
+    snapshot, chosen, schema = source.snapshot, source.schema, source.declared
+    row_filter = None if filters is None else RowFilter(filters, source.listed, schema)
+    if row_filter is not None:
+        row_filter.check_words(Schema({**(schema or {}), **chosen}))
+    advice = NullAdvice(snapshot, chosen, schema)
+    reader = RowGroupReader(
+        snapshot, decoders_of(chosen, snapshot), row_filter, read_options, row_numbers, cache, advice
+    )
+    if row_numbers is not None:
+        if row_numbers in (column.name for column in reader.columns[:-1]):
+            raise SchemaError(f"row_numbers={row_numbers!r}: a column has this name already; choose another name")
+        chosen = Schema({**chosen, row_numbers: Scalar(pa.int64())})
+    with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
+        counted = Counted(snapshot.alive)
+        if row_filter is not None:
+            counted = count_rows(snapshot, reader, row_filter, num_threads, ranks, known, skips=skips)
+        if reader.chunks.cache is not None:
+            reader.chunks.cache.expect(counted.counts > 0)
+    return OpenRows(chosen, reader, counted)
 
 
 def default_num_threads() -> int:

@@ -9,6 +9,7 @@ from parquet_loader.read.cache.stats import CacheStats
 from parquet_loader.read.chunk_locations import BUFFER_BYTES, ChunkLocation
 from parquet_loader.read.cursor import Cursor
 from parquet_loader.read.null_counts import NullAdvice, count_nulls
+from parquet_loader.read.page_reader import PageReader
 from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
 from parquet_loader.read.row_group_reader import RowGroupReader
 
@@ -22,6 +23,7 @@ __all__ = [
     "Filters",
     "LocalCache",
     "NullAdvice",
+    "PageReader",
     "RowFilter",
     "RowGroupReader",
     "as_expression",

@@ -332,11 +332,46 @@ class RowGroupReader:
         self.chunks.invalidate(location)
         return passing
 
+    def passing_rows(self, row_group: RowGroupRef) -> IntArray | None:
+        """Return which rows are alive and pass the filter, int64, sorted; None: all. Raises as `count`."""
+        deleted = self._deleted(row_group)
+        if self._row_filter(row_group) is None:
+            return None if deleted is None else np.delete(np.arange(row_group.rows), deleted)
+        columns = self._filter_columns_of[row_group.schema_number]
+        found: list[IntArray] = []
+        try:
+            location = self.chunks.fetch(row_group, columns)
+            self._count(row_group, 65536, columns, location, found)
+        except READ_ERRORS as error:
+            raise self._explained(row_group, columns, error) from error
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+    def canonical(self, row_group: RowGroupRef, table: pa.Table, origin: TableOrigin) -> pa.Table:
+        """Return rows of files of one schema in canonical form; names the cause of a null if it may not be there.
+
+        Args:
+            row_group: The row group of the rows, or of the first ones if the files have no partition columns.
+            table: The files' columns, with the types of the table that the files belong to.
+            origin: The origin of the table, for messages.
+
+        Raises:
+            DataError: a value cannot be delivered.
+        """
+        return self._decoded(row_group, table, self._partitions(row_group), origin, ())
+
     def counted_bytes(self, row_group: RowGroupRef) -> int:
         """Return the bytes in the file of what `count` reads of a row group. Raises as its footer does."""
         return self.chunks.encoded_bytes(row_group, self._filter_columns_of[row_group.schema_number])
 
-    def _count(self, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str], location: ChunkLocation) -> int:
+    def _count(
+        self,
+        row_group: RowGroupRef,
+        batch_rows: int,
+        columns: Sequence[str],
+        location: ChunkLocation,
+        found: list[IntArray] | None = None,
+    ) -> int:
+        """Return how many rows pass the filter; `found` gets which ones."""
         assert self._filter is not None
         self._check_int96(row_group, location, columns)
         passing, read = 0, 0
@@ -344,9 +379,14 @@ class RowGroupReader:
         with self.chunks.opened(row_group, selection, location, lambda _: batch_rows) as opened:
             for batch in self._batches(row_group, selection, location, opened):
                 table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
+                if found is not None:
+                    table = table.append_column(_ROW_NUMBER, pa.array(np.arange(read, read + len(table))))
                 if deleted is not None:
                     table = table.filter(pa.array(_alive_mask(deleted, read, len(table))))
-                passing += len(self._filter.apply(table, row_group.schema_number, row_group))
+                table = self._filter.apply(table, row_group.schema_number, row_group)
+                passing += len(table)
+                if found is not None:
+                    found.append(table.column(_ROW_NUMBER).to_numpy())
                 read += len(batch)
         self._check_rows(row_group, read)
         return passing
@@ -406,20 +446,29 @@ class RowGroupReader:
         if row_filter is not None:
             table = row_filter.apply(table, row_group.schema_number, row_group)
             origin = TableOrigin(row_group, is_filtered=True)
-        decoder = self._decoder(row_group)
+        decoded = self._decoded(row_group, table, partitions, origin, deferred)
+        if self._row_numbers is None:
+            return decoded
+        # A table without columns, all of them still in the file, has no rows that a column could be appended to.
+        columns = [*decoded.columns, table.column(_ROW_NUMBER)]
+        return pa.Table.from_arrays(columns, names=[*decoded.column_names, self._row_numbers])
+
+    def _decoded(
+        self,
+        row_group: RowGroupRef,
+        table: pa.Table,
+        partitions: Mapping[str, pa.Scalar],
+        origin: TableOrigin,
+        deferred: Collection[str],
+    ) -> pa.Table:
         try:
-            decoded = decoder.decode(table, partitions, origin, deferred)
+            return self._decoder(row_group).decode(table, partitions, origin, deferred)
         except NullError as error:
             if self._null_advice is None:
                 raise
             if error.column not in self._advised:
                 self._advised[error.column] = self._null_advice.text(error.column)
             raise DataError(f"{error.problem}; {self._advised[error.column]}") from None
-        if self._row_numbers is None:
-            return decoded
-        # A table without columns, all of them still in the file, has no rows that a column could be appended to.
-        columns = [*decoded.columns, table.column(_ROW_NUMBER)]
-        return pa.Table.from_arrays(columns, names=[*decoded.column_names, self._row_numbers])
 
     def _with_known_columns(self, row_group: RowGroupRef, table: pa.Table, first_row: int) -> pa.Table:
         """Append what the filter may name and the file does not hold: partition columns and positions."""
@@ -457,12 +506,8 @@ class RowGroupReader:
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
                     seconds = first_beyond_nanoseconds(column)
                     if seconds is not None:
-                        raise DataError(
-                            f"{row_group.name}, column {name!r}, rows {first_row} to "
-                            f"{first_row + len(batch) - 1}: the INT96 timestamp {_date_of(seconds)} does not fit "
-                            "timestamp[ns]; leave the column out with columns=[...], or write it as TIMESTAMP(us) "
-                            "(Spark: spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS)"
-                        )
+                        rows = f"rows {first_row} to {first_row + len(batch) - 1}"
+                        raise beyond_nanoseconds(f"{row_group.name}, column {name!r}, {rows}", seconds)
                 first_row += len(batch)
         if columns is None:
             self._int96_checked[row_group.index] = True
@@ -518,6 +563,15 @@ def _with_int96(schema: pa.Schema, names: Sequence[str]) -> list[str]:
     """Return the columns that hold INT96 timestamps."""
     marked = {field.name for field in schema if has_int96(field)}
     return [name for name in names if any(head in marked for head in heads(name))] if marked else []
+
+
+def beyond_nanoseconds(where: str, seconds: int) -> DataError:
+    """Return the error of an INT96 timestamp that does not fit into nanoseconds."""
+    return DataError(
+        f"{where}: the INT96 timestamp {_date_of(seconds)} does not fit timestamp[ns]; leave the column out with "
+        "columns=[...], or write it as TIMESTAMP(us) (Spark: "
+        "spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS)"
+    )
 
 
 def _date_of(seconds: int) -> str:

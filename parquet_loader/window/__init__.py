@@ -12,6 +12,7 @@ from parquet_loader.window.assembly import (
     Window,
     copied,
     nbytes_of,
+    window_of,
 )
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "Window",
     "copied",
     "nbytes_of",
+    "window_of",
 ]

@@ -437,6 +437,12 @@ def nested_rows(array: pa.Array, column: Column) -> Array:
     return ragged_rows(data if data.flags.writeable else data.copy(), offsets, column)
 
 
+def window_of(table: pa.Table, columns: Sequence[Column]) -> Window:
+    """Return canonical rows in their order as a window, in the table's memory if that is writable."""
+    arrays = {c.name: nested_rows(one_array(table.column(c.name)), c) for c in columns}
+    return Window(len(table), arrays, {})
+
+
 def copied(array: npt.NDArray[Any], allocator: Allocator) -> tuple[npt.NDArray[Any], Any]:
     """Copy an array into the allocator's memory; return the copy, and the owner of the memory."""
     allocation = allocator.allocate(max(array.nbytes, 1))

@@ -1,0 +1,74 @@
+"""Keeps the values used last within a limit in bytes: decoded pages, and where the rows of column chunks are."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Hashable
+from threading import Lock
+from typing import Any
+
+
+class PageCache:
+    """Values by key, the least recently used dropped beyond a limit. Any thread may use it.
+
+    The lock guards the table only, and is never held while a value is made: two threads that miss the same value both
+    make it. A forked child keeps the values, and makes its own lock.
+
+    Args:
+        most_bytes: The most bytes that the values take together.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._begin()
+
+    def _begin(self) -> None:
+        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._nbytes = 0
+        self._renew_lock()
+
+    def _renew_lock(self) -> None:
+        self._pid, self._lock = os.getpid(), Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process without the values."""
+        return PageCache, (self._most_bytes,)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return self._nbytes
+
+    def get(self, key: Hashable) -> Any:
+        """Return a value; None if it is not kept."""
+        if self._pid != os.getpid():
+            self._renew_lock()
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                return None
+            self._kept.move_to_end(key)
+            return found[0]
+
+    def put(self, key: Hashable, value: Any, nbytes: int) -> None:
+        """Keep a value of that many bytes, unless it exceeds the limit by itself."""
+        if nbytes > self._most_bytes:
+            return
+        if self._pid != os.getpid():
+            self._renew_lock()
+        with self._lock:
+            before = self._kept.pop(key, None)
+            self._nbytes += nbytes - (0 if before is None else before[1])
+            self._kept[key] = value, nbytes
+            while self._nbytes > self._most_bytes:
+                _, (_, gone) = self._kept.popitem(last=False)
+                self._nbytes -= gone
+
+    def clear(self) -> None:
+        """Release all values."""
+        if self._pid != os.getpid():
+            self._renew_lock()
+        with self._lock:
+            self._kept.clear()
+            self._nbytes = 0

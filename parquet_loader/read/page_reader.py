@@ -1,0 +1,585 @@
+"""Reads single rows of row groups: of each column the pages that hold them, which stay decoded within a limit.
+
+The values are those that `RowGroupReader` reads: kernels or Arrow decode the pages as a small file of their own, and
+the rows take the same steps to canonical columns. Some columns are read from the beginning of their column chunks:
+maps, lists of structs, and chunks whose page headers contradict the footer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from parquet_loader.common import IntArray, ReadOptions, is_shortage
+from parquet_loader.decode import (
+    READ_ERRORS,
+    BeyondNanosecondsError,
+    PageFileSchema,
+    PageMap,
+    RawFile,
+    check_pages,
+    chunk_bounds,
+    decode_pages,
+    file_of_pages,
+    indexed_pages,
+    opening_page,
+    page_file_buffer,
+    page_file_schema,
+    top_level_of,
+    walked_pages,
+)
+from parquet_loader.errors import DataError, ParquetLoaderError
+from parquet_loader.read.column_chunks import ColumnSelection
+from parquet_loader.read.page_cache import PageCache
+from parquet_loader.read.row_group_reader import RowGroupReader, beyond_nanoseconds
+from parquet_loader.source import ByteRange, Fetcher, FileSchema, Metadata, RowGroupRef, SparseFile, selected
+
+# Pages of a column chunk that are read and decoded together.
+_AT_ONCE_BYTES = 8 * 2**20
+# Page headers of smaller remote column chunks are found by fetching all of the chunk.
+_WALKED_IN_MEMORY_BYTES = 8 * 2**20
+# A remote page header is fetched with this many bytes behind it.
+_REMOTE_HEADER_BYTES = 2**12
+_LONGEST_INDEX_BYTES = 2**28
+# About the decoded bytes of rows that are kept together of columns that are read from the beginning.
+_WHOLE_BYTES = 8 * 2**20
+_MOST_WHOLE_ROWS = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class PageColumn:
+    """A column of the files of one schema, as it is read row by row.
+
+    Attributes:
+        name: Its name in the file.
+        asked: The names to ask the Parquet reader for, of it or parts of it.
+        leaves: The leaf columns; none if it is read from the beginning of its column chunks.
+        is_kernel: Whether kernels may decode it.
+    """
+
+    name: str
+    asked: tuple[str, ...]
+    leaves: tuple[PageFileSchema, ...]
+    is_kernel: bool
+
+
+class _Step(NamedTuple):
+    """The rows of one column of one row group."""
+
+    row_group: RowGroupRef
+    column: PageColumn
+    rows: IntArray
+
+
+class PageReader:
+    """Reads rows by their numbers in row groups. Any thread may use it.
+
+    It holds decoded pages and the locations of pages within a limit, and between calls no file and no thread. A call
+    reads with threads of its own, and ends them before it returns.
+
+    Args:
+        reader: Reads whole row groups of the same columns.
+        options: How to read.
+        cache_bytes: The most bytes of decoded pages, and the locations of pages, that are kept.
+        num_threads: The most threads of a call; for remote files `RemoteOptions.max_requests` if that is more.
+    """
+
+    def __init__(self, reader: RowGroupReader, options: ReadOptions, cache_bytes: int, num_threads: int) -> None:
+        self._reader = reader
+        self._snapshot = reader.snapshot
+        self._options = options
+        self._num_threads = num_threads
+        self._pages = PageCache(cache_bytes - cache_bytes // 4)
+        self._places = PageCache(cache_bytes // 4)
+        self._columns_of: dict[tuple[int, bytes], tuple[PageColumn, ...]] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the decoded pages and of the locations that are kept."""
+        return self._pages.nbytes + self._places.nbytes
+
+    def close(self) -> None:
+        """Release what is kept."""
+        self._pages.clear()
+        self._places.clear()
+
+    def positions(self, row_group: RowGroupRef, numbers: IntArray, passing: int) -> IntArray:
+        """Return where rows are in a row group, of those that are alive and pass the filter.
+
+        Args:
+            row_group: The row group.
+            numbers: int64, which of these rows.
+            passing: How many there are.
+
+        Raises:
+            DataError, SourceError: as in `RowGroupReader.count`; or there are other rows than were counted.
+        """
+        if passing == row_group.rows:
+            return numbers
+        key = row_group.index, "passing"
+        known: npt.NDArray[np.uint32] | None = self._places.get(key)
+        if known is None:
+            found = self._reader.passing_rows(row_group)
+            if found is None or len(found) != passing:
+                held = row_group.rows if found is None else len(found)
+                raise DataError(f"{row_group.name}: {held} rows pass the filter, and {passing} did when it was opened")
+            known = found.astype(np.uint32)
+            self._places.put(key, known, known.nbytes)
+        return known[numbers].astype(np.int64)
+
+    def read(self, wanted: Sequence[tuple[RowGroupRef, IntArray]]) -> list[pa.RecordBatch]:
+        """Return rows of row groups, with the columns as they are stored in the table that the files belong to.
+
+        Args:
+            wanted: Row groups, and the numbers of their rows, sorted and without duplicates.
+
+        Raises:
+            DataError, SourceError: as in `RowGroupReader.read`.
+        """
+        columns = [self._columns(row_group) for row_group, _ in wanted]
+        steps = [
+            _Step(row_group, column, rows)
+            for (row_group, rows), own in zip(wanted, columns, strict=True)
+            for column in own
+        ]
+        arrays = self._done(steps)
+        found, at = [], 0
+        for (row_group, rows), own in zip(wanted, columns, strict=True):
+            parts = [part for done in arrays[at : at + len(own)] for part in done]
+            at += len(own)
+            if not parts:
+                parts = [("", pa.nulls(len(rows)))]
+            batch = pa.RecordBatch.from_arrays([array for _, array in parts], names=[name for name, _ in parts])
+            conform = self._reader._conforms[row_group.schema_number]
+            found.append(conform.batch(batch) if conform else batch)
+        return found
+
+    def _done(self, steps: Sequence[_Step]) -> list[list[tuple[str, pa.Array]]]:
+        """Return the columns of each step; those that read files run in parallel."""
+        done: list[Any] = [self._kept(step) for step in steps]
+        missing = [number for number, found in enumerate(done) if found is None]
+        if not missing:
+            return done
+        remote = self._snapshot.remote
+        threads = self._num_threads
+        if remote is None:
+            self._run(done, steps, missing, threads, None)
+        else:
+            threads = max(threads, remote.options.max_requests)
+            with remote.fetcher(remote.options.max_requests) as fetcher:
+                self._run(done, steps, missing, threads, fetcher)
+        # Before a value is delivered: the files are still those whose footers were read.
+        for row_group in {steps[number].row_group.file_number: steps[number].row_group for number in missing}.values():
+            self._reader.chunks.check_unchanged(row_group)
+        return done
+
+    def _run(
+        self, done: list[Any], steps: Sequence[_Step], missing: Sequence[int], threads: int, fetcher: Fetcher | None
+    ) -> None:
+        threads = min(threads, len(missing))
+        if threads == 1:
+            for number in missing:
+                done[number] = self._read(steps[number], fetcher)
+            return
+        with ThreadPoolExecutor(threads, thread_name_prefix="parquet_loader-rows") as pool:
+            try:
+                found = pool.map(lambda number: self._read(steps[number], fetcher), missing)
+                for number, arrays in zip(missing, found, strict=True):
+                    done[number] = arrays
+            except BaseException:
+                if fetcher is not None:
+                    fetcher.close(wait=False)
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    # ---- columns
+
+    def _columns(self, row_group: RowGroupRef) -> tuple[PageColumn, ...]:
+        """Return the columns that are read of a row group's file."""
+        schema = self._snapshot.footers.get(row_group.file_number).schema
+        key = row_group.schema_number, schema.elements
+        known = self._columns_of.get(key)
+        if known is None:
+            known = self._columns_of[key] = self._divided(row_group, schema)
+        return known
+
+    def _divided(self, row_group: RowGroupRef, schema: FileSchema) -> tuple[PageColumn, ...]:
+        asked = self._reader.chunks.columns_read(row_group)
+        routes = {route.stored: route for route in self._reader.routes(row_group)}
+        tops = top_level_of(schema)
+        groups: dict[int, list[str]] = {}
+        is_clear = len(set(schema.paths)) == len(schema.paths)
+        for name in asked:
+            leaves = selected(schema.paths, [name])
+            is_clear = is_clear and bool(leaves) and len({int(tops[leaf]) for leaf in leaves}) == 1
+            groups.setdefault(int(tops[leaves[0]]) if leaves else -1, []).append(name)
+        if not is_clear:
+            return (PageColumn("", tuple(asked), (), is_kernel=False),)
+        found, whole = list[PageColumn](), list[str]()
+        for top, names in groups.items():
+            leaves = selected(schema.paths, names)
+            schemas = [page_file_schema(schema, leaf) for leaf in leaves]
+            parts = tuple(part for part in schemas if part is not None)
+            is_repeated = any(schema.leaves[leaf].max_repetition_level for leaf in leaves)
+            if len(parts) < len(leaves) or (is_repeated and len(leaves) > 1):
+                whole += names
+                continue
+            field = schema.arrow.field(top)
+            is_kernel = len(leaves) == 1 and names == [field.name] and routes[field.name].decoder == "kernel"
+            found.append(PageColumn(field.name, tuple(names), parts, is_kernel=is_kernel))
+        if whole:
+            found.append(PageColumn("", tuple(whole), (), is_kernel=False))
+        return tuple(found)
+
+    # ---- one column of one row group
+
+    def _kept(self, step: _Step) -> list[tuple[str, pa.Array]] | None:
+        """Return a column's rows if all are in decoded pages that are kept."""
+        if not step.column.leaves:
+            return None
+        found = []
+        for leaf in step.column.leaves:
+            array = self._kept_rows(step, leaf)
+            if array is None:
+                return None
+            found.append(array)
+        return [(step.column.name, _joined(found))]
+
+    def _kept_rows(self, step: _Step, leaf: PageFileSchema) -> pa.Array | None:
+        pages = self._places.get((step.row_group.index, leaf.leaf))
+        if not isinstance(pages, PageMap):
+            return None
+        pieces = []
+        for page, rows in _by_page(pages, step.rows):
+            array = self._pages.get((step.row_group.index, leaf.leaf, page))
+            if array is None:
+                return None
+            pieces.append((array, rows))
+        return _taken(pieces)
+
+    def _read(self, step: _Step, fetcher: Fetcher | None) -> list[tuple[str, pa.Array]]:
+        column, row_group = step.column, step.row_group
+        try:
+            if column.leaves:
+                arrays = self._leaves_rows(step, fetcher)
+                if arrays is not None:
+                    return [(column.name, _joined(arrays))]
+            return self._rows_from_the_beginning(step)
+        except ParquetLoaderError:
+            raise
+        except BeyondNanosecondsError as error:
+            raise beyond_nanoseconds(f"{row_group.name}, column {column.asked[0]!r}", error.seconds) from None
+        except READ_ERRORS as error:
+            raise self._reader._explained(row_group, column.asked, error) from error
+
+    def _leaves_rows(self, step: _Step, fetcher: Fetcher | None) -> list[pa.Array] | None:
+        """Return rows of a column's leaf columns, from the local cache if it holds them undamaged."""
+        cache = self._reader.chunks.cache
+        path = None
+        if cache is not None:
+            path = cache.local_path(step.row_group, self._reader.chunks.columns_read(step.row_group))
+        try:
+            return self._leaves_rows_from(step, fetcher, path)
+        except READ_ERRORS as error:
+            if cache is None or path is None or isinstance(error, ParquetLoaderError) or is_shortage(error):
+                raise
+            cache.invalidate(path)
+        return self._leaves_rows_from(step, fetcher, None)
+
+    def _leaves_rows_from(self, step: _Step, fetcher: Fetcher | None, cached: str | None) -> list[pa.Array] | None:
+        footer = self._snapshot.footers.get(step.row_group.file_number)
+        found = list[pa.Array]()
+        with _Source(step.row_group, footer, fetcher, cached) as source:
+            for leaf in step.column.leaves:
+                array = self._leaf_rows(step, leaf, source)
+                if array is None:
+                    return None
+                found.append(array)
+        return found
+
+    def _leaf_rows(self, step: _Step, leaf: PageFileSchema, source: _Source) -> pa.Array | None:
+        """Return rows of a leaf column; None if its pages do not say which rows they hold."""
+        key = step.row_group.index, leaf.leaf
+        for is_index_trusted in (True, False):
+            pages = self._places.get(key)
+            if pages is None or not is_index_trusted:
+                pages = self._mapped(step, leaf, source, is_index_trusted=is_index_trusted)
+                self._places.put(key, pages or "none", 512 if pages is None else pages.nbytes)
+            if not isinstance(pages, PageMap):
+                return None
+            found = self._rows_of_pages(step, leaf, pages, source)
+            if found is not None:
+                return found
+        return None
+
+    def _rows_of_pages(self, step: _Step, leaf: PageFileSchema, pages: PageMap, source: _Source) -> pa.Array | None:
+        """Return rows of a leaf column; None if its pages hold other rows than they were said to."""
+        by_page, found, missing = list(_by_page(pages, step.rows)), list[Any](), list[int]()
+        for number, (page, _) in enumerate(by_page):
+            found.append(self._pages.get((step.row_group.index, leaf.leaf, page)))
+            if found[-1] is None:
+                missing.append(number)
+        # Pages are kept only for others: the rows are taken at once, so that few decoded pages are held.
+        pieces: list[Any] = [
+            None if array is None else _taken([(array, rows)]) for array, (_, rows) in zip(found, by_page, strict=True)
+        ]
+        del found
+        for some in _in_parts(missing, [int(pages.stops[p] - pages.starts[p]) for p, _ in by_page], pages):
+            arrays = self._decoded(step, leaf, pages, [by_page[number][0] for number in some], source)
+            if arrays is None:
+                return None
+            for number, array in zip(some, arrays, strict=True):
+                page, rows = by_page[number]
+                pieces[number] = _taken([(array, rows)])
+                self._pages.put((step.row_group.index, leaf.leaf, page), array, array.get_total_buffer_size() + 256)
+        return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+
+    def _mapped(self, step: _Step, leaf: PageFileSchema, source: _Source, *, is_index_trusted: bool) -> PageMap | None:
+        """Return the pages of a column chunk; None if they do not say which rows they hold.
+
+        Headers of local files are walked in any case, because they cannot be wrong about the rows of flat columns.
+        """
+        row_group, footer = step.row_group, source.footer
+        chunk, original = footer.readable(row_group.number, leaf.leaf), footer.chunk(row_group.number, leaf.leaf)
+        has_index = original.index_at > 0 and 0 < original.index_bytes <= _LONGEST_INDEX_BYTES
+        has_index = has_index and original.index_at + original.index_bytes <= footer.file_bytes
+        if is_index_trusted and has_index and (source.is_remote or chunk.leaf.max_repetition_level):
+            index = source.read(original.index_at, original.index_at + original.index_bytes)
+            found = indexed_pages(index, chunk, original.data_at, row_group.rows)
+            if found is not None:
+                return found
+        if source.is_remote and chunk.stored_bytes > _WALKED_IN_MEMORY_BYTES:
+            return walked_pages(source.peek, footer.file_bytes, chunk, row_group.rows, source.read)
+        bounds = chunk_bounds(footer, row_group.number, [leaf.leaf])
+        if not source.is_remote:
+            check_pages(source.path, bounds)
+            return walked_pages(source.descriptor, footer.file_bytes, chunk, row_group.rows, source.read)
+        memory = source.fetched(chunk.start, min(chunk.start + chunk.stored_bytes, footer.file_bytes))
+        check_pages(memory, bounds)
+        return walked_pages(memory, footer.file_bytes, chunk, row_group.rows, partial(_bytes_of, memory))
+
+    def _decoded(
+        self, step: _Step, leaf: PageFileSchema, pages: PageMap, wanted: Sequence[int], source: _Source
+    ) -> list[pa.Array] | None:
+        """Return the rows that begin in each of these pages; None if there are other rows than are expected."""
+        row_group, footer = step.row_group, source.footer
+        chunk, original = footer.readable(row_group.number, leaf.leaf), footer.chunk(row_group.number, leaf.leaf)
+        first, last = wanted[0], wanted[-1]
+        taken = list(wanted) if pages.continues is None else list(range(first, pages.unit_of(last) + 1))
+        spans = [(int(pages.starts[page]), int(pages.stops[page])) for page in taken]
+        dictionary = b"" if pages.dictionary is None else self._dictionary(step, leaf, pages.dictionary, source)
+        opening = opening_page(chunk) if pages.continues is not None and pages.continues[first] else b""
+        before = dictionary + opening
+        data, at = page_file_buffer(len(before), sum(stop - start for start, stop in spans))
+        data[at : at + len(before)] = np.frombuffer(before, np.uint8)
+        source.read_into(spans, data[at + len(before) :])
+        file = file_of_pages(data, len(dictionary), chunk)
+        counts = np.diff(pages.first_rows)[taken]
+        if file is None or len(file.starts) != len(taken) + bool(opening):
+            return None
+        if not chunk.leaf.max_repetition_level and (file.values != counts).any():
+            return None
+        if pages.continues is None:
+            if ((file.rows >= 0) & (file.rows != counts)).any():
+                return None
+            rows = counts.tolist()
+        else:
+            # The opening page's row, rows that begin in the page that was asked for, and in those of its last row.
+            rows = [int(pages.continues[first]), int(counts[0]), int(counts[1:].sum())]
+        schema = self._snapshot.stored_schemas[row_group.schema_number]
+        arrays = decode_pages(
+            leaf,
+            file,
+            footer,
+            original,
+            rows,
+            (step.column.name, schema) if step.column.is_kernel else None,
+            verify_checksums=self._options.verify_checksums,
+        )
+        return arrays if arrays is None or pages.continues is None else arrays[1:2]
+
+    def _dictionary(self, step: _Step, leaf: PageFileSchema, span: tuple[int, int], source: _Source) -> bytes:
+        """Return the bytes of a dictionary page."""
+        key = step.row_group.index, leaf.leaf, -1
+        known: bytes | None = self._pages.get(key)
+        if known is None:
+            known = source.read(*span)
+            self._pages.put(key, known, len(known) + 256)
+        return known
+
+    # ---- columns that are read from the beginning
+
+    def _rows_from_the_beginning(self, step: _Step) -> list[tuple[str, pa.Array]]:
+        reader, row_group, asked = self._reader, step.row_group, step.column.asked
+        row_bytes = max(1, reader.chunks.encoded_bytes(row_group, asked) // max(1, row_group.rows))
+        batch_rows = max(64, min(_MOST_WHOLE_ROWS, _WHOLE_BYTES // row_bytes))
+        number_of = step.rows // batch_rows
+        numbers, firsts = np.unique(number_of, return_index=True)
+        parts = dict(zip(numbers.tolist(), np.split(step.rows, firsts[1:]), strict=True))
+        found: dict[int, pa.RecordBatch] = {}
+        for number, rows in parts.items():
+            batch = self._pages.get((row_group.index, asked, number))
+            if batch is not None:
+                found[number] = batch.take(pa.array(rows - number * batch_rows))
+        if len(found) < len(parts):
+            self._pass_over(step, batch_rows, parts, found)
+        table = pa.Table.from_batches([found[number] for number in parts]).combine_chunks()
+        return [
+            (name, pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0))
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        ]
+
+    def _pass_over(
+        self, step: _Step, batch_rows: int, parts: dict[int, IntArray], found: dict[int, pa.RecordBatch]
+    ) -> None:
+        """Decode column chunks up to the last row that is wanted, and take the rows that are not found yet."""
+        reader, row_group, asked = self._reader, step.row_group, step.column.asked
+        routes = tuple(route for route in reader.routes(row_group) if route.stored in asked)
+        selection = ColumnSelection(asked, routes)
+        location = reader.chunks.locate_forward(row_group, asked)
+        reader._check_int96(row_group, location, {name.partition(".")[0] for name in asked})
+        last, first_row = max(parts), 0
+        with reader.chunks.opened(row_group, selection, location, lambda _: batch_rows) as opened:
+            for number, batch in enumerate(reader._stored_batches(row_group, selection, location, opened)):
+                if len(batch) != min(batch_rows, row_group.rows - first_row):
+                    raise DataError(
+                        f"{row_group.name}: the pages hold other rows than the footer says; the file is damaged"
+                    )
+                if number in parts and number not in found:
+                    found[number] = batch.take(pa.array(parts[number] - first_row))
+                self._pages.put((row_group.index, asked, number), batch, batch.get_total_buffer_size() + 256)
+                first_row += len(batch)
+                if number == last:
+                    break
+        if len(found) < len(parts):
+            reader._check_rows(row_group, first_row)
+
+
+class _Source:
+    """The bytes of one file, for one thread: opened at the first read, and closed at the end of the block.
+
+    Args:
+        row_group: A row group of the file.
+        footer: The file's footer.
+        fetcher: Fetches from the file if it is not local; else None.
+        cached: A local file that has the row group's column chunks at the same offsets, or None.
+    """
+
+    def __init__(self, row_group: RowGroupRef, footer: Metadata, fetcher: Fetcher | None, cached: str | None) -> None:
+        self._row_group = row_group
+        self._fetcher = fetcher
+        self._file: RawFile | None = None
+        self.footer = footer
+        self.path = row_group.file.path if cached is None else cached
+        self.is_remote = fetcher is not None and cached is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def _opened(self) -> RawFile:
+        if self._file is None:
+            self._file = RawFile(self.path)
+        return self._file
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of a local file."""
+        return self._opened.descriptor
+
+    def peek(self, at: int, nbytes: int) -> bytes:
+        """Return at least that many bytes of a remote file from offset `at` on, as far as it has them."""
+        return self.read(at, min(at + max(nbytes, _REMOTE_HEADER_BYTES), self.footer.file_bytes))
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes between two offsets."""
+        out = np.empty(stop - start, np.uint8)
+        self.read_into([(start, stop)], out)
+        return out.tobytes()
+
+    def read_into(self, spans: Sequence[tuple[int, int]], out: npt.NDArray[np.uint8]) -> None:
+        """Read bytes of the file, one span after the other; neighbours are read at once."""
+        joined: list[list[int]] = []
+        for start, stop in spans:
+            if joined and joined[-1][1] == start:
+                joined[-1][1] = stop
+            else:
+                joined.append([start, stop])
+        sizes = np.cumsum([stop - start for start, stop in joined]).tolist()
+        views = [out[size - (stop - start) : size] for size, (start, stop) in zip(sizes, joined, strict=True)]
+        if self.is_remote:
+            assert self._fetcher is not None
+            ranges = [ByteRange(start, stop) for start, stop in joined]
+            self._fetcher.run(self._fetcher.read_all(self._row_group.file, ranges, views))
+            return
+        for (start, _), view in zip(joined, views, strict=True):
+            self._opened.read(start, [view])
+
+    def fetched(self, start: int, stop: int) -> pa.Buffer:
+        """Return a remote file in which the bytes between two offsets are fetched."""
+        assert self._fetcher is not None
+        span = ByteRange(start, stop)
+        sparse = SparseFile(self.footer.file_bytes, [span])
+        self._fetcher.run(self._fetcher.read_all(self._row_group.file, [span], [sparse.view(span)]))
+        return sparse.buffer
+
+
+def _bytes_of(memory: pa.Buffer, start: int, stop: int) -> bytes:
+    data: bytes = memory.slice(start, stop - start).to_pybytes()
+    return data
+
+
+def _by_page(pages: PageMap, rows: IntArray) -> Iterable[tuple[int, IntArray]]:
+    """Return the pages in which rows begin, each with the numbers of the rows from its first one on."""
+    page_of = np.searchsorted(pages.first_rows, rows, side="right") - 1
+    cuts = np.flatnonzero(np.diff(page_of)) + 1
+    firsts = pages.first_rows[page_of]
+    local = rows - firsts
+    return zip(page_of[np.concatenate([[0], cuts])].tolist(), np.split(local, cuts), strict=True)
+
+
+def _in_parts(numbers: Sequence[int], sizes: Sequence[int], pages: PageMap) -> Iterable[list[int]]:
+    """Divide pages into parts of limited size; pages that begin within a row are read one by one."""
+    some: list[int] = []
+    nbytes = 0
+    for number in numbers:
+        if some and (pages.continues is not None or nbytes + sizes[number] > _AT_ONCE_BYTES):
+            yield some
+            some, nbytes = [], 0
+        some.append(number)
+        nbytes += sizes[number]
+    if some:
+        yield some
+
+
+def _taken(pieces: Sequence[tuple[pa.Array, IntArray]]) -> pa.Array:
+    """Return rows of several arrays, one after the other, in memory of their own."""
+    taken = [array.take(pa.array(rows)) for array, rows in pieces]
+    return taken[0] if len(taken) == 1 else pa.concat_arrays(taken)
+
+
+def _joined(parts: Sequence[pa.Array]) -> pa.Array:
+    """Return structs whose leaf columns were read one by one as one array."""
+    if len(parts) == 1:
+        return parts[0]
+    children: dict[str, list[pa.Array]] = {}
+    fields: dict[str, pa.Field] = {}
+    for part in parts:
+        field = part.type.field(0)
+        children.setdefault(field.name, []).append(part.field(0))
+        fields.setdefault(field.name, field)
+    joined = {name: _joined(own) for name, own in children.items()}
+    mask = parts[0].is_null() if parts[0].null_count else None
+    types = [fields[name].with_type(array.type) for name, array in joined.items()]
+    return pa.StructArray.from_arrays([*joined.values()], fields=types, mask=mask)
