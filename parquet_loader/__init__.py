@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from parquet_loader.loader.mixed import MixedLoader
     from parquet_loader.loader.mixing import MixingFigures, SortingFigures
     from parquet_loader.loader.parquet_dataset import ParquetDataset
+    from parquet_loader.loader.rows.map_dataset import ParquetRows
+    from parquet_loader.loader.rows.row_reader import RowReader
     from parquet_loader.loader.stats import (
         CodecFigures,
         Finding,
@@ -103,9 +105,11 @@ _MODULES = {
     "parquet_loader.loader.from_frames": ("ConvertedLoader", "from_dask", "from_pandas", "from_spark"),
     "parquet_loader.loader.iterable_dataset": ("ParquetIterable",),
     "parquet_loader.loader.live_source": ("SourceChange",),
+    "parquet_loader.loader.rows.map_dataset": ("ParquetRows",),
     "parquet_loader.loader.mixed": ("MixedLoader",),
     "parquet_loader.loader.mixing": ("MixingFigures", "SortingFigures"),
     "parquet_loader.loader.parquet_dataset": ("ParquetDataset",),
+    "parquet_loader.loader.rows.row_reader": ("RowReader",),
     "parquet_loader.loader.stats": (
         "CodecFigures",
         "Finding",
@@ -143,7 +147,7 @@ _MODULES = {
     "parquet_loader.write.spark": ("write_spark",),
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
-_NEED_TORCH = {"ParquetIterable"}
+_NEED_TORCH = {"ParquetIterable", "ParquetRows"}
 
 __all__ = [
     "ArgumentTypeError",
@@ -186,6 +190,7 @@ __all__ = [
     "ParquetIterable",
     "ParquetLoaderDeprecationWarning",
     "ParquetLoaderError",
+    "ParquetRows",
     "PerformanceWarning",
     "Ragged",
     "RaggedList",
@@ -198,6 +203,7 @@ __all__ = [
     "ResumeError",
     "RewriteReport",
     "RowGroup",
+    "RowReader",
     "SampleStore",
     "SamplerStatus",
     "Samplers",

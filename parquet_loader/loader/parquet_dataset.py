@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
+from parquet_loader.collate import Batch
 from parquet_loader.common import LOADER_KEYWORDS, OutputOptions, Shard, ShardOptions, explains_keywords
 from parquet_loader.dataset import ListedDataset
 from parquet_loader.engine import Transform
 from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.rows.row_reader import Row, RowReader
 from parquet_loader.read import Filters
 
 if TYPE_CHECKING:
@@ -23,6 +26,9 @@ class ParquetDataset(ListedDataset):
     does both steps in one call. A data set is immutable: files that are added later do not belong to it, and a file
     that is changed later raises `SourceError` when it is read. It holds no thread and no open file, so it needs no
     ``close()``. It holds up to 64 MiB of parsed footers, which no loader's `memory_limit` counts. It can be pickled.
+
+    ``data[i]`` is one row, and ``data.take(indices)`` a batch of rows, in the order of an unshuffled loader; see
+    `rows`, and docs/rows.md. The first use keeps decoded pages from then on, up to 256 MiB.
 
     If `torch.distributed` is initialised, all ranks construct it together: rank 0 lists the files for all.
 
@@ -109,3 +115,62 @@ class ParquetDataset(ListedDataset):
             shard_options=shard_options,
             output_options=output_options,
         )
+
+    def rows(
+        self,
+        *,
+        output_options: OutputOptions | None = None,
+        cache_bytes: int | str = "256MiB",
+        num_threads: int | None = None,
+    ) -> RowReader:
+        """Return a reader of rows by index, with memory of its own: a map-style data set.
+
+        Args:
+            output_options: A column of row numbers; numpy arrays instead of tensors.
+            cache_bytes: The most bytes of decoded pages that stay in memory between calls.
+            num_threads: The most threads that one call starts; default: the processors, at most 8, and in a worker
+                process of a `DataLoader` one. For remote files there may be as many as there are requests.
+
+        Raises:
+            ConfigurationError: An argument has the wrong kind or value.
+        """
+        return RowReader(
+            self._source,
+            filters=self._filters,
+            read_options=self._read_options,
+            cache=self._cache,
+            skips=self._on_error == "skip",
+            output_options=output_options,
+            cache_bytes=cache_bytes,
+            num_threads=num_threads,
+        )
+
+    def take(self, indices: Any, *, output_options: OutputOptions | None = None) -> Batch:
+        """Return rows as a batch; see `RowReader.take`."""
+        return self._rows().take(indices, output_options=output_options)
+
+    def __len__(self) -> int:
+        """Return the number of rows that pass the filters; the first call counts them if there are filters."""
+        return len(self._rows())
+
+    def __bool__(self) -> bool:
+        """Return True, so that no condition counts rows."""
+        return True
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one row, or a batch for a slice or integers ``[rows]``; see `RowReader.__getitem__`."""
+        return self._rows()[index]
+
+    if TYPE_CHECKING:  # it iterates by `__getitem__`
+
+        def __iter__(self) -> Iterator[Row]:
+            """Iterate over the rows."""
+
+    def __getitems__(self, indices: Any) -> list[Row]:
+        """Return rows one by one, read together; see `RowReader.__getitems__`."""
+        return self._rows().__getitems__(indices)
+
+    def _rows(self) -> RowReader:
+        """Return the reader of this data set's own rows, the same for threads that ask at the same time."""
+        made: RowReader | None = self.__dict__.get("_own_rows")
+        return self.__dict__.setdefault("_own_rows", self.rows()) if made is None else made

@@ -1,0 +1,1 @@
+"""Rows of a data set by index: `row_reader` reads them, `map_dataset` is the same for torch."""
