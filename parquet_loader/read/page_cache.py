@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -50,6 +50,19 @@ class PageCache:
                 return None
             self._kept.move_to_end(key)
             return found[0]
+
+    def get_all(self, keys: Sequence[Hashable]) -> list[Any]:
+        """Return the values of several keys, each None if it is not kept."""
+        if self._pid != os.getpid():
+            self._renew_lock()
+        found = []
+        with self._lock:
+            for key in keys:
+                kept = self._kept.get(key)
+                if kept is not None:
+                    self._kept.move_to_end(key)
+                found.append(None if kept is None else kept[0])
+        return found
 
     def put(self, key: Hashable, value: Any, nbytes: int) -> None:
         """Keep a value of that many bytes, unless it exceeds the limit by itself."""

@@ -70,6 +70,32 @@ class PageColumn:
     is_kernel: bool
 
 
+class _Page(NamedTuple):
+    """A decoded page.
+
+    Attributes:
+        array: Its rows.
+        numbers: The same as numpy array, if they are numbers without nulls: it takes few rows in a tenth of the time.
+    """
+
+    array: pa.Array
+    numbers: npt.NDArray[Any] | None
+
+    @classmethod
+    def of(cls, array: pa.Array) -> _Page:
+        """Return the page of an array."""
+        type_, numbers = array.type, None
+        is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_temporal(type_)
+        if is_number and not array.null_count and type_.bit_width in (8, 16, 32, 64):
+            width = type_.bit_width // 8
+            numbers = np.frombuffer(array.buffers()[1], f"u{width}", len(array), array.offset * width)
+        return cls(array, numbers)
+
+    def take(self, rows: IntArray) -> pa.Array | npt.NDArray[Any]:
+        """Return some rows, in memory of their own."""
+        return self.array.take(pa.array(rows)) if self.numbers is None else self.numbers[rows]
+
+
 class _Step(NamedTuple):
     """The rows of one column of one row group."""
 
@@ -256,13 +282,11 @@ class PageReader:
         pages = self._places.get((step.row_group.index, leaf.leaf))
         if not isinstance(pages, PageMap):
             return None
-        pieces = []
-        for page, rows in _by_page(pages, step.rows):
-            array = self._pages.get((step.row_group.index, leaf.leaf, page))
-            if array is None:
-                return None
-            pieces.append((array, rows))
-        return _taken(pieces)
+        by_page = list(_by_page(pages, step.rows))
+        kept = self._pages.get_all([(step.row_group.index, leaf.leaf, page) for page, _ in by_page])
+        if any(page is None for page in kept):
+            return None
+        return _side_by_side([page.take(rows) for page, (_, rows) in zip(kept, by_page, strict=True)], kept[0])
 
     def _read(self, step: _Step, fetcher: Fetcher | None) -> list[tuple[str, pa.Array]]:
         column, row_group = step.column, step.row_group
@@ -321,25 +345,26 @@ class PageReader:
 
     def _rows_of_pages(self, step: _Step, leaf: PageFileSchema, pages: PageMap, source: _Source) -> pa.Array | None:
         """Return rows of a leaf column; None if its pages hold other rows than they were said to."""
-        by_page, found, missing = list(_by_page(pages, step.rows)), list[Any](), list[int]()
-        for number, (page, _) in enumerate(by_page):
-            found.append(self._pages.get((step.row_group.index, leaf.leaf, page)))
-            if found[-1] is None:
-                missing.append(number)
-        # Pages are kept only for others: the rows are taken at once, so that few decoded pages are held.
-        pieces: list[Any] = [
-            None if array is None else _taken([(array, rows)]) for array, (_, rows) in zip(found, by_page, strict=True)
+        by_page = list(_by_page(pages, step.rows))
+        keys = [(step.row_group.index, leaf.leaf, page) for page, _ in by_page]
+        kept: list[_Page | None] = self._pages.get_all(keys)
+        missing = [number for number, page in enumerate(kept) if page is None]
+        # Rows are taken at once, so that few decoded pages are held that are not kept.
+        taken: list[Any] = [
+            None if page is None else page.take(rows) for page, (_, rows) in zip(kept, by_page, strict=True)
         ]
-        del found
+        one = next((page for page in kept if page is not None), None)
+        del kept
         for some in _in_parts(missing, [int(pages.stops[p] - pages.starts[p]) for p, _ in by_page], pages):
             arrays = self._decoded(step, leaf, pages, [by_page[number][0] for number in some], source)
             if arrays is None:
                 return None
             for number, array in zip(some, arrays, strict=True):
-                page, rows = by_page[number]
-                pieces[number] = _taken([(array, rows)])
-                self._pages.put((step.row_group.index, leaf.leaf, page), array, array.get_total_buffer_size() + 256)
-        return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+                one = _Page.of(array)
+                taken[number] = one.take(by_page[number][1])
+                self._pages.put(keys[number], one, array.get_total_buffer_size() + 256)
+        assert one is not None
+        return _side_by_side(taken, one)
 
     def _mapped(self, step: _Step, leaf: PageFileSchema, source: _Source, *, is_index_trusted: bool) -> PageMap | None:
         """Return the pages of a column chunk; None if they do not say which rows they hold.
@@ -563,10 +588,16 @@ def _in_parts(numbers: Sequence[int], sizes: Sequence[int], pages: PageMap) -> I
         yield some
 
 
-def _taken(pieces: Sequence[tuple[pa.Array, IntArray]]) -> pa.Array:
-    """Return rows of several arrays, one after the other, in memory of their own."""
-    taken = [array.take(pa.array(rows)) for array, rows in pieces]
-    return taken[0] if len(taken) == 1 else pa.concat_arrays(taken)
+def _side_by_side(taken: Sequence[Any], page: _Page) -> pa.Array:
+    """Return rows of several pages of a column, one of which is given, as one array."""
+    if not all(isinstance(some, np.ndarray) for some in taken):
+        arrays = [_as_array(some, page) if isinstance(some, np.ndarray) else some for some in taken]
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    return _as_array(np.concatenate(taken), page)
+
+
+def _as_array(numbers: npt.NDArray[Any], page: _Page) -> pa.Array:
+    return pa.Array.from_buffers(page.array.type, len(numbers), [None, pa.py_buffer(numbers)], 0)
 
 
 def _joined(parts: Sequence[pa.Array]) -> pa.Array:
