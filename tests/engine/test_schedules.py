@@ -116,7 +116,7 @@ def test_with_little_memory_any_schedule_gives_the_same_rows(transform: Any, lim
                 BatchedDataLoader(root, 30, memory_limit=1, **options)
             limit = re.findall(r"memory_limit=(\S+) or more", str(refused.value))[0]
         with BatchedDataLoader(root, 30, memory_limit=limit, **options) as loader:
-            delivered = [oracle.delivered_columns(drive(loader, random.Random(n), 1 + n % 5)) for n in range(12)]
+            delivered = [oracle.delivered_columns(drive(loader, random.Random(n), 1 + n % 5)) for n in range(6)]
         oracle.assert_columns_equal(delivered[0], oracle.expected_columns(root), ordered=False)
         for columns in delivered[1:]:
             oracle.assert_columns_equal(columns, delivered[0], ordered=True)
