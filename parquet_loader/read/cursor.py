@@ -124,7 +124,10 @@ class Cursor:
             assert self._stream is not None
             self._batch, self._done = next(self._stream, None), 0
             if self._batch is None:
-                raise DataError(f"a row group ended {missing} rows early: it changed since its rows were counted")
+                raise DataError(
+                    f"{self._row_group.name}: the row group ended {missing} rows early; it changed after its rows were "
+                    "counted: make a new loader to read it"
+                )
             self.stored_bytes = self._batch.stored_bytes
         return self._batch, self._done
 
@@ -133,7 +136,10 @@ class Cursor:
         if self.position == self._passing_rows and self._stream is not None:
             has_more = self._batch is not None and self._done < self._batch.rows
             if has_more or any(batch.rows for batch in self._stream):
-                raise DataError("a row group holds more rows than were counted: it changed since")
+                raise DataError(
+                    f"{self._row_group.name}: the row group holds more rows than were counted; it changed since: make "
+                    "a new loader to read it"
+                )
         self.close()
 
     def close(self) -> None:

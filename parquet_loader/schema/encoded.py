@@ -112,7 +112,7 @@ def _words(vocabulary: object) -> tuple[str, ...] | tuple[int, ...]:
         raise ConfigurationError("Category: the vocabulary is one or more str, or one or more integers of 64 bits")
     if len(set(words)) != len(words):
         twice = next(word for word, count in Counter(words).items() if count > 1)
-        raise ConfigurationError(f"Category: {twice!r} stands in the vocabulary more than once")
+        raise ConfigurationError(f"Category: {twice!r} is in the vocabulary more than once; remove the others")
     return words
 
 

@@ -261,7 +261,7 @@ class Group(FieldBase):
                 shared = Scalar(shared)
             members = {str(name): shared for name in self.members}
             if len(members) != len(self.members):
-                raise ConfigurationError("Group: a name stands among the members more than once")
+                raise ConfigurationError("Group: a name is among the members more than once; remove the others")
         else:
             raise ConfigurationError(f"Group: members are names or a mapping of names to fields, not {self.members!r}")
         if not members or not all(isinstance(f, Scalar | Category) for f in members.values()):

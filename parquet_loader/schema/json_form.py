@@ -108,7 +108,7 @@ def _named_fields(items: Any, where: str) -> dict[str, Field]:
         if not isinstance(name, str):
             raise SchemaError(f"{where}: a field without a name: {item!r:.80}")
         if name in out:
-            raise SchemaError(f"{where}: field {name!r} stands there twice")
+            raise SchemaError(f"{where}: field {name!r} is defined twice; remove one")
         out[name] = _field_from_json({k: v for k, v in item.items() if k != "name"}, f"field {name!r}")
     return out
 

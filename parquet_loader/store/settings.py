@@ -126,7 +126,7 @@ class StoreSettings:
                 max_bytes = parse_bytes(max_bytes, "max_bytes")
             return cls(identity, Schema.from_json(body["schema"]), max_bytes, evict, StoreOptions(**body["options"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise SourceError(f"{where}: no settings of a sample store: {error}") from error
+            raise SourceError(f"{where}: not the settings of a sample store: {error}") from error
 
 
 def settings_of_footer(text: bytes, where: str) -> StoreSettings:

@@ -186,7 +186,7 @@ def _body(**field: Any) -> str:
         (_body(kind="Tensor", type="int8", shape=[1.5]), "expected one or more lengths"),
         (_body(kind="RaggedList", item={"kind": "RaggedList", "item": 3}), "unknown kind None"),
         (_body(kind="Group", members=[{"name": "a", "kind": "Text"}]), "members are"),
-        (json.dumps({"version": 1, "fields": [{"name": "x", "kind": "Text"}] * 2}), "stands there twice"),
+        (json.dumps({"version": 1, "fields": [{"name": "x", "kind": "Text"}] * 2}), "is defined twice"),
     ],
 )
 def test_json_that_is_no_schema_is_refused(text: str, message: str) -> None:

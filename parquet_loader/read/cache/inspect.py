@@ -72,5 +72,7 @@ def clear(path: str) -> tuple[int, int]:
 def _paths(path: str) -> CachePaths:
     paths = CachePaths(local_path(path))
     if not os.path.isdir(paths.entries):
-        raise SourceError(f"{path}: this directory has no local cache of this version")
+        raise SourceError(
+            f"{path}: this directory has no local cache of this version; expected the path of a LocalCache"
+        )
     return paths
