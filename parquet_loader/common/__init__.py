@@ -43,7 +43,7 @@ from parquet_loader.common.native.permute import (
     take_rows,
 )
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
-from parquet_loader.common.permutations import PERMUTATION_METHOD, Stream, bit_generator, permutation
+from parquet_loader.common.permutations import PERMUTATION_METHOD, OrderMemory, Stream, bit_generator, permutation
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.progress import ShowProgress, no_progress, progress_bar, shown_progress
 from parquet_loader.common.signals import uninterrupted
@@ -127,6 +127,7 @@ __all__ = [
     "Node",
     "NotCopied",
     "NotIndexed",
+    "OrderMemory",
     "OutputOptions",
     "PathLike",
     "Ranks",

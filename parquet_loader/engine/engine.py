@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
 
 from parquet_loader.common import IntArray
 from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset, MemoryBudget
@@ -384,7 +385,7 @@ class Engine:
                 self._prefault = Prefault(*window.assembly.to_be_written(), self._allocator, self.usage)
 
         def run() -> None:
-            window.assembly.prepare(self._plan.order(window.index, self._begun_in(window.index)))
+            window.assembly.prepare(partial(self._plan.order, window.index, self._begun_in(window.index)))
 
         return Job("permute", run, done, window.fail)
 

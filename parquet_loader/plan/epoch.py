@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from parquet_loader.common import IntArray, Stream, permutation
+from parquet_loader.common import IntArray, OrderMemory, Stream, permutation
 from parquet_loader.plan.sharding import Division, PartRows, everything
 
 WINDOW_METHOD = "lanes-1"
@@ -236,7 +236,7 @@ class Plan:
         """Return how many rows the previous windows leave over; they come first in this one."""
         return self.window_begin(window) % self.batch_size
 
-    def order(self, window: int, begun_rows: int = 0) -> IntArray | None:
+    def order(self, window: int, begun_rows: int = 0, memory: OrderMemory | None = None) -> IntArray | None:
         """Return the permutation of a window: int64 ``[rows]``, for each delivered row its number among the rows read.
 
         None is the identity.
@@ -245,20 +245,21 @@ class Plan:
             window: Number of the window.
             begun_rows: Number of rows at the beginning of the order that were delivered before a resume; they move to
                 the end, after those `left_out`.
+            memory: Provides the memory of a permutation; None: the result has its own.
         """
         if len(self.parts) > 1:
             order = self._side_by_side(window)
         elif self.shuffle or begun_rows:
-            order = self._permutation(self.parts[0], window)
+            order = self._permutation(self.parts[0], window, memory)
         else:
             return None
         return np.concatenate([order[begun_rows:], order[:begun_rows]]) if begun_rows else order
 
-    def _permutation(self, part: ShardWindows, window: int) -> IntArray:
+    def _permutation(self, part: ShardWindows, window: int, memory: OrderMemory | None = None) -> IntArray:
         rows = part.window_begin(window + 1, self.begins) - part.window_begin(window, self.begins)
         if not self.shuffle:
             return np.arange(rows)
-        return permutation(rows, self.seed, Stream.ROWS, self.epoch, part.number << 40 | window)
+        return permutation(rows, self.seed, Stream.ROWS, self.epoch, part.number << 40 | window, memory)
 
     def _side_by_side(self, window: int) -> IntArray:
         """Interleave the shards, a batch's share of each at a time; rows that exceed a shard's share come last."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, OrderMemory
 from parquet_loader.decode import Arrangement, Column, LazyRows, StraightTargets, arrangement_of, one_array
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Ragged
@@ -197,12 +197,17 @@ class Assembly:
         self._left: list[pa.Table | None] = [None] * len(parts.gathered)
         self._left_ragged: dict[str, pa.Array] = {}
 
-    def prepare(self, order: IntArray | None) -> None:
-        """Take the permutation, see `Plan.order`, and allocate the buffers of fixed-width columns."""
-        self._order = order
-        self._direct.prepare(order)
+    def prepare(self, draw: Callable[[OrderMemory], IntArray | None]) -> None:
+        """Allocate the buffers of fixed-width columns, and draw the permutation, see `Plan.order`."""
         self._staged.prepare()
         self._narrow.prepare()
+        self._order = draw(self._order_memory)
+        self._direct.prepare(self._order)
+
+    def _order_memory(self, rows: int) -> tuple[IntArray, Memory | None]:
+        """Return memory that is faulted in: the staging buffer is free until rows are written to it."""
+        order: IntArray = self._buffer_sizes.staging.allocate(max(8 * rows, 1)).array[: 8 * rows].view(np.int64)
+        return order, self._narrow.unwritten(8 * rows)
 
     def to_be_written(self) -> tuple[list[Memory], list[Block]]:
         """Return the parts of the buffers that will be written, and the blocks that will be allocated later."""

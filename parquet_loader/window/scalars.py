@@ -69,6 +69,10 @@ class ScalarColumns:
         if self._columns:
             self._staged = self._staging.allocate(int(self._starts[-1])).array
 
+    def unwritten(self, nbytes: int) -> Memory | None:
+        """Return so many bytes of the staging buffer, to be used before rows are written to it; None: it is smaller."""
+        return self._staged[:nbytes] if len(self._staged) >= nbytes else None
+
     def memory(self, rows: int) -> list[Memory]:
         """Return the part of the buffer that `rows` rows will occupy."""
         return [self._rows_of(number)[:rows].reshape(-1) for number in range(len(self._columns))]

@@ -23,7 +23,7 @@ def by_kernel(words: npt.NDArray[np.uint64]) -> IntArray:
     if KERNELS is None:
         pytest.skip("the kernels were not compiled: no C compiler at hand")
     order: IntArray = np.full(len(words) + 1, -7, np.int64)
-    assert KERNELS.permute(None, words.ctypes.data, len(words), order.ctypes.data) == 0
+    assert KERNELS.permute(None, words.ctypes.data, len(words), order.ctypes.data, None) == 0
     assert order[-1] == -7
     return order[:-1]
 
@@ -38,6 +38,17 @@ def test_large_sizes_are_permuted_as_numpy_does(size: int) -> None:
     order = permutation(size, 5, Stream.ROWS, 0)
     assert order.dtype == np.int64
     assert np.array_equal(order, by_numpy(size, 5, Stream.ROWS, 0))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 5000, 300_001])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_permutations_in_given_memory_are_the_same(size: int, is_kept: bool) -> None:
+    memory, words = np.full(size + 1, -7, np.int64), np.full(8 * size + 1, 0xA5, np.uint8)
+    order = permutation(size, 5, Stream.ROWS, 0, 1, lambda rows: (memory[:rows], words[:-1] if is_kept else None))
+    assert np.array_equal(order, by_numpy(size, 5, Stream.ROWS, 0, 1))
+    assert KERNELS is None or order.ctypes.data == memory.ctypes.data
+    assert memory[-1] == -7
+    assert words[-1] == 0xA5
 
 
 @given(

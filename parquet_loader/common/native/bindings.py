@@ -58,7 +58,7 @@ def _load(path: Path) -> tuple[Any, str]:
     library.footer_read.argtypes = (ctypes.c_char_p, number, pointer, pointer, number, pointer, number)
     library.footer_read.restype = ctypes.c_int
     library.codecs_load.restype = ctypes.c_int
-    library.permute.argtypes = (pointer, pointer, number, pointer)
+    library.permute.argtypes = (pointer, pointer, number, pointer, pointer)
     library.permute.restype = ctypes.c_int
     return library, ""
 

@@ -1,8 +1,8 @@
 /* Seeded permutations: random words of Philox, sorted together with the numbers of their elements.
  *
  * The result is that of numpy's sort in `common/permutations.py`, bit for bit. Words are spread over buckets by their
- * first bits, then over slots of a word or two by the next bits, so that almost no comparison is left. They are
- * generated twice, to count and to spread them: that costs less than page faults on a second buffer of the same size.
+ * first bits, then over slots of a word or two by the next bits, so that almost no comparison is left. Without memory to
+ * keep them they are generated twice, to count and to spread them: that costs less than page faults on a new buffer.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -99,8 +99,9 @@ static void sort_words(uint64_t *words, int64_t count, int bits, uint64_t *scrat
 }
 
 /* Writes the permutation of `count` elements, fewer than 2**32, to `out`. `use`: key and upper half of the counter of
- * Philox, which makes the words unless they are `given`. NO_MEMORY: there is none for the buckets. */
-EXPORT int permute(const uint64_t *use, const uint64_t *given, int64_t count, uint64_t *out) {
+ * Philox, which makes the words unless they are `given`. `kept`: space for as many words, or NULL. NO_MEMORY: there is
+ * none for the buckets. */
+EXPORT int permute(const uint64_t *use, const uint64_t *given, int64_t count, uint64_t *out, uint64_t *kept) {
   Words words = {given, use};
   uint64_t some[AT_ONCE], low = 0;
   uint32_t begin = 0, most = 0;
@@ -118,7 +119,12 @@ EXPORT int permute(const uint64_t *use, const uint64_t *given, int64_t count, ui
     generate(&words, (uint64_t)first, n, some); \
     for (int64_t i = 0; i < n; i++) does; \
   }
-  FOR_EACH_WORD(ends[some[i] >> 1 >> shift]++)
+  if (kept) {
+    FOR_EACH_WORD((ends[some[i] >> 1 >> shift]++, kept[first + i] = some[i]))
+    words.given = kept;
+  } else {
+    FOR_EACH_WORD(ends[some[i] >> 1 >> shift]++)
+  }
   for (int64_t b = 0; b < buckets; b++) most = ends[b] > most ? ends[b] : most;
   uint64_t *scratch = malloc(((size_t)most + 1) * sizeof *scratch);
   if (!scratch) {
