@@ -160,3 +160,76 @@ def stored_vectors(
         out += struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
     file.write_bytes(out)
     return described
+
+
+# ---- checkpoints
+
+
+def checkpoint_rows(path: Path, version: int) -> list[dict[str, Any]]:
+    """Return the actions that a checkpoint of a version holds."""
+    state: dict[str, dict[str, Any]] = {}
+    for number in range(version + 1):
+        for action in actions(path, number):
+            for kind, body in action.items():
+                if kind == "add":
+                    state[f"add {body['path']}"] = action
+                elif kind == "remove":
+                    state.pop(f"add {body['path']}", None)
+                elif kind in ("protocol", "metaData"):
+                    state[kind] = action
+    return list(state.values())
+
+
+def arrow_of(rows: list[dict[str, Any]]) -> pa.Table:
+    text_map = pa.map_(pa.string(), pa.string())
+    vector = pa.struct(
+        [
+            ("storageType", pa.string()),
+            ("pathOrInlineDv", pa.string()),
+            ("offset", pa.int32()),
+            ("sizeInBytes", pa.int32()),
+            ("cardinality", pa.int64()),
+        ]
+    )
+    types = {
+        "add": pa.struct(
+            [
+                ("path", pa.string()),
+                ("partitionValues", text_map),
+                ("size", pa.int64()),
+                ("modificationTime", pa.int64()),
+                ("dataChange", pa.bool_()),
+                ("stats", pa.string()),
+                ("deletionVector", vector),
+            ]
+        ),
+        "metaData": pa.struct(
+            [
+                ("id", pa.string()),
+                ("format", pa.struct([("provider", pa.string()), ("options", text_map)])),
+                ("schemaString", pa.string()),
+                ("partitionColumns", pa.list_(pa.string())),
+                ("configuration", text_map),
+            ]
+        ),
+        "protocol": pa.struct(
+            [
+                ("minReaderVersion", pa.int32()),
+                ("minWriterVersion", pa.int32()),
+                ("readerFeatures", pa.list_(pa.string())),
+                ("writerFeatures", pa.list_(pa.string())),
+            ]
+        ),
+        "checkpointMetadata": pa.struct([("version", pa.int64())]),
+        "sidecar": pa.struct([("path", pa.string()), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64())]),
+    }
+
+    def plain(row: dict[str, Any], kind: str) -> Any:
+        body = row.get(kind)
+        if body is None:
+            return None
+        found = {n: list(v.items()) if n in ("partitionValues", "configuration") else v for n, v in body.items()}
+        return found | {"format": {"provider": "parquet", "options": []}} if kind == "metaData" else found
+
+    used = [kind for kind in types if any(kind in row for row in rows)]
+    return pa.table({kind: pa.array([plain(row, kind) for row in rows], types[kind]) for kind in used})

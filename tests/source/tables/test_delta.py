@@ -35,10 +35,11 @@ from parquet_loader import (
 )
 from parquet_loader.source import roaring_bytes, roaring_positions
 from tests.source.tables.delta_logs import (
-    actions,
     add,
+    arrow_of,
     assert_same,
     bitmap,
+    checkpoint_rows,
     column,
     commit,
     inline_vector,
@@ -526,65 +527,6 @@ def test_no_log_is_no_table(tmp_path: Path) -> None:
 
 
 # ---- checkpoints
-
-
-def checkpoint_rows(path: Path, version: int) -> list[dict[str, Any]]:
-    """Return the actions that a checkpoint of a version holds."""
-    state: dict[str, dict[str, Any]] = {}
-    for number in range(version + 1):
-        for action in actions(path, number):
-            for kind, body in action.items():
-                if kind == "add":
-                    state[f"add {body['path']}"] = action
-                elif kind == "remove":
-                    state.pop(f"add {body['path']}", None)
-                elif kind in ("protocol", "metaData"):
-                    state[kind] = action
-    return list(state.values())
-
-
-def arrow_of(rows: list[dict[str, Any]]) -> pa.Table:
-    text_map = pa.map_(pa.string(), pa.string())
-    types = {
-        "add": pa.struct(
-            [
-                ("path", pa.string()),
-                ("partitionValues", text_map),
-                ("size", pa.int64()),
-                ("modificationTime", pa.int64()),
-                ("dataChange", pa.bool_()),
-                ("stats", pa.string()),
-            ]
-        ),
-        "metaData": pa.struct(
-            [
-                ("id", pa.string()),
-                ("format", pa.struct([("provider", pa.string())])),
-                ("schemaString", pa.string()),
-                ("partitionColumns", pa.list_(pa.string())),
-                ("configuration", text_map),
-            ]
-        ),
-        "protocol": pa.struct(
-            [
-                ("minReaderVersion", pa.int32()),
-                ("minWriterVersion", pa.int32()),
-                ("readerFeatures", pa.list_(pa.string())),
-                ("writerFeatures", pa.list_(pa.string())),
-            ]
-        ),
-        "checkpointMetadata": pa.struct([("version", pa.int64())]),
-        "sidecar": pa.struct([("path", pa.string()), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64())]),
-    }
-
-    def plain(row: dict[str, Any], kind: str) -> Any:
-        body = row.get(kind)
-        if body is None:
-            return None
-        return {n: list(v.items()) if n in ("partitionValues", "configuration") else v for n, v in body.items()}
-
-    used = [kind for kind in types if any(kind in row for row in rows)]
-    return pa.table({kind: pa.array([plain(row, kind) for row in rows], types[kind]) for kind in used})
 
 
 @pytest.mark.parametrize("kind", ["classic", "parts", "v2 json", "v2 parquet", "v2 classic name"])
