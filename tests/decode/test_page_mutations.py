@@ -10,12 +10,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from parquet_loader.common import IS_BUILT
 from parquet_loader.common.native.build import build
-from tests.support.mutated_pages import faults
+from tests.support.mutated_pages import faults, faults_with_deletes
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -26,10 +27,17 @@ def test_changed_pages_give_the_values_of_pyarrow_or_an_error(tmp_path: Path) ->
     assert both > 150
 
 
+def test_changed_pages_give_the_rows_of_pyarrow_that_are_not_deleted_or_an_error(tmp_path: Path) -> None:
+    found, both = faults_with_deletes(tmp_path, 150, seed=0)
+    assert not found
+    assert both > 45
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_many_changed_pages_give_the_values_of_pyarrow_or_an_error(tmp_path: Path) -> None:
-    found, both = faults(tmp_path, 10_000, seed=1)
+@pytest.mark.parametrize("check", [faults, faults_with_deletes])
+def test_many_changed_pages_give_the_values_of_pyarrow_or_an_error(tmp_path: Path, check: Any) -> None:
+    found, both = check(tmp_path, 10_000, seed=1)
     assert not found
     assert both > 3000
 

@@ -2,9 +2,9 @@
 
     python -m tests.support.fuzz_pages [--seconds 600] [--seed 0] [--plain]
 
-Each round draws new changes from its seed: `faults` of the same seed finds them again. A fault is a value that pyarrow
-does not read, a page that pyarrow refuses and the loader does not, or an access out of bounds. `--plain`: without
-sanitizers, about three times faster.
+Each round draws new changes from its seed, by which `faults` finds them again, and `faults_with_deletes` with rows that
+a Delta table deletes. A fault is a value that pyarrow does not read, a page that pyarrow refuses and the loader does
+not, or an access out of bounds. `--plain`: without sanitizers, about three times faster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from parquet_loader.common.native.build import build
-from tests.support.mutated_pages import faults
+from tests.support.mutated_pages import faults, faults_with_deletes
 
 FILES_A_ROUND = 2000
 SANITIZERS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DONE_TARGET")
@@ -49,10 +49,12 @@ def fuzz(seconds: float, seed: int) -> None:
     end, files, both = time.monotonic() + seconds, 0, 0
     with tempfile.TemporaryDirectory() as folder:
         while time.monotonic() < end:
-            found, read = faults(Path(folder), FILES_A_ROUND, seed)
-            if found:
-                sys.exit(f"seed {seed}:\n" + "\n".join(found))
-            files, both, seed = files + FILES_A_ROUND, both + read, seed + 1
+            for check in (faults, faults_with_deletes):
+                found, read = check(Path(folder), FILES_A_ROUND, seed)
+                if found:
+                    sys.exit(f"{check.__name__}, seed {seed}:\n" + "\n".join(found))
+                files, both = files + FILES_A_ROUND, both + read
+            seed += 1
             print(f"{files:,} files, {both:,} of them read by both, no fault; next seed {seed}", flush=True)
 
 
