@@ -207,7 +207,9 @@ class BatchedDataLoader(NotIndexed):
         if live is not None and split is not None:
             what = "table" if isinstance(live, LiveTable) else "store"
             raise ConfigurationError(
-                f"split={split!r}: a {what}'s files do not belong to splits; use filters=split_rows(...)"
+                f"split={split!r}: a {what}'s files do not belong to splits; use filters=split('id', 0, 0.9) with a "
+                "column that tells rows apart, or split_rows(0, 0.9), which assigns rows anew when their file is "
+                "rewritten"
             )
         self.batch_size = check_int("batch_size", batch_size, 1, 2**31)
         self.seed = check_int("seed", seed, 0, 2**64 - 1)
@@ -584,6 +586,7 @@ class BatchedDataLoader(NotIndexed):
             ResumeError: files are gone.
         """
         before, epoch = self._dataset, int(state["epoch"])
+        remedy = "store.hold(state), called when a state is taken, keeps its files"
         seen = following.recall(state.get("snapshot"), epoch)
         try:
             self._use(seen.dataset)
@@ -602,12 +605,14 @@ class BatchedDataLoader(NotIndexed):
             if not is_list_gone:
                 raise
             reason = f"the store no longer has the list of the state's files, and has other files now: {error}"
+            if before.snapshot.table is not None:
+                reason = f"the table no longer has {state.get('snapshot')!r}, the state's version: {error}"
+                remedy = "keep versions of the table for longer than you want to resume"
         self._use(before)
         if skips_to_next:
             return epoch + 1, 0
         raise ResumeError(
-            f"{reason}; load_state_dict(state, if_gone='next_epoch') continues with epoch {epoch + 1}; "
-            "store.hold(state), called when a state is taken, keeps its files"
+            f"{reason}; load_state_dict(state, if_gone='next_epoch') continues with epoch {epoch + 1}; {remedy}"
         )
 
     def _accept_state(self, state: dict[str, Any]) -> tuple[int, int]:

@@ -331,7 +331,8 @@ def open_snapshot(
     if chosen.split not in (None, ALL):
         raise ConfigurationError(
             f"split={chosen.split!r}: {source.name} is a table, whose files do not belong to splits; "
-            "use filters=split_rows(...)"
+            "use filters=split('id', 0, 0.9) with a column that tells rows apart, or split_rows(0, 0.9), which assigns "
+            "rows anew when their file is rewritten"
         )
     return _open_table(source.open_version(filesystem, settings), num_threads, settings, known, record)
 

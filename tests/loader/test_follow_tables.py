@@ -95,8 +95,10 @@ def test_a_state_of_a_vacuumed_version_is_refused_or_skipped(table: Path) -> Non
     DeltaTable(table).delete("x = 5")
     DeltaTable(table).vacuum(0, enforce_retention_duration=False, dry_run=False)
     with loader_of(table) as loader:
-        with pytest.raises(ResumeError, match="if_gone='next_epoch'"):
+        with pytest.raises(ResumeError, match="if_gone='next_epoch'") as raised:
             loader.load_state_dict(state)
+        assert "the table no longer has 'delta version 0'" in str(raised.value)
+        assert "store" not in str(raised.value).split("; load_state_dict")[1]
         loader.load_state_dict(state, if_gone="next_epoch")
         assert loader.state_dict()["epoch"] == 1
         assert sorted(epoch(loader)) == [x for x in range(10) if x != 5]
