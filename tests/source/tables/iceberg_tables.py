@@ -117,6 +117,8 @@ class HandTable:
         self.refs: dict[str, dict[str, Any]] = {}
         self.properties: dict[str, str] = {}
         self.metadata_version = 0
+        self.bounds: Literal["full", "truncated"] | None = None
+        """Which bounds of their columns manifests have for files of positions."""
         self.uuid = str(uuid.UUID(int=self._random.getrandbits(128)))
         self._snapshots: list[dict[str, Any]] = []
         self._set_schema([self._field(name, type_) for name, type_ in fields])
@@ -403,6 +405,15 @@ class HandTable:
             "split_offsets": [4],
             "sort_order_id": None,
         }
+        if self.bounds and file.positions and file.format is FileFormat.PARQUET:
+            low, high = min(file.positions), max(file.positions)
+            if self.bounds == "truncated":
+                low, high = low[:16], high[:15] + chr(ord(high[15]) + 1)
+            rows = set().union(*file.positions.values())
+            ends = ((low, min(rows)), (high, max(rows)))
+            arguments["lower_bounds"], arguments["upper_bounds"] = (
+                {2147483546: path.encode(), 2147483545: row.to_bytes(8, "little")} for path, row in ends
+            )
         if self.version == 1:
             arguments["block_size_in_bytes"] = 1
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -249,6 +250,65 @@ def test_a_delete_file_of_another_size_or_that_is_gone_is_refused(tmp_path: Path
     path.unlink()
     with pytest.raises(SourceError, match="is not there: expiry of snapshots"):
         deleted(table)
+
+
+def changed(path: str, old: bytes, new: bytes) -> None:
+    """Change bytes of a delete file whose columns are not compressed, in its values and its statistics."""
+    raw = pq.read_table(path)
+    pq.write_table(raw, path, compression="none", use_dictionary=False)
+    data = Path(path).read_bytes()
+    assert old in data
+    Path(path).write_bytes(data.replace(old, new))
+
+
+@pytest.mark.parametrize("bounds", ["full", "truncated"])
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_a_path_outside_of_the_bounds_of_the_manifest_is_refused(tmp_path: Path, bounds: Any, end: str) -> None:
+    table = made(tmp_path)
+    table.bounds = bounds
+    (one,), (two,) = table.insert(rows(5)), table.insert(rows(5))
+    files = table.write_positions({one: {1}, two: {0, 4}}, together=True)
+    path = {"first": min(one, two), "last": max(one, two)}[end]
+    wrong = path.replace("/", "." if end == "first" else "0")
+    changed(files[0].path, path.encode(), wrong.encode())
+    files[0].size = Path(files[0].path).stat().st_size
+    table.commit(added=files)
+    with pytest.raises(SourceError, match=r"the delete file has file_path from .* by the manifest; it is damaged"):
+        deleted(table)
+
+
+def test_a_position_outside_of_the_bounds_of_the_manifest_is_refused(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.bounds = "full"
+    (data,) = table.insert(rows(9))
+    files = table.write_positions({data: {3, 5}})
+    changed(files[0].path, (5).to_bytes(8, "little"), (7).to_bytes(8, "little"))
+    files[0].size = Path(files[0].path).stat().st_size
+    table.commit(added=files)
+    with pytest.raises(SourceError, match="has pos from 3 to 7, and from 3 to 5 by the manifest"):
+        deleted(table)
+
+
+def test_paths_of_other_files_than_the_referenced_one_are_refused(tmp_path: Path) -> None:
+    table = made(tmp_path, 3)
+    (data,) = table.insert(rows(9))
+    files = table.write_positions({data: {3, 5}})
+    files[0].referenced = data
+    wrong = data.replace("data/", "dato/")
+    changed(files[0].path, data.encode(), wrong.encode())
+    files[0].size = Path(files[0].path).stat().st_size
+    table.commit(added=files)
+    with pytest.raises(SourceError, match=f"names rows of {wrong}, and by the manifest only of {data}"):
+        deleted(table)
+
+
+def test_bounds_of_other_paths_than_ascii_are_compared_as_all_writers_order_them(tmp_path: Path) -> None:
+    """UTF-16 orders a character beyond 0xFFFF before some others, and UTF-8 behind them."""
+    table = HandTable(tmp_path / "t\U0001f600 \uffe0", [("id", "long"), ("part", "string")], version=2)
+    table.bounds = "full"
+    (data,) = table.insert(rows(9))
+    table.delete({data: {3, 5}})
+    assert deleted(table) == {data: [3, 5]}
 
 
 def test_the_blob_of_the_tests_is_that_of_the_format() -> None:

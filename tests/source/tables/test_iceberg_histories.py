@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -56,14 +56,19 @@ class WrittenByHand(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.for_pyiceberg = True
 
-    @initialize(version=st.sampled_from([1, 2, 2, 3, 3]), part=st.booleans())
-    def make(self, version: Version, part: bool) -> None:
+    @initialize(
+        version=st.sampled_from([1, 2, 2, 3, 3]),
+        part=st.booleans(),
+        bounds=st.sampled_from([None, "full", "truncated"]),
+    )
+    def make(self, version: Version, part: bool, bounds: Literal["full", "truncated"] | None) -> None:
         self.table = HandTable(
             self.folder / "table",
             [("key", "long"), ("part", "string"), ("a", "int")],
             version=version,
             partition_by=[("part", "identity")] if part else [],
         )
+        self.table.bounds = bounds
         self.table.write_metadata()
 
     def _row(self, data: st.DataObject) -> Row:

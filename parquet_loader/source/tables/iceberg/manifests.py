@@ -6,7 +6,7 @@ Only the fields that decide which rows a table has are read. Column statistics, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ _REQUIRED_OF_LIST = {_PATH: str, _LENGTH: int, _SPEC: int}
 _STATUS, _DATA_FILE, _SEQUENCE = 0, 2, 3
 _CONTENT, _FILE_PATH, _FORMAT, _PARTITION, _ROWS, _SIZE, _KEY = 134, 100, 101, 102, 103, 104, 131
 _EQUALITY_IDS, _REFERENCED, _OFFSET, _CONTENT_SIZE = 135, 143, 144, 145
+_LOWER, _LOWER_KEY, _LOWER_VALUE, _UPPER, _UPPER_KEY, _UPPER_VALUE = 125, 126, 127, 128, 129, 130
 _REQUIRED_OF_ENTRY = {_STATUS: int, _DATA_FILE: dict}
 _REQUIRED_OF_FILE = {_FILE_PATH: str, _FORMAT: str, _PARTITION: dict, _ROWS: int, _SIZE: int}
 _OF_ENTRY: Wanted = {
@@ -41,6 +42,9 @@ _OF_ENTRY: Wanted = {
     _SEQUENCE: None,
     _DATA_FILE: dict.fromkeys((*_REQUIRED_OF_FILE, _CONTENT, _KEY, _EQUALITY_IDS, _REFERENCED, _OFFSET, _CONTENT_SIZE)),
 }
+
+# Statistics are many bytes for data files, and few for delete files, of which they are compared with the rows.
+_OF_DELETES: Wanted = {**_OF_ENTRY, _DATA_FILE: {**_OF_ENTRY[_DATA_FILE], _LOWER: None, _UPPER: None}}
 
 ReadLocation = Callable[[str], bytes]
 """Returns the bytes of the file at a location as metadata name it. Raises SourceError: it cannot be read."""
@@ -79,6 +83,7 @@ class ManifestEntry:
         partition_types: The field ids of its partition, and their types in the manifest.
         referenced: The location of the only data file that its deletes speak of, or None.
         offset, length_bytes: Where a deletion vector lies in its file, or None.
+        lower, upper: The bounds of a delete file's columns, as they are stored, by field id.
     """
 
     location: str
@@ -93,6 +98,8 @@ class ManifestEntry:
     referenced: str | None
     offset: int | None
     length_bytes: int | None
+    lower: Mapping[int, bytes] = field(default_factory=dict)
+    upper: Mapping[int, bytes] = field(default_factory=dict)
 
 
 def read_manifest_list(location: str, read: ReadLocation) -> list[Manifest]:
@@ -140,7 +147,7 @@ def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[
             f"{where}: the manifest has {len(raw)} bytes, and {manifest.length_bytes} by the manifest list; "
             "it is damaged, or was replaced"
         )
-    avro = _read(where, raw, _OF_ENTRY)
+    avro = _read(where, raw, _OF_DELETES if manifest.has_deletes else _OF_ENTRY)
     types = _partition_types(where, avro.schema)
     entries: list[ManifestEntry] = []
     counts = [0] * 6
@@ -183,6 +190,8 @@ def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[
                 referenced=file.get(_REFERENCED),
                 offset=file.get(_OFFSET),
                 length_bytes=file.get(_CONTENT_SIZE),
+                lower=_bounds(file, _LOWER, _LOWER_KEY, _LOWER_VALUE, where),
+                upper=_bounds(file, _UPPER, _UPPER_KEY, _UPPER_VALUE, where),
             )
         )
     for found_count, told, what in zip(counts, manifest.counts, _COUNTED, strict=True):
@@ -198,6 +207,13 @@ _COUNTED = (
     *("files that were added", "files that existed", "files that are deleted"),
     *("rows that were added", "rows that existed", "rows that are deleted"),
 )
+
+
+def _bounds(file: Mapping[int, Any], column: int, key: int, value: int, location: str) -> Mapping[int, bytes]:
+    try:
+        return {int(pair[key]): bytes(pair[value]) for pair in file.get(column) or ()}
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise SourceError(f"{location}: the bounds of the file {file[_FILE_PATH]} are not understood") from error
 
 
 def _read(location: str, raw: bytes, wanted: Wanted) -> AvroFile:

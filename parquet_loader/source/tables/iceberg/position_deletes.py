@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from parquet_loader.source.tables.iceberg.manifests import ManifestEntry
 from parquet_loader.source.tables.iceberg.plan import PlannedFile, in_threads, key_of
 
 _FRAME_BYTES = 8  # a vector's size before it, and its checksum behind it
+_PATH_ID, _POSITION_ID = 2147483546, 2147483545  # the format's field ids
 
 
 def deletes_by_file(table: str, planned: Sequence[PlannedFile], store: TableStore) -> dict[str, Vector | InlineVector]:
@@ -99,7 +101,41 @@ def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
     numbers = pc.cast(paths.indices, pa.int64()).to_numpy()
     order = np.argsort(numbers, kind="stable")
     starts = np.searchsorted(numbers[order], np.arange(len(paths.dictionary) + 1))
-    return {name: positions[order[starts[at] : starts[at + 1]]] for at, name in enumerate(paths.dictionary.to_pylist())}
+    names = paths.dictionary.to_pylist()
+    _check_bounds(delete, names, positions)
+    return {name: positions[order[starts[at] : starts[at + 1]]] for at, name in enumerate(names)}
+
+
+def _check_bounds(delete: ManifestEntry, paths: Sequence[str], positions: IntArray) -> None:
+    """Refuse rows outside of the manifest's bounds.
+
+    A path that is changed to that of no data file would otherwise look like one of a file that is gone, which is legal.
+    """
+    if delete.referenced is not None and any(path != delete.referenced for path in paths):
+        other = next(path for path in paths if path != delete.referenced)
+        raise SourceError(
+            f"{delete.location}: the delete file names rows of {other}, and by the manifest only of "
+            f"{delete.referenced}; it is damaged"
+        )
+    # Writers compare code points or UTF-16; both order these paths alike.
+    is_alike = max((max(path, default="") for path in paths), default="") < "\ud800"
+    ends = [path.encode() for path in (min(paths), max(paths))] if paths and is_alike else []
+    numbers = [int(positions.min()), int(positions.max())] if len(positions) else []
+    lower, upper = delete.lower, delete.upper
+    _check_range(delete, "file_path", ends, lower.get(_PATH_ID), upper.get(_PATH_ID))
+    _check_range(delete, "pos", numbers, _number(lower.get(_POSITION_ID)), _number(upper.get(_POSITION_ID)))
+
+
+def _check_range(delete: ManifestEntry, name: str, found: Sequence[Any], low: Any, high: Any) -> None:
+    if found and ((low is not None and found[0] < low) or (high is not None and found[-1] > high)):
+        raise SourceError(
+            f"{delete.location}: the delete file has {name} from {found[0]!r} to {found[-1]!r}, and from {low!r} to "
+            f"{high!r} by the manifest; it is damaged"
+        )
+
+
+def _number(bound: bytes | None) -> int | None:
+    return None if bound is None or len(bound) != 8 else int.from_bytes(bound, "little", signed=True)
 
 
 def _footer(raw: bytes) -> bytes:
