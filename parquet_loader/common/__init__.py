@@ -27,6 +27,7 @@ from parquet_loader.common.hints import (
 )
 from parquet_loader.common.native.bindings import (
     ENDED,
+    FULL,
     IS_BUILT,
     KERNELS,
     LOADED_CODECS,
@@ -98,6 +99,7 @@ from parquet_loader.common.validation import (
 __all__ = [
     "DATASET_KEYWORDS",
     "ENDED",
+    "FULL",
     "GOLDEN",
     "IS_BUILT",
     "KERNELS",

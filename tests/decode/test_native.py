@@ -12,16 +12,27 @@ import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from parquet_loader import BatchedDataLoader, DataError, OutputOptions, ReadOptions, Scalar, Schema, Tensor
+from parquet_loader import (
+    BatchedDataLoader,
+    DataError,
+    OutputOptions,
+    Ragged,
+    RaggedList,
+    ReadOptions,
+    Scalar,
+    Schema,
+    Tensor,
+)
 from parquet_loader.common.native import permute
 from parquet_loader.common.native.bindings import IS_BUILT, KERNELS, NO_MEMORY, _load
 from parquet_loader.common.native.build import build
@@ -34,7 +45,7 @@ from parquet_loader.decode import (
     is_known_codec,
 )
 from parquet_loader.decode.lazy_rows import _slots_of_all
-from parquet_loader.decode.native import column_reader
+from parquet_loader.decode.native import column_reader, list_reader
 from parquet_loader.schema import decimals_to_float64
 from tests.support.footers import metadata_of
 from tests.support.page_rewriter import INT32, KIND, PAGE_BYTES, PLAIN_BYTES, Page, pages_of
@@ -56,7 +67,7 @@ TYPES = [
     pa.binary(3),
     pa.binary(700),
 ]
-LISTS = pa.list_(pa.int32())
+LISTS = pa.list_(pa.int32(), 3)
 CODECS = ["none", "snappy", "lz4", *(codec for codec in ("gzip", "zstd") if is_known_codec(codec))]
 
 # By physical type, what pyarrow writes besides dictionaries.
@@ -229,25 +240,6 @@ def test_lists_of_one_length_are_those_that_arrow_decodes(
                 array.validate(full=True)
                 assert array.type == column.type
                 assert array.equals(column.chunk(0).slice(first, some))
-
-
-@pytest.mark.parametrize(
-    "lists",
-    [
-        [[1, 2], [3, 4], [5, 6, 7, 8], []],
-        [[1], [2], [3]],
-        [[1, 2, 3], [4], [5, 6]],
-        [[1, 2], None, [3, 4, 5]],
-        [[1, 2], [None, 3]],
-    ],
-)
-def test_lists_of_other_lengths_or_with_nulls_are_left_to_arrow(tmp_path: Path, lists: list[Any]) -> None:
-    for options in ({}, {"write_statistics": False}):
-        pq.write_table(pa.table({"a": pa.array(lists), "b": range(len(lists))}), tmp_path / "a.parquet", **options)
-        chunks = known(tmp_path / "a.parquet")
-        if "a" in chunks.names:
-            with NativeChunks(str(tmp_path / "a.parquet"), chunks) as native_chunks, pytest.raises(NotDecodedError):
-                native_chunks.read(len(lists))
 
 
 def damaged(path: Path, at: int, byte: int) -> pa.Buffer:
@@ -774,7 +766,7 @@ def test_booleans_have_no_dictionary_whatever_their_pages_say(tmp_path: Path, be
 
 @settings(max_examples=60, deadline=None)
 @given(
-    kinds=st.lists(st.sampled_from(["list", "fixed", "bytes", "number"]), min_size=1, max_size=3),
+    kinds=st.lists(st.sampled_from(["lists", "bytes", "number"]), min_size=1, max_size=3),
     each=st.sampled_from([2, 3, 70, 5000]),
     rows=st.integers(1, 60),
     codec=st.sampled_from(CODECS),
@@ -804,10 +796,9 @@ def test_rows_go_to_their_slots(
     for name, kind in zip(data, kinds, strict=True):
         lists = pa.FixedSizeListArray.from_arrays(data[name], each)
         wide = pa.Array.from_buffers(pa.binary(4 * each), rows, [None, data[name].buffers()[1]])
-        as_list, narrow = lists.cast(pa.list_(pa.int32())), data[name][:rows]
-        arrays[name] = {"list": as_list, "fixed": lists, "bytes": wide, "number": narrow}[kind]
+        arrays[name] = {"lists": lists, "bytes": wide, "number": data[name][:rows]}[kind]
     options: dict[str, Any] = {"compression": codec, "data_page_version": version, "data_page_size": page_bytes}
-    leaf = {"list": ".list.element", "fixed": ".list.element", "bytes": "", "number": ""}
+    leaf = {"lists": ".list.element", "bytes": "", "number": ""}
     if encoding >= 0:
         options["column_encoding"] = {
             f"{name}{leaf[kind]}": encodings_of(pa.binary(1) if kind == "bytes" else pa.int32())[
@@ -997,3 +988,118 @@ def test_decimals_become_the_nearest_floats(numbers: list[int | None], scale: in
     expected = [None if n is None else float(n) for n in given_numbers]
     assert decimals_to_float64(array).to_pylist() == expected
     assert decimals_to_float64(pa.chunked_array([array, array[1:]], type_)).to_pylist() == expected + expected[1:]
+
+
+def random_lists(
+    type_: pa.DataType, rows: int, seed: int, *, average: float, null_share: float, list_share: float, empty: float
+) -> pa.Array:
+    """Lists of any length: some null, some empty, some of their elements null."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.geometric(1 / (average + 1), rows) - 1
+    lengths[rng.random(rows) < empty] = 0
+    is_null = rng.random(rows) < list_share
+    lengths[is_null] = 0
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    numbers = with_nulls(values(type_.value_type, int(offsets[-1]), 90, seed), null_share, seed)
+    mask = pa.array(is_null) if list_share else None
+    if pa.types.is_large_list(type_):
+        return pa.LargeListArray.from_arrays(offsets, numbers, mask=mask, type=type_)
+    return pa.ListArray.from_arrays(offsets.astype(np.int32), numbers, mask=mask, type=type_)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    element=st.sampled_from([pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()]),
+    is_large=st.booleans(),
+    nullable=st.tuples(st.booleans(), st.booleans()),
+    rows=st.integers(1, 700),
+    average=st.sampled_from([0.3, 3, 40, 900]),
+    shares=st.tuples(*[st.sampled_from([0, 0, 0.03, 0.5, 1])] * 3),
+    codec=st.sampled_from(CODECS),
+    version=st.sampled_from(["1.0", "2.0"]),
+    encoding=st.integers(-1, 2),
+    page_bytes=st.sampled_from([100, 3000, 2**20]),
+    in_memory=st.booleans(),
+    first_elements=st.sampled_from([1024, 2**20]),
+    steps=st.lists(st.integers(0, 300), max_size=6),
+)
+def test_lists_of_any_length_are_those_that_arrow_decodes(
+    tmp_path_factory: pytest.TempPathFactory,
+    element: pa.DataType,
+    is_large: bool,
+    nullable: tuple[bool, bool],
+    rows: int,
+    average: float,
+    shares: tuple[float, float, float],
+    codec: str,
+    version: str,
+    encoding: int,
+    page_bytes: int,
+    in_memory: bool,
+    first_elements: int,
+    steps: list[int],
+) -> None:
+    path = tmp_path_factory.mktemp("native") / "a.parquet"
+    rows = min(rows, int(40_000 / average))
+    kind = pa.large_list if is_large else pa.list_
+    type_ = kind(pa.field("element", element, nullable=nullable[1]))
+    null_share, list_share = shares[0] * nullable[1], shares[1] * nullable[0]
+    lists = random_lists(
+        type_, rows, rows, average=average, null_share=null_share, list_share=list_share, empty=shares[2]
+    )
+    table = pa.table([lists, range(rows)], pa.schema([pa.field("a", type_, nullable=nullable[0]), ("b", pa.int64())]))
+    options: dict[str, Any] = {"compression": codec, "data_page_version": version, "data_page_size": page_bytes}
+    if encoding >= 0:
+        encodings = encodings_of(element)
+        options["column_encoding"] = {"a.list.element": encodings[encoding % len(encodings)], "b": "PLAIN"}
+    pq.write_table(table, path, use_dictionary=encoding < 0, write_batch_size=16, **options)
+    pages = pages_of(path).chunks[0].pages  # pyarrow may write pages without values, which are Arrow's
+    assume(all(page.described[1][1] for page in pages))
+    expected = pq.read_table(path).combine_chunks()
+    source = pa.py_buffer(path.read_bytes()) if in_memory else str(path)
+    with mock.patch.object(list_reader, "FIRST_ELEMENTS", first_elements), NativeChunks(source, known(path)) as chunks:
+        assert chunks.names == ["a", "b"]
+        at = 0
+        for step in [*steps, rows]:
+            some = min(step, rows - at)
+            for array, column in zip(chunks.read(some), expected.columns, strict=True):
+                array.validate(full=True)
+                assert array.type == column.type
+                assert array.equals(column.chunk(0).slice(at, some)), (at, some)
+            at += some
+
+
+LIST_ROWS: list[Any] = [[1, 2], [3], [], [4, 5, 6], *[[n] * (n % 5) for n in range(300)]]
+
+
+@pytest.mark.parametrize("fault", [{}, {2: None}, {3: [4, None]}, {2: None, 3: [None]}, {200: None}])
+@pytest.mark.parametrize("policy", ["refuse", "fill", "mask"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_nulls_of_lists_are_delivered_or_refused_as_by_arrow(
+    tmp_path: Path, fault: dict[int, Any], policy: str, version: str
+) -> None:
+    rows = [fault.get(number, row) for number, row in enumerate(LIST_ROWS)]
+    table = pa.table({"a": pa.array(rows, pa.list_(pa.int32()))})
+    pq.write_table(table, tmp_path / "a.parquet", data_page_version=version, row_group_size=170)
+    item = Scalar("int32", fill=-1) if policy == "fill" else Scalar("int32")
+    policies: dict[str, RaggedList] = {
+        "refuse": RaggedList(item),
+        "fill": RaggedList(item, fill=()),
+        "mask": RaggedList(item, null="mask"),
+    }
+    schema = Schema({"a": policies[policy]})
+
+    def outcome(**arguments: Any) -> Any:
+        try:
+            found = batches(tmp_path, schema=schema, shuffle=True, **arguments)
+            return [{name: list_of(column) for name, column in batch.items()} for batch in found]
+        except DataError as error:
+            return str(error)
+
+    assert outcome() == outcome(read_options=BY_ARROW)
+    if policy == "fill":
+        assert not isinstance(outcome(), str)
+
+
+def list_of(column: Any) -> list[Any]:
+    return [row.tolist() for row in column.to_list()] if isinstance(column, Ragged) else list(column.tolist())

@@ -17,7 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader import BatchedDataLoader, DeltaSource, OutputOptions, ParquetLoaderError, Scalar, Schema, Tensor
+from parquet_loader import (
+    BatchedDataLoader,
+    DeltaSource,
+    OutputOptions,
+    ParquetLoaderError,
+    Ragged,
+    RaggedList,
+    Scalar,
+    Schema,
+    Tensor,
+)
 from parquet_loader.source.tables.deletes import roaring_bytes
 from tests.support.page_rewriter import (
     CODEC,
@@ -56,12 +66,17 @@ class Kind(NamedTuple):
     def schema(self) -> Schema:
         """Delivers NaN for the nulls of floats, as `arrows_values` does."""
         fields = Schema.from_arrow(self.table.schema)
+        ragged = {}
+        for stored in self.table.schema:
+            if stored.name in ("full", "holes", "required"):
+                item = Scalar(stored.type.value_type, fill=math.nan if stored.name == "holes" else None)
+                ragged[stored.name] = RaggedList(item, fill=None if stored.name == "full" else ())
         lists = {name: Tensor("int32", (3,)) for name in ("fixed", "any") if name in fields}
         lists |= {"long": Tensor("int32", (70,))} if "long" in fields else {}
         nan = {
             n: Scalar(t.type, fill=math.nan) for n, t in fields.items() if isinstance(t, Scalar) and t.dtype.kind == "f"
         }
-        return Schema({**fields, **nan, **lists})
+        return Schema({**fields, **nan, **lists, **ragged})
 
 
 def tables() -> list[Kind]:
@@ -80,6 +95,10 @@ def tables() -> list[Kind]:
     lists = pa.FixedSizeListArray.from_arrays(pa.array(rng.integers(0, 9, 3 * ROWS), pa.int32()), 3)
     long = pa.FixedSizeListArray.from_arrays(pa.array(rng.integers(0, 9, 70 * ROWS), pa.int32()), 70)
     listed = {"fixed": lists, "any": lists.cast(pa.list_(pa.int32())), "long": long.cast(pa.list_(pa.int32()))}
+    ragged = {"full": ragged_lists(rng, pa.int64(), 0, 0), "holes": ragged_lists(rng, pa.float32(), 0.1, 0.1)}
+    required = pa.list_(pa.field("n", pa.int32(), nullable=False))
+    ragged["required"] = ragged_lists(rng, pa.int32(), 0, 0.2).cast(required)
+    of_ragged = {"full.list.element": "DELTA_BINARY_PACKED", "holes.list.element": "BYTE_STREAM_SPLIT"}
     small: dict[str, Any] = {"data_page_size": 64, "write_batch_size": 32}
     found = []
     codecs = ["none", "snappy", "lz4", "gzip", "zstd"]
@@ -90,6 +109,9 @@ def tables() -> list[Kind]:
         if codec in ("none", "snappy"):
             found.append(Kind(f"{name} with nulls", pa.table(nulls), options))
             found.append(Kind(f"{name} lists", pa.table(listed), options))
+            found.append(
+                Kind(f"{name} ragged", pa.table(ragged), {**options, "column_encoding": None if coded else of_ragged})
+            )
             if not coded:
                 found.append(Kind(f"{name} encoded", pa.table(encoded), {**options, "column_encoding": encodings}))
     data = rng.integers(0, 256, 600 * 512).astype(np.uint8)
@@ -99,6 +121,15 @@ def tables() -> list[Kind]:
         options = {"compression": "none", "use_dictionary": False, "data_page_size": 2**16, "write_batch_size": 64}
         found.append(Kind(f"v{version[0]} wide", pa.Table.from_arrays([wide], schema=schema), options))
     return found
+
+
+def ragged_lists(rng: np.random.Generator, type_: pa.DataType, null_share: float, list_share: float) -> pa.Array:
+    """Lists of 0 to 7 elements, some of them null."""
+    lengths = rng.integers(0, 8, ROWS) * (rng.random(ROWS) < 0.8)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    numbers = pa.array(rng.integers(0, 9, offsets[-1]), mask=rng.random(offsets[-1]) < null_share).cast(type_)
+    mask = pa.array(rng.random(ROWS) < list_share) if list_share else None
+    return pa.ListArray.from_arrays(offsets, numbers, mask=mask)
 
 
 class Mutator:
@@ -318,7 +349,18 @@ def loaders_values(path: Path | DeltaSource, **arguments: Any) -> dict[str, Any]
             batches = [dict(batch) for batch in loader]
     except ParquetLoaderError as error:
         return error
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]} if batches else {}
+    return {name: joined([batch[name] for batch in batches]) for name in batches[0]} if batches else {}
+
+
+def joined(parts: list[Any]) -> Any:
+    """Return all rows of a column; lists as objects."""
+    if not isinstance(parts[0], Ragged):
+        return np.concatenate(parts)
+    rows = [part.values[a:b] for part in parts for a, b in itertools.pairwise(part.offsets.tolist())]
+    found = np.empty(len(rows), object)
+    for number, row in enumerate(rows):
+        found[number] = row
+    return found
 
 
 def is_same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
@@ -326,6 +368,13 @@ def is_same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
     if found.keys() != expected.keys():
         return False
     for name, values in expected.items():
+        if found[name].dtype == object:
+            pairs = zip(found[name], values, strict=True)
+            if not all(
+                np.array_equal(a, np.asarray([] if b is None else b, a.dtype), equal_nan=True) for a, b in pairs
+            ):
+                return False
+            continue
         is_bytes = values.dtype == object
         wanted = (
             np.array([np.frombuffer(v, np.uint8) if isinstance(v, bytes) else v for v in values])

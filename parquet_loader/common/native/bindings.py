@@ -14,7 +14,7 @@ from parquet_loader.common.deprecation import warn_at_caller
 from parquet_loader.common.native.build import LIBRARY, NO_PLATFORM, compilers, digest
 from parquet_loader.errors import PerformanceWarning
 
-NO_MEMORY, ENDED, SYSTEM = 1, 2, 3  # the codes of `kernels.h` that are told apart
+NO_MEMORY, ENDED, SYSTEM, FULL = 1, 2, 3, 5  # the codes of `kernels.h` that are told apart
 
 SWITCHED_OFF = "PARQUET_LOADER_NATIVE=0 is set"
 
@@ -41,6 +41,8 @@ def _load(path: Path) -> tuple[Any, str]:
     library.chunks_open.restype = pointer
     library.chunks_read.argtypes = (pointer, number, pointer, number, number, number, *[pointer] * 5)
     library.chunks_read.restype = ctypes.c_int
+    library.lists_read.argtypes = (pointer, number, pointer)
+    library.lists_read.restype = ctypes.c_int
     library.pages_check.argtypes = (ctypes.c_int, pointer, number, pointer, number, pointer)
     library.pages_check.restype = ctypes.c_int
     library.pages_list.argtypes = (ctypes.c_int, pointer, number, number, number, number, pointer, number, pointer)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import KERNELS, LOADED_CODECS, SYSTEM, IntArray
+from parquet_loader.decode.native.list_reader import ListReader
 from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
@@ -107,7 +108,7 @@ class DecodableChunks(NamedTuple):
     Attributes:
         names: The names of the columns.
         types: The Arrow types of the result, as in `pyarrow.parquet`.
-        lines: int64 ``[columns, 11]``, the description of each for `column_chunks.c`.
+        lines: int64 ``[columns, 12]``, the description of each for `column_chunks.c`.
         nullable: For each, whether there may be nulls: if the footer does not say that there are none.
     """
 
@@ -185,17 +186,21 @@ def decodable_columns(
         list_values, demand = 0, (demands or {}).get(name)
         if demand is not None and not demand.allows(chunk):
             continue
-        if is_known_list(type_):
+        elements = 0
+        if is_known_list(type_) and demand is None and not pa.types.is_fixed_size_list(type_):
+            elements = 1 + schema.field(indices[0]).nullable
+        elif is_known_list(type_):
             list_values = _list_values(type_, chunk, rows)
             if list_values != demand.values if demand is not None else not list_values or chunk.nulls != 0:
                 continue
         elif chunk.leaf.path != name or not is_known_type(type_):
             continue
-        line = _line(type_, chunk, rows, list_values)
+        line = _line(type_, chunk, rows, list_values, elements)
         if line is not None:
-            types[name], known[name] = type_, (*line, int(always_compressed), list_values)
+            of_lists = (rows, elements) if elements else (list_values, 0)
+            types[name], known[name] = type_, (*line, int(always_compressed), *of_lists)
             nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
-    lines = np.array([*known.values()], np.int64).reshape(-1, 11)
+    lines = np.array([*known.values()], np.int64).reshape(-1, 12)
     return DecodableChunks(list(known), [types[name] for name in known], lines, nullable)
 
 
@@ -216,8 +221,15 @@ def _list_values(type_: pa.DataType, chunk: ReadableChunk, rows: int) -> int:
     return 0 if pa.types.is_list(type_) and chunk.values >= 2**31 else each
 
 
-def _line(type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int) -> tuple[int, ...] | None:
-    type_ = type_.value_type if list_values else type_
+def _line(
+    type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int, elements: int
+) -> tuple[int, ...] | None:
+    levels = (1, 3) if list_values else (0, 1)
+    if elements:
+        levels = 1, elements + type_.value_field.nullable
+        if chunk.leaf.max_definition_level != levels[1]:
+            return None
+    type_ = type_.value_type if list_values or elements else type_
     column, encodings = chunk.leaf, chunk.encoding_names
     is_boolean = pa.types.is_boolean(type_)
     physical, width = _PHYSICAL.get(column.physical_type, (0, 0))
@@ -234,14 +246,14 @@ def _line(type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int)
         or is_boolean != (column.physical_type == "BOOLEAN")
         or pa.types.is_date64(type_)  # days in the file
         or (not are_bytes and (physical == 2) != pa.types.is_floating(type_))
-        or column.max_repetition_level != (list_values > 0)
-        or column.max_definition_level > (3 if list_values else 1)
+        or column.max_repetition_level != levels[0]
+        or column.max_definition_level > levels[1]
         or not (_ENCODINGS | ({"DELTA_BINARY_PACKED"} if physical == 1 else set())).issuperset(encodings)
     ):
         return None
     place = chunk.start, chunk.start + chunk.stored_bytes
     widths, codec = (width, delivered), _CODECS[chunk.codec_name]
-    values = rows * max(1, list_values)
+    values = chunk.values if elements else rows * max(1, list_values)
     return (*place, values, *widths, codec, column.max_definition_level, chunk.encodings, physical)
 
 
@@ -270,10 +282,13 @@ class NativeChunks:
         self._all_names = self.names
         self._refused = np.zeros(len(self.names), np.uint8)
         self._position = 0
-        self._list_values: list[int] = lines[:, 10].tolist()
+        self._list_values: list[int] = np.where(lines[:, 11] == 0, lines[:, 10], 0).tolist()
+        self._list_readers = {
+            n: ListReader(n, self._types[n], *lines[n, [2, 10]].tolist()) for n in np.flatnonzero(lines[:, 11]).tolist()
+        }
         self._are_bytes: list[bool] = (lines[:, 8] == 0).tolist()
-        self._steps: npt.NDArray[np.int64] = lines[:, 4] * np.maximum(1, lines[:, 10])
-        self._widths: list[int] = self._steps.tolist()
+        self._steps: npt.NDArray[np.int64] = lines[:, 4] * np.maximum(1, self._list_values)
+        self._widths: list[int] = np.where(lines[:, 11] == 0, self._steps, 0).tolist()
         self._file, self._held, base = -1, None, None
         if isinstance(source, str):
             self._file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -308,14 +323,21 @@ class NativeChunks:
             raise NotDecodedError(self.names) from error
         addresses = np.array([buffer.address for buffer in buffers], np.int64)
         masks = np.array([0 if mask is None else mask.ctypes.data for mask in defined], np.int64)
-        failed: NotDecodedError | None = None
+        failed = frozenset[str]()
         try:
             self._read(rows, addresses, defined=masks)
         except NotDecodedError as error:
-            failed = error
+            failed = error.columns
+        lists = self._read_lists(rows)
+        failed |= {self._all_names[number] for number, array in lists.items() if array is None}
         arrays = {
-            name: _lists(type_, buffer, each, rows) if each else _array(type_, buffer, mask, rows, is_bytes=is_bytes)
-            for name, type_, buffer, mask, each, is_bytes, is_refused in zip(
+            name: lists[number]
+            if number in lists
+            else _lists(type_, buffer, each, rows)
+            if each
+            else _array(type_, buffer, mask, rows, is_bytes=is_bytes)
+            for number, name, type_, buffer, mask, each, is_bytes, is_refused in zip(
+                range(len(self._all_names)),
                 self._all_names,
                 self._types,
                 buffers,
@@ -327,9 +349,24 @@ class NativeChunks:
             )
             if not is_refused
         }
-        if failed is not None:
-            raise NotDecodedError(failed.columns, arrays) from None
+        if failed:
+            raise NotDecodedError(failed, arrays)
         return list(arrays.values())
+
+    def _read_lists(self, rows: int) -> dict[int, pa.Array | None]:
+        """Return the next rows of columns of lists of any length, by number; None: this column is refused now."""
+        found = dict[int, pa.Array | None]()
+        for number, reader in self._list_readers.items():
+            if self._refused[number]:
+                continue
+            try:
+                found[number] = reader.read(self._chunks, rows)
+            except (MemoryError, OverflowError):
+                found[number] = None
+            if found[number] is None:
+                self._refused[number] = 1
+                self.names = [name for name in self.names if name != self._all_names[number]]
+        return found
 
     def read_into(
         self, first: int, rows: int, addresses: npt.NDArray[np.int64], slots: Sequence[IntArray | None] = ()
@@ -380,6 +417,8 @@ class NativeChunks:
     ) -> None:
         if not self._chunks:
             raise ValueError("the column chunks are closed")
+        if defined is None and self._list_readers:
+            raise ValueError("lists of any length are read to arrays")
         contiguous = [None if rows_of is None else np.ascontiguousarray(rows_of, np.int64) for rows_of in slots]
         places = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in contiguous], np.int64)
         arrays = (addresses, defined, fillers, places if len(places) else None)

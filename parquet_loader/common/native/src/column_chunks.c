@@ -15,6 +15,7 @@
 #include "delta.h"
 #include "encodings.h"
 #include "levels.h"
+#include "lists.h"
 #include "runs.h"
 
 /* Where a page's values are: plain, still in the file, behind the dictionary or runs of booleans, differences, streams. */
@@ -54,6 +55,7 @@ typedef struct {
   int codec, physical;
   int optional;         /* the definition level of a value */
   int64_t list_values;  /* of a row; 0: there are no lists */
+  ListLevels *lists;    /* of lists of any length; NULL: there are none. Then `rows` and `left` count levels */
   int64_t position;     /* in its list, of the first value behind the current page */
   int64_t encodings;    /* that the footer names: a bit for each */
   int always_compressed;  /* pages of version 2, whatever their headers say: old parquet-cpp, PARQUET-10353 */
@@ -224,6 +226,7 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   int64_t page_bytes = header->fields[0][PAGE_BYTES], plain_bytes = header->fields[0][PLAIN_BYTES];
   int64_t encoding = fields[is_second ? V2_ENCODING : ENCODING];
   int64_t coded = INT64_C(1) << RLE_DICTIONARY | INT64_C(1) << PLAIN_DICTIONARY;
+  const int has_lists = column->list_values || column->lists;
   int codec = !is_second || header->is_compressed || column->always_compressed ? column->codec : PLAIN_CODEC;
   if (!header->seen[part] || rows <= 0 || rows > column->rows || encoding < 0 || encoding > 61) return OTHER;
   if (!(column->encodings & (INT64_C(1) << encoding & coded ? coded : INT64_C(1) << encoding))) return OTHER;
@@ -232,14 +235,15 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   if (is_second) {
     levels = fields[V2_LEVELS_BYTES];
     repetitions = fields[V2_REPETITION_BYTES];
-    if (fields[V2_ROWS] * (column->list_values ? column->list_values : 1) != rows) return OTHER;
+    if (!column->lists && fields[V2_ROWS] * (column->list_values ? column->list_values : 1) != rows) return OTHER;
+    if (column->lists && fields[V2_ROWS] < 0) return OTHER;
     if (levels < 0 || repetitions < 0) return OTHER;
-    if (!levels != !column->optional || !repetitions != !column->list_values) return OTHER;
+    if (!levels != !column->optional || !repetitions != !has_lists) return OTHER;
     levels += repetitions;
     if (levels > page_bytes || levels > plain_bytes) return OTHER;
   } else {
     if (column->optional && fields[LEVELS_ENCODING] != RLE) return OTHER;
-    if (column->list_values && fields[REPETITIONS_ENCODING] != RLE) return OTHER;
+    if (has_lists && fields[REPETITIONS_ENCODING] != RLE) return OTHER;
   }
   column->had_pages = 1;
   column->rows -= rows;
@@ -251,10 +255,16 @@ static int begin_page(Group *group, Column *column, const Header *header) {
     if ((code = fetch(&group->source, at, levels, column->page.bytes))) return code;
   }
   int64_t nbytes = plain_bytes - levels;
-  int has_levels = !is_second && (column->optional || column->list_values);
+  int has_levels = !is_second && (column->optional || has_lists);
   const uint8_t *end = column->page.bytes + levels;
-  if (repetitions && check_lists(column, column->page.bytes, column->page.bytes + repetitions)) return OTHER;
-  if (levels > repetitions && check_definitions(column, column->page.bytes + repetitions, end)) return OTHER;
+  if (levels && column->lists) {
+    const uint8_t *definitions = column->page.bytes + repetitions;
+    column->values_left =
+        lists_begin_page(column->lists, column->page.bytes, definitions, definitions, end, rows, fields[V2_ROWS]);
+  } else {
+    if (repetitions && check_lists(column, column->page.bytes, column->page.bytes + repetitions)) return OTHER;
+    if (levels > repetitions && check_definitions(column, column->page.bytes + repetitions, end)) return OTHER;
+  }
   if (column->values_left < 0 || (is_second && column->values_left != rows - fields[V2_NULLS])) return OTHER;
   if (codec == PLAIN_CODEC && encoding == PLAIN && column->physical != BOOLEAN && !has_levels &&
       column->values_left == rows && column->out == column->width && !group->source.base && !column->in_slots) {
@@ -269,15 +279,22 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   column->next = values;
   column->stop = column->next + nbytes;
   if (has_levels) {
-    for (int definitions = column->list_values ? 0 : 1; definitions < (column->optional ? 2 : 1); definitions++) {
+    const uint8_t *repeated = NULL, *repeated_end = NULL;
+    for (int definitions = has_lists ? 0 : 1; definitions < (column->optional ? 2 : 1); definitions++) {
       uint32_t length;
       if (column->stop - column->next < 4) return OTHER;
       memcpy(&length, column->next, 4);
       column->next += 4;
       if (length > (uint64_t)(column->stop - column->next)) return OTHER;
       const uint8_t *stop = column->next + length;
-      int code_of_levels = (definitions ? check_definitions : check_lists)(column, column->next, stop);
-      if (code_of_levels) return code_of_levels;
+      if (column->lists && !definitions) {
+        repeated = column->next, repeated_end = stop;
+      } else if (column->lists) {
+        column->values_left = lists_begin_page(column->lists, repeated, repeated_end, column->next, stop, rows, -1);
+        if (column->values_left < 0) return OTHER;
+      } else if ((definitions ? check_definitions : check_lists)(column, column->next, stop)) {
+        return OTHER;
+      }
       column->next = stop;
     }
   }
@@ -340,7 +357,7 @@ static int read_with_nulls(
   if (out && !defined && !filler) return OTHER;
   for (int64_t left = column->left; rows > 0;) {
     int64_t count = rows < BLOCK ? rows : BLOCK, values = 0;
-    int code = read_levels(&column->levels, left, count, some);
+    int code = read_levels(&column->levels, left, count, 1, some);
     if (code) return code;
     for (int64_t i = 0; i < count; i++) values += some[i];
     int is_apart = values < count && column->out <= 8;
@@ -486,23 +503,70 @@ static int read_runs(Group *group, Column *column, const Runs *runs, uint8_t *ou
   return code;
 }
 
-/* Column chunks to be read forward. Each of `count` lines of 11 numbers says: first byte in the file, byte behind the
+/* Writes the next rows, which are lists, or as many of them as there is space for. FULL: there is too little. */
+static int read_lists(Group *group, Column *column, ListRows *rows) {
+  static const uint8_t zero[8];
+  uint8_t flags[LIST_BLOCK], present[(LIST_BLOCK + 1) * 8];
+  ListLevels *levels = column->lists;
+  int code = OK, is_over = 0;
+  while (code == OK && !is_over) {
+    if (column->left == 0) {
+      if (column->rows == 0) break;
+      code = next_page(group, column);
+      continue;
+    }
+    if (levels->at == levels->count && (code = lists_unpack(levels))) break;
+    if (rows->capacity - rows->elements < levels->count - levels->at) return FULL;
+    int64_t begin = levels->at, elements, values;
+    if ((code = lists_take(levels, rows, flags, &elements, &values, &is_over))) break;
+    column->left -= levels->at - begin;
+    uint8_t *out = rows->values + rows->elements * column->out;
+    int is_whole = values == elements;
+    if ((code = read_values(group, column, values, is_whole ? out : present))) break;
+    if (is_whole) {
+      memset(rows->are_values + rows->elements, 1, (size_t)elements);
+    } else {
+      spread(present, values, flags, elements, zero, column->out, out);
+      memcpy(rows->are_values + rows->elements, flags, (size_t)elements);
+    }
+    rows->elements += elements, rows->null_elements += elements - values;
+  }
+  if (code) return code;
+  levels->rows -= rows->rows;
+  /* The last row ends with the chunk. */
+  return rows->rows_done == rows->rows && levels->rows >= 0 && (levels->rows > 0) == is_over ? OK : OTHER;
+}
+
+EXPORT void chunks_close(void *chunks);
+
+/* Column chunks to be read forward. Each of `count` lines of 12 numbers says: first byte in the file, byte behind the
  * last, values, bytes of a value, bytes of it to deliver, codec, the definition level of a value, the encodings that the
  * footer names, the physical type, whether pages of version 2 are always compressed, and the values of a row's list: all
- * are as long and without nulls, or 0: rows are values. NULL: no memory. */
+ * are as long and without nulls, or 0: rows are values. The last number is not 0 if rows are lists of any length: the
+ * definition level of their elements; then the one before it is the number of rows. NULL: no memory. */
 EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
   Group *group = calloc(1, sizeof(Group) + (size_t)count * sizeof(Column));
   if (!group) return NULL;
   group->source = (FileBytes){file, base, size};
   group->count = count;
-  for (int64_t i = 0; i < count; i++, lines += 11) {
+  for (int64_t i = 0; i < count; i++, lines += 12) {
     Column *column = &group->columns[i];
     column->at = lines[0], column->end = lines[1], column->rows = lines[2];
     column->width = lines[3], column->out = lines[4];
     column->codec = (int)lines[5], column->optional = (int)lines[6];
     column->encodings = lines[7], column->physical = (int)lines[8], column->always_compressed = (int)lines[9];
-    column->list_values = lines[10];
     column->entries = -1;
+    if (!lines[11]) {
+      column->list_values = lines[10];
+      continue;
+    }
+    column->in_slots = 1;
+    column->lists = calloc(1, sizeof(ListLevels));
+    if (!column->lists) {
+      chunks_close(group);
+      return NULL;
+    }
+    column->lists->of_element = (int)lines[11], column->lists->most = column->optional, column->lists->rows = lines[10];
   }
   return group;
 }
@@ -525,7 +589,7 @@ EXPORT int chunks_read(
   int result = OK;
   for (int64_t i = 0; i < group->count; i++) {
     Column *column = &group->columns[i];
-    if (refused[i]) continue;
+    if (refused[i] || column->lists) continue;  /* see `lists_read` */
     hand_over(&group->page, &column->page);
     hand_over(&group->dictionary, &column->dictionary);
     int64_t each = column->list_values ? column->list_values : 1;
@@ -557,11 +621,28 @@ EXPORT int chunks_read(
   return result;
 }
 
+/* Writes the next rows of a column of lists of any length. FULL: `rows` has space for too few elements; what is there
+ * was written, and the call goes on with more. Other codes: nothing more can be read from this column. */
+EXPORT int lists_read(void *chunks, int64_t number, ListRows *rows) {
+  Group *group = chunks;
+  Column *column = &group->columns[number];
+  hand_over(&group->page, &column->page);
+  hand_over(&group->dictionary, &column->dictionary);
+  int code = read_lists(group, column, rows);
+  if ((code && code != FULL) || (column->rows == 0 && column->left == 0)) {
+    hand_over(&column->page, &group->page);
+    hand_over(&column->dictionary, &group->dictionary);
+    column->entries = -1;
+  }
+  return code;
+}
+
 EXPORT void chunks_close(void *chunks) {
   Group *group = chunks;
   for (int64_t i = 0; i < group->count; i++) {
     free(group->columns[i].page.bytes);
     free(group->columns[i].dictionary.bytes);
+    free(group->columns[i].lists);
   }
   release_decompressors(&group->decompressors);
   free(group->raw.bytes);

@@ -75,15 +75,20 @@ int lists_add_up(const uint8_t *next, const uint8_t *stop, int64_t values, int64
   return next == stop;
 }
 
-int read_levels(Levels *levels, int64_t left, int64_t count, uint8_t *defined) {
+static void spread_pairs(const uint8_t *in, int64_t first, int64_t count, uint8_t *out) {
+  for (int64_t i = 0; i < count; i++) out[i] = in[(first + i) >> 2] >> 2 * ((first + i) & 3) & 3;
+}
+
+int read_levels(Levels *levels, int64_t left, int64_t count, int bits, uint8_t *defined) {
   while (count > 0) {
     if (levels->left == 0) {
-      if (read_run(&levels->next, levels->stop, left, 1, &levels->run)) return OTHER;
+      if (read_run(&levels->next, levels->stop, left, bits, &levels->run)) return OTHER;
       levels->done = 0;
       levels->left = (int64_t)levels->run.count;
     }
     int64_t some = count < levels->left ? count : levels->left;
-    if (levels->run.is_literal) spread_bits(levels->run.values, levels->done, some, defined);
+    if (levels->run.is_literal && bits == 1) spread_bits(levels->run.values, levels->done, some, defined);
+    else if (levels->run.is_literal) spread_pairs(levels->run.values, levels->done, some, defined);
     else memset(defined, (int)levels->run.repeated, (size_t)some);
     levels->done += some, levels->left -= some, left -= some, count -= some, defined += some;
   }

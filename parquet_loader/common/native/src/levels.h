@@ -24,7 +24,7 @@ int all_levels(const uint8_t *next, const uint8_t *stop, int64_t values, int lev
  * `position`: of the page's first value in its list. */
 int lists_add_up(const uint8_t *next, const uint8_t *stop, int64_t values, int64_t position, int64_t size);
 
-/* Writes the next levels, of `left` that are still to come, to `defined`; they have been counted. */
-int read_levels(Levels *levels, int64_t left, int64_t count, uint8_t *defined);
+/* Writes the next levels, of 1 or 2 bits and of `left` that are still to come, to `defined`; they have been counted. */
+int read_levels(Levels *levels, int64_t left, int64_t count, int bits, uint8_t *defined);
 
 #endif

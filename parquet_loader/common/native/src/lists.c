@@ -1,0 +1,129 @@
+#include "lists.h"
+
+#include <string.h>
+
+static int bits_of(int level) { return level < 2 ? 1 : 2; }
+
+/* How many of the levels are `most`; -1: one is higher, or they do not add up. */
+static int64_t count_most(const uint8_t *next, const uint8_t *stop, int64_t count, int most) {
+  const int bits = bits_of(most);
+  if (bits == 1) return count_defined(next, stop, count);
+  Levels levels = {.next = next, .stop = stop};
+  uint8_t block[LIST_BLOCK];
+  int64_t found = 0;
+  while (count > 0) {
+    if (levels.left == 0) {
+      if (read_run(&levels.next, stop, count, bits, &levels.run)) return -1;
+      levels.done = 0, levels.left = (int64_t)levels.run.count;
+      if (!levels.run.is_literal) {
+        if (levels.run.repeated > (uint32_t)most) return -1;
+        found += levels.run.repeated == (uint32_t)most ? levels.left : 0;
+        count -= levels.left, levels.left = 0;
+        continue;
+      }
+    }
+    int64_t some = count < levels.left ? count : levels.left;
+    if (some > LIST_BLOCK) some = LIST_BLOCK;
+    if (read_levels(&levels, count, some, bits, block)) return -1;
+    uint8_t highest = 0;
+    int64_t here = 0;
+    for (int64_t i = 0; i < some; i++) {
+      highest = block[i] > highest ? block[i] : highest;
+      here += block[i] == most;
+    }
+    if (highest > most) return -1;
+    found += here, count -= some;
+    if (count == 0) levels.left = 0;
+  }
+  return levels.next == stop ? found : -1;
+}
+
+int64_t lists_begin_page(
+    ListLevels *levels, const uint8_t *repetitions, const uint8_t *repetitions_end, const uint8_t *definitions,
+    const uint8_t *definitions_end, int64_t count, int64_t rows) {
+  int64_t continued = count_defined(repetitions, repetitions_end, count);
+  if (continued < 0) return -1;
+  if (rows >= 0) {
+    if (count - continued != rows) return -1;
+    levels->is_open = 0;
+  }
+  levels->repetitions = (Levels){.next = repetitions, .stop = repetitions_end};
+  levels->definitions = (Levels){.next = definitions, .stop = definitions_end};
+  levels->packed = count;
+  levels->at = levels->count = 0;
+  return count_most(definitions, definitions_end, count, levels->most);
+}
+
+int lists_unpack(ListLevels *levels) {
+  int64_t count = levels->packed < LIST_BLOCK ? levels->packed : LIST_BLOCK;
+  if (read_levels(&levels->repetitions, levels->packed, count, 1, levels->repeated)) return OTHER;
+  if (read_levels(&levels->definitions, levels->packed, count, bits_of(levels->most), levels->defined)) return OTHER;
+  levels->packed -= count;
+  levels->at = 0, levels->count = count;
+  return OK;
+}
+
+FOR_EACH_TARGET static int are_all(const uint8_t *levels, int64_t count, uint8_t level) {
+  uint8_t other = 0;
+  for (int64_t i = 0; i < count; i++) other |= levels[i] ^ level;
+  return other == 0;
+}
+
+/* As `lists_take`, of levels that are all values. */
+static int64_t take_values(ListLevels *levels, ListRows *rows, int *is_over) {
+  const uint64_t ones = UINT64_C(0x0101010101010101);
+  const uint8_t *repeated = levels->repeated + levels->at;
+  int64_t count = levels->count - levels->at;
+  for (int64_t i = 0; i < count; i += 8) {
+    int64_t some = count - i < 8 ? count - i : 8;
+    uint64_t word = ones;
+    memcpy(&word, repeated + i, (size_t)some);
+    for (uint64_t begins = ~word & ones; begins; begins &= begins - 1) {
+      int64_t at = i + __builtin_ctzll(begins) / 8;
+      if (rows->rows_done == rows->rows) {
+        *is_over = 1;
+        return at;
+      }
+      rows->offsets[rows->rows_done] = rows->elements + at;
+      rows->are_lists[rows->rows_done++] = 1;
+    }
+  }
+  return count;
+}
+
+int lists_take(
+    ListLevels *levels, ListRows *rows, uint8_t *flags, int64_t *elements, int64_t *values, int *is_over) {
+  const int of_element = levels->of_element, most = levels->most;
+  int64_t found = 0, there = 0, at = levels->at;
+  *is_over = 0;
+  if (levels->repeated[at] && !levels->is_open) return OTHER;
+  if (are_all(levels->defined + at, levels->count - at, (uint8_t)most)) {
+    *elements = *values = take_values(levels, rows, is_over);
+    if (*elements) levels->is_open = 1;
+    levels->at += *elements;
+    return OK;
+  }
+  for (; at < levels->count; at++) {
+    int defined = levels->defined[at];
+    if (!levels->repeated[at]) {
+      if (rows->rows_done == rows->rows) {
+        *is_over = 1;
+        break;
+      }
+      int is_list = defined >= of_element - 1;
+      rows->offsets[rows->rows_done] = rows->elements + found;
+      rows->are_lists[rows->rows_done++] = (uint8_t)is_list;
+      rows->null_rows += !is_list;
+      levels->is_open = defined >= of_element;
+    } else if (!levels->is_open || defined < of_element) {
+      return OTHER;
+    }
+    if (defined >= of_element) {
+      flags[found++] = defined == most;
+      there += defined == most;
+    }
+  }
+  levels->at = at;
+  *elements = found, *values = there;
+  return OK;
+}

@@ -1,0 +1,81 @@
+"""Decodes lists of numbers with kernels: to Arrow lists, of any length, and with nulls on both levels."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from parquet_loader.common import FULL, KERNELS, SYSTEM
+
+# Space for this many elements is allocated without a page that holds them: the footer may claim any number.
+FIRST_ELEMENTS = 1 << 20
+_SPARE_ELEMENTS = 1024  # the kernel unpacks levels in blocks
+_MOST_INT32 = 2**31 - 1
+
+
+class ListReader:
+    """Reads the lists of one column chunk, forward. Used by one thread at a time.
+
+    Args:
+        number: Number of the column among the open column chunks.
+        type_: Arrow type of the lists.
+        elements: Elements of all rows, empty and missing lists counted as one.
+        rows: Number of rows.
+    """
+
+    def __init__(self, number: int, type_: pa.DataType, elements: int, rows: int) -> None:
+        self._number = number
+        self._type = type_
+        self._width = type_.value_type.bit_width // 8
+        self._elements_left = elements
+        self._rows_left = rows
+
+    def read(self, chunks: int, rows: int) -> pa.Array | None:
+        """Return the next rows; None: the pages cannot be decoded, and nothing more can be read.
+
+        Args:
+            chunks: The open column chunks.
+            rows: Number of rows.
+
+        Raises:
+            MemoryError, OverflowError: there is no memory for the elements.
+            OSError: the file cannot be read.
+        """
+        expected = self._elements_left * rows // max(1, self._rows_left) + _SPARE_ELEMENTS
+        capacity = min(expected, FIRST_ELEMENTS)
+        offsets, are_lists = np.empty(rows + 1, np.int64), np.empty(rows, np.uint8)
+        values = pa.allocate_buffer(capacity * self._width, resizable=True)
+        are_values = pa.allocate_buffer(capacity, resizable=True)
+        state = np.zeros(10, np.int64)  # `ListRows` of `lists.h`
+        state[:2] = offsets.ctypes.data, are_lists.ctypes.data
+        code = FULL
+        while code == FULL:
+            state[2:6] = values.address, are_values.address, rows, capacity
+            code = KERNELS.lists_read(chunks, self._number, state.ctypes.data)
+            if code == FULL:
+                capacity *= 2
+                values.resize(capacity * self._width)
+                are_values.resize(capacity)
+        if code == SYSTEM:
+            raise OSError(errno.EIO, "the system could not read the file")
+        elements, null_rows, null_elements = state[7:].tolist()
+        is_large = pa.types.is_large_list(self._type)
+        if code or (elements > _MOST_INT32 and not is_large):
+            return None
+        self._elements_left, self._rows_left = max(0, self._elements_left - elements), self._rows_left - rows
+        offsets[rows] = elements
+        values.resize(elements * self._width, shrink_to_fit=False)
+        validity = _bits(np.frombuffer(are_values, np.uint8, elements)) if null_elements else None
+        numbers = pa.Array.from_buffers(self._type.value_type, elements, [validity, values], null_elements)
+        buffers = [
+            _bits(are_lists) if null_rows else None,
+            pa.py_buffer(offsets if is_large else offsets.astype(np.int32)),
+        ]
+        return pa.Array.from_buffers(self._type, rows, buffers, null_rows, children=[numbers])
+
+
+def _bits(flags: npt.NDArray[np.uint8]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
