@@ -12,7 +12,6 @@ import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +44,7 @@ from parquet_loader.decode import (
     is_known_codec,
 )
 from parquet_loader.decode.lazy_rows import _slots_of_all
-from parquet_loader.decode.native import column_reader, list_reader
+from parquet_loader.decode.native import column_reader
 from parquet_loader.schema import decimals_to_float64
 from tests.support.footers import metadata_of
 from tests.support.page_rewriter import INT32, KIND, PAGE_BYTES, PLAIN_BYTES, Page, pages_of
@@ -991,13 +990,23 @@ def test_decimals_become_the_nearest_floats(numbers: list[int | None], scale: in
 
 
 def random_lists(
-    type_: pa.DataType, rows: int, seed: int, *, average: float, null_share: float, list_share: float, empty: float
+    type_: pa.DataType,
+    rows: int,
+    seed: int,
+    *,
+    average: float,
+    null_share: float,
+    list_share: float,
+    empty: float,
+    is_sorted: bool,
 ) -> pa.Array:
     """Lists of any length: some null, some empty, some of their elements null."""
     rng = np.random.default_rng(seed)
     lengths = rng.geometric(1 / (average + 1), rows) - 1
     lengths[rng.random(rows) < empty] = 0
     is_null = rng.random(rows) < list_share
+    if is_sorted:  # the first ones are longer than the average says
+        is_null, lengths = np.sort(is_null), -np.sort(-lengths)
     lengths[is_null] = 0
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     numbers = with_nulls(values(type_.value_type, int(offsets[-1]), 90, seed), null_share, seed)
@@ -1020,7 +1029,7 @@ def random_lists(
     encoding=st.integers(-1, 2),
     page_bytes=st.sampled_from([100, 3000, 2**20]),
     in_memory=st.booleans(),
-    first_elements=st.sampled_from([1024, 2**20]),
+    is_sorted=st.booleans(),
     steps=st.lists(st.integers(0, 300), max_size=6),
 )
 def test_lists_of_any_length_are_those_that_arrow_decodes(
@@ -1036,7 +1045,7 @@ def test_lists_of_any_length_are_those_that_arrow_decodes(
     encoding: int,
     page_bytes: int,
     in_memory: bool,
-    first_elements: int,
+    is_sorted: bool,
     steps: list[int],
 ) -> None:
     path = tmp_path_factory.mktemp("native") / "a.parquet"
@@ -1045,7 +1054,14 @@ def test_lists_of_any_length_are_those_that_arrow_decodes(
     type_ = kind(pa.field("element", element, nullable=nullable[1]))
     null_share, list_share = shares[0] * nullable[1], shares[1] * nullable[0]
     lists = random_lists(
-        type_, rows, rows, average=average, null_share=null_share, list_share=list_share, empty=shares[2]
+        type_,
+        rows,
+        rows,
+        average=average,
+        null_share=null_share,
+        list_share=list_share,
+        empty=shares[2],
+        is_sorted=is_sorted,
     )
     table = pa.table([lists, range(rows)], pa.schema([pa.field("a", type_, nullable=nullable[0]), ("b", pa.int64())]))
     options: dict[str, Any] = {"compression": codec, "data_page_version": version, "data_page_size": page_bytes}
@@ -1057,7 +1073,7 @@ def test_lists_of_any_length_are_those_that_arrow_decodes(
     assume(all(page.described[1][1] for page in pages))
     expected = pq.read_table(path).combine_chunks()
     source = pa.py_buffer(path.read_bytes()) if in_memory else str(path)
-    with mock.patch.object(list_reader, "FIRST_ELEMENTS", first_elements), NativeChunks(source, known(path)) as chunks:
+    with NativeChunks(source, known(path)) as chunks:
         assert chunks.names == ["a", "b"]
         at = 0
         for step in [*steps, rows]:
