@@ -36,7 +36,7 @@ $(VENV)/made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/demo $(VENV)/dev $(VENV)/frameworks $(VENV)/spark $(VENV)/all: $(VENV)/made pyproject.toml constraints.txt hatch_build.py parquet_loader/common/native/build.py $(wildcard parquet_loader/common/native/src/*)
+$(VENV)/demo $(VENV)/dev $(VENV)/frameworks $(VENV)/spark $(VENV)/all: $(VENV)/made pyproject.toml constraints.txt hatch_build.py parquet_loader/common/native/build.py $(wildcard parquet_loader/common/native/src/*.[ch] parquet_loader/common/native/src/*/*.[ch])
 
 $(VENV)/demo:
 	$(INSTALL) --editable '.[demo]'

@@ -121,6 +121,7 @@ MAY_ASK_FOR_KERNELS = {
     "common.native.permute",
     "common.permutations",
     "decode.native.column_reader",
+    "decode.native.list_reader",
     "decode.native.page_check",
     "decode.native.page_list",
     "decode.routes",

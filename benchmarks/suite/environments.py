@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.suite.places import REQUIREMENTS, ROOT
 
 _NATIVE = ROOT / "parquet_loader" / "common" / "native"
-COMPILED = (_NATIVE / "build.py", *sorted((_NATIVE / "src").iterdir()))
+COMPILED = (_NATIVE / "build.py", *sorted((_NATIVE / "src").rglob("*.[ch]")))
 PYTHON_OF = {"petastorm": "3.11"}  # pyarrow 14, numpy 1 and pandas 2.1 have wheels for it
 
 

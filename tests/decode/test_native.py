@@ -122,7 +122,7 @@ def raw(array: pa.Array, filler: bytes | None = None) -> bytes:
 
 
 def is_same(one: pa.Array, other: pa.Array) -> bool:
-    assert one.null_count == one.is_null().sum().as_py(), "the count of nulls is the array's own"
+    assert one.null_count == (one.is_null().sum().as_py() or 0), "the count of nulls is the array's own"
     nulls = one.is_null().equals(other.is_null())
     return bool(one.type == other.type and len(one) == len(other) and nulls and raw(one) == raw(other))
 
@@ -1081,8 +1081,16 @@ def test_lists_of_any_length_are_those_that_arrow_decodes(
             for array, column in zip(chunks.read(some), expected.columns, strict=True):
                 array.validate(full=True)
                 assert array.type == column.type
-                assert array.equals(column.chunk(0).slice(at, some)), (at, some)
+                assert is_same_column(array, column.chunk(0).slice(at, some)), (at, some)
             at += some
+
+
+def is_same_column(found: Any, expected: Any) -> bool:
+    """Compare lists by their lengths and their elements' bits; Arrow says that NaN is not equal to itself."""
+    if not pa.types.is_list(found.type) and not pa.types.is_large_list(found.type):
+        return is_same(found, expected)
+    lengths = pc.list_value_length(found).equals(pc.list_value_length(expected))
+    return lengths and is_same(found.flatten(), expected.flatten())
 
 
 LIST_ROWS: list[Any] = [[1, 2], [3], [], [4, 5, 6], *[[n] * (n % 5) for n in range(300)]]

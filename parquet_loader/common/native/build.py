@@ -25,9 +25,8 @@ NO_PLATFORM = "this platform has no kernels"
 def digest() -> str:
     """Return what tells the library of this source from one of another."""
     whole = hashlib.sha256()
-    for path in sorted(SOURCE.iterdir()):
-        if path.suffix in (".c", ".h"):
-            whole.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(SOURCE.rglob("*.[ch]")):
+        whole.update(path.name.encode() + b"\0" + path.read_bytes())
     return whole.hexdigest()
 
 
@@ -56,7 +55,7 @@ def compilers() -> list[str]:
 
 def _compile(library: Path, made: Path, options: tuple[str, ...]) -> str | None:
     reason = "there is no C compiler"
-    sources = [str(path) for path in sorted(SOURCE.glob("*.c"))]
+    sources = [str(path) for path in sorted(SOURCE.rglob("*.c"))]
     for name in compilers():
         # Older compilers and other C libraries know no code for several targets.
         for more in ((), ("-DONE_TARGET",)):

@@ -7,16 +7,16 @@
  *
  * Values are little-endian in files and here; `bindings.py` loads this on such machines only.
  */
-#include "page_headers.h"
+#include "pages/page_headers.h"
 
 #include <stdlib.h>
 
 #include "codecs.h"
-#include "delta.h"
-#include "encodings.h"
-#include "levels.h"
-#include "lists.h"
-#include "runs.h"
+#include "pages/delta.h"
+#include "pages/encodings.h"
+#include "pages/levels.h"
+#include "pages/lists.h"
+#include "pages/runs.h"
 
 /* Where a page's values are: plain, still in the file, behind the dictionary or runs of booleans, differences, streams. */
 enum { IN_MEMORY, IN_FILE, CODED, DIFFERENCES, STREAMS };

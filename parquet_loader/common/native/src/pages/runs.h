@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-#include "kernels.h"
-#include "thrift.h"
+#include "../kernels.h"
+#include "../thrift.h"
 
 #define MOST_PADDING 256  /* values behind the last one: runs come in groups of 8 values, DuckDB's in 256 */
 

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "kernels.h"
+#include "../kernels.h"
 #include "runs.h"
-#include "thrift.h"
+#include "../thrift.h"
 
 enum { LONGEST_BLOCK = 1 << 20 };
 

@@ -2,7 +2,7 @@
 #ifndef PAGE_HEADERS_H
 #define PAGE_HEADERS_H
 
-#include "file_bytes.h"
+#include "../file_bytes.h"
 
 enum { DATA_PAGE = 0, DICTIONARY_PAGE = 2, DATA_PAGE_V2 = 3 };
 enum { V1 = 1, DICTIONARY = 2, V2 = 3 };  /* the structs in a page header that are read; 0 is the header itself */

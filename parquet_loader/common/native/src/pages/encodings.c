@@ -5,7 +5,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "kernels.h"
+#include "../kernels.h"
 
 FOR_EACH_TARGET uint32_t largest(const uint32_t *codes, int64_t count) {
   uint32_t most = 0;

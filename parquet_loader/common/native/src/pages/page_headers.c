@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#include "thrift.h"
+#include "../thrift.h"
 
 #define LONGEST_ARROW_HEADER (1 << 24)  /* Arrow's own limit */
 #define BEHIND_CHUNK 100  /* bytes that Arrow reads behind a chunk: see `page_headers.py` */
