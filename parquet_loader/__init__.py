@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         SlowColumns,
         StorageFigures,
     )
+    from parquet_loader.plan import MixingScore
     from parquet_loader.read.cache.options import LocalCache
     from parquet_loader.read.cache.stats import CacheStats
     from parquet_loader.read.splits import split, split_rows
@@ -119,6 +120,7 @@ _MODULES = {
         "SlowColumns",
         "StorageFigures",
     ),
+    "parquet_loader.plan": ("MixingScore",),
     "parquet_loader.read.cache.options": ("LocalCache",),
     "parquet_loader.read.cache.stats": ("CacheStats",),
     "parquet_loader.read.splits": ("split", "split_rows"),
@@ -183,6 +185,7 @@ __all__ = [
     "MissingPackageError",
     "MixedLoader",
     "MixingFigures",
+    "MixingScore",
     "OpenFilesError",
     "OutOfMemoryError",
     "OutputOptions",

@@ -235,6 +235,7 @@ def test_public_names_are_these() -> None:
         "MissingPackageError",
         "MixedLoader",
         "MixingFigures",
+        "MixingScore",
         "OpenFilesError",
         "OutOfMemoryError",
         "OutputOptions",

@@ -69,6 +69,8 @@ def _mixing(stats: LoaderStats) -> Iterator[Finding]:
         f"a window holds {_share(shuffling.window_share)} of the rows, from {sources} of {shuffling.row_groups:,} row "
         f"group{'s' if shuffling.row_groups > 1 else ''}"
     )
+    if shuffling.score is not None:
+        window += f", which mixes sorted rows as a shuffle buffer of {shuffling.score.buffer_rows:,} rows does"
     remedy = f"Put the rows into random order once (`{REWRITE} --shuffle`), or raise window_rows"
     if shuffling.is_cut_by_memory:
         remedy = f"Raise memory_limit (now {format_bytes(stats.memory_limit_bytes)}, which cuts windows short), or put "

@@ -67,7 +67,7 @@ from parquet_loader.loader.live_view import Following, files_named
 from parquet_loader.loader.sharing import check_still_divided, check_store_ranks, choose_sharding
 from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity
 from parquet_loader.loader.stats import LoaderStats
-from parquet_loader.plan import Division, Plan, split_over_workers
+from parquet_loader.plan import Division, Plan, mixing_score, split_over_workers
 from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
 from parquet_loader.source import Snapshot, Source, TableLike, TableSource, table_source
@@ -502,6 +502,7 @@ class BatchedDataLoader(NotIndexed):
                 figures.storage = storage_figures(self._dataset, self._read_options)
         if not figures.knows_sorting and figures.plan.shuffle and figures.plan.windows > 1:
             figures.knows_sorting = True
+            figures.score = mixing_score(figures.plan, self._dataset.counts)
             with suppress(ParquetLoaderError, OSError, ValueError):
                 figures.sorting = sorting_of(self._dataset)
         stats = diagnosed(
@@ -511,6 +512,7 @@ class BatchedDataLoader(NotIndexed):
             figures.mixing.worst(),
             figures.storage,
             figures.sorting,
+            figures.score,
             isolation="process" if self._isolates else "thread",
             transforms=BatchProcessor.is_needed(self._dataset.reader.columns, self._options.transform),
             chooses_window=self._chooses_window,

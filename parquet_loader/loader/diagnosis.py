@@ -17,7 +17,7 @@ from parquet_loader.decode import decodable_chunks, is_known_codec, is_known_typ
 from parquet_loader.loader.advice import findings_of
 from parquet_loader.loader.mixing import MOST_COLUMNS, MixingFigures, SortingFigures, overlap_share
 from parquet_loader.loader.stats import CodecFigures, LoaderStats, ShuffleFigures, SlowColumns, StorageFigures
-from parquet_loader.plan import Plan
+from parquet_loader.plan import MixingScore, Plan
 from parquet_loader.source import Metadata, MetadataError, RowGroupRef, Snapshot, bounds_of, selected
 
 # Sample sizes for the figures of a data set.
@@ -37,6 +37,7 @@ def diagnosed(
     mixing: MixingFigures | None,
     storage: StorageFigures | None,
     sorting: SortingFigures | None,
+    score: MixingScore | None,
     *,
     isolation: str,
     transforms: bool,
@@ -50,6 +51,7 @@ def diagnosed(
         mixing: Measured from its windows.
         storage: From `storage_figures`.
         sorting: From `sorting_of`.
+        score: From `mixing_score`.
         isolation, transforms: As in `LoaderStats`.
         chooses_window: Whether the loader chose `window_rows` by itself.
     """
@@ -61,14 +63,20 @@ def diagnosed(
         processors=available_processors(),
         kernels=PROBLEM,
         max_requests=None if remote is None else remote.options.max_requests,
-        shuffling=shuffle_figures(dataset, plan, mixing, sorting, chooses_window=chooses_window),
+        shuffling=shuffle_figures(dataset, plan, mixing, sorting, score, chooses_window=chooses_window),
         storage=storage,
     )
     return replace(complete, findings=findings_of(complete))
 
 
 def shuffle_figures(
-    dataset: Dataset, plan: Plan, mixing: MixingFigures | None, sorting: SortingFigures | None, *, chooses_window: bool
+    dataset: Dataset,
+    plan: Plan,
+    mixing: MixingFigures | None,
+    sorting: SortingFigures | None,
+    score: MixingScore | None,
+    *,
+    chooses_window: bool,
 ) -> ShuffleFigures:
     """Return figures of an epoch's windows; nothing is read."""
     counts = dataset.counts[dataset.counts > 0]
@@ -87,6 +95,7 @@ def shuffle_figures(
         is_cut_by_memory=chooses_window and dataset.sizing.window_rows < 0.9 * min(default_rows, dataset.rows),
         measured=mixing,
         sorting=sorting,
+        score=score,
     )
 
 

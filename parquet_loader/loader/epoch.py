@@ -16,7 +16,7 @@ from parquet_loader.errors import LoaderStateError
 from parquet_loader.loader.live_source import Deliveries
 from parquet_loader.loader.mixing import MixingMeter, SortingFigures
 from parquet_loader.loader.stats import LoaderStats, SkippedRowGroup, StorageFigures
-from parquet_loader.plan import Plan
+from parquet_loader.plan import MixingScore, Plan
 from parquet_loader.source import Snapshot
 from parquet_loader.window import Allocator, Window
 
@@ -226,6 +226,7 @@ class EpochFigures:
         # Computed once, when they are requested.
         self.storage: StorageFigures | None = None
         self.sorting: SortingFigures | None = None
+        self.score: MixingScore | None = None
         self.knows_sorting = False
         self.first_batch = first_batch
         self.was_asked = False

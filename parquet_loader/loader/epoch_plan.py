@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parquet_loader.dataset import Dataset
-from parquet_loader.plan import Plan
+from parquet_loader.plan import MixingScore, Plan, mixing_score
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class EpochPlan:
         row_groups: Row groups read.
         requests: Column chunks read, before adjacent ones are merged to one request.
         predicted_peak_bytes: Most memory the loader will hold.
+        mixing: How well rows are mixed that are sorted in the files; None without `shuffle`.
     """
 
     epoch: int
@@ -35,6 +36,7 @@ class EpochPlan:
     row_groups: int
     requests: int
     predicted_peak_bytes: int
+    mixing: MixingScore | None = None
 
     @classmethod
     def _from_plan(cls, plan: Plan, dataset: Dataset, num_threads: int) -> EpochPlan:
@@ -57,4 +59,5 @@ class EpochPlan:
             row_groups=len(groups),
             requests=dataset.reader.chunks.column_chunks(groups),
             predicted_peak_bytes=int(window * in_windows) + reads + sizing.batches_bytes + footers,
+            mixing=mixing_score(plan, dataset.counts),
         )

@@ -9,6 +9,7 @@ from typing import Any
 from parquet_loader.common import format_bytes
 from parquet_loader.loader.live_source import SourceChange
 from parquet_loader.loader.mixing import MixingFigures, SortingFigures
+from parquet_loader.plan import MixingScore
 from parquet_loader.read import CacheStats
 from parquet_loader.source import RemoteFigures
 
@@ -117,6 +118,7 @@ class ShuffleFigures:
         is_cut_by_memory: Whether windows are smaller than by default because of `memory_limit`.
         measured: The column mixed worst so far; None before the fourth window, and with images or `transform`.
         sorting: The column by which the data is sorted most, by the footers' statistics of a sample of row groups.
+        score: How well the windows would mix rows sorted by a label; None without shuffling.
     """
 
     is_shuffled: bool
@@ -130,6 +132,7 @@ class ShuffleFigures:
     is_cut_by_memory: bool = False
     measured: MixingFigures | None = None
     sorting: SortingFigures | None = None
+    score: MixingScore | None = None
 
     @property
     def window_share(self) -> float:
