@@ -35,7 +35,7 @@ def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntA
             groups = slice(np.searchsorted(plan.begins, first, "right") - 1, np.searchsorted(plan.begins, stop, "left"))
             last = np.minimum(plan.begins[1:][groups], stop) - 1 - part.first
             read = (low + high * exact // part.rows - low * exact // part.rows).astype(np.int64)
-            window = np.searchsorted(read, last, side="right") - 1
+            window = np.minimum(np.searchsorted(read, last, side="right"), plan.windows) - 1  # rows left out come last
             np.maximum.at(done, row_group_file[plan.row_group[groups]], batches[window])
     return done
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parquet_loader.common import Shard, ShardOptions
+from parquet_loader.plan import Sharding, batches_until_done
 from parquet_loader.plan.epoch import plan_epoch
 
 MILLION = 1_000_000
@@ -69,3 +71,34 @@ def test_a_batch_is_found_by_its_number(
     for batch in range(plan.batches):
         window, before = plan.beginning_of(batch)
         assert ends[window] + before == batch * batch_size < ends[window + 1]
+
+
+@given(
+    rows=st.lists(st.integers(0, 300), min_size=1, max_size=40),
+    window_rows=st.integers(1, 400),
+    lanes=st.integers(1, 5),
+    share=st.integers(1, 6),
+    rank=st.integers(0, 1),
+)
+def test_files_are_done_with_their_last_batch_if_logical_shards_drop_rows(
+    rows: list[int], window_rows: int, lanes: int, share: int, rank: int
+) -> None:
+    counts = np.array(rows, np.int64)
+    sharding = Sharding(Shard(rank, 2), ShardOptions("drop", logical_shards=4))
+    made = plan_epoch(
+        counts,
+        window_rows=window_rows,
+        open_row_groups=lanes,
+        batch_size=4 * share,
+        drop_last=False,
+        shuffle=True,
+        seed=3,
+        epoch=2,
+        division=sharding.divide(int(counts.sum()), 4 * share, drop_last=False),
+    )
+    done = batches_until_done(made, np.arange(len(rows)), len(rows))
+    assert done.max(initial=0) <= made.batches
+    for number in range(made.batches):
+        windows = range(made.beginning_of(number)[0], made.windows)
+        read_again = {slice_.row_group for window in windows for slice_ in made.slices(window)}
+        assert read_again <= set(np.flatnonzero(done > number).tolist())
