@@ -978,6 +978,20 @@ def test_dates_times_and_decimals_are_delivered_the_same_with_and_without(tmp_pa
             assert np.concatenate([batch[f"c{number}"] for batch in found[0]]).tolist() == values_of
 
 
+def test_decimals_of_varying_width_are_left_to_arrow_also_if_all_are_null(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    values = pa.array([None] * 50 + [b"\x01\x00"] * 50, pa.binary())
+    pq.write_table(pa.table({"price": values}), path, row_group_size=50, store_schema=False)
+    file = pages_of(path)
+    element = file.footer[2][1][1][1]
+    element |= {6: (INT32, 5), 7: (INT32, 2), 8: (INT32, 9)}  # DECIMAL(9, 2)
+    file.write(path)
+    assert pq.read_table(path).column("price").to_pylist() == [None] * 50 + [Decimal("2.56")] * 50
+    assert known(path).names == []
+    found = batches(path, schema=Schema({"price": Scalar("decimal128(9, 2)", fill=-1.0)}))
+    assert np.concatenate([batch["price"] for batch in found]).tolist() == [-1.0] * 50 + [2.56] * 50
+
+
 @settings(max_examples=100, deadline=None)
 @given(numbers=st.lists(st.none() | st.integers(-(2**54), 2**54), max_size=20), scale=st.integers(-3, 38))
 def test_decimals_become_the_nearest_floats(numbers: list[int | None], scale: int) -> None:

@@ -242,6 +242,7 @@ def _line(
     is_narrowed = column.physical_type == "INT32" and pa.types.is_integer(type_) and delivered < width
     if (
         not is_known_codec(chunk.codec_name)
+        or width < 1  # of varying width, as decimals may be
         or (width != delivered and not is_narrowed)
         or is_boolean != (column.physical_type == "BOOLEAN")
         or pa.types.is_date64(type_)  # days in the file
