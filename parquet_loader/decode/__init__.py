@@ -10,7 +10,7 @@ from parquet_loader.decode.array_formats import (
     pillow_image,
     unreadable_image,
 )
-from parquet_loader.decode.chunk_pages import PageMap, indexed_pages, walked_pages
+from parquet_loader.decode.chunk_pages import PageMap, begins_within_row, indexed_pages, walked_pages
 from parquet_loader.decode.columns import Column, number_type
 from parquet_loader.decode.converters import coded_words, convert, first_beyond_nanoseconds, one_array, plain
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
@@ -78,6 +78,7 @@ __all__ = [
     "Target",
     "ValueProblem",
     "arrangement_of",
+    "begins_within_row",
     "check_pages",
     "chunk_bounds",
     "coded_words",

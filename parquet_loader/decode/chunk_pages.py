@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from parquet_loader.common import BoolArray, IntArray
 from parquet_loader.decode.native.page_list import Peek, pages_between
-from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, page_header
+from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, bounds_of, page_header
 from parquet_loader.source import I32, I64, LIST, STRUCT, CompactReader, ReadableChunk, ThriftError
 
 # How Arrow calls the codecs that it decompresses by itself.
@@ -170,6 +170,30 @@ def _begun_rows(
             return None
         begun[number], continues[number] = counted
     return begun, continues
+
+
+def begins_within_row(page: bytes, chunk: ReadableChunk) -> bool | None:
+    """Return whether a data page begins within a row; None if it does not say.
+
+    Args:
+        page: The page, its header included.
+        chunk: The column chunk that it is from.
+    """
+    codec = ARROW_CODECS.get(chunk.codec_name)
+    if "BIT_PACKED" in chunk.encoding_names or (codec is None and chunk.codec_name != "UNCOMPRESSED"):
+        return None
+    try:
+        header = page_header(page)
+    except ThriftError:
+        return None
+    if header.kind not in (DATA_PAGE, DATA_PAGE_V2) or header.plain_bytes > bounds_of(chunk).largest_bytes:
+        return None
+    if header.kind == DATA_PAGE_V2:
+        levels: memoryview | None = memoryview(page)[header.nbytes : header.nbytes + max(0, header.repetition_bytes)]
+    else:
+        levels = _repetition_levels(page, header.nbytes, None if codec is None else pa.Codec(codec))
+    counted = None if levels is None else _count_zeros(levels, 1, chunk.leaf.max_repetition_level.bit_length())
+    return None if counted is None else counted[1]
 
 
 def _repetition_levels(page: bytes, header: int, codec: pa.Codec | None) -> memoryview | None:

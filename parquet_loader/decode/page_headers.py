@@ -125,7 +125,7 @@ def chunk_bounds(footer: Metadata, row_group: int, leaves: Iterable[int]) -> Int
     Raises:
         MetadataError: the footer's entry of one of them is invalid.
     """
-    return _as_array(_bounds_of(footer.readable(row_group, leaf)) for leaf in leaves)
+    return _as_array(bounds_of(footer.readable(row_group, leaf)) for leaf in leaves)
 
 
 def bounds_of_chunks(footer: RowGroupFooter, names: Iterable[str]) -> IntArray:
@@ -139,11 +139,12 @@ def bounds_of_chunks(footer: RowGroupFooter, names: Iterable[str]) -> IntArray:
         for chunk in footer.chunks[name]:
             if isinstance(chunk, MetadataError):
                 raise chunk
-            lines[_bounds_of(chunk)] = None
+            lines[bounds_of(chunk)] = None
     return _as_array(lines)
 
 
-def _bounds_of(chunk: ReadableChunk) -> ChunkBounds:
+def bounds_of(chunk: ReadableChunk) -> ChunkBounds:
+    """Return the limits for one column chunk."""
     type_ = chunk.leaf.physical_type
     entry_bytes = chunk.leaf.length if type_ == "FIXED_LEN_BYTE_ARRAY" else _ENTRY_BYTES.get(type_, 1)
     largest = max(_SMALL_PAGE_BYTES, chunk.encoded_bytes)

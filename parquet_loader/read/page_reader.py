@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -24,6 +25,7 @@ from parquet_loader.decode import (
     PageFileSchema,
     PageMap,
     RawFile,
+    begins_within_row,
     check_pages,
     chunk_bounds,
     decode_pages,
@@ -398,14 +400,21 @@ class PageReader:
         chunk, original = footer.readable(row_group.number, leaf.leaf), footer.chunk(row_group.number, leaf.leaf)
         first, last = wanted[0], wanted[-1]
         taken = list(wanted) if pages.continues is None else list(range(first, pages.unit_of(last) + 1))
-        spans = [(int(pages.starts[page]), int(pages.stops[page])) for page in taken]
+        # Some writers divide a row of lists over two pages that the index names: the next page says whether it goes on.
+        is_doubtful = chunk.leaf.max_repetition_level > 0 and pages.values is None
+        behind = {page + 1 for page in taken if page + 1 < len(pages.starts)}.difference(taken) if is_doubtful else ()
+        spans = [(int(pages.starts[page]), int(pages.stops[page])) for page in (*taken, *sorted(behind))]
         dictionary = b"" if pages.dictionary is None else self._dictionary(step, leaf, pages.dictionary, source)
         opening = opening_page(chunk) if pages.continues is not None and pages.continues[first] else b""
         before = dictionary + opening
-        data, at = page_file_buffer(len(before), sum(stop - start for start, stop in spans))
+        ends = list(accumulate((stop - start for start, stop in spans), initial=len(before)))
+        data, at = page_file_buffer(len(before), ends[-1] - len(before))
         data[at : at + len(before)] = np.frombuffer(before, np.uint8)
         source.read_into(spans, data[at + len(before) :])
-        file = file_of_pages(data, len(dictionary), chunk)
+        begun = (data[at + start : at + stop].tobytes() for start, stop in pairwise(ends))
+        if is_doubtful and any(begins_within_row(page, chunk) is not False for page in begun):
+            return None
+        file = file_of_pages(data[: at + ends[len(taken)]], len(dictionary), chunk)
         counts = np.diff(pages.first_rows)[taken]
         if file is None or len(file.starts) != len(taken) + bool(opening):
             return None

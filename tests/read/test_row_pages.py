@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,18 @@ import pytest
 from parquet_loader import DataError, OutputOptions, ParquetDataset, RowReader
 from tests.dataset.test_opening_reads_footers import LoggedFiles, read_of_columns
 from tests.source.tables.made_tables import deleting, rows_of, table
-from tests.support.page_rewriter import INT32, V1, Page, pages_of, varint
+from tests.support.page_rewriter import (
+    INT32,
+    INT64,
+    LIST,
+    STRUCT,
+    V1,
+    Page,
+    Reader,
+    encoded_struct,
+    pages_of,
+    varint,
+)
 
 NUMPY = OutputOptions(format="numpy")
 
@@ -205,3 +217,35 @@ def test_a_damaged_page_is_named(tmp_path: Path) -> None:
     assert rows[0]["n"] == rows[0]["m"] == 0
     with pytest.raises(DataError, match=r"file.parquet, row group \d, column '[nm]'"):
         rows.take(range(1_000))
+
+
+def index(path: Path, locations: Callable[[list[tuple[int, int]]], list[tuple[int, int, int]]]) -> None:
+    """Add an offset index to a file of one column: offset, bytes and first row of pages, from offsets and ends."""
+    found = locations(page_spans(path))
+    data = path.read_bytes()
+    footer_at = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = Reader(data, footer_at).struct()
+    lines = [{1: (INT64, start), 2: (INT32, nbytes), 3: (INT64, row)} for start, nbytes, row in found]
+    offsets = encoded_struct({1: (LIST, (STRUCT, lines))})
+    chunk = footer[4][1][1][0][1][1][1][0]
+    chunk |= {4: (INT64, footer_at), 5: (INT32, len(offsets))}
+    rest = encoded_struct(footer)
+    path.write_bytes(data[:footer_at] + offsets + rest + len(rest).to_bytes(4, "little") + b"PAR1")
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_rows_that_two_indexed_pages_share_come_whole(tmp_path: Path, remote: bool) -> None:
+    lists = [[row * 10 + n for n in range(row % 7 + 1)] for row in range(400)]
+    starts = np.cumsum([0, *map(len, lists)])
+    path = tmp_path / "file.parquet"
+    cut_anywhere(path, lists, [int(starts[100]) + 2, int(starts[250]) + 3])
+    rows_of_pages = [0, 101, 251]  # that begin in them, as writers count that divide rows
+    index(path, lambda spans: [(s, e - s, row) for (s, e), row in zip(spans, rows_of_pages, strict=True)])
+    assert pq.read_table(path).column(0).to_pylist() == lists
+    options = {"filesystem": pafs.PyFileSystem(LoggedFiles())} if remote else {}
+    for order in ([100, 250, 399], [399, 250, 100], [99, 101, 100], [251, 0, 250]):
+        rows = reader(str(path), **options)
+        assert [rows[row]["list"].tolist() for row in order] == [lists[row] for row in order]
+        assert [row.tolist() for row in reader(str(path), **options).take(order)["list"].to_list()] == [
+            lists[row] for row in order
+        ]
