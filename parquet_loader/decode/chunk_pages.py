@@ -80,7 +80,7 @@ def indexed_pages(index: bytes, chunk: ReadableChunk, data_at: int, rows: int) -
         and (np.diff(first_rows) > 0).all()
         and starts[0] == data_at
         and (found[:, 1] > 0).all()
-        and (starts[1:] >= stops[:-1]).all()
+        and (starts[1:] == stops[:-1]).all()
         and stops[-1] <= stop
     )
     if not is_consistent:

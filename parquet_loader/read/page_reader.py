@@ -285,7 +285,7 @@ class PageReader:
         if not isinstance(pages, PageMap):
             return None
         by_page = list(_by_page(pages, step.rows))
-        kept = self._pages.get_all([(step.row_group.index, leaf.leaf, page) for page, _ in by_page])
+        kept = self._pages.get_all(_keys(step, leaf, pages, by_page))
         if any(page is None for page in kept):
             return None
         return _side_by_side([page.take(rows) for page, (_, rows) in zip(kept, by_page, strict=True)], kept[0])
@@ -348,7 +348,7 @@ class PageReader:
     def _rows_of_pages(self, step: _Step, leaf: PageFileSchema, pages: PageMap, source: _Source) -> pa.Array | None:
         """Return rows of a leaf column; None if its pages hold other rows than they were said to."""
         by_page = list(_by_page(pages, step.rows))
-        keys = [(step.row_group.index, leaf.leaf, page) for page, _ in by_page]
+        keys = _keys(step, leaf, pages, by_page)
         kept: list[_Page | None] = self._pages.get_all(keys)
         missing = [number for number, page in enumerate(kept) if page is None]
         # Rows are taken at once, so that few decoded pages are held that are not kept.
@@ -572,6 +572,13 @@ class _Source:
 def _bytes_of(memory: pa.Buffer, start: int, stop: int) -> bytes:
     data: bytes = memory.slice(start, stop - start).to_pybytes()
     return data
+
+
+def _keys(
+    step: _Step, leaf: PageFileSchema, pages: PageMap, by_page: Iterable[tuple[int, IntArray]]
+) -> list[tuple[int, int, int]]:
+    """Return the keys of decoded pages: their numbers would be others if an index turns out to be wrong."""
+    return [(step.row_group.index, leaf.leaf, int(pages.starts[page])) for page, _ in by_page]
 
 
 def _by_page(pages: PageMap, rows: IntArray) -> Iterable[tuple[int, IntArray]]:

@@ -249,3 +249,21 @@ def test_rows_that_two_indexed_pages_share_come_whole(tmp_path: Path, remote: bo
         assert [row.tolist() for row in reader(str(path), **options).take(order)["list"].to_list()] == [
             lists[row] for row in order
         ]
+
+
+@pytest.mark.parametrize("fault", ["left out", "joined"])
+def test_pages_that_an_index_names_wrongly_are_never_taken_for_others(tmp_path: Path, fault: str) -> None:
+    lists = [[row * 10 + n for n in range(row % 7 + 1)] for row in range(400)]
+    starts = np.cumsum([0, *map(len, lists)])
+    path = tmp_path / "file.parquet"
+    cut_anywhere(path, lists, [int(starts[row]) for row in (100, 200, 300)])
+
+    def locations(spans: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        found = [(start, stop - start, 100 * number) for number, (start, stop) in enumerate(spans)]
+        return [found[0] if fault == "left out" else (spans[0][0], spans[1][1] - spans[0][0], 0), *found[2:]]
+
+    index(path, locations)
+    assert pq.read_table(path).column(0).to_pylist() == lists
+    rows = reader(path)
+    for row in (210, 10, 110, 150, 310):  # at the second one, the index is found to be wrong
+        assert rows[row]["list"].tolist() == lists[row]
