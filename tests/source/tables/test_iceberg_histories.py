@@ -239,11 +239,8 @@ class WrittenByPyiceberg(RuleBasedStateMachine):
         if self.table.current_snapshot() is not None:
             self.keys = max(0, self.keys - 2)
             rows = self._rows(data, count)
-            names = self.table.schema().column_names
-            if all(
-                schema.column_names == names[: len(schema.column_names)] for schema in self.table.schemas().values()
-            ):
-                self.table.upsert(rows, join_cols=["key"])  # which pyiceberg refuses after a rename
+            if len(self.table.schemas()) == 1:  # pyiceberg mixes up columns of files with older schemas
+                self.table.upsert(rows, join_cols=["key"])
 
     @rule(name=st.sampled_from(_NAMES), kind=st.sampled_from(_FIRST_TYPES))
     def add(self, name: str, kind: str) -> None:
