@@ -12,7 +12,14 @@ from parquet_loader.decode.array_formats import (
 )
 from parquet_loader.decode.chunk_pages import PageMap, begins_within_row, indexed_pages, walked_pages
 from parquet_loader.decode.columns import Column, number_type
-from parquet_loader.decode.converters import coded_words, convert, first_beyond_nanoseconds, one_array, plain
+from parquet_loader.decode.converters import (
+    coded_words,
+    convert,
+    first_beyond_nanoseconds,
+    one_array,
+    plain,
+    without_views,
+)
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
 from parquet_loader.decode.encoded_columns import ValueProblem, cut_at_once, read_array, unpack
 from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
@@ -115,4 +122,5 @@ __all__ = [
     "unpack",
     "unreadable_image",
     "walked_pages",
+    "without_views",
 ]

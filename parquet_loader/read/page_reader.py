@@ -36,6 +36,7 @@ from parquet_loader.decode import (
     page_file_schema,
     top_level_of,
     walked_pages,
+    without_views,
 )
 from parquet_loader.errors import DataError, ParquetLoaderError
 from parquet_loader.read.column_chunks import ColumnSelection
@@ -85,7 +86,8 @@ class _Page(NamedTuple):
 
     @classmethod
     def of(cls, array: pa.Array) -> _Page:
-        """Return the page of an array."""
+        """Return the page of an array; views become plain text and bytes."""
+        array = without_views(array)
         type_, numbers = array.type, None
         is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_temporal(type_)
         if is_number and not array.null_count and type_.bit_width in (8, 16, 32, 64):
@@ -364,7 +366,7 @@ class PageReader:
             for number, array in zip(some, arrays, strict=True):
                 one = _Page.of(array)
                 taken[number] = one.take(by_page[number][1])
-                self._pages.put(keys[number], one, array.get_total_buffer_size() + 256)
+                self._pages.put(keys[number], one, one.array.get_total_buffer_size() + 256)
         assert one is not None
         return _side_by_side(taken, one)
 
@@ -481,7 +483,8 @@ class PageReader:
         reader._check_int96(row_group, location, {name.partition(".")[0] for name in asked})
         last, first_row = max(parts), 0
         with reader.chunks.opened(row_group, selection, location, lambda _: batch_rows) as opened:
-            for number, batch in enumerate(reader._stored_batches(row_group, selection, location, opened)):
+            for number, stored in enumerate(reader._stored_batches(row_group, selection, location, opened)):
+                batch = pa.RecordBatch.from_arrays(list(map(without_views, stored.columns)), names=stored.schema.names)
                 if len(batch) != min(batch_rows, row_group.rows - first_row):
                     raise DataError(
                         f"{row_group.name}: the pages hold other rows than the footer says; the file is damaged"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import Call, FieldRef, Literal, Node, named_columns, nodes, read_expression
-from parquet_loader.decode import ValueProblem, coded_words
+from parquet_loader.decode import ValueProblem, coded_words, without_views
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.read.splits import check_number_keys, check_text_keys
 from parquet_loader.read.virtual_columns import Positions, position_hash, text_hash
@@ -325,20 +325,14 @@ def _with_stand_ins(schema: pa.Schema, stand_ins: Mapping[str, str | pa.Scalar])
 
 def _passing(table: pa.Table, expression: pc.Expression) -> pa.Table:
     acero = _lazily("acero")
-    table = _without_views(table)
+    for number, column in enumerate(table.columns):
+        plain = without_views(column)
+        if plain is not column:
+            table = table.set_column(number, table.column_names[number], plain)
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     passing = acero.Declaration("filter", acero.FilterNodeOptions(expression), inputs=[source])
     # With more threads Acero may reorder batches; callers run several filters at a time anyway.
     return passing.to_table(use_threads=False)
-
-
-def _without_views(table: pa.Table) -> pa.Table:
-    """Return the table with view types cast to plain text and bytes, which Arrow's comparisons support."""
-    for number, column in enumerate(table.schema):
-        plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(column.type)
-        if plain is not None:
-            table = table.set_column(number, column.name, table.column(number).cast(plain))
-    return table
 
 
 def _is_false_for_nan(tree: Node) -> bool:
