@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -373,3 +374,52 @@ def test_rows_need_no_torch(path: Path) -> None:
         "else: raise SystemExit('no error')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a", "b", None] * 3, pa.string_view()),
+        pa.array([b"a", b"", b"c"] * 3, pa.binary_view()),
+        pa.array([["a", "b"], [], ["c"]] * 3, pa.list_(pa.string_view())),
+        pa.array([["a", "b"], ["", "c"], ["d", "e"]] * 3, pa.list_(pa.string_view(), 2)),
+        pa.array([[("k", b"1")], [], [("l", b"2"), ("m", b"")]] * 3, pa.map_(pa.string_view(), pa.binary_view())),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_rows_of_views_are_read_by_index_and_pass_filters(tmp_path: Path, column: pa.Array) -> None:
+    pq.write_table(pa.table({"id": range(9), "column": column}), tmp_path / "a.parquet", row_group_size=5)
+    schema = Schema.infer(tmp_path, nulls="fill")
+    whole = epoch(ParquetDataset(tmp_path, schema=schema), 9)
+    chosen = np.array([7, 0, 4, 4])
+    taken = ParquetDataset(tmp_path, schema=schema).take(chosen, output_options=NUMPY)
+    passing = epoch(ParquetDataset(tmp_path, schema=schema, filters=pc.field("id").isin([2, 4, 8])), 3)
+    for name, values in whole.items():
+        assert is_same(taken[name], values[chosen]), name
+        assert is_same(passing[name], values[np.array([2, 4, 8])]), name
+
+
+def test_an_integer_of_any_size_or_kind_is_an_index(path: Path) -> None:
+    data = ParquetDataset(path)
+    assert data[np.array(5)]["id"] == data[torch.tensor(5)]["id"] == 5
+    for index in (2**70, -(2**70), 2**63):
+        for wrong in (lambda index=index: data[index], lambda index=index: data.take([-1, index])):
+            with pytest.raises(IndexError, match=f"row {index} does not exist"):
+                wrong()
+    for mask in (torch.tensor(True), np.array(True), torch.tensor([[1]])):
+        with pytest.raises(TypeError, match="rows are chosen by an integer"):
+            data[mask]
+
+
+def test_a_short_slice_of_many_rows_takes_little_memory(tmp_path: Path) -> None:
+    rows = 20_000_000
+    pq.write_table(pa.table({"b": pa.array(np.zeros(rows, np.bool_))}), tmp_path / "a.parquet", max_rows_per_page=2**16)
+    with ParquetDataset(tmp_path).rows(output_options=NUMPY) as reader:
+        assert len(reader) == rows
+        reader[-1]
+        tracemalloc.start()
+        try:
+            assert len(reader[rows - 3 :]["b"]) == 3
+            assert tracemalloc.get_traced_memory()[1] < rows
+        finally:
+            tracemalloc.stop()

@@ -131,10 +131,10 @@ class RowReader:
             TypeError: the index is something else.
         """
         if isinstance(index, slice):
-            return self.take(np.arange(len(self))[index])
-        if isinstance(index, list | tuple | range | np.ndarray) or getattr(index, "ndim", 0) == 1:
+            return self.take(np.arange(*index.indices(len(self))))
+        if isinstance(index, list | tuple | range) or getattr(index, "ndim", 0) > 0:
             return self.take(index)
-        if isinstance(index, bool | np.bool_):
+        if isinstance(index, bool | np.bool_) or str(getattr(index, "dtype", "")).endswith("bool"):
             raise _not_indices(index)
         try:
             number = operator.index(index)
@@ -279,7 +279,9 @@ def _checked(indices: Any, rows: int) -> IntArray:
         found = np.asarray(indices.cpu() if hasattr(indices, "cpu") else indices)
     except (ValueError, TypeError, OverflowError):
         raise _not_indices(indices) from None
-    if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
+    if isinstance(indices, list | tuple | range) and found.dtype.kind in "fO" and all(type(i) is int for i in indices):
+        found = np.array(indices, object)  # integers that no dtype holds
+    elif found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
         raise _not_indices(indices)
     outside = found[(found >= rows) | (found < -rows)] if len(found) else found
     if len(outside):
