@@ -18,7 +18,6 @@ from parquet_loader.decode.converters import (
     first_beyond_nanoseconds,
     one_array,
     plain,
-    without_views,
 )
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
 from parquet_loader.decode.encoded_columns import ValueProblem, cut_at_once, read_array, unpack
@@ -122,5 +121,4 @@ __all__ = [
     "unpack",
     "unreadable_image",
     "walked_pages",
-    "without_views",
 ]

@@ -36,12 +36,12 @@ from parquet_loader.decode import (
     page_file_schema,
     top_level_of,
     walked_pages,
-    without_views,
 )
 from parquet_loader.errors import DataError, ParquetLoaderError
 from parquet_loader.read.column_chunks import ColumnSelection
 from parquet_loader.read.page_cache import PageCache
 from parquet_loader.read.row_group_reader import RowGroupReader, beyond_nanoseconds
+from parquet_loader.read.views import without_views
 from parquet_loader.source import ByteRange, Fetcher, FileSchema, Metadata, RowGroupRef, SparseFile, selected
 
 # Pages of a column chunk that are read and decoded together.

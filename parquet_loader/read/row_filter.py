@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import Call, FieldRef, Literal, Node, named_columns, nodes, read_expression
-from parquet_loader.decode import ValueProblem, coded_words, without_views
+from parquet_loader.decode import ValueProblem, coded_words
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.read.splits import check_number_keys, check_text_keys
+from parquet_loader.read.views import table_without_views
 from parquet_loader.read.virtual_columns import Positions, position_hash, text_hash
 from parquet_loader.schema import METADATA_KEY, Bytes, Category, Field, Group, Scalar, Schema, Text, constant
 from parquet_loader.source import RowGroupRef, Snapshot, guarantees
@@ -325,11 +326,7 @@ def _with_stand_ins(schema: pa.Schema, stand_ins: Mapping[str, str | pa.Scalar])
 
 def _passing(table: pa.Table, expression: pc.Expression) -> pa.Table:
     acero = _lazily("acero")
-    for number, column in enumerate(table.columns):
-        plain = without_views(column)
-        if plain is not column:
-            table = table.set_column(number, table.column_names[number], plain)
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table_without_views(table)))
     passing = acero.Declaration("filter", acero.FilterNodeOptions(expression), inputs=[source])
     # With more threads Acero may reorder batches; callers run several filters at a time anyway.
     return passing.to_table(use_threads=False)
