@@ -11,7 +11,7 @@ from parquet_loader.common import IntArray
 from parquet_loader.plan.epoch import Plan
 
 CLASSES = 100
-# Windows and runs that are looked at; more change the figures by less than their differences between epochs.
+# Windows and runs in the sample; more of them change the figures by less than their differences between epochs.
 MOST_WINDOWS = 64
 MOST_RUNS = 4096
 
@@ -48,7 +48,7 @@ class MixingScore:
 def mixing_score(plan: Plan, counts: IntArray, classes: int = CLASSES) -> MixingScore | None:
     """Return how well a plan mixes; None if it does not shuffle, or has no rows.
 
-    The score is exact for up to `MOST_WINDOWS` windows. Of more, that many are looked at, evenly spaced. Rows that a
+    The score is exact for up to `MOST_WINDOWS` windows. Of more, that many are used, evenly spaced. Rows that a
     window leaves over for the next one count where they are read.
 
     Args:
@@ -64,7 +64,7 @@ def mixing_score(plan: Plan, counts: IntArray, classes: int = CLASSES) -> Mixing
     chosen = np.unique(np.linspace(0, plan.windows - 1, MOST_WINDOWS).astype(np.int64)).tolist()
     rows, repeats, statistics, excesses = np.zeros((4, len(chosen)))
     for number, window in enumerate(chosen):
-        group, begin, end = _pieces(plan, window, firsts)
+        group, begin, end = _slices(plan, window, firsts)
         rows[number] = (end - begin).sum()
         in_group = np.bincount(np.unique(group, return_inverse=True)[1], end - begin) / rows[number]
         repeats[number] = np.square(in_group).sum()
@@ -83,7 +83,7 @@ def mixing_score(plan: Plan, counts: IntArray, classes: int = CLASSES) -> Mixing
     )
 
 
-def _pieces(plan: Plan, window: int, firsts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+def _slices(plan: Plan, window: int, firsts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Return a window's slices: their row groups, and the numbers in the data set of their rows, begin and end."""
     found = []
     for part in plan.parts:

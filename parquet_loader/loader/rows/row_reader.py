@@ -127,7 +127,7 @@ class RowReader:
         tensor of a row, str for text, bytes for bytes, a `Ragged` for lists of lists.
 
         Raises:
-            IndexError: there is no such row.
+            IndexError: the row does not exist.
             TypeError: the index is something else.
         """
         if isinstance(index, slice):
@@ -157,7 +157,7 @@ class RowReader:
             output_options: A column of row numbers; numpy arrays instead of tensors. Default: those of the reader.
 
         Raises:
-            IndexError: there is no such row.
+            IndexError: the row does not exist.
             TypeError: the indices are not integers.
             DataError: a row cannot be decoded or delivered; names file, row group and column.
             SourceError: a file has vanished or changed since its footer was read.
@@ -272,7 +272,7 @@ def _checked(indices: Any, rows: int) -> IntArray:
     """Return indices from 0 on, int64.
 
     Raises:
-        IndexError: there is no such row.
+        IndexError: the row does not exist.
         TypeError: they are not integers.
     """
     try:
