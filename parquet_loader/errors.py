@@ -110,7 +110,7 @@ class TransformError(ParquetLoaderError):
 
 
 class WriteError(ParquetLoaderError, OSError):
-    """A data set could not be written; nothing of it was published, but where the message says so."""
+    """A data set could not be written; nothing of it was published unless the message says so."""
 
 
 class UnfinishedCommitError(WriteError):
@@ -141,7 +141,7 @@ class ReadingProcessError(ParquetLoaderError, RuntimeError):
     """Under ``isolation="process"``: the process that reads was killed or could not be started.
 
     Attributes:
-        exitcode: Its exit code, negative for the signal that killed it; None where it never ran.
+        exitcode: Its exit code, negative for the signal that killed it; None if it never ran.
     """
 
     def __init__(self, message: str, exitcode: int | None = None) -> None:

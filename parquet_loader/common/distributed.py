@@ -98,7 +98,7 @@ def _exchange(payload: bytes, world_size: int) -> list[bytes]:
 
 
 def _collective_device(torch: Any, dist: Any) -> Any:
-    """Return the device whose tensors the default group sends: the CPU where any of its backends does."""
+    """Return the device whose tensors the default group sends: the CPU if any of its backends does."""
     backend = str(dist.get_backend())
     if "nccl" in backend and "cpu:" not in backend:
         return torch.device("cuda", torch.cuda.current_device())

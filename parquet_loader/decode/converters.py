@@ -44,7 +44,7 @@ POLICIES = (
 
 
 class NullProblem(ValueProblem):
-    """A null where the field refuses nulls."""
+    """A null in a field that refuses nulls."""
 
 
 def plain(array: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -33,7 +33,7 @@ class ChunkPlan:
     """Which way each column chunk of a row group goes.
 
     Attributes:
-        raw: Where the pages are of those that the system copies to the window.
+        raw: Locations of the pages that the system copies to the window.
         straight: Those that a kernel decodes to the window.
         fills: What stands for nulls in these.
         kernel: Those that a kernel decodes to arrays.

@@ -44,7 +44,7 @@ class _Fetch:
         held_bytes: Bytes reserved for it: an estimate until its size is known.
         location: The location of its bytes, once they are fetched.
         error: The error of its requests.
-        is_cached: Whether it is in the local cache already, where the reader finds it.
+        is_cached: Whether it is in the local cache already, so the reader finds it there.
     """
 
     window: int

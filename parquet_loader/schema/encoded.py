@@ -196,7 +196,7 @@ class Encoded(FieldBase):
         except TypeError:
             raise ConfigurationError(f"Encoded shape {self.shape!r}: expected lengths, or None") from None
         if any(n is not None and n < 1 for n in shape):
-            raise ConfigurationError(f"Encoded shape {shape}: lengths are at least 1, or None where they vary")
+            raise ConfigurationError(f"Encoded shape {shape}: lengths are at least 1, or None if they vary")
         object.__setattr__(self, "shape", shape)
         self._settle()
         if self.encoding not in ("npy", "npz", "png", "jpeg"):

@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 _PROBE_S = 1.0
 _RESOLVED_AGAIN_S = 0.2
 
-# What clients say where no answer came.
+# What clients say if no answer came.
 UNANSWERED = r"error sending request|operation timed out|NETWORK_CONNECTION"
 # What servers and clients say, and what to do about it; the first that is found.
 _REMEDIES = {

@@ -40,7 +40,7 @@ def is_hdfs(filesystem: pafs.FileSystem) -> bool:
 
 
 def unwrapped(filesystem: pafs.FileSystem) -> pafs.FileSystem:
-    """Return pyarrow's filesystem for HDFS where fsspec's, which wraps it, was wrapped again; else the same."""
+    """Return pyarrow's filesystem for HDFS if fsspec's, which wraps it, was wrapped again; else the same."""
     wrapped = getattr(getattr(filesystem, "handler", None), "fs", None)
     inner = getattr(wrapped, "fs", None)
     return inner if isinstance(inner, pafs.FileSystem) and is_hdfs(inner) else filesystem
@@ -112,7 +112,7 @@ def refusal(url: str, reason: object) -> SourceError:
 
 
 def answered(error: OSError) -> OSError:
-    """Return an error of libhdfs's as one that says where its reason is to be found."""
+    """Return an error of libhdfs with a message that says where to find its reason."""
     if error.errno != _NO_NUMBER:
         return error
     return OSError(

@@ -109,7 +109,7 @@ class SparkDatasetConverter:
             petastorm_reader_kwargs: Further arguments of `make_batch_reader`.
         """
         if data_loader_fn is None:
-            from parquet_loader.petastorm.pytorch import DataLoader  # noqa: PLC0415  (torch, only where it is used)
+            from parquet_loader.petastorm.pytorch import DataLoader  # noqa: PLC0415  (loads torch, so only when used)
 
             data_loader_fn = DataLoader
         with self._reader(num_epochs, workers_count, petastorm_reader_kwargs) as reader:

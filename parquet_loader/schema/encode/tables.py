@@ -49,7 +49,7 @@ def to_table(data: Any, schema: Schema | None = None) -> pa.Table:
 
     The conversion is lossless unless the schema asks for a loss: float64 values in a float32 field are rounded, pixels
     in a JPEG field compressed. In pandas columns NaN is a missing value, except in float fields that refuse nulls,
-    where it stays NaN; the frame's index is not written.
+    in which it stays NaN; the frame's index is not written.
 
     Raises:
         DataError: a value does not fit its field, or is null and the field refuses nulls; the message names field,

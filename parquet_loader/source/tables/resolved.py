@@ -106,7 +106,7 @@ def table_schemas(
 
 
 def constants_of(version: TableVersion, schemas: Sequence[pa.Schema]) -> pa.Table | None:
-    """Return the values of the columns that some files lack, one row for each file, null where no constant is known.
+    """Return the values of the columns that some files lack, one row for each file, null if no constant is known.
 
     Raises:
         SchemaError: a file lacks a column that the table does not allow to be null.

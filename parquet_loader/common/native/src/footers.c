@@ -110,7 +110,7 @@ static void footer_group(Footer *footer) {
 }
 
 /* Reads a footer of `nbytes` bytes. `file`: rows; row groups; column chunks; first byte of the schema, and the byte
- * behind it; the same of the keys and values, 0 where there are none; whether it names an encryption; the same of the
+ * behind it; the same of the keys and values, 0 if there are none; whether it names an encryption; the same of the
  * orders of columns, and of the writer's name. `groups`, each: rows,
  * bytes, columns. `chunks`: see `footer_chunk`. What exceeds the capacities is counted only. ENDED: the footer is
  * longer than that; OTHER: it is none. */

@@ -15,7 +15,7 @@
 enum { OK = 0, NO_MEMORY = 1, ENDED = 2, SYSTEM = 3, OTHER = 4, FULL = 5 };  /* OTHER: leave it to Arrow */
 #define SLACK 128  /* bytes behind a buffer of ours that may be read, or written, in vain */
 
-/* A function of a width that is known where it is compiled, for each of those that numbers have. */
+/* A function for each width that numbers have, so that the compiler knows the width. */
 #define FOR_WIDTH(width, does) \
   switch (width) { \
     case 1: does(1); break; \

@@ -177,7 +177,7 @@ class _Compiler:
         return self._plain_reader(schema, kind)
 
     def skipper(self, schema: Any, depth: int) -> _Skip:
-        """Return what returns where a value ends."""
+        """Return a function that returns the offset at which a value ends."""
         schema, kind = self._resolved(schema, depth)
         if isinstance(schema, list):
             return _union_skipper([self.skipper(branch, depth + 1) for branch in schema])
