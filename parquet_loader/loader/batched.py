@@ -68,7 +68,7 @@ from parquet_loader.loader.sharing import check_still_divided, check_store_ranks
 from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity
 from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Division, Plan, mixing_score, split_over_workers
-from parquet_loader.read import Filters, LocalCache, as_expression
+from parquet_loader.read import Filters, LocalCache, as_expression, splits_by_position
 from parquet_loader.schema import Schema
 from parquet_loader.source import Snapshot, Source, TableLike, TableSource, table_source
 from parquet_loader.window import Allocator, Arenas
@@ -104,9 +104,9 @@ class BatchedDataLoader(NotIndexed):
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these; or a
             `ParquetDataset`, which is listed already and determines `schema`, `columns`, `split`, `filesystem`,
             `on_error`, `read_options` and `cache`; or a `SampleStore`, which is listed at each epoch's start.
-        split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories;
-            ``"all"`` reads all of them; see docs/sources.md. Default: all files; if they belong to different splits,
-            an error.
+        split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories, or
+            by a partition column ``split`` of a table; ``"all"`` reads all of them; see docs/sources.md. Default: all
+            files; if those of a directory belong to different splits, an error.
         batch_size: Rows of a batch.
         schema: The schema of the columns; default: the schema the files carry, or the rules in docs/types.md.
         columns: Names to read, in the order of the batch; the name of a struct stands for all its leaves.
@@ -197,20 +197,25 @@ class BatchedDataLoader(NotIndexed):
         given: Any = table_source(source)
         live: LiveSource | None = None
         if isinstance(given, TableSource) and given.follow:
-            live = LiveTable(given, filesystem, None if read_options is None else read_options.remote)
+            live = LiveTable(given, filesystem, None if read_options is None else read_options.remote, split)
+            if filters is not None and splits_by_position(filters):
+                raise ConfigurationError(
+                    "follow=True, filters=split_rows(...): rows whose files the table rewrites would go from training "
+                    "to validation; use split('id', 0, 0.9) with a column that tells rows apart, or read one version"
+                )
         elif isinstance(given, LiveSource) and not isinstance(given, TableSource):
             live = given
             if filesystem is not None:
                 raise ConfigurationError("filesystem=: a store has its own filesystem; leave filesystem out")
         elif not isinstance(given, Dataset | ListedDataset | TableSource):
             check_source(given)
-        if live is not None and split is not None:
-            what = "table" if isinstance(live, LiveTable) else "store"
+        if live is not None and split is not None and not isinstance(live, LiveTable):
             raise ConfigurationError(
-                f"split={split!r}: a {what}'s files do not belong to splits; use filters=split('id', 0, 0.9) with a "
+                f"split={split!r}: a store's files do not belong to splits; use filters=split('id', 0, 0.9) with a "
                 "column that tells rows apart, or split_rows(0, 0.9), which assigns rows anew when their file is "
                 "rewritten"
             )
+        self._split = None if split == "all" or not isinstance(live, LiveTable) else split
         self.batch_size = check_int("batch_size", batch_size, 1, 2**31)
         self.seed = check_int("seed", seed, 0, 2**64 - 1)
         self.shuffle = check_bool("shuffle", shuffle)
@@ -657,7 +662,7 @@ class BatchedDataLoader(NotIndexed):
     @cached_property
     def _identity(self) -> dict[str, Any]:
         """Everything that the order of rows, and so a state, depends on; see `order_identity`."""
-        return order_identity(
+        identity = order_identity(
             self._dataset,
             self._sharding,
             self._filters,
@@ -666,6 +671,7 @@ class BatchedDataLoader(NotIndexed):
             shuffle=self.shuffle,
             seed=self.seed,
         )
+        return identity if self._split is None else {**identity, "split": self._split}
 
     def close(self) -> None:
         """End a running epoch and its threads; idempotent. The loader cannot be used afterwards."""

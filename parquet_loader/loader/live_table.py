@@ -10,7 +10,7 @@ import numpy as np
 from parquet_loader.common import IntArray, RemoteOptions
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.loader.live_source import SourceChange
-from parquet_loader.source import Snapshot, TableSource, dump_snapshot, load_snapshot, open_snapshot
+from parquet_loader.source import Selection, Snapshot, TableSource, dump_snapshot, load_snapshot, open_snapshot
 
 
 class LiveTable:
@@ -22,11 +22,15 @@ class LiveTable:
         source: The table, with ``follow=True``.
         filesystem: The caller's ``filesystem=``, or None.
         remote: How remote files are fetched.
+        split: The split to read, or None.
     """
 
-    def __init__(self, source: TableSource, filesystem: Any, remote: RemoteOptions | None) -> None:
+    def __init__(
+        self, source: TableSource, filesystem: Any, remote: RemoteOptions | None, split: str | None = None
+    ) -> None:
         self.source = source
         self.filesystem = filesystem
+        self.split = split
         self.remote = remote or RemoteOptions()
         self._lock = Lock()
         self._known: Snapshot | None = None
@@ -44,7 +48,8 @@ class LiveTable:
         with self._lock:
             known = self._known
         source = self.source if version is None else self.source.at(version)
-        found = open_snapshot(source, self.filesystem, remote=self.remote, known=known)
+        chosen = Selection(self.split)
+        found = open_snapshot(source, self.filesystem, remote=self.remote, known=known, selection=chosen)
         if known is not None and known.table == found.table and known.numbers_of(found).min(initial=0) >= 0:
             found = known
         with self._lock:

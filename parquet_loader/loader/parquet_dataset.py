@@ -40,8 +40,9 @@ class ParquetDataset(ListedDataset):
         filters: Rows to read, in all loaders; `batches` takes further filters. As in `BatchedDataLoader`.
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
         on_error: ``"skip"``: loaders leave out row groups that cannot be read; only with one rank.
-        split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories;
-            ``"all"`` reads all of them. Default: all files; if they belong to different splits, an error.
+        split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories, or
+            by a partition column ``split`` of a table; ``"all"`` reads all of them. Default: all files; if they belong
+            to different splits, an error.
         read_options: Checksums and remote requests.
         cache: A `LocalCache` for row groups of remote files, shared by the loaders.
         shard: The part of the rows that loaders read unless they have their own; with it, each rank lists the files

@@ -12,6 +12,7 @@ from parquet_loader.read.null_counts import NullAdvice, count_nulls
 from parquet_loader.read.page_reader import PageReader
 from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
 from parquet_loader.read.row_group_reader import RowGroupReader
+from parquet_loader.read.splits import splits_by_position
 
 __all__ = [
     "AT_ONCE_BYTES",
@@ -30,4 +31,5 @@ __all__ = [
     "clear",
     "contents_of",
     "count_nulls",
+    "splits_by_position",
 ]

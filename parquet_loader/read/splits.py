@@ -20,10 +20,12 @@ from parquet_loader.common import (
     Node,
     check_int,
     mixed,
+    named_columns,
     nodes,
+    read_expression,
 )
 from parquet_loader.errors import ConfigurationError, SchemaError
-from parquet_loader.read.virtual_columns import PositionHash, TextHash, Unit
+from parquet_loader.read.virtual_columns import PositionHash, TextHash, Unit, position_hash
 
 
 def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool = False) -> pc.Expression:
@@ -93,6 +95,11 @@ def split_rows(start: float, stop: float, seed: int = 0, *, unit: Unit = 1) -> p
     _check_range(start, stop, f"split_rows({start!r}, {stop!r})")
     check_int("split_rows seed", seed, 0, MASK)
     return _between(pc.field(PositionHash(unit, seed).name), start, stop)
+
+
+def splits_by_position(filters: pc.Expression) -> bool:
+    """Whether a filter uses `split_rows`."""
+    return any(position_hash(name) is not None for name in named_columns(read_expression(filters)))
 
 
 def check_number_keys(tree: Node, schema: pa.Schema, file: str) -> None:

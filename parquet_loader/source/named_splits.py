@@ -54,7 +54,7 @@ def select_split(files: Sequence[SourceFile], split: str | None, *, has_options:
         labels = [name or other for name, other in zip(names, numbered, strict=True)]
         _refuse_mixture(files, labels, has_options=has_options)
         return tuple(files)
-    wanted = _canonical(split)
+    wanted = canonical_split(split)
     for of_files in (names, numbered):
         chosen = tuple(file for file, name in zip(files, of_files, strict=True) if name == wanted)
         if chosen:
@@ -110,13 +110,13 @@ def _split_of(path: str, base: str, of_folders: dict[str, str | None]) -> str | 
 def _numbered_name(path: str) -> str | None:
     """Return the split that a file like ``NAME-00000-of-00002.parquet`` is of, in whatever directory."""
     numbered = _NUMBERED.fullmatch(path.rpartition("/")[2])
-    return None if numbered is None else _canonical(numbered[1])
+    return None if numbered is None else canonical_split(numbered[1])
 
 
 def _split_of_folder(folder: str) -> str | None:
     key, equals, value = folder.partition("=")
     if equals:
-        return _canonical(value) if key.lower() == "split" and value else None
+        return canonical_split(value) if key.lower() == "split" and value else None
     return _classes(folder) or None
 
 
@@ -128,5 +128,6 @@ def _classes(name: str) -> str:
     return "+".join(sorted({_KEYWORDS[word] for word in _KEYWORD.findall(lower)}))
 
 
-def _canonical(name: str) -> str:
+def canonical_split(name: str) -> str:
+    """Return the name under which a split is compared with others: ``"train"`` for ``"training"``."""
     return _KEYWORDS.get(name.lower(), name)

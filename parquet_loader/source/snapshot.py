@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.common import Digests, IntArray, RemoteOptions, hub_of
-from parquet_loader.errors import ConfigurationError, SourceError
+from parquet_loader.errors import SourceError
 from parquet_loader.source.files import Lister, ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache, same_content
 from parquet_loader.source.listing import FoundTableError, Selection, Source, list_files
@@ -34,6 +34,7 @@ from parquet_loader.source.tables.resolved import (
     check_rows,
     constants_of,
     footer_names,
+    of_split,
     source_files,
     table_schemas,
 )
@@ -328,13 +329,10 @@ def open_snapshot(
                     raise
                 table = found
         source = table
+    version = source.open_version(filesystem, settings)
     if chosen.split not in (None, ALL):
-        raise ConfigurationError(
-            f"split={chosen.split!r}: {source.name} is a table, whose files do not belong to splits; "
-            "use filters=split('id', 0, 0.9) with a column that tells rows apart, or split_rows(0, 0.9), which assigns "
-            "rows anew when their file is rewritten"
-        )
-    return _open_table(source.open_version(filesystem, settings), num_threads, settings, known, record)
+        version = of_split(version, str(chosen.split))
+    return _open_table(version, num_threads, settings, known, record)
 
 
 def _open_listed(

@@ -5,19 +5,46 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common import IntArray, is_local, shown
-from parquet_loader.errors import SchemaError, SourceError
+from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, nearest
 from parquet_loader.source.files import SourceFile
+from parquet_loader.source.named_splits import canonical_split
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.task_group import side_by_side
 from parquet_loader.source.tables.deleted_rows import DeletedRows
 from parquet_loader.source.tables.names import FooterNames, Names
 from parquet_loader.source.tables.table_version import TableInfo, TableVersion
 from parquet_loader.source.tables.types import delivered_columns
+
+
+def of_split(version: TableVersion, split: str) -> TableVersion:
+    """Return the files of a split: those whose value of a partition column ``split`` names it.
+
+    Raises:
+        ConfigurationError: the table has no such column.
+        SourceError: no file is of this split.
+    """
+    root = version.info.root
+    column = next((name for name in sorted(version.partitions) if name.lower() == "split"), None)
+    if column is None or version.constants is None or version.constants.schema.field(column).type != pa.string():
+        raise ConfigurationError(
+            f"split={split!r}: {root} is a table without a partition column 'split' of text, so its files do not "
+            "belong to splits; use filters=split('id', 0, 0.9) with a column that tells rows apart, or filters= over a "
+            "column that names the split"
+        )
+    names = [None if name is None else canonical_split(name) for name in version.constants.column(column).to_pylist()]
+    chosen = [number for number, name in enumerate(names) if name == canonical_split(split)]
+    if names and not chosen:
+        there = sorted({name for name in names if name is not None})
+        raise SourceError(f"{_of(version.info)}, split={split!r}: no file is of this split. {nearest(split, there)}")
+    return replace(
+        version, files=tuple(version.files[number] for number in chosen), constants=version.constants.take(chosen)
+    )
 
 
 def source_files(version: TableVersion) -> tuple[SourceFile, ...]:

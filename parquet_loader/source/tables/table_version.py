@@ -90,6 +90,7 @@ class TableVersion:
         constants: One row for each file. The columns, of the table's names and types, are those whose values files need
             not hold: partition values and defaults. A column that is neither here nor in a file is null in that file.
         constants_win: Whether constants are delivered even if a file has a column of that name.
+        partitions: The constants that are partition values, and so those of all rows of each file, null included.
         promotes: Which types in files may be delivered as other types in the table.
         prefix: What makes a URL of a file's path.
     """
@@ -100,6 +101,7 @@ class TableVersion:
     names: Names | None = None
     constants: pa.Table | None = None
     constants_win: bool = True
+    partitions: frozenset[str] = frozenset()
     promotes: Promotes = field(default=_never)
     prefix: str = ""
 

@@ -199,6 +199,7 @@ def _version(place: _Place, number: int, state: State) -> TableVersion:
         tuple(files),
         names=schema.names,
         constants=_constants(added, schema, root),
+        partitions=frozenset(schema.partitions),
         promotes=promotes,
         prefix=place.prefix,
     )

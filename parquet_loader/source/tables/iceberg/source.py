@@ -169,6 +169,7 @@ class IcebergSource:
         columns = arrow_schema_of(schema, table)
         planned = [] if snapshot is None else plan_files(table, metadata.format_version, snapshot, store.read)
         deletes = deletes_by_file(table, planned, store)
+        constants, partitions = _constants(table, metadata, schema, columns, planned)
         info = TableInfo(
             format="iceberg",
             root=table,
@@ -190,7 +191,8 @@ class IcebergSource:
                 for file in planned
             ),
             names=names,
-            constants=_constants(table, metadata, schema, columns, planned),
+            constants=constants,
+            partitions=partitions,
             constants_win=False,
             promotes=promotes,
             prefix=prefix,
@@ -316,8 +318,8 @@ def _newest(metadata: Any) -> str:
 
 def _constants(
     table: str, metadata: Any, schema: Any, columns: pa.Schema, planned: Sequence[PlannedFile]
-) -> pa.Table | None:
-    """Return values for columns that files may lack: partition values of migrated tables, and defaults."""
+) -> tuple[pa.Table | None, frozenset[str]]:
+    """Return values for columns that files may lack, and of which columns all files tell the partition value."""
     defaults = defaults_of(schema, table)
     by_id = {field.field_id: field.name for field in schema.fields}
     identities = {
@@ -334,7 +336,7 @@ def _constants(
         if name in defaults or any(name in found.values() for found in identities.values())
     ]
     if not wanted:
-        return None
+        return None, frozenset()
     rows: list[dict[str, pa.Scalar]] = []
     known: dict[Any, dict[str, pa.Scalar]] = {}
     for file in planned:
@@ -352,4 +354,6 @@ def _constants(
             known[key] = values
         rows.append(known[key])
     arrays = [pa.array([row.get(name) for row in rows], columns.field(name).type) for name in wanted]
-    return pa.table(arrays, schema=pa.schema([columns.field(name).with_nullable(True) for name in wanted]))
+    everywhere = [frozenset(identities[spec].values()) for spec in {file.entry.spec_id for file in planned}]
+    partitions = frozenset(wanted).intersection(*everywhere)
+    return pa.table(arrays, schema=pa.schema([columns.field(name).with_nullable(True) for name in wanted])), partitions
