@@ -4,7 +4,7 @@ console    prints errors and tables
 type_names short names of Arrow types
 version    prints installed versions
 cache      the contents of a local cache, and how to clear it
-info       the contents of a data set
+inspect    the contents and layout of a data set; `info` is the same
 petastorm  the contents of a Petastorm data set, and a copy of one in this library's layout
 rewrite    rewrites a data set in the layout that loads fastest
 """
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from parquet_loader.cli.cache import cache
 from parquet_loader.cli.console import show_error, with_options
-from parquet_loader.cli.info import info
+from parquet_loader.cli.inspect import info, inspect
 from parquet_loader.cli.petastorm import petastorm
 from parquet_loader.cli.rewrite import rewrite
 from parquet_loader.cli.version import show_version
@@ -32,7 +32,7 @@ _WRONG_USE, _INTERRUPTED = 2, 130
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Example: parquet-loader info data/train",
+    epilog="Example: parquet-loader inspect data/train",
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show what is installed."
@@ -43,6 +43,7 @@ def commands() -> None:
 
 commands.add_command(cache)
 commands.add_command(info)
+commands.add_command(inspect)
 commands.add_command(petastorm)
 commands.add_command(rewrite)
 

@@ -6,11 +6,12 @@ that is too wide becomes a block of lines for each of its rows.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -47,6 +48,13 @@ def show_lines(*lines: str) -> None:
     for line in lines:
         for part in _wrapped(printable(line), len(line) - len(line.lstrip()) + 2):
             out.print(Text(part))
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show what is being done on standard error, if that is a terminal."""
+    with err.status(what) if err.is_terminal else contextlib.nullcontext():
+        yield
 
 
 def show_table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: frozenset[str] = frozenset()) -> None:

@@ -21,6 +21,7 @@ from parquet_loader.decode.converters import (
 )
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
 from parquet_loader.decode.encoded_columns import ValueProblem, cut_at_once, read_array, unpack
+from parquet_loader.decode.expected_routes import ChunkRoute, chunk_routes
 from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
 from parquet_loader.decode.lazy_rows import (
     READ_ERRORS,
@@ -60,6 +61,7 @@ __all__ = [
     "BeyondNanosecondsError",
     "BlobProblem",
     "ChunkPlan",
+    "ChunkRoute",
     "Column",
     "ColumnProblems",
     "ColumnRoute",
@@ -87,6 +89,7 @@ __all__ = [
     "begins_within_row",
     "check_pages",
     "chunk_bounds",
+    "chunk_routes",
     "coded_words",
     "convert",
     "cut_at_once",

@@ -218,20 +218,30 @@ def raw_pages(
         rows: Rows of the row group.
         type_: The Arrow type in which Arrow would deliver it.
     """
-    width = int(type_.bit_width) // 8
-    if (
-        column.max_definition_level
-        or column.max_repetition_level
-        or _PHYSICAL.get(column.physical_type) not in (0, width)
-        or (column.physical_type == "FIXED_LEN_BYTE_ARRAY") != pa.types.is_fixed_size_binary(type_)
-        or (column.physical_type == "FIXED_LEN_BYTE_ARRAY" and column.length != width)
-        or chunk.codec_name != "UNCOMPRESSED"
-        or chunk.dictionary_at >= 0
-        or "PLAIN" not in chunk.encoding_names
-    ):
+    if why_not_raw(chunk, column, type_):
         return None
+    width = int(type_.bit_width) // 8
     pages = _plain_pages(file.peek, chunk.start, chunk.start + chunk.stored_bytes, rows, width)
     return None if pages is None else RawPages(width, *pages)
+
+
+def why_not_raw(chunk: ColumnChunk | ReadableChunk, column: Leaf, type_: pa.DataType) -> str:
+    """Return why no page of a column chunk can be copied as it is; "": its footer has no reason."""
+    if column.max_definition_level or column.max_repetition_level:
+        return "it is nullable or a list"
+    width = int(type_.bit_width) // 8
+    are_bytes = column.physical_type == "FIXED_LEN_BYTE_ARRAY"
+    if (
+        _PHYSICAL.get(column.physical_type) not in (0, width)
+        or are_bytes != pa.types.is_fixed_size_binary(type_)
+        or (are_bytes and column.length != width)
+    ):
+        return f"it is stored as {column.physical_type}"
+    if chunk.codec_name != "UNCOMPRESSED":
+        return f"it is compressed with {chunk.codec_name.lower()}"
+    if chunk.dictionary_at >= 0:
+        return "it has a dictionary"
+    return "" if "PLAIN" in chunk.encoding_names else "its pages are not plain"
 
 
 def _is_plain(header: PageHeader) -> bool:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from parquet_loader.common import BoolArray, IntArray, ReadOptions, is_shortage, system_error
 from parquet_loader.decode import (
     READ_ERRORS,
+    ChunkRoute,
     Column,
     ColumnRoute,
     Decoder,
@@ -22,6 +23,7 @@ from parquet_loader.decode import (
     NullError,
     SkippedRows,
     TableOrigin,
+    chunk_routes,
     first_beyond_nanoseconds,
     routes_of,
 )
@@ -131,6 +133,14 @@ class RowGroupReader:
     def routes(self, row_group: RowGroupRef) -> tuple[ColumnRoute, ...]:
         """Return the routes of a row group's columns; if a filter decodes its rows, none leads to the window."""
         return self._routes[row_group.schema_number]
+
+    def chunk_routes(self, row_group: RowGroupRef) -> dict[str, ChunkRoute]:
+        """Return the way of each delivered column of a row group, by its footer; see `chunk_routes`."""
+        routes = self.routes(row_group)
+        names = self._delivered_of[row_group.schema_number][_WINDOWS[-1]].columns
+        footer = self.snapshot.footer_of(row_group, names, chunks=True, arrow=False)
+        schema = self.snapshot.stored_schemas[row_group.schema_number]
+        return chunk_routes(routes, footer, schema, row_group.rows, is_local=self.snapshot.remote is None)
 
     def read(self, row_group: RowGroupRef) -> pa.Table:
         """Return one row group's canonical rows that pass the filter. Raises as `stream` does."""

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from parquet_loader import BatchedDataLoader, MemoryLimitError, OutputOptions, ParquetLoaderError, SchemaError
-from parquet_loader.cli.info import _facts
+from parquet_loader.cli.inspect import facts_of
 from parquet_loader.source.snapshot import open_snapshot
 from tests.support import footers
 from tests.support.fuzz_metadata import cap_memory
@@ -143,7 +143,7 @@ def fuzz(first: int, count: int, seed: int) -> tuple[int, int]:
                 ]
                 rows = load(path, **rng.choice(ways))
                 if rng.random() < 0.1:
-                    _facts(open_snapshot(path))
+                    facts_of(open_snapshot(path))
             except ParquetLoaderError:
                 rows = -1
             except BaseException as error:

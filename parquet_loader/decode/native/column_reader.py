@@ -162,6 +162,7 @@ def decodable_columns(
     schema: pa.Schema,
     rows: int,
     demands: Mapping[str, RowDemand] | None = None,
+    refused: dict[str, str] | None = None,
 ) -> DecodableChunks:
     """Return the column chunks of a row group that the kernels can probably decode.
 
@@ -171,20 +172,25 @@ def decodable_columns(
         schema: The file's Arrow schema.
         rows: Rows of the row group.
         demands: What the footer has to say of columns whose rows are decoded to their slots.
+        refused: Takes the reason for each of the other columns.
     """
+    reasons: dict[str, str] = {} if refused is None else refused
     types, known, nullable = dict[str, pa.DataType](), dict[str, tuple[int, ...]](), list[bool]()
     always_compressed = is_always_compressed(footer.metadata.created_by)
     for name in dict.fromkeys(names):
         chunks = footer.chunks[name]
         # Arrow resolves names that are ambiguous: two columns of one name, or a dot that may separate a struct's field.
         if "." in name or len(chunks) != 1 or not footer.has_clear_names:
+            reasons[name] = "it has several leaves, or its name is not clear"
             continue
         (chunk,), indices = chunks, schema.get_all_field_indices(name)
         type_ = schema.field(indices[0]).type if len(indices) == 1 else pa.null()
         if not isinstance(chunk, ReadableChunk):  # Arrow says why a column cannot be read
+            reasons[name] = str(chunk)
             continue
         list_values, demand = 0, (demands or {}).get(name)
         if demand is not None and not demand.allows(chunk):
+            reasons[name] = "the footer does not say that it has no nulls"
             continue
         elements = 0
         if is_known_list(type_) and demand is None and not pa.types.is_fixed_size_list(type_):
@@ -192,16 +198,31 @@ def decodable_columns(
         elif is_known_list(type_):
             list_values = _list_values(type_, chunk, rows)
             if list_values != demand.values if demand is not None else not list_values or chunk.nulls != 0:
+                reasons[name] = "the footer does not say that all lists have one length and no nulls"
                 continue
         elif chunk.leaf.path != name or not is_known_type(type_):
+            reasons[name] = f"{type_} is not a number, bytes of one width, or a list of numbers"
             continue
         line = _line(type_, chunk, rows, list_values, elements)
-        if line is not None:
+        if line is None:
+            reasons[name] = _why_not(type_, chunk)
+        else:
             of_lists = (rows, elements) if elements else (list_values, 0)
             types[name], known[name] = type_, (*line, int(always_compressed), *of_lists)
             nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
     lines = np.array([*known.values()], np.int64).reshape(-1, 12)
     return DecodableChunks(list(known), [types[name] for name in known], lines, nullable)
+
+
+def _why_not(type_: pa.DataType, chunk: ReadableChunk) -> str:
+    """Return why `_line` describes no column chunk."""
+    if not is_known_codec(chunk.codec_name):
+        return f"the kernels do not decompress {chunk.codec_name.lower()}"
+    is_integer = _PHYSICAL.get(chunk.leaf.physical_type, (0, 0))[0] == 1
+    others = [e for e in chunk.encoding_names if e not in _ENCODINGS and (not is_integer or e != "DELTA_BINARY_PACKED")]
+    if others:
+        return f"the kernels do not decode {' and '.join(others)}"
+    return f"the kernels do not decode {type_} that is stored as {chunk.leaf.physical_type}"
 
 
 def is_always_compressed(created_by: str) -> bool:
