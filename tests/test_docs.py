@@ -26,6 +26,7 @@ NEEDS = {
     "jax.md": ("jax",),
     "lightning.md": ("lightning",),
     "ray.md": ("ray",),
+    "scikit-learn.md": ("sklearn",),
     "text.md": ("tokenizers",),
     "torchdata.md": ("torchdata",),
     "transformers.md": ("transformers", "accelerate"),

@@ -7,20 +7,23 @@ from typing import Any
 
 from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Output
+from parquet_loader.collate.table_outputs import TableOutput
 from parquet_loader.common import OutputOptions
 from parquet_loader.errors import MissingPackageError
 
 
 def open_output(options: OutputOptions, device: Any) -> Output:
-    """Return the output that the options name: tensors or numpy arrays.
+    """Return the output that the options name.
 
     Raises:
         ConfigurationError: the device is not one that the output can use.
         MissingDeviceError: this machine has no such GPU.
-        MissingPackageError: the output is tensors, and torch is not installed.
+        MissingPackageError: the package of the format is not installed.
     """
     if options.format == "numpy":
         return ArrayOutput(device)
+    if options.format in ("arrow", "pandas", "polars"):
+        return TableOutput(options.format, device)
     try:
         from parquet_loader.collate.torch_output import TensorOutput  # noqa: PLC0415  (imports torch)
     except ModuleNotFoundError as error:

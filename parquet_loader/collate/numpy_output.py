@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parquet_loader.collate.output import Batch
@@ -16,16 +16,22 @@ class ArrayOutput:
 
     Args:
         device: None or ``"cpu"``.
+        format: The name of the format, for errors.
 
     Raises:
         ConfigurationError: it is another device.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, format: str = "numpy") -> None:  # noqa: A002
         if device not in (None, "cpu"):
             raise ConfigurationError(
-                f"device={device!r} with OutputOptions(format='numpy'): arrays stay on the CPU; leave device out"
+                f"device={device!r} with OutputOptions(format={format!r}): arrays stay on the CPU; leave device out"
             )
+        self._format = format
+
+    def masked(self, masks: Mapping[str, str]) -> ArrayOutput:  # noqa: ARG002
+        """Return this output: masks are columns."""
+        return self
 
     def allocator(self, keep_bytes: int) -> Allocator:
         """Return ordinary memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -32,6 +32,10 @@ class TensorOutput:
 
     def __init__(self, device: Any) -> None:
         self._device = check_device(device)
+
+    def masked(self, masks: Mapping[str, str]) -> TensorOutput:  # noqa: ARG002
+        """Return this output: masks are columns."""
+        return self
 
     def allocator(self, keep_bytes: int) -> Allocator:
         """Return pinned memory if batches may go to a GPU, else ordinary memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 from parquet_loader.common.units import parse_bytes
 from parquet_loader.common.validation import check_int
@@ -86,6 +86,10 @@ class ReadOptions:
             raise ConfigurationError(f"ReadOptions(remote={self.remote!r:.80}): expected RemoteOptions")
 
 
+Format: TypeAlias = Literal["torch", "numpy", "arrow", "pandas", "polars"]
+FORMATS: tuple[str, ...] = get_args(Format)
+
+
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
     """The form of batches.
@@ -94,16 +98,18 @@ class OutputOptions:
         row_numbers: Name of a further column, int64, that says where each row comes from: its number in the data set,
             counted from 0 over all files in their order, before any filter. `BatchedDataLoader.locate` turns it into
             file, row group and row.
-        format: The form of columns: ``"torch"`` tensors, or ``"numpy"`` arrays of the same shapes and dtypes, for
-            which torch need not be installed, and is never imported.
+        format: ``"torch"``: a dict of tensors. ``"numpy"``: a dict of arrays of the same shapes and dtypes.
+            ``"arrow"``: a `pyarrow.Table`; ``"pandas"``, ``"polars"``: a data frame. torch is imported for its own
+            format only.
     """
 
     row_numbers: str | None = None
-    format: Literal["torch", "numpy"] = "torch"
+    format: Format = "torch"
 
     def __post_init__(self) -> None:
-        if self.format not in ("torch", "numpy"):
-            raise ConfigurationError(f"OutputOptions(format={self.format!r}): expected 'torch' or 'numpy'")
+        if self.format not in FORMATS:
+            expected = " or ".join((", ".join(map(repr, FORMATS[:-1])), repr(FORMATS[-1])))
+            raise ConfigurationError(f"OutputOptions(format={self.format!r}): expected {expected}")
         if self.row_numbers is not None and (not isinstance(self.row_numbers, str) or not self.row_numbers):
             raise ConfigurationError(f"OutputOptions(row_numbers={self.row_numbers!r}): expected a column's name")
 

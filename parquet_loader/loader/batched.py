@@ -69,7 +69,7 @@ from parquet_loader.loader.state import OF_FILES, check_state, make_state, order
 from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Division, Plan, mixing_score, split_over_workers
 from parquet_loader.read import Filters, LocalCache, as_expression, splits_by_position
-from parquet_loader.schema import Schema
+from parquet_loader.schema import Schema, masks_of
 from parquet_loader.source import Snapshot, Source, TableLike, TableSource, table_source
 from parquet_loader.window import Allocator, Arenas
 
@@ -136,7 +136,7 @@ class BatchedDataLoader(NotIndexed):
             batches are the same with and without one.
         shard_options: The treatment of rows that do not divide evenly; an order that does not depend on the number of
             ranks.
-        output_options: A column of row numbers; numpy arrays instead of tensors.
+        output_options: A column of row numbers; the format of batches.
 
     Raises:
         SourceError: There is nothing to read, or a file is not readable Parquet.
@@ -451,7 +451,8 @@ class BatchedDataLoader(NotIndexed):
         figures = EpochFigures(plan, engine, self.num_threads, self._dataset.skipped, first_batch, mixing)
         pinned = self._allocator if self._reading is not None and self._allocator.is_required else None
         deliveries = None if files is None else Deliveries(files, plan, first_batch)
-        epoch = Epoch(engine, self.batch_size, self._output, pinned, bar, figures, deliveries)
+        output = self._output.masked({} if self._options.transform is not None else masks_of(self.schema))
+        epoch = Epoch(engine, self.batch_size, output, pinned, bar, figures, deliveries)
         self._running, self._figures = weakref.ref(epoch), figures
         delivering = epoch.deliver()
         # SIGINT is handled at calls, and its traceback would keep the iterator alive: so there are no calls from here.

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from parquet_loader.collate import Batch, Output
+from parquet_loader.collate import Batch, Output, rows_of
 from parquet_loader.common import is_local
 from parquet_loader.engine import EngineFigures, ProcessedBatch
 from parquet_loader.errors import LoaderStateError
@@ -128,7 +128,7 @@ class Epoch:
             batch = None  # another thread has begun the next epoch after this one's last batch
         if batch is None:  # the end, or another thread has ended the epoch meanwhile
             self._check_not_cut_short()
-        self.figures.end_wait(len(next(iter(batch.values()))) if batch else 0)
+        self.figures.end_wait(0 if batch is None else rows_of(batch))
         self.figures.is_complete = batch is None
         if self._deliveries is not None:
             self._deliveries.after(self.figures.next_batch)

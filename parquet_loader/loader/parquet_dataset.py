@@ -127,7 +127,7 @@ class ParquetDataset(ListedDataset):
         """Return a reader of rows by index, with memory of its own: a map-style data set.
 
         Args:
-            output_options: A column of row numbers; numpy arrays instead of tensors.
+            output_options: A column of row numbers; the format of batches.
             cache_bytes: The most bytes of decoded pages that stay in memory between calls.
             num_threads: The most threads that one call starts; default: the processors, at most 8, and in a worker
                 process of a `DataLoader` one. For remote files there may be as many as there are requests.

@@ -41,6 +41,7 @@ from parquet_loader.schema.fields import (
     Scalar,
     Tensor,
     Text,
+    masks_of,
     policy_of,
     unpacked_field,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "is_text",
     "iter_tables",
     "lenient",
+    "masks_of",
     "nodes",
     "null_levels",
     "plain_type",

@@ -32,6 +32,7 @@ __all__ = [
     "Scalar",
     "Tensor",
     "Text",
+    "masks_of",
     "policy_of",
     "unpacked_field",
 ]
@@ -333,3 +334,8 @@ def policy_of(field: Field) -> Literal["refuse", "fill", "mask"]:
     if isinstance(field, Group):
         return "refuse" if all(policy_of(f) == "refuse" for f in field.fields.values()) else "fill"
     return "refuse" if field.fill is None else "fill"
+
+
+def masks_of(fields: Mapping[str, Field]) -> dict[str, str]:
+    """Return the names of mask columns, by the names of the fields that they belong to."""
+    return {name: f"{name}_valid" for name, field in fields.items() if policy_of(field) == "mask"}

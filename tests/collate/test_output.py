@@ -110,5 +110,5 @@ def test_what_arrays_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any
     write_numbered(str(tmp_path), ((30,),))
     with pytest.raises(ConfigurationError, match=reason):
         BatchedDataLoader(str(tmp_path), 8, **options)
-    with pytest.raises(ConfigurationError, match="expected 'torch' or 'numpy'"):
-        OutputOptions(format="jax")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="expected 'torch', 'numpy', "):
+        OutputOptions(format="tensors")  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ from parquet_loader.decode import Column, TableOrigin
 from parquet_loader.engine import BatchProcessor, ProcessedBatch
 from parquet_loader.errors import DataError, LoaderStateError, SchemaError
 from parquet_loader.read import LocalCache, PageReader
-from parquet_loader.schema import Ragged, Schema
+from parquet_loader.schema import Ragged, Schema, masks_of
 from parquet_loader.source import RowGroupRef
 from parquet_loader.window import Arenas, Window, window_of
 
@@ -140,11 +141,11 @@ class RowReader:
             number = operator.index(index)
         except TypeError:
             raise _not_indices(index) from None
-        return {name: column[0] for name, column in self.take([number]).items()}
+        return {name: column[0] for name, column in self._arrays([number]).items()}
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Return rows one by one, read together: what torch's `DataLoader` passes to its `collate_fn`."""
-        batch = self.take(indices)
+        batch = self._arrays(indices)
         columns = [_rows_of(column) for column in batch.values()]
         return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -154,7 +155,7 @@ class RowReader:
         Args:
             indices: Integers ``[rows]``: a list, an array or a tensor, in any order, repeated or not; negative ones
                 count from the end.
-            output_options: A column of row numbers; numpy arrays instead of tensors. Default: those of the reader.
+            output_options: A column of row numbers; the format of batches. Default: those of the reader.
 
         Raises:
             IndexError: the row does not exist.
@@ -165,7 +166,7 @@ class RowReader:
         """
         check_kind("output_options", output_options, OutputOptions)
         options = output_options or self._output_options
-        output = open_output(options, None)
+        output = open_output(options, None).masked(masks_of(self.schema))
         opened = self._opened()
         numbers = _checked(indices, int(opened.ends[-1]) if len(opened.ends) else 0)
         unique, inverse = np.unique(numbers, return_inverse=True)
@@ -173,6 +174,12 @@ class RowReader:
         table, columns = self._canonical(opened, wanted, options.row_numbers)
         window = window_of(table.take(pa.array(inverse)), columns)
         return output.from_batch(_processed(window, columns, wanted, inverse), None)
+
+    def _arrays(self, indices: Any) -> Batch:
+        """Return rows as a dict of columns: of arrays if the format of batches is that of a table."""
+        options = self._output_options
+        is_torch = options.format == "torch"
+        return self.take(indices, output_options=options if is_torch else replace(options, format="numpy"))
 
     def _canonical(
         self, opened: _Opened, wanted: Sequence[_Wanted], row_numbers: str | None
