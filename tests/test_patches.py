@@ -26,6 +26,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.collate.pinned_memory.PinnedMemory.allocate": "memory of tensors that no GPU has to pin",
         "parquet_loader.collate.torch_output.TensorOutput.allocator": "the path of pinned memory, without a GPU",
     },
+    "collate/test_token_rows.py": {
+        "parquet_loader.collate.token_rows.KERNELS": _KERNELS,
+        "parquet_loader.common.native.permute.KERNELS": _KERNELS,
+    },
     "common/test_permute.py": {"parquet_loader.common.native.permute.KERNELS": _KERNELS},
     "decode/test_native.py": {
         "parquet_loader.common.native.bindings.KERNELS.chunks_read": "the kernels get no memory",
@@ -59,6 +63,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.engine.engine.Engine._admit": "memory runs out in a step of the engine itself",
         "parquet_loader.engine.engine.Engine.close": "Ctrl-C comes at the moment at which an epoch is closed",
     },
+    "plan/test_packing.py": {"parquet_loader.plan.packing.KERNELS": _KERNELS},
     "read/cache/test_cache.py": {
         "parquet_loader.read.cache.directory.CacheDirectory.begin": f"{_RACE}: it ends its fetch of the row group",
     },

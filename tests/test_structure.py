@@ -116,6 +116,7 @@ def test_imports_run_from_earlier_to_later_packages(path: Path) -> None:
 
 # Modules that call a kernel, each with what does the same without it; and the one that decides how columns travel.
 MAY_ASK_FOR_KERNELS = {
+    "collate.token_rows",
     "common",
     "common.native.bindings",
     "common.native.permute",
@@ -125,6 +126,7 @@ MAY_ASK_FOR_KERNELS = {
     "decode.native.page_check",
     "decode.native.page_list",
     "decode.routes",
+    "plan.packing",
     "source.native_footers",
 }
 

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from parquet_loader.collate.factory import epoch_sampler, open_output
 from parquet_loader.collate.output import Batch, Output, rows_of
+from parquet_loader.collate.token_rows import (
+    IGNORED_LABEL,
+    TOKEN_TYPES,
+    Pieces,
+    TokenRows,
+    write_column,
+    write_tokens,
+)
 
 __all__ = [
+    "IGNORED_LABEL",
+    "TOKEN_TYPES",
     "Batch",
     "Output",
+    "Pieces",
+    "TokenRows",
     "epoch_sampler",
     "open_output",
     "rows_of",
+    "write_column",
+    "write_tokens",
 ]

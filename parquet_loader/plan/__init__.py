@@ -5,19 +5,39 @@ from __future__ import annotations
 from parquet_loader.plan.deliveries import batches_until_done, counted_here
 from parquet_loader.plan.epoch import WINDOW_METHOD, Plan, RowGroupSlice, plan_epoch
 from parquet_loader.plan.mixing import MixingScore, mixing_score
+from parquet_loader.plan.packing import (
+    PACKING_METHODS,
+    Lengths,
+    Overflow,
+    Pack,
+    Packed,
+    count_bins,
+    kept_tokens,
+    pack,
+    piece_counts,
+)
 from parquet_loader.plan.sharding import Division, Sharding, everything, split_over_workers
 
 __all__ = [
+    "PACKING_METHODS",
     "WINDOW_METHOD",
     "Division",
+    "Lengths",
     "MixingScore",
+    "Overflow",
+    "Pack",
+    "Packed",
     "Plan",
     "RowGroupSlice",
     "Sharding",
     "batches_until_done",
+    "count_bins",
     "counted_here",
     "everything",
+    "kept_tokens",
     "mixing_score",
+    "pack",
+    "piece_counts",
     "plan_epoch",
     "split_over_workers",
 ]

@@ -60,6 +60,14 @@ def _load(path: Path) -> tuple[Any, str]:
     library.footer_read.argtypes = (ctypes.c_char_p, number, pointer, pointer, number, pointer, number)
     library.footer_read.restype = ctypes.c_int
     library.codecs_load.restype = ctypes.c_int
+    library.packing_count.argtypes = (pointer, number, number, ctypes.c_int, pointer)
+    library.packing_count.restype = ctypes.c_int
+    library.packing_place.argtypes = (pointer, number, number, ctypes.c_int, number, *[pointer] * 5)
+    library.packing_place.restype = ctypes.c_int
+    library.packing_write.argtypes = (
+        pointer, ctypes.c_int, *[pointer] * 4, number, number, number, ctypes.c_int, number, number, *[pointer] * 4,
+    )  # fmt: skip
+    library.packing_write.restype = None
     library.permute.argtypes = (pointer, pointer, number, pointer, pointer)
     library.permute.restype = ctypes.c_int
     return library, ""

@@ -1,0 +1,219 @@
+/* Packs documents into bins of `length` tokens, and writes the rows of a batch of tokens.
+ *
+ * Method best-fit-1, as in `plan/packing.py`: the pieces of documents are placed by size, the largest first, and pieces
+ * of one size in the order of documents. A piece goes into the bin with the least free space that suffices; of several
+ * such bins, into the one that was filled last.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels.h"
+
+enum { SPLIT = 0, CROP = 1, DROP = 2 };  /* as in `plan/packing.py` */
+enum { LEVELS = 6 };                     /* enough for any size of 31 bits */
+
+/* A set of sizes from 1 to `length`. Level 0 has a bit for each size, each further level a bit for each word below. */
+typedef struct {
+  uint64_t *level[LEVELS];
+  int levels;
+} Sizes;
+
+static uint64_t *open_sizes(Sizes *sizes, int64_t length) {
+  int64_t words[LEVELS], all = 0, bits = length + 1;
+  sizes->levels = 0;
+  do {
+    bits = (bits + 63) >> 6;
+    all += words[sizes->levels++] = bits + 1;  /* a search may look one word further */
+  } while (bits > 1);
+  uint64_t *memory = calloc((size_t)all, sizeof *memory), *at = memory;
+  if (memory) for (int i = 0; i < sizes->levels; at += words[i++]) sizes->level[i] = at;
+  return memory;
+}
+
+INLINE void add_size(Sizes *sizes, int64_t size) {
+  for (int i = 0; i < sizes->levels; i++, size >>= 6) sizes->level[i][size >> 6] |= UINT64_C(1) << (size & 63);
+}
+
+INLINE void remove_size(Sizes *sizes, int64_t size) {
+  for (int i = 0; i < sizes->levels; i++, size >>= 6)
+    if (sizes->level[i][size >> 6] &= ~(UINT64_C(1) << (size & 63))) return;
+}
+
+/* Returns the smallest member from `size` on, or 0. */
+INLINE int64_t find_size(const Sizes *sizes, int64_t size) {
+  for (int i = 0; i < sizes->levels; i++) {
+    uint64_t found = sizes->level[i][size >> 6] & (~UINT64_C(0) << (size & 63));
+    if (found) {
+      size = (size & ~INT64_C(63)) | __builtin_ctzll(found);
+      while (i--) size = size << 6 | __builtin_ctzll(sizes->level[i][size]);
+      return size;
+    }
+    size = (size >> 6) + 1;
+  }
+  return 0;
+}
+
+/* Returns the number of full pieces of a document, and the tokens of a further piece or 0. */
+INLINE int64_t pieces_of(int64_t tokens, int64_t length, int overflow, int64_t *rest) {
+  *rest = tokens;
+  if (tokens < length) return 0;
+  *rest = overflow == SPLIT ? tokens % length : 0;
+  return overflow == SPLIT ? tokens / length : overflow == CROP || tokens == length;
+}
+
+/* Counts the bins of best-fit-1 without placing pieces: bins of one free space and pieces of one size are alike. */
+EXPORT int packing_count(const int32_t *tokens, int64_t count, int64_t length, int overflow, int64_t *bins) {
+  Sizes open;
+  uint64_t *memory = open_sizes(&open, length);
+  int64_t *pieces = calloc((size_t)(2 * length + 2), sizeof *pieces), *with = pieces + length + 1, rest;
+  if (!memory || !pieces) {
+    free(memory);
+    free(pieces);
+    return NO_MEMORY;
+  }
+  for (int64_t i = 0; i < count; i++) {
+    pieces[length] += pieces_of(tokens[i], length, overflow, &rest);
+    pieces[rest]++;
+  }
+  *bins = pieces[length];
+  for (int64_t size = length - 1; size > 0; size--) {
+    for (int64_t left = pieces[size]; left;) {
+      int64_t space = find_size(&open, size), is_new = !space;
+      if (is_new) space = length;
+      int64_t each = space / size, some = left / each;
+      if (!is_new && some > with[space]) some = with[space];
+      if (!some) some = 1, each = left;
+      left -= some * each;
+      if (is_new) *bins += some;
+      else if (!(with[space] -= some)) remove_size(&open, space);
+      space -= each * size;
+      if (space && !with[space]) add_size(&open, space);
+      if (space) with[space] += some;
+    }
+  }
+  free(memory);
+  free(pieces);
+  return OK;
+}
+
+typedef struct {
+  Sizes open;
+  int32_t *last, *before;  /* the bin filled last of those with a free space; the one before each bin */
+} Bins;
+
+INLINE void put_bin(Bins *bins, int64_t space, int32_t bin) {
+  if (!space) return;
+  if (bins->last[space] < 0) add_size(&bins->open, space);
+  bins->before[bin] = bins->last[space];
+  bins->last[space] = bin;
+}
+
+INLINE int32_t take_bin(Bins *bins, int64_t space) {
+  int32_t bin = bins->last[space];
+  if ((bins->last[space] = bins->before[bin]) < 0) remove_size(&bins->open, space);
+  return bin;
+}
+
+/* Places the pieces. `count_pieces`: of all documents. Results, by bins and in a bin by documents: the document of each
+ * piece, its first token, its tokens; and of each bin the number of pieces before it, one more than there are bins. Bins
+ * are numbered by their first piece. */
+EXPORT int packing_place(
+    const int32_t *tokens, int64_t count, int64_t length, int overflow, int64_t count_pieces, int32_t *document,
+    int32_t *first, int32_t *size_of, int64_t *begins, int64_t *bins) {
+  Bins open;
+  uint64_t *memory = open_sizes(&open.open, length);
+  size_t pieces = (size_t)count_pieces;
+  /* of each piece: document, first token, size, its number by size, bin; of each bin: the one before, its number */
+  int32_t *of_piece = malloc((7 * pieces + 1) * sizeof *of_piece), *of_size = calloc((size_t)(2 * length + 4), sizeof *of_size);
+  if (!memory || !of_piece || !of_size) {
+    free(memory);
+    free(of_piece);
+    free(of_size);
+    return NO_MEMORY;
+  }
+  int32_t *from = of_piece, *at = from + pieces, *size = at + pieces, *sorted = size + pieces, *bin_of = sorted + pieces;
+  int32_t *number = bin_of + pieces + pieces, *after = of_size, made = 0, numbered = 0;
+  open.before = bin_of + pieces;
+  open.last = of_size + length + 2;
+  memset(open.last, 255, (size_t)(length + 1) * sizeof *open.last);
+  int32_t piece = 0;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t rest, full = pieces_of(tokens[i], length, overflow, &rest);
+    for (int64_t k = 0; k < full + (rest > 0); k++, piece++) {
+      from[piece] = (int32_t)i, at[piece] = (int32_t)(k * length), size[piece] = (int32_t)(k < full ? length : rest);
+      after[size[piece] + 1]++;
+    }
+  }
+  for (int64_t s = 1; s <= length; s++) after[s + 1] += after[s];
+  for (int32_t i = 0; i < piece; i++) sorted[after[size[i]]++] = i;  /* now where the pieces of a size end */
+  for (int64_t s = length; s > 0; s--) {
+    for (int32_t next = s > 1 ? after[s - 1] : 0, end = after[s]; next < end;) {
+      int64_t space = find_size(&open.open, s);
+      int32_t bin = space ? take_bin(&open, space) : made++;
+      if (!space) space = length;
+      for (; next < end && space >= s; space -= s) bin_of[sorted[next++]] = bin;
+      put_bin(&open, space, bin);
+    }
+  }
+  memset(number, 255, (size_t)made * sizeof *number);
+  memset(begins, 0, (size_t)(made + 1) * sizeof *begins);
+  for (int32_t i = 0; i < piece; i++) {
+    if (number[bin_of[i]] < 0) number[bin_of[i]] = numbered++;
+    bin_of[i] = number[bin_of[i]];
+    begins[bin_of[i] + 1]++;
+  }
+  for (int32_t b = 0; b < made; b++) begins[b + 1] += begins[b];
+  int32_t *to = open.before;
+  for (int32_t b = 0; b < made; b++) to[b] = (int32_t)begins[b];
+  for (int32_t i = 0; i < piece; i++) {
+    int32_t where = to[bin_of[i]]++;
+    document[where] = from[i], first[where] = at[i], size_of[where] = size[i];
+  }
+  *bins = made;
+  free(memory);
+  free(of_piece);
+  free(of_size);
+  return OK;
+}
+
+/* One piece of a document: its tokens, their labels (each the next token), positions, and the number of the piece. */
+#define WRITE_PIECE(type) { \
+  const type *in = (const type *)values + begin[s]; \
+  for (int64_t i = 0; i < n; i++) ids[i] = (int64_t)in[i]; \
+  for (int64_t i = 0; i + 1 < n; i++) labels[i] = (int64_t)in[i + 1]; \
+  if (begin[s] + n < stop[s]) labels[n - 1] = (int64_t)in[n]; \
+  else if (masks || s + 1 == rows[r + 1]) labels[n - 1] = ignored; \
+  else labels[n - 1] = (int64_t)((const type *)values)[begin[s + 1]]; \
+}
+
+/* Writes `count` rows of `width` tokens, each the pieces from `rows[r]` to `rows[r + 1]`, which have at most as many.
+ * `begin`: of each piece its first token in `values`; `stop`: the end of its document there. `kind`: the bytes of a value,
+ * negative if it is signed. Labels that have no next token are `ignored`, and with `masks` those of the last token of a
+ * document. */
+EXPORT FOR_EACH_TARGET void packing_write(
+    const void *values, int kind, const int64_t *begin, const int64_t *stop, const int32_t *tokens, const int64_t *rows,
+    int64_t count, int64_t width, int64_t first_piece, int masks, int64_t padding, int64_t ignored, int64_t *ids,
+    int64_t *labels, int32_t *positions, int32_t *documents) {
+  for (int64_t r = 0; r < count; r++) {
+    int64_t left = width;
+    for (int64_t s = rows[r]; s < rows[r + 1]; s++) {
+      int64_t n = tokens[s];
+      int32_t piece = (int32_t)(first_piece + s - rows[0]);
+      switch (kind) {
+        case 1: WRITE_PIECE(uint8_t) break;
+        case -1: WRITE_PIECE(int8_t) break;
+        case 2: WRITE_PIECE(uint16_t) break;
+        case -2: WRITE_PIECE(int16_t) break;
+        case 4: WRITE_PIECE(uint32_t) break;
+        case -4: WRITE_PIECE(int32_t) break;
+        default: WRITE_PIECE(int64_t) break;
+      }
+      for (int32_t i = 0; i < (int32_t)n; i++) positions[i] = i;
+      for (int64_t i = 0; i < n; i++) documents[i] = piece;
+      ids += n, labels += n, positions += n, documents += n, left -= n;
+    }
+    for (int64_t i = 0; i < left; i++) ids[i] = padding, labels[i] = ignored, positions[i] = 0, documents[i] = -1;
+    ids += left, labels += left, positions += left, documents += left;
+  }
+}
