@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ from parquet_loader.source.tables.resolved import (
     table_schemas,
 )
 from parquet_loader.source.tables.table_version import TableInfo, TableSource, TableVersion
+
+_AT_ONCE = 16  # footers that a thread reads before it asks for more work
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,9 +486,14 @@ def _in_parallel(work: Callable[[int], _FileFooters], count: int, threads: int) 
     """Return the result of `work` for each number, several at a time."""
     if count < 2 or threads == 1:
         return [work(number) for number in range(count)]
+
+    def some(first: int) -> list[_FileFooters]:
+        return [work(number) for number in range(first, min(first + at_once, count))]
+
+    at_once = min(_AT_ONCE, -(-count // threads))  # a task for each file costs as much as reading its footer
     with ThreadPoolExecutor(min(threads, count), thread_name_prefix="parquet_loader-footers") as pool:
         try:
-            return list(pool.map(work, range(count)))
+            return list(chain.from_iterable(pool.map(some, range(0, count, at_once))))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -21,8 +21,7 @@ def _never(_: pa.DataType, __: pa.DataType) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile:
+class TableFile(NamedTuple):
     """One data file of a table version.
 
     Attributes:

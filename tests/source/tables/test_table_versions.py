@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from parquet_loader import (
     split_rows,
 )
 from parquet_loader.source import ColumnName, InlineVector, Names, dump_snapshot, load_snapshot, open_snapshot
-from tests.source.tables.made_tables import deleting, rows_of, table
+from tests.source.tables.made_tables import MadeTable, deleting, rows_of, table
 
 X = pa.schema([("x", pa.int64())])
 
@@ -48,6 +49,11 @@ def xs(source: Any, **options: Any) -> list[int]:
 
 
 # ---- deleted rows ----
+
+
+def with_file(made: MadeTable, **changes: Any) -> MadeTable:
+    """Return a table of one file, of which the metadata say something else."""
+    return MadeTable(replace(made.version, files=(made.version.files[0]._replace(**changes),)))
 
 
 def test_deleted_rows_are_not_delivered(tmp_path: Path) -> None:
@@ -134,8 +140,7 @@ def test_row_numbers_count_the_rows_that_are_left_and_locate_finds_them(tmp_path
 def test_no_data_pages_and_no_lists_are_read_to_know_the_length_of_files_of_one_row_group(tmp_path: Path) -> None:
     made = table(tmp_path, [(numbers(0, 10), deleting(1, 2))], X, row_group_size=10)
     damaged = InlineVector(b"", 2)
-    file = made.version.files[0]
-    object.__setattr__(file, "deletes", damaged)
+    made = with_file(made, deletes=damaged)
     data = ParquetDataset(made)
     assert data.num_rows == 8
     with pytest.raises(SourceError, match="its deleted rows cannot be read: the bitmap ends early"):
@@ -173,7 +178,7 @@ def test_a_file_of_another_size_or_with_other_rows_is_refused(tmp_path: Path) ->
     pq.write_table(numbers(0, 4000), tmp_path / "part-0.parquet")
     with pytest.raises(SourceError, match=r"the file has \d+ bytes, and version 7 .* says \d+"):
         ParquetDataset(made)
-    object.__setattr__(made.version.files[0], "size_bytes", (tmp_path / "part-0.parquet").stat().st_size)
+    made = with_file(made, size_bytes=(tmp_path / "part-0.parquet").stat().st_size)
     with pytest.raises(SourceError, match=r"the file holds 4000 rows, and version 7 .* says 3"):
         ParquetDataset(made)
 

@@ -30,6 +30,8 @@ _NAME = re.compile(
 _ROWS_FIRST = r'^\s*\{\s*"numRecords"\s*:\s*(?P<n>\d+)'  # where writers put it; a column may have this name, too
 _ROWS = re.compile(_ROWS_FIRST)
 _SIDECARS = "_sidecars"
+_WHITESPACE = " \t\r\v\f"
+_decode = json.JSONDecoder().raw_decode  # `json.loads` guesses the encoding of each line, which takes half of its time
 _AT_ONCE = 64  # commits and parts of checkpoints that are held in memory at a time
 
 
@@ -288,29 +290,29 @@ class Log:
 
 def _actions(raw: bytes, where: str) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(raw.split(b"\n"), 1):
-        if not line.strip():
-            continue
         try:
-            action = json.loads(line)
+            text = str(line, "utf-8").strip(_WHITESPACE)
+            if not text:
+                continue
+            action, end = _decode(text)
         except ValueError as error:
             raise SourceError(f"{where}, line {number}: not JSON: {error}; the log is damaged") from None
-        if not isinstance(action, dict):
+        if end != len(text) or type(action) is not dict:
             raise SourceError(f"{where}, line {number}: not an action; the log is damaged")
         yield action
 
 
 def _added(add: Mapping[str, Any]) -> tuple[tuple[str, str], Added]:
-    vector = add.get("deletionVector")
-    modified = add.get("modificationTime")
+    path, vector, modified = str(add["path"]), add.get("deletionVector"), add.get("modificationTime")
     file = Added(
-        str(add["path"]),
+        path,
         int(add["size"]),
         None if modified is None else int(modified),
-        dict(add.get("partitionValues") or {}),
+        dict(add.get("partitionValues") or ()),
         vector,
         _rows_of(add.get("stats")),
     )
-    return (file.path, vector_id(vector)), file
+    return (path, vector_id(vector) if vector is not None else ""), file
 
 
 def _rows_of(stats: Any) -> int | None:
@@ -362,28 +364,39 @@ _ADD = ("path", "size", "modificationTime", "partitionValues", "deletionVector",
 def _take_adds(column: pa.ChunkedArray, state: State) -> None:
     for chunk in column.chunks:
         adds = chunk.filter(chunk.is_valid())
-        names = [adds.type.field(i).name for i in range(adds.type.num_fields)]
-        parts = {name: adds.field(names.index(name)) for name in names}
+        parts = {adds.type.field(i).name: adds.field(i) for i in range(adds.type.num_fields)}
+        if parts["path"].null_count or parts["size"].null_count:
+            raise ValueError("a file without a path or size")
         empty: list[Any] = [None] * len(adds)
-        rows = partitions = vectors = times = empty
-        if "stats" in parts:
-            rows = pc.struct_field(pc.extract_regex(parts["stats"], _ROWS_FIRST), "n").to_pylist()
-            rows = [
-                _rows_of(parts["stats"][number].as_py()) if count is None else int(count)
-                for number, count in enumerate(rows)
-            ]
-        if "partitionValues" in parts:
-            partitions = parts["partitionValues"].to_pylist(maps_as_pydicts="strict")
-        if _has_values(parts.get("deletionVector")):
-            vectors = parts["deletionVector"].to_pylist()
-        if "modificationTime" in parts:
-            times = parts["modificationTime"].to_pylist()
-        for path, size, modified, partition, vector, count in zip(
-            parts["path"].to_pylist(), parts["size"].to_pylist(), times, partitions, vectors, rows, strict=True
-        ):
-            if path is None or size is None:
-                raise ValueError("a file without a path or size")
-            state.files[path, vector_id(vector)] = Added(path, size, modified, partition or {}, vector, count)
+        paths, sizes = _values(parts["path"]), _values(parts["size"])
+        times = _values(parts["modificationTime"]) if "modificationTime" in parts else empty
+        vectors = parts["deletionVector"].to_pylist() if _has_values(parts.get("deletionVector")) else empty
+        partitions = _partitions(parts["partitionValues"]) if "partitionValues" in parts else [{}] * len(adds)
+        rows = _row_counts(parts["stats"]) if "stats" in parts else empty
+        files = map(Added, paths, sizes, times, partitions, vectors, rows)
+        state.files.update(zip(zip(paths, map(vector_id, vectors), strict=True), files, strict=True))
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """Return what `to_pylist` returns for numbers and text, in a fifth of its time."""
+    is_direct = not array.null_count or pa.types.is_string(array.type)
+    values: list[Any] = array.to_numpy(zero_copy_only=False).tolist() if is_direct else array.to_pylist()
+    return values
+
+
+def _row_counts(stats: pa.Array) -> list[int | None]:
+    found = pc.struct_field(pc.extract_regex(stats, _ROWS_FIRST), "n")
+    if not found.null_count:
+        return _values(found.cast(pa.int64()))
+    told = zip(found.to_pylist(), stats.to_pylist(), strict=True)
+    return [_rows_of(text) if count is None else int(count) for count, text in told]
+
+
+def _partitions(maps: pa.MapArray) -> list[Mapping[str, str | None]]:
+    """Return maps as dicts, an empty one for null."""
+    if not len(maps.keys):
+        return [{}] * len(maps)
+    return [found or {} for found in maps.to_pylist(maps_as_pydicts="strict")]
 
 
 def _has_values(array: pa.Array | None) -> bool:

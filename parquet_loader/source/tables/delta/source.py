@@ -7,6 +7,8 @@ import os
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,6 +17,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import PathLike, RemoteOptions, is_local, resolve, shown, url_prefix
 from parquet_loader.errors import ConfigurationError, SourceError
+from parquet_loader.source.tables.deletes import Deletes
 from parquet_loader.source.tables.delta.log import Added, Log, State, time_of
 from parquet_loader.source.tables.delta.partitions import partition_column
 from parquet_loader.source.tables.delta.protocol import check_protocol
@@ -98,7 +101,8 @@ class DeltaSource:
             log = Log(files, f"{path.rstrip('/')}/{_LOG}", root)
             number = self._number(log, root)
             state = log.replay(number)
-        place = _Place(home, path, prefix, root)
+        folder = posixpath.normpath(path) if is_local(home) else path
+        place = _Place(home, folder.rstrip("/"), prefix, root)
         return _version(place, number, state)
 
     def _resolved(self, filesystem: Any) -> tuple[pafs.FileSystem, str]:
@@ -120,7 +124,7 @@ class _Place:
 
     Attributes:
         filesystem: Its file system.
-        path: Its directory there.
+        path: Its directory there, normalised if it is local, without a slash at the end.
         prefix: What makes a URL of a path.
         root: How messages name it.
     """
@@ -136,6 +140,8 @@ class _Place:
         Raises:
             SourceError: it lies on another file system.
         """
+        if not ("%" in logged or ":" in logged or "//" in logged or "/." in logged or logged.startswith(("/", "."))):
+            return f"{self.path}/{logged}"
         scheme, separator, rest = logged.partition("://")
         if not separator and logged.lower().startswith("file:/"):
             scheme, separator, rest = "file", "://", logged[len("file:") :]
@@ -146,7 +152,7 @@ class _Place:
             if not is_local(self.filesystem):
                 raise self._elsewhere(logged)
             return posixpath.normpath(decoded)
-        path = f"{self.path.rstrip('/')}/{decoded}"
+        path = f"{self.path}/{decoded}"
         return posixpath.normpath(path) if is_local(self.filesystem) or "/../" in path or "/./" in path else path
 
     def _absolute(self, scheme: str, rest: str, logged: str) -> str:
@@ -179,14 +185,21 @@ def _version(place: _Place, number: int, state: State) -> TableVersion:
     root = f"{place.root}, version {number}"
     features = check_protocol(state.protocol, root)
     schema = read_schema(state.metadata, features, root)
-    added: list[Added] = []
-    files: list[TableFile] = []
-    located = [(place.located(one.path), one) for one in state.files.values()]
-    for path, one in sorted(located, key=lambda pair: pair[0]):
-        if files and files[-1].path == path:
-            raise SourceError(f"{root} holds the file {shown(path)} twice, by different names; the log is damaged")
-        added.append(one)
-        files.append(_file(place, path, one, features, root))
+    located = sorted(((place.located(one.path), one) for one in state.files.values()), key=itemgetter(0))
+    twice = next((path for (path, _), (other, _) in pairwise(located) if path == other), None)
+    if twice is not None:
+        raise SourceError(f"{root} holds the file {shown(twice)} twice, by different names; the log is damaged")
+    added = [one for _, one in located]
+    files = [
+        TableFile(
+            path,
+            one.size_bytes,
+            None if one.vector is None else _deletes(place, path, one.vector, features, root),
+            one.rows,
+            None if one.modified_ms is None else one.modified_ms * 1_000_000,
+        )
+        for path, one in located
+    ]
     format_ = (state.metadata.get("format") or {}).get("provider", "parquet")
     if format_ != "parquet":
         raise SourceError(f"{root}: the data files are {format_!r}, not Parquet")
@@ -205,22 +218,18 @@ def _version(place: _Place, number: int, state: State) -> TableVersion:
     )
 
 
-def _file(place: _Place, path: str, added: Added, features: frozenset[str], root: str) -> TableFile:
-    deletes = None
-    if added.vector is not None:
-        if "deletionVectors" not in features:
-            raise SourceError(
-                f"{root}: the file {shown(path)} has a deletion vector, and the table's protocol does not say so; "
-                "repair the log"
-            )
-        try:
-            deletes = deletes_of_vector(added.vector, place.located, place.path)
-        except (ValueError, KeyError, TypeError) as error:
-            raise SourceError(
-                f"{root}: the deletion vector of the file {shown(path)} is damaged: {error}; the log is damaged"
-            ) from error
-    modified_ns = None if added.modified_ms is None else added.modified_ms * 1_000_000
-    return TableFile(path, added.size_bytes, deletes, added.rows, modified_ns)
+def _deletes(place: _Place, path: str, vector: Mapping[str, Any], features: frozenset[str], root: str) -> Deletes:
+    if "deletionVectors" not in features:
+        raise SourceError(
+            f"{root}: the file {shown(path)} has a deletion vector, and the table's protocol does not say so; "
+            "repair the log"
+        )
+    try:
+        return deletes_of_vector(vector, place.located, place.path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceError(
+            f"{root}: the deletion vector of the file {shown(path)} is damaged: {error}; the log is damaged"
+        ) from error
 
 
 def _constants(added: list[Added], schema: DeltaSchema, root: str) -> pa.Table | None:
