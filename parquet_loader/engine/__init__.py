@@ -5,6 +5,7 @@ from __future__ import annotations
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
+from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.usage import EngineFigures
 
 __all__ = [
@@ -13,7 +14,9 @@ __all__ = [
     "EngineFigures",
     "EngineOptions",
     "IsolatedEngine",
+    "NextPlan",
     "ProcessedBatch",
+    "ReadAhead",
     "ReadingProcess",
     "Transform",
     "open_engine",

@@ -12,6 +12,9 @@ consumer's loop released the last batch of the window, so that its memory can be
 
 The lock of `WorkerPool` guards all state. No thread does I/O, computes or blocks while it holds the lock; the only wait
 is for a change of that state.
+
+Next epoch. When the consumer has the last window, `ReadAhead` opens the engine of the next epoch. That engine reads one
+window, and only into memory that this one leaves free, until `start` begins its epoch. It calls no `transform` before.
 """
 
 from __future__ import annotations
@@ -25,13 +28,14 @@ from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset, MemoryBu
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.engine.batch_scheduler import BatchScheduler
 from parquet_loader.engine.prefault import Prefault
+from parquet_loader.engine.read_ahead import ReadAhead
 from parquet_loader.engine.read_scheduler import ReadScheduler
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job, WorkerPool
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.plan import Plan
-from parquet_loader.read import RowGroupReader
+from parquet_loader.read import CacheStats, RowGroupReader
 from parquet_loader.window import Allocator, Arenas, Assembly, BufferSizes, ColumnGroups, Remainder, Window
 
 # Windows in progress or ready, in addition to the consumer's. A window with wide rows takes all of its memory at the
@@ -157,6 +161,11 @@ class Engine:
             first_window=self._first_window,
             skips=skips,
         )
+        self._cache_figures: CacheStats | None = None
+        self._is_ahead = False
+        self._next: ReadAhead[Engine] | None = None
+        # The bytes held when the next epoch's engine last learned that there are fewer.
+        self._told_bytes = 0
         self._remainder: Remainder | None = Remainder()
         self._next_to_order = self._first_window
         self._batches: BatchScheduler | None = None
@@ -168,16 +177,52 @@ class Engine:
         """Whether `next_batch` returns processed batches; if not, `next_window` returns windows."""
         return self._batches is not None
 
-    def start(self) -> None:
-        """Start the workers."""
-        self._reads.start()
+    @property
+    def plan(self) -> Plan:
+        """The epoch."""
+        return self._plan
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing has failed and the engine is not closed."""
+        is_open = self.workers.broken is None and not self.workers.is_closing
+        return is_open and all(window.error is None for window in tuple(self._windows))
+
+    def then(self, next_epoch: ReadAhead[Engine]) -> None:
+        """Open the next epoch's engine when this one has nothing left to read; call it before `start`."""
+        self._next = next_epoch
+
+    def start_ahead(self, before: Usage) -> None:
+        """Start the workers, to read the first window into memory that another epoch leaves free, until `start`."""
+        self._is_ahead = True
+        self.usage.before = before
+        self._reads.start(only_first=True)
         self.workers.start()
+
+    def start(self) -> None:
+        """Begin the epoch: start the workers, or let those that read ahead continue."""
+        if not self._is_ahead:
+            self._reads.start()
+            self.workers.start()
+            return
+        with self.workers.lock:
+            self._is_ahead, self.usage.before = False, None
+            self._reads.fetch_all()
+            self.workers.notify()
+
+    def wake(self, *, is_alone: bool) -> None:
+        """Let the workers look for jobs: the epoch before this one holds fewer bytes, or with `is_alone`, none."""
+        with self.workers.lock:
+            if is_alone:
+                self.usage.before = None
+            self.workers.notify()
 
     def close(self) -> None:
         """End the workers and release all memory; idempotent, and safe in any thread and in a forked child."""
         self._reads.stop()
         has_ended = self.workers.close()
         self._reads.close(workers_have_ended=has_ended)
+        self._next = None
         if not has_ended:
             return
         self._windows.clear()
@@ -200,7 +245,7 @@ class Engine:
             held_bytes=usage.held_bytes,
             peak_bytes=usage.peak_bytes,
             footers_bytes=footers_bytes,
-            cache=self._reader.chunks.cache_figures(self._cache_before),
+            cache=self._cache_figures or self._reader.chunks.cache_figures(self._cache_before),
             remote=None if remote is None else replace(remote),
             queued_s=self.workers.queued_s,
         )
@@ -293,14 +338,15 @@ class Engine:
         """Return the most urgent job that may start: batches first, then windows in their order."""
         if self._released:
             return self._release_job(self._released.popleft())
-        if self._batches is not None:
+        if self._batches is not None and not self._is_ahead:
             job = self._process_job(self._batches)
             if job is not None:
                 return job
-        if self._admitted < self._plan.windows and len(self._windows) < max(self._ahead, 1 + self._fills_first):
+        most = 1 if self._is_ahead else max(self._ahead, 1 + self._fills_first)
+        if self._admitted < self._plan.windows and len(self._windows) < most:
             self._windows.append(self._admit())
         self._reads.step(self._windows[0].index + self._fills_first if self._windows else self._admitted)
-        owed, needs_next = 0, True
+        owed, needs_next = 0, not self._is_ahead
         for window in self._windows:
             if window.error is not None:
                 return None
@@ -310,7 +356,34 @@ class Engine:
             if window.phase != "ready":
                 owed += self._owed_bytes(window)
             needs_next = self._fills_first and window is self._windows[0]
-        return None if self._prefault is None else self._prefault.job(owed)
+        return self._next_job() if self._prefault is None else self._prefault.job(owed)
+
+    def _next_job(self) -> Job[None] | None:
+        """Return a job for the next epoch's engine: open it, or tell it that this one holds fewer bytes."""
+        ahead = self._next
+        if ahead is None or not self._has_delivered_all():
+            return None
+        if not ahead.has_begun:
+            ahead.has_begun = True
+            self._told_bytes = self.usage.held_bytes
+            return Job("permute", lambda: self._begin_next(ahead), lambda _: None, lambda _: None)
+        if self.usage.held_bytes >= self._told_bytes:
+            return None
+        self._told_bytes = self.usage.held_bytes
+        return Job("permute", ahead.wake, lambda _: None, lambda _: None)
+
+    def _has_delivered_all(self) -> bool:
+        """Whether the consumer has the last window, or the workers process its batches."""
+        if self._admitted < self._plan.windows or self.workers.is_closing:
+            return False
+        if self._batches is not None:
+            return len(self._windows) <= 1 and all(window.phase == "ready" for window in self._windows)
+        # With wide rows, the next window takes the memory of the window before last.
+        return not self._windows and not (self._parts.wide and len(self._delivered) > 1)
+
+    def _begin_next(self, ahead: ReadAhead[Engine]) -> None:
+        self._cache_figures = self._reader.chunks.cache_figures(self._cache_before)
+        ahead.begin(self.usage)
 
     def _admit(self) -> WindowTask:
         index, plan = self._admitted, self._plan

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from threading import Thread
 
 from parquet_loader.dataset import MemoryBudget
 from parquet_loader.engine.usage import Usage
@@ -106,6 +105,8 @@ class Prefetcher:
         # The share of a row group's bytes that is fetched, if known.
         self._ratio = None if self._next is None else self._ratio_of(reader.snapshot.row_group(self._next[1].row_group))
         self._in_flight = 0
+        # Whether to fetch no more than the first window: the caller may never begin the epoch.
+        self.only_first = False
 
     def _first_slices(self, plan: Plan, first_window: int) -> Iterator[tuple[int, RowGroupSlice]]:
         """Yield each row group's first slice, in the plan's order, with its window."""
@@ -121,11 +122,6 @@ class Prefetcher:
         except ParquetLoaderError:  # raised again when the row group is read
             return None
         return None if nbytes is None else nbytes / max(1, row_group.encoded_bytes)
-
-    @property
-    def thread(self) -> Thread:
-        """The fetcher's thread, which takes the engine's lock."""
-        return self._fetcher.thread
 
     @property
     def figures(self) -> RemoteFigures:
@@ -152,6 +148,8 @@ class Prefetcher:
         """Start the prefetches that fit; if none is in flight, always start one for the window needed next."""
         while self._next is not None and self._fetcher.is_here:
             window, slice_ = self._next
+            if self.only_first and window > self._first_window:
+                return
             row_group = self._reader.snapshot.row_group(slice_.row_group)
             estimate = self._estimate(row_group)
             fits = len(self._fetches) < self._most and self._usage.fetched_bytes + estimate <= self._limit_bytes

@@ -64,22 +64,31 @@ class ReadScheduler:
         self._prefetcher: Prefetcher | None = None
         if reader.chunks.remote is not None:
             self._prefetcher = Prefetcher(reader, plan, sizing, usage, workers, first_window, self._broken)
-            workers.helper = self._prefetcher.thread
 
     @property
     def remote_figures(self) -> RemoteFigures | None:
         """Figures of remote reads so far; None if files are local."""
         return None if self._prefetcher is None else self._prefetcher.figures
 
-    def start(self) -> None:
-        """Start the prefetcher, if there is one, and its first requests; called without the lock."""
+    def start(self, *, only_first: bool = False) -> None:
+        """Start the prefetcher, if there is one, and its first requests; called without the lock.
+
+        Args:
+            only_first: Whether to fetch no more than the first window until `fetch_all`.
+        """
         if self._prefetcher is not None:
+            self._prefetcher.only_first = only_first
             self._prefetcher.start()
             uninterrupted(self._begin)  # before workers compete for the GIL
 
     def _begin(self) -> None:
         with self._workers.lock:
             self.step(self._first_window)
+
+    def fetch_all(self) -> None:
+        """Fetch later windows too; called with the lock."""
+        if self._prefetcher is not None:
+            self._prefetcher.only_first = False
 
     def stop(self) -> None:
         """Cancel all requests, so that no job waits for a store; called with or without the lock."""

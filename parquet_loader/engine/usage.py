@@ -22,6 +22,8 @@ class Usage:
         bytes_read: Stored bytes of the column chunks read.
         row_groups: Row groups read to their end.
         skipped: Row groups skipped because of an error: index in the snapshot, and the reason.
+        before: The counters of the epoch that is still consumed, if this one is read ahead. Its bytes count towards the
+            limit and the peak; they are read without its lock.
     """
 
     limit_bytes: int
@@ -32,15 +34,20 @@ class Usage:
     bytes_read: int = 0
     row_groups: int = 0
     skipped: list[tuple[int, str]] = field(default_factory=list)
+    before: Usage | None = None
+
+    @property
+    def _before_bytes(self) -> int:
+        return 0 if self.before is None else self.before.held_bytes
 
     def reserve(self, change: int) -> None:
         """Reserve bytes; a negative number releases them."""
         self.held_bytes += change
-        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes + self._before_bytes)
 
     def fits(self, needed: int) -> bool:
         """Whether that many more bytes fit; prefetched bytes do not count, because they have their own share."""
-        return self.held_bytes - self.fetched_bytes + needed <= self.limit_bytes
+        return self._before_bytes + self.held_bytes - self.fetched_bytes + needed <= self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)

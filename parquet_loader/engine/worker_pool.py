@@ -113,7 +113,6 @@ class WorkerPool:
         self.is_closing = False
         self.broken: BaseException | None = None
         self.times = StageTimes()
-        self.helper: Thread | None = None
         self._wakers: list[Any] = []
         self._running = 0
         self._queued_s: dict[int, float | None] = {}  # of threads that have ended
@@ -161,15 +160,16 @@ class WorkerPool:
     def close(self) -> bool:
         """End the threads; return whether they have ended.
 
-        They have not if this is called on one of them, or on the `helper` thread, which takes the same lock: a garbage
-        collection can run a finaliser on any thread. Then they end by themselves. A forked child has no threads.
+        They have not if this is called on a thread of the library, such as one of them: a garbage collection can run a
+        finaliser on any thread, and two epochs whose threads waited for each other would hang. Then they end by
+        themselves. A forked child has no threads.
         """
         if self._pid != os.getpid():
             return False
         with self.lock:
             self.is_closing = True
             self.notify()
-        if current_thread() in (*self._threads, self.helper):
+        if current_thread().name.startswith("parquet_loader-"):
             return False
         while (waker := self._waker_while_running()) is not None:
             waker.acquire()

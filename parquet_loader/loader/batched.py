@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow.fs as pafs
@@ -49,7 +49,17 @@ from parquet_loader.dataset import (
     ranks_to_agree_with,
     resolve_source,
 )
-from parquet_loader.engine import BatchProcessor, EngineOptions, IsolatedEngine, ReadingProcess, Transform, open_engine
+from parquet_loader.engine import (
+    BatchProcessor,
+    Engine,
+    EngineOptions,
+    IsolatedEngine,
+    NextPlan,
+    ReadAhead,
+    ReadingProcess,
+    Transform,
+    open_engine,
+)
 from parquet_loader.errors import (
     ConfigurationError,
     LoaderStateError,
@@ -263,6 +273,9 @@ class BatchedDataLoader(NotIndexed):
         # Whether the caller chose the position; if not, it follows from the last epoch.
         self._is_position_chosen = True
         self._reading: ReadingProcess | None = None
+        # The next epoch, if one is or was running; in a list, so that the finaliser finds it without the loader.
+        self._ahead: list[_NextEpoch] = []
+        weakref.finalize(self, _drop, self._ahead)
         self._isolates = isolation == "process"
         self._following: Following | None = None
         if live is None and not isinstance(given, Dataset | ListedDataset):
@@ -406,7 +419,11 @@ class BatchedDataLoader(NotIndexed):
         with self._turns():
             if self._following is None:
                 self._end_previous()
-                return self._begin(self._plan(self._next_epoch), self._next_batch)
+                division = self._division()
+                ready = self._ready(division)
+                plan = self._plan(self._next_epoch, division) if ready is None else ready.plan
+                next_plan = self._next_plan(division, plan.epoch + 1) if plan.batches else None
+                return self._begin(plan, self._next_batch, ready=ready, next_plan=next_plan)
             self._following.with_broadcast(self._end_previous)
             seen = self._following.begin(self._next_epoch, self._next_batch)
             try:
@@ -441,10 +458,40 @@ class BatchedDataLoader(NotIndexed):
             self._end_previous()
             return self._begin(self._plan(epoch, division), min(first_batch, division.batches))
 
-    def _begin(self, plan: Plan, first_batch: int, files: EpochFiles | None = None) -> Iterator[Batch]:
+    def _next_plan(self, division: Division, epoch: int) -> NextPlan:
+        return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch)
+
+    def _ready(self, division: Division) -> Engine | None:
+        """Return the engine that has read ahead, if its epoch comes now; if not, drop it."""
+        for ahead in self._ahead:
+            is_next = not self._next_batch and ahead.plan == self._next_plan(division, self._next_epoch)
+            if is_next and ahead.dataset is self._dataset and ahead.reading.engine is not None:
+                return ahead.reading.engine
+        self._drop_ahead()
+        return None
+
+    def _drop_ahead(self) -> None:
+        _drop(self._ahead)
+
+    def _begin(
+        self,
+        plan: Plan,
+        first_batch: int,
+        files: EpochFiles | None = None,
+        *,
+        ready: Engine | None = None,
+        next_plan: NextPlan | None = None,
+    ) -> Iterator[Batch]:
         left = plan.batches - first_batch
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
-        engine = self._engine(plan, first_batch)
+        engine: EpochEngine = ready or self._engine(plan, first_batch, next_plan)
+        ahead: list[_NextEpoch] = []
+        if next_plan is not None and isinstance(engine, Engine):
+            reading = ReadAhead(
+                partial(_opened_ahead, self._dataset, next_plan, self._options, self._allocator, self._staging)
+            )
+            engine.then(reading)
+            ahead.append(_NextEpoch(reading, self._dataset, next_plan))
         last = self._figures
         # Measuring takes up to a tenth of the caller's time, and its result is the same in each epoch of static data.
         mixing = last.mixing if last is not None and last.is_complete and self._following is None else None
@@ -452,19 +499,25 @@ class BatchedDataLoader(NotIndexed):
         pinned = self._allocator if self._reading is not None and self._allocator.is_required else None
         deliveries = None if files is None else Deliveries(files, plan, first_batch)
         output = self._output.masked({} if self._options.transform is not None else masks_of(self.schema))
-        epoch = Epoch(engine, self.batch_size, output, pinned, bar, figures, deliveries)
+        taken = self._ahead[0].reading if ready is not None else None
+        following = ahead[0].reading if ahead else None
+        epoch = Epoch(engine, self.batch_size, output, pinned, bar, figures, deliveries, taken, following)
         self._running, self._figures = weakref.ref(epoch), figures
         delivering = epoch.deliver()
         # SIGINT is handled at calls, and its traceback would keep the iterator alive: so there are no calls from here.
         self._next_epoch, self._next_batch, self._is_position_chosen = plan.epoch + 1, 0, False
+        self._ahead[:] = ahead
         return delivering
 
     def reset(self) -> None:
-        """End the running iteration, if there is one.
+        """End the running iteration, if there is one, and release what was read of the next epoch.
 
         If no batch was requested from it, the next iteration begins at the same batch.
         """
         self._end("the loader was closed or reset before the last batch of this epoch; begin again: iter(loader)")
+        self._drop_ahead()
+        if self._reading is not None:
+            self._reading.drop_ahead()
 
     def _end(self, reason: str) -> None:
         """End the running iteration; its iterator raises the reason if it has batches left."""
@@ -652,6 +705,8 @@ class BatchedDataLoader(NotIndexed):
         return None if last is None else (last.epoch, last.next_batch)
 
     def _set_position(self, epoch: int, batch: int) -> None:
+        if batch or any(ahead.plan.epoch != epoch for ahead in self._ahead):
+            self._drop_ahead()
         self._next_epoch, self._next_batch, self._is_position_chosen = epoch, batch, True
 
     def _described_epoch(self) -> EpochFigures | None:
@@ -751,10 +806,10 @@ class BatchedDataLoader(NotIndexed):
             epoch=epoch,
         )
 
-    def _engine(self, plan: Plan, first_batch: int = 0) -> EpochEngine:
+    def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
         if self._reading is not None:
             processes = BatchProcessor.is_needed(self._dataset.reader.columns, self._options.transform)
-            return IsolatedEngine(self._reading, plan, first_batch, processes=processes)
+            return IsolatedEngine(self._reading, plan, first_batch, processes=processes, next_plan=next_plan)
         return open_engine(
             self._dataset,
             plan,
@@ -764,6 +819,35 @@ class BatchedDataLoader(NotIndexed):
             staging=self._staging,
             is_first=self._figures is None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _NextEpoch:
+    """The epoch that is read ahead.
+
+    Attributes:
+        reading: Opens its engine.
+        dataset: The data set.
+        plan: The order.
+    """
+
+    reading: ReadAhead[Engine]
+    dataset: Dataset
+    plan: NextPlan
+
+
+def _drop(ahead: list[_NextEpoch]) -> None:
+    for next_epoch in tuple(ahead):
+        next_epoch.reading.drop()
+
+
+def _opened_ahead(
+    dataset: Dataset, plan: NextPlan, options: EngineOptions, allocator: Allocator, staging: Arenas
+) -> Engine:
+    """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
+    return open_engine(
+        dataset, plan(dataset), options, first_batch=0, allocator=allocator, staging=staging, is_first=False
+    )
 
 
 def _restored(

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from parquet_loader.collate import Batch, Output, rows_of
 from parquet_loader.common import is_local
-from parquet_loader.engine import EngineFigures, ProcessedBatch
+from parquet_loader.engine import EngineFigures, ProcessedBatch, ReadAhead
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.loader.live_source import Deliveries
 from parquet_loader.loader.mixing import MixingMeter, SortingFigures
@@ -61,6 +61,8 @@ class Epoch:
         bar: A tqdm bar, or None.
         figures: Measures times.
         deliveries: Releases files as their last batch is delivered; None if the source does not change.
+        read_ahead: The object that opened the engine during the epoch before; None if it is new.
+        next_epoch: Opens the next epoch during this one. The loader keeps it, unless this epoch ends early.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class Epoch:
         bar: Any,
         figures: EpochFigures,
         deliveries: Deliveries | None,
+        read_ahead: ReadAhead[Any] | None = None,
+        next_epoch: ReadAhead[Any] | None = None,
     ) -> None:
         self.figures = figures
         self._is_over = False
@@ -82,6 +86,8 @@ class Epoch:
         self._bar = bar
         self._batches = output.delivered(_pull(engine, output, batch_size, pinned, figures))
         self._deliveries = deliveries
+        self._read_ahead = read_ahead
+        self._next_epoch = next_epoch
 
     def deliver(self) -> Iterator[Batch]:
         """Start the engine, and return the iterator over the batches; call it once.
@@ -92,6 +98,8 @@ class Epoch:
         delivering = self._deliver()
         self._finalizer = weakref.finalize(delivering, self.close, waits=False)
         try:
+            if self._read_ahead is not None:
+                self._read_ahead.release()
             self._engine.start()
         except BaseException:  # no more threads, or SIGINT, whose traceback would keep the iterator alive
             self.close()
@@ -173,6 +181,11 @@ class Epoch:
             return
         self._engine.close()
         self.figures.stop()
+        if self._next_epoch is not None:
+            if self.figures.has_delivered_all:
+                self._next_epoch.wake(is_alone=True)
+            else:
+                self._next_epoch.drop()
         if self._deliveries is not None:
             self._deliveries.close()
         if self._bar is not None:
@@ -253,6 +266,11 @@ class EpochFigures:
     def position(self) -> tuple[int, int]:
         """Epoch and number of the next batch; of the next epoch if this one is over."""
         return (self.epoch + 1, 0) if self.is_complete else (self.epoch, self.next_batch)
+
+    @property
+    def has_delivered_all(self) -> bool:
+        """Whether all batches were delivered; under ``on_error="skip"``, whether the end was."""
+        return self.is_complete or self.is_done(self.plan.batches)
 
     def is_done(self, batches: int) -> bool:
         """Whether all of an epoch's `batches` were delivered."""

@@ -195,6 +195,10 @@ class Plan:
         ]
         return np.unique(np.concatenate([*runs, np.zeros(0, np.int64)]))
 
+    def has_rows_of(self, other: Plan) -> bool:
+        """Whether this plan delivers the batches of another one of the same data set and arguments."""
+        return self.epoch == other.epoch and self.parts == other.parts and self.batches == other.batches
+
     def slices(self, window: int) -> list[RowGroupSlice]:
         """Return the slices of one window; their rows, concatenated, are the input of the permutation."""
         return [

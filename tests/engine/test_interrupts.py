@@ -99,9 +99,11 @@ AT_RANDOM_MOMENTS = """
         except KeyboardInterrupt as error:
             held = error
             interrupted += 1
+        if held and loader.state_dict()["batch"] and workers():  # after a whole epoch the next one is read ahead
+            print("left", attempt, workers(), traceback.format_tb(held.__traceback__)[-3:])
+        loader.reset()
         if workers():
-            print("left", attempt, workers(), traceback.format_tb(held.__traceback__)[-3:] if held else "")
-            loader.reset()
+            print("left after reset()", attempt, workers())
     print("done", interrupted > 10)
 """
 

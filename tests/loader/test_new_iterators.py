@@ -76,7 +76,7 @@ def test_many_iterators_left_in_the_middle_leave_no_thread_and_no_process(root: 
             held.append(iter(loader))
             next(held[-1])
         running = [t for t in threading.enumerate() if t.name.startswith("parquet_loader-worker")]
-        assert len(running) <= loader.num_threads
+        assert len(running) <= 2 * loader.num_threads  # also of the next epoch, which is read ahead
         assert len(children()) <= 1
         for old in held[:-1]:
             with pytest.raises(LoaderStateError, match=AGAIN):

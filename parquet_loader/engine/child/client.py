@@ -24,9 +24,10 @@ from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, uni
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.child.channel import Channel
-from parquet_loader.engine.child.server import Begin, Next, Open, Release, Reply
+from parquet_loader.engine.child.server import Begin, Drop, Next, Open, Release, Reply
 from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, check_shared_memory
 from parquet_loader.engine.engine import EngineOptions
+from parquet_loader.engine.read_ahead import NextPlan
 from parquet_loader.engine.usage import EngineFigures
 from parquet_loader.errors import (
     ConfigurationError,
@@ -159,6 +160,18 @@ class ReadingProcess:
             self._finalizer.detach()
             self._finalizer = None
 
+    def drop_ahead(self) -> None:
+        """Let the process drop the epoch that it reads ahead; called between epochs."""
+        if self._child is None or self._child.pid != os.getpid():
+            return
+        try:
+            self._child.channel.send(Drop())
+        except OSError:  # the process has ended
+            pass
+        except BaseException:  # SIGINT, in the middle of the message
+            self.stop()
+            raise
+
 
 class IsolatedEngine:
     """The caller's side of one epoch in the child process, with the methods of `Engine`. Used by one thread at a time.
@@ -168,12 +181,21 @@ class IsolatedEngine:
         plan: The plan of the epoch.
         first_batch: The batch with which it begins.
         processes: As in `Engine`.
+        next_plan: Computes the plan of the next epoch, if that is read ahead.
     """
 
-    def __init__(self, reading: ReadingProcess, plan: Plan, first_batch: int, *, processes: bool) -> None:
+    def __init__(
+        self,
+        reading: ReadingProcess,
+        plan: Plan,
+        first_batch: int,
+        *,
+        processes: bool,
+        next_plan: NextPlan | None = None,
+    ) -> None:
         self.processes = processes
         self._reading = reading
-        self._begin = Begin(plan, first_batch)
+        self._begin = Begin(plan, first_batch, next_plan)
         self._child: _Child | None = None
         self._account = EngineFigures.nothing()
         self._is_over = False

@@ -18,6 +18,7 @@ import signal
 import socket
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from threading import Thread
 
 from parquet_loader.common import raise_limit, use_returning_pool
@@ -26,6 +27,7 @@ from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.shared_memory import SharedMemorySender, SharedMessage
 from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
+from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.usage import EngineFigures
 from parquet_loader.errors import ReadingProcessError
 from parquet_loader.plan import Plan
@@ -60,10 +62,12 @@ class Begin:
     Attributes:
         plan: The plan of the epoch.
         first_batch: The batch with which it begins.
+        next_plan: Computes the plan of the next epoch from the data set, if that is read ahead.
     """
 
     plan: Plan
     first_batch: int
+    next_plan: NextPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,11 @@ class Release:
     """The caller has released all batches before the current window's. Not answered."""
 
     unused: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The epoch that is read ahead does not come next. Not answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +145,7 @@ class _Server:
         self._dataset: Dataset | None = None
         self._options: EngineOptions | None = None
         self._engine: Engine | None = None
+        self._ahead: ReadAhead[Engine] | None = None
         self._is_first = True
         self._failure: BaseException | None = None
 
@@ -147,6 +157,8 @@ class _Server:
                     self._open(message)
                 case Begin():
                     self._begin(message)
+                case Drop():
+                    self._drop_ahead()
                 case Next():
                     self._sender.take_back(message.unused)
                     self._answer()
@@ -171,19 +183,39 @@ class _Server:
         if self._options is None or self._dataset is None:
             return
         try:
-            self._engine = open_engine(
-                self._dataset,
-                message.plan,
-                self._options,
-                first_batch=message.first_batch,
-                allocator=self._sender.arenas,
-                staging=self._staging,
-                is_first=self._is_first,
-            )
+            ahead = None if self._ahead is None else self._ahead.engine
+            if ahead is not None and not message.first_batch and ahead.plan.has_rows_of(message.plan):
+                self._engine = ahead
+                self._ahead = None
+            else:
+                self._drop_ahead()
+                self._engine = self._opened(self._dataset, self._options, message.plan, message.first_batch)
             self._is_first = False
+            if message.next_plan is not None:
+                self._ahead = ReadAhead(partial(self._opened_next, self._dataset, self._options, message.next_plan))
+                self._engine.then(self._ahead)
             self._engine.start()
         except BaseException as error:
             self._failure = error
+
+    def _opened(self, dataset: Dataset, options: EngineOptions, plan: Plan, first_batch: int = 0) -> Engine:
+        return open_engine(
+            dataset,
+            plan,
+            options,
+            first_batch=first_batch,
+            allocator=self._sender.arenas,
+            staging=self._staging,
+            is_first=self._is_first,
+        )
+
+    def _opened_next(self, dataset: Dataset, options: EngineOptions, next_plan: NextPlan) -> Engine:
+        return self._opened(dataset, options, next_plan(dataset))
+
+    def _drop_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.drop()
+            self._ahead = None
 
     def _answer(self) -> None:
         try:
@@ -200,6 +232,8 @@ class _Server:
             self._engine.close()
             self._channel.send(Reply(self._account()))
             self._engine = None
+            if self._ahead is not None:
+                self._ahead.wake(is_alone=True)
 
     def _next(self) -> Window | ProcessedBatch | None:
         if self._failure is not None:

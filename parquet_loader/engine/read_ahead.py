@@ -1,0 +1,118 @@
+"""Opens the next epoch while the last window of this one is consumed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from parquet_loader.dataset import Dataset
+from parquet_loader.engine.usage import Usage
+from parquet_loader.plan import Division, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class NextPlan:
+    """Computes the plan of an epoch from the data set; small values that can be sent between processes.
+
+    Attributes:
+        division: The rows of this rank.
+        batch_size, drop_last, shuffle, seed, epoch: As in `Dataset.plan`.
+    """
+
+    division: Division
+    batch_size: int
+    drop_last: bool
+    shuffle: bool
+    seed: int
+    epoch: int
+
+    def __call__(self, dataset: Dataset) -> Plan:
+        """Return the plan."""
+        return dataset.plan(
+            self.division,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            shuffle=self.shuffle,
+            seed=self.seed,
+            epoch=self.epoch,
+        )
+
+
+class _Engine(Protocol):
+    @property
+    def is_sound(self) -> bool: ...
+    def start_ahead(self, before: Usage) -> None: ...
+    def wake(self, *, is_alone: bool) -> None: ...
+    def close(self) -> None: ...
+
+
+E = TypeVar("E", bound=_Engine)
+
+
+class ReadAhead(Generic[E]):
+    """The engine of one epoch from its opening until the epoch begins; owned by the loader.
+
+    Invariants: A worker of the running epoch calls `begin`, at most once. The engine is in `_made` from its start until
+    `release`, which its epoch calls when it owns the engine, or the end of `drop`. After `drop` nothing is held: if
+    `begin` is running in another thread, it closes the engine at its end. There is no lock, so finalisers may call any
+    method; closing an engine twice does nothing. Nothing here refers to the loader.
+
+    Args:
+        open_next: Opens the engine; it plans the epoch, and starts no thread.
+    """
+
+    def __init__(self, open_next: Callable[[], E]) -> None:
+        self.has_begun = False
+        self._open_next: Callable[[], E] | None = open_next
+        self._made: list[E] = []
+        self._is_over = False
+        self._pid = os.getpid()
+
+    @property
+    def engine(self) -> E | None:
+        """The engine, if it can begin its epoch now; it stays owned by this object until `release`."""
+        made = tuple(self._made)
+        return made[0] if made and self._pid == os.getpid() and made[0].is_sound else None
+
+    def begin(self, before: Usage) -> None:
+        """Open the engine and start its workers; an error is left to the epoch, which opens it again.
+
+        Args:
+            before: The counters of the running epoch.
+        """
+        open_next, self._open_next = self._open_next, None
+        if open_next is None or self._is_over:
+            return
+        try:
+            engine = open_next()
+        except Exception:
+            return
+        try:
+            engine.start_ahead(before)
+        except Exception:
+            engine.close()
+            return
+        self._made.append(engine)
+        if self._is_over:
+            self.drop()
+
+    def wake(self, *, is_alone: bool = False) -> None:
+        """Say that the running epoch holds fewer bytes, or with `is_alone`, that it has ended."""
+        for engine in tuple(self._made):
+            engine.wake(is_alone=is_alone)
+
+    def release(self) -> None:
+        """Leave the engine to its epoch."""
+        self._is_over = True
+        self._open_next = None
+        self._made.clear()
+
+    def drop(self) -> None:
+        """Close the engine, or open none; idempotent."""
+        self._is_over = True
+        self._open_next = None
+        for engine in tuple(self._made):
+            engine.close()  # SIGINT in it leaves the engine here, for the next call
+        self._made.clear()

@@ -1,0 +1,299 @@
+"""The next epoch is read while the last window of this one is consumed; nobody notices except by the shorter wait."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parquet_loader import BatchedDataLoader, OutputOptions
+from parquet_loader.engine import ReadAhead
+from tests.support.datasets import Layout, write_layout
+from tests.support.processes import children
+
+pytestmark = pytest.mark.timeout(60)
+
+NUMPY = OutputOptions(format="numpy")
+ROWS = 300
+SECONDS = 30
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """300 rows in files of several row groups."""
+    write_layout(
+        Layout(((30, 20), (50,), (25,) * 8), ("double", "text", "ragged"), dictionary=False), str(tmp_path / "data")
+    )
+    return str(tmp_path / "data")
+
+
+def opened(root: str, **options: Any) -> BatchedDataLoader:
+    return BatchedDataLoader(root, 10, **{"shuffle": True, "num_threads": 2, "output_options": NUMPY, **options})
+
+
+def ids(batches: Any) -> list[int]:
+    return [int(number) for batch in batches for number in batch["id"]]
+
+
+def threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("parquet_loader")]
+
+
+def assert_nothing_runs() -> None:
+    for thread in threads():
+        thread.join(SECONDS)
+    assert not threads()
+    assert not children()
+
+
+def wait_until_read(loader: BatchedDataLoader) -> None:
+    """Wait until the first window of the next epoch is ready; the caller holds the last window of this one."""
+    running = loader._running() if loader._running is not None else None
+    assert running is not None
+    reading, before = loader._ahead[0].reading, running._engine.workers  # type: ignore[attr-defined]
+    with before.lock:
+        assert before.changed.wait_for(lambda: reading.engine is not None, SECONDS)
+    engine = reading.engine
+    assert engine is not None
+    with engine.workers.lock:
+        first = engine._windows
+        assert engine.workers.changed.wait_for(lambda: first and first[0].phase == "ready", SECONDS)
+
+
+def to_last_batch(loader: BatchedDataLoader) -> Any:
+    """Take all batches but the last, and return the iterator."""
+    iterator = iter(loader)
+    for _ in range(len(loader) - 1):
+        next(iterator)
+    return iterator
+
+
+def orders(root: str, epochs: int, **options: Any) -> list[list[int]]:
+    """Return the rows of each epoch, each from a loader that has read nothing before."""
+    found = []
+    for epoch in range(epochs):
+        with opened(root, **options) as loader:
+            loader.set_epoch(epoch)
+            found.append(ids(loader))
+    return found
+
+
+def test_the_first_window_of_the_next_epoch_needs_no_file_that_is_gone_after_the_last_batch(root: str) -> None:
+    expected = orders(root, 2)
+    with opened(root) as loader:
+        iterator = to_last_batch(loader)
+        wait_until_read(loader)
+        next(iterator)
+        assert next(iterator, None) is None
+        shutil.rmtree(root)
+        assert ids(loader) == expected[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"window_rows": 40}, {"window_rows": 40, "transform": lambda c, rng: c}],
+    ids=["one window", "windows", "transform"],
+)
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_epochs_that_are_read_ahead_have_the_order_and_the_figures_of_others(
+    root: str, isolation: str, options: dict[str, Any]
+) -> None:
+    expected = orders(root, 3, **options)
+    with opened(root, isolation=isolation, **options) as loader:
+        for epoch in range(3):
+            iterator = to_last_batch(loader)
+            if isolation == "thread":
+                wait_until_read(loader)
+            left = ids(iterator)
+            assert left == expected[epoch][-len(left) :]
+            stats = loader.stats()
+            assert (stats.epoch, stats.rows, stats.batches) == (epoch, ROWS, len(loader))
+            assert stats.row_groups == 11
+            assert loader.state_dict()["epoch"] == epoch + 1
+    assert_nothing_runs()
+
+
+def test_transform_is_not_called_before_the_epoch_begins(root: str) -> None:
+    epoch = 0
+
+    def transform(columns: dict[str, Any], rng: Any) -> dict[str, Any]:
+        return {"id": columns["id"], "seen": np.full(len(columns["id"]), epoch)}
+
+    with opened(root, transform=transform) as loader:
+        for epoch in range(3):
+            iterator = to_last_batch(loader)
+            wait_until_read(loader)
+            last = next(iterator)
+            assert (last["seen"] == epoch).all()
+            assert next(iterator, None) is None
+
+
+CHOICES: dict[str, Callable[[BatchedDataLoader], tuple[int, int]]] = {
+    "set_epoch to the next": lambda loader: (loader.set_epoch(1), (1, 0))[1],  # type: ignore[func-returns-value]
+    "set_epoch to another": lambda loader: (loader.set_epoch(7), (7, 0))[1],  # type: ignore[func-returns-value]
+    "seek": lambda loader: (loader.seek(1, 4), (1, 4))[1],  # type: ignore[func-returns-value]
+    "a state": lambda loader: (loader.load_state_dict(loader.state_dict()), (1, 0))[1],  # type: ignore[func-returns-value]
+    "reset": lambda loader: (loader.reset(), (1, 0))[1],  # type: ignore[func-returns-value]
+}
+
+
+@pytest.mark.parametrize("window_rows", [40, None])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_any_position_may_be_chosen_after_reading_ahead(root: str, choice: str, window_rows: int | None) -> None:
+    with opened(root, window_rows=window_rows) as loader:
+        iterator = to_last_batch(loader)
+        wait_until_read(loader)
+        assert len(ids(iterator)) == 10
+        epoch, batch = CHOICES[choice](loader)
+        assert ids(loader) == orders(root, epoch + 1, window_rows=window_rows)[epoch][10 * batch :]
+    assert_nothing_runs()
+
+
+def _break_off(loader: BatchedDataLoader, iterator: Any) -> None:
+    iterator.close()
+
+
+def _choose_another(loader: BatchedDataLoader, iterator: Any) -> None:
+    loader.set_epoch(9)
+    iterator.close()
+
+
+def _collect(loader: BatchedDataLoader, iterator: Any) -> None:
+    list(iterator)
+
+
+def _reset(loader: BatchedDataLoader, iterator: Any) -> None:
+    list(iterator)
+    loader.reset()
+
+
+def _close(loader: BatchedDataLoader, iterator: Any) -> None:
+    loader.close()
+
+
+@pytest.mark.parametrize("end", [_break_off, _choose_another, _collect, _reset, _close])
+@pytest.mark.parametrize("is_read", [False, True], ids=["at any moment", "when it is read"])
+def test_what_was_read_ahead_ends_with(root: str, end: Callable[..., None], is_read: bool) -> None:
+    loader = opened(root, window_rows=40)
+    iterator = to_last_batch(loader)
+    if is_read:
+        wait_until_read(loader)
+    end(loader, iterator)
+    if end is _collect:
+        del loader, iterator
+        gc.collect()
+    assert_nothing_runs()
+
+
+def test_a_loader_that_is_gone_reads_nothing_ahead(root: str) -> None:
+    iterator = iter(opened(root, window_rows=40))
+    gc.collect()
+    assert len(ids(iterator)) == ROWS
+    assert_nothing_runs()
+
+
+def interrupted(loader: BatchedDataLoader, moment: int) -> tuple[BaseException | None, int]:
+    """Begin an epoch with Ctrl-C at one moment of it; return the exception, if it came, and the moments there were."""
+    moments = 0
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal moments
+        if event in {"call", "c_return"}:
+            moments += 1
+            if moments == moment:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGINT)
+
+    caught: BaseException | None = None
+    sys.setprofile(profile)
+    try:
+        _held = iter(loader)  # its end is no moment of these
+    except KeyboardInterrupt as error:
+        caught = error
+    finally:
+        sys.setprofile(None)
+    return caught, moments
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Ctrl-C in callbacks of weakrefs
+def test_ctrl_c_at_every_moment_of_the_beginning_of_an_epoch_that_was_read_ahead(root: str) -> None:
+    expected = orders(root, 2)
+    moment, came = 0, 0
+    while True:
+        moment += 1
+        with opened(root) as loader:
+            iterator = to_last_batch(loader)
+            wait_until_read(loader)
+            list(iterator)
+            held, moments = interrupted(loader, moment)
+            came += held is not None
+            if held is None and moments < moment:
+                break
+            if moment % 2:
+                loader.reset()
+                assert not threads(), moment
+            loader.set_epoch(1)
+            assert ids(loader) == expected[1], moment
+            del held
+        assert not threads(), moment
+    assert came > moment // 2
+
+
+class FakeEngine:
+    """Records its life."""
+
+    is_sound = True
+
+    def __init__(self, at_start: Callable[[], None] = lambda: None) -> None:
+        self.at_start = at_start
+        self.closed = 0
+
+    def start_ahead(self, before: Any) -> None:
+        self.at_start()
+
+    def wake(self, *, is_alone: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def _no_threads() -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_an_error_of_reading_ahead_is_left_to_the_epoch_that_it_concerns() -> None:
+    engine = FakeEngine(_no_threads)
+    reading = ReadAhead(lambda: engine)
+    reading.begin(None)  # type: ignore[arg-type]
+    assert reading.engine is None
+    assert engine.closed == 1
+
+    def fails() -> FakeEngine:
+        raise MemoryError
+
+    reading = ReadAhead(fails)
+    reading.begin(None)  # type: ignore[arg-type]
+    assert reading.engine is None
+
+
+def test_an_engine_that_is_dropped_while_it_starts_is_closed_by_its_starter() -> None:
+    engine = FakeEngine(lambda: reading.drop())
+    reading = ReadAhead(lambda: engine)
+    reading.begin(None)  # type: ignore[arg-type]
+    assert reading.engine is None
+    assert engine.closed == 1
+    late = ReadAhead(lambda: engine)
+    late.drop()
+    late.begin(None)  # type: ignore[arg-type]
+    assert engine.closed == 1
