@@ -185,8 +185,9 @@ class Engine:
     @property
     def is_sound(self) -> bool:
         """Whether nothing has failed and the engine is not closed."""
-        is_open = self.workers.broken is None and not self.workers.is_closing
-        return is_open and all(window.error is None for window in tuple(self._windows))
+        with self.workers.lock:
+            is_open = self.workers.broken is None and not self.workers.is_closing
+            return is_open and all(window.error is None for window in self._windows)
 
     def then(self, next_epoch: ReadAhead[Engine]) -> None:
         """Open the next epoch's engine when this one has nothing left to read; call it before `start`."""

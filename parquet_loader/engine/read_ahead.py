@@ -105,9 +105,9 @@ class ReadAhead(Generic[E]):
 
     def release(self) -> None:
         """Leave the engine to its epoch."""
+        self._made.clear()  # first, so that a `begin` that ends just now finds nothing to close
         self._is_over = True
         self._open_next = None
-        self._made.clear()
 
     def drop(self) -> None:
         """Close the engine, or open none; idempotent."""

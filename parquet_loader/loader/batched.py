@@ -462,12 +462,11 @@ class BatchedDataLoader(NotIndexed):
         return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch)
 
     def _ready(self, division: Division) -> Engine | None:
-        """Return the engine that has read ahead, if its epoch comes now; if not, drop it."""
+        """Return the engine that has read ahead, if its epoch comes now."""
         for ahead in self._ahead:
             is_next = not self._next_batch and ahead.plan == self._next_plan(division, self._next_epoch)
-            if is_next and ahead.dataset is self._dataset and ahead.reading.engine is not None:
+            if is_next and ahead.dataset is self._dataset:
                 return ahead.reading.engine
-        self._drop_ahead()
         return None
 
     def _drop_ahead(self) -> None:
@@ -482,6 +481,8 @@ class BatchedDataLoader(NotIndexed):
         ready: Engine | None = None,
         next_plan: NextPlan | None = None,
     ) -> Iterator[Batch]:
+        if ready is None:
+            self._drop_ahead()
         left = plan.batches - first_batch
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
         engine: EpochEngine = ready or self._engine(plan, first_batch, next_plan)
