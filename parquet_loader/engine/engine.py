@@ -362,7 +362,7 @@ class Engine:
     def _next_job(self) -> Job[None] | None:
         """Return a job for the next epoch's engine: open it, or tell it that this one holds fewer bytes."""
         ahead = self._next
-        if ahead is None or not self._has_delivered_all():
+        if ahead is None or self._is_ahead or not self._has_delivered_all():
             return None
         if not ahead.has_begun:
             ahead.has_begun = True

@@ -301,6 +301,7 @@ class BatchedDataLoader(NotIndexed):
         self._lock = os.getpid(), threading.RLock()
         self._running: weakref.ref[Epoch] | None = None
         self._figures: EpochFigures | None = None
+        self._is_iterated = False
 
     @property
     def schema(self) -> Schema:
@@ -419,20 +420,31 @@ class BatchedDataLoader(NotIndexed):
         with self._turns():
             if self._following is None:
                 self._end_previous()
-                division = self._division()
-                ready = self._ready(division)
-                plan = self._plan(self._next_epoch, division) if ready is None else ready.plan
-                next_plan = self._next_plan(division, plan.epoch + 1) if plan.batches else None
-                return self._begin(plan, self._next_batch, ready=ready, next_plan=next_plan)
+                return self._begin_epoch(is_repeated=self.shuffle or self._has_iterated())
             self._following.with_broadcast(self._end_previous)
             seen = self._following.begin(self._next_epoch, self._next_batch)
             try:
-                if seen.dataset is not self._dataset:
+                # A source that has just changed is expected to change again before the next epoch.
+                is_same = seen.dataset is self._dataset
+                if not is_same:
                     self._use(seen.dataset)
-                return self._begin(self._plan(self._next_epoch), self._next_batch, seen.files)
+                return self._begin_epoch(seen.files, is_repeated=self._has_iterated() and is_same)
             except BaseException:
                 seen.files.close()
                 raise
+
+    def _has_iterated(self) -> bool:
+        """Whether a batch of an earlier iteration was requested, so that others follow."""
+        self._is_iterated = self._is_iterated or (self._figures is not None and self._figures.was_asked)
+        return self._is_iterated
+
+    def _begin_epoch(self, files: EpochFiles | None = None, *, is_repeated: bool) -> Iterator[Batch]:
+        """Begin the next epoch; if the loader `is_repeated`, the epoch after it is read ahead."""
+        division = self._division()
+        ready = self._ready(division)
+        plan = self._plan(self._next_epoch, division) if ready is None else ready.plan
+        next_plan = self._next_plan(division, plan.epoch + 1) if plan.batches and is_repeated else None
+        return self._begin(plan, self._next_batch, files, ready=ready, next_plan=next_plan)
 
     def _begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
         """Begin one worker process's part of an epoch: its batches among those that `workers` deliver in turn.
@@ -518,7 +530,10 @@ class BatchedDataLoader(NotIndexed):
         self._end("the loader was closed or reset before the last batch of this epoch; begin again: iter(loader)")
         self._drop_ahead()
         if self._reading is not None:
-            self._reading.drop_ahead()
+            with self._turns():  # another thread may begin an epoch just now, and use the process
+                running = self._running() if self._running is not None else None
+                if running is None or not running.is_here:
+                    self._reading.drop_ahead()
 
     def _end(self, reason: str) -> None:
         """End the running iteration; its iterator raises the reason if it has batches left."""

@@ -255,7 +255,7 @@ def test_passes_leave_open_files_and_mappings_as_they_were(root: str) -> None:
             list(loader)
         after = seen(psutil.Process()), seen(child)
     assert after[0][0] - after[0][1] <= before[0][0] - before[0][1]  # each mapping keeps its file
-    assert after[1][0] <= before[1][0] + 2  # an open footer or two
+    assert after[1][0] <= before[1][0] + 6  # footers, and files that are read ahead; less than one file an epoch
     for seen_before, seen_after in zip(before, after, strict=True):
         assert seen_after[1] <= 1.2 * seen_before[1] + 5
 

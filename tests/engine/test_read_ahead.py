@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import shutil
 import signal
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parquet_loader import BatchedDataLoader, OutputOptions
+from parquet_loader import BatchedDataLoader, OutputOptions, SampleStore, Scalar, Schema
 from parquet_loader.engine import ReadAhead
 from tests.support.datasets import Layout, write_layout
 from tests.support.processes import children
@@ -137,6 +138,66 @@ def test_transform_is_not_called_before_the_epoch_begins(root: str) -> None:
             assert next(iterator, None) is None
 
 
+def test_a_loader_without_shuffle_reads_nothing_ahead_before_it_is_iterated_again(root: str) -> None:
+    with opened(root, shuffle=False, window_rows=40) as loader:
+        assert ids(loader) == orders(root, 1, shuffle=False)[0]
+        assert_nothing_runs()
+        iterator = to_last_batch(loader)
+        wait_until_read(loader)
+        list(iterator)
+        shutil.rmtree(root)
+        assert len(ids(itertools.islice(loader, 2))) == 20
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SampleStore:
+    """A store of 100 rows, ``id`` from 0 on."""
+    store = SampleStore(tmp_path / "store", schema=Schema({"id": Scalar("int64")}), max_bytes=2**30)
+    add(store, 0)
+    return store
+
+
+def add(store: SampleStore, first: int) -> None:
+    with store.writer() as writer:
+        writer.write({"id": np.arange(first, first + 100)})
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_store_that_has_not_changed_is_read_ahead_and_new_files_are_still_seen(
+    store: SampleStore, isolation: str
+) -> None:
+    def new_loader(isolation: Any = "thread") -> BatchedDataLoader:
+        source = SampleStore(store.path)
+        return BatchedDataLoader(source, 10, shuffle=True, num_threads=2, isolation=isolation, output_options=NUMPY)
+
+    expected = []
+    for epoch in range(4):
+        with new_loader() as loader:
+            loader.set_epoch(epoch)
+            expected.append(ids(loader))
+    with new_loader(isolation) as loader:
+        assert ids(loader) == expected[0]
+        for epoch in range(1, 4):
+            iterator = iter(loader)
+            found = ids(itertools.islice(iterator, 9))
+            if isolation == "thread":
+                wait_until_read(loader)
+            assert found + ids(iterator) == expected[epoch]
+            assert store.status().held_bytes == 0  # reading ahead leases nothing
+        add(store, 100)
+        assert sorted(ids(loader)) == list(range(200))
+        assert loader.stats().growth.new_rows == 100  # type: ignore[union-attr]
+    assert_nothing_runs()
+
+
+def test_a_store_that_has_just_grown_is_not_read_ahead(store: SampleStore) -> None:
+    with BatchedDataLoader(SampleStore(store.path), 10, shuffle=True, num_threads=2, output_options=NUMPY) as loader:
+        for epoch in range(3):
+            assert len(ids(loader)) == 100 * (epoch + 1)
+            assert_nothing_runs()
+            add(store, 100 * (epoch + 1))
+
+
 CHOICES: dict[str, Callable[[BatchedDataLoader], tuple[int, int]]] = {
     "set_epoch to the next": lambda loader: (loader.set_epoch(1), (1, 0))[1],  # type: ignore[func-returns-value]
     "set_epoch to another": lambda loader: (loader.set_epoch(7), (7, 0))[1],  # type: ignore[func-returns-value]
@@ -191,6 +252,20 @@ def test_what_was_read_ahead_ends_with(root: str, end: Callable[..., None], is_r
     if end is _collect:
         del loader, iterator
         gc.collect()
+    assert_nothing_runs()
+
+
+@pytest.mark.parametrize("options", [{}, {"transform": lambda c, rng: c}], ids=["windows", "transform"])
+def test_an_epoch_that_has_not_begun_does_not_open_the_next_one(root: str, options: dict[str, Any]) -> None:
+    with opened(root, **options) as loader:
+        iterator = to_last_batch(loader)
+        wait_until_read(loader)
+        list(iterator)
+        engine = loader._ahead[0].reading.engine
+        assert engine is not None
+        engine.then(ReadAhead(lambda: pytest.fail("nobody would close this engine")))
+        with engine.workers.lock:
+            assert engine._choose() is None
     assert_nothing_runs()
 
 
