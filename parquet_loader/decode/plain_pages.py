@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from parquet_loader.common import IntArray
 from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, page_header
+from parquet_loader.errors import UnsupportedError
 from parquet_loader.source import ColumnChunk, Leaf, ReadableChunk, ThriftError, TruncatedThriftError
 
 # Whether the system can read into several buffers at once (scatter read).
@@ -59,9 +60,17 @@ class ShortFileError(OSError):
 
 
 class RawFile:
-    """An open file; the caller closes it."""
+    """An open file; the caller closes it.
+
+    Raises:
+        UnsupportedError: this system has no `preadv`.
+    """
 
     def __init__(self, path: str) -> None:
+        if not IS_POSSIBLE:
+            raise UnsupportedError(
+                f"{path}: rows by index need preadv (Linux, macOS 11 or newer); read batches instead"
+            )
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
     @property

@@ -179,7 +179,7 @@ def _renameat2_exchange(first: str, second: str) -> bool:
     """Return False if the exchange is not supported."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):  # not Linux, or a C library without it
+    except (OSError, AttributeError, TypeError):  # not Linux, or a C library without it; TypeError: Windows
         return False
     done = renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), ctypes.c_uint(_RENAME_EXCHANGE))
     if done == 0:
@@ -192,7 +192,9 @@ def _renameat2_exchange(first: str, second: str) -> bool:
 
 def fsync(path: str) -> None:
     """Force a local file, or the names in a local directory, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if os.name == "nt" and os.path.isdir(path):
+        return  # Windows opens no directory
+    descriptor = os.open(path, (os.O_RDWR if os.name == "nt" else os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
     try:
         os.fsync(descriptor)
     finally:

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
+import importlib
 import os
 import time
 import weakref
 from collections.abc import Iterator
 from itertools import count
 from threading import Event, RLock, local
-from typing import Self
+from typing import Any, Self
 
 from parquet_loader.common.storage.trust import NO_LINK
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.errors import ConfigurationError, UnsupportedError
+
+fcntl: Any
+try:
+    fcntl = importlib.import_module("fcntl")
+except ImportError:  # not on Windows
+    fcntl = None
 
 _guard = RLock()  # held while a descriptor is opened or closed, and across fork
 _open: set[int] = set()
@@ -44,7 +50,8 @@ def _after_fork_in_child() -> None:
     _guard = RLock()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 def _open_registered(path: str, flags: int) -> int:
@@ -85,9 +92,15 @@ class FileLock:
 
     Raises:
         OSError: the file cannot be opened.
+        UnsupportedError: this system has no `flock`.
     """
 
     def __init__(self, path: str, flags: int = os.O_RDWR) -> None:
+        if fcntl is None:
+            raise UnsupportedError(
+                f"{path}: this system has no flock, the file locks that stores, local caches and write jobs need; use "
+                "Linux or macOS for them, or write with write_dataset"
+            )
         self.path = path
         self._pid = os.getpid()
         self._guard = RLock()  # so that nothing is done to a descriptor that another thread has closed

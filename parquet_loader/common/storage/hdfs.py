@@ -22,7 +22,7 @@ from parquet_loader.errors import SourceError
 
 SCHEMES = ("hdfs", "viewfs")
 
-_TAKEN_BY_JAVA = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TAKEN_BY_JAVA = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 # As errno, what libhdfs gives for a Java exception that it has no number for.
 _NO_NUMBER = 255
 _MOST_ATTEMPTS = 8
@@ -156,4 +156,5 @@ def _keep_connections() -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
-os.register_at_fork(after_in_child=_keep_connections)
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_keep_connections)

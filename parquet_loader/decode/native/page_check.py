@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from io import FileIO
 
 import numpy as np
 import pyarrow as pa
@@ -29,14 +30,12 @@ def check_pages(source: str | pa.Buffer, bounds: IntArray) -> None:
         else:
             _check_by_kernel(-1, source.address, source.size, bounds)
         return
-    file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
+    with open(source, "rb", buffering=0) as file:
+        nbytes = os.fstat(file.fileno()).st_size
         if KERNELS is None:
-            _walk_in_file(file, bounds)
+            _walk_in_file(file, nbytes, bounds)
         else:
-            _check_by_kernel(file, None, os.fstat(file).st_size, bounds)
-    finally:
-        os.close(file)
+            _check_by_kernel(file.fileno(), None, nbytes, bounds)
 
 
 def _check_by_kernel(file: int, address: int | None, nbytes: int, bounds: IntArray) -> None:
@@ -56,9 +55,10 @@ def _walk_in_memory(memory: memoryview, bounds: IntArray) -> None:
             walk.take_header(memory[walk.at : walk.behind])
 
 
-def _walk_in_file(file: int, bounds: IntArray) -> None:
-    for walk in walks(bounds, os.fstat(file).st_size):
+def _walk_in_file(file: FileIO, size: int, bounds: IntArray) -> None:
+    for walk in walks(bounds, size):
         nbytes = FIRST_READ_BYTES
         while not walk.is_done:
-            is_taken = walk.take_header(os.pread(file, min(nbytes, walk.behind - walk.at), walk.at))
+            file.seek(walk.at)  # `os.pread` is not on Windows
+            is_taken = walk.take_header(file.read(min(nbytes, walk.behind - walk.at)))
             nbytes = FIRST_READ_BYTES if is_taken else nbytes * 8
