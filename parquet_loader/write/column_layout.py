@@ -8,6 +8,7 @@ at the speed of a memory copy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -18,8 +19,11 @@ from parquet_loader.schema import METADATA_KEY, Category, Group, Schema, is_list
 _SAMPLE_BYTES = 4 * 2**20
 _SAMPLE_SLICES = 8
 _PAGE_BYTES = 2**20
-_UNLIMITED_ROWS = 2**31 - 1
-_PAGES = {"data_page_size": _PAGE_BYTES, "max_rows_per_page": _UNLIMITED_ROWS, "write_page_checksum": True}
+# Since version 23 pyarrow limits the rows of a page, by default to 20,000; earlier versions lack limit and option.
+_NO_ROW_LIMIT: dict[str, Any] = (
+    {"max_rows_per_page": 2**31 - 1} if "max_rows_per_page" in signature(pq.write_table).parameters else {}
+)
+_PAGES = _NO_ROW_LIMIT | {"data_page_size": _PAGE_BYTES, "write_page_checksum": True}
 
 # Parquet's writers look at the size of a page once a batch, 1024 rows by default: rows of 16 KiB then fill pages of
 # 16 MiB, in memory that is touched for the first time. Measured, one core writes such rows 1.4 times as fast in
@@ -181,7 +185,7 @@ def _trial(sample: pa.Table, codec: str, *, use_dictionary: bool) -> dict[str, t
         compression=codec.upper(),
         use_dictionary=use_dictionary,
         write_statistics=False,
-        max_rows_per_page=_UNLIMITED_ROWS,
+        **_NO_ROW_LIMIT,
     ) as writer:
         writer.write_table(sample)
     sizes: dict[str, tuple[int, int]] = {}
