@@ -128,13 +128,16 @@ def open_chunks(
             if pages is not None:
                 raw[name] = pages
 
-        def decodable(names: Sequence[str], demands: Mapping[str, RowDemand] | None = None) -> DecodableChunks:
-            return decodable_columns(footer, names if source is not None else (), schema, rows, demands)
+        def decodable(
+            names: Sequence[str], demands: Mapping[str, RowDemand] | None = None, floats: Collection[str] = ()
+        ) -> DecodableChunks:
+            return decodable_columns(footer, names if source is not None else (), schema, rows, demands, floats=floats)
 
         to_window = [r for r in routes if r.window and r.decoder == "kernel" and r.stored not in raw]
         to_window = to_window if "kernel" in windows else []
         demands = {r.stored: r.source.demand for r in to_window if r.source.demand is not None}
-        straight = decodable([r.stored for r in to_window], demands)
+        floats = [r.stored for r in to_window if r.source.is_nearest_float]
+        straight = decodable([r.stored for r in to_window], demands, floats)
         given = {r.stored: r.source.fill for r in routes if r.source.fill is not None}
         fills = Fills.of_columns(straight.names, given)
         left = {*raw, *straight.names}

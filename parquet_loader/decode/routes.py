@@ -95,11 +95,19 @@ class ColumnSource:
 
     @property
     def is_as_decoded(self) -> bool:
-        """Whether values are delivered as the kernels decode them: unchanged, and booleans as bytes."""
+        """Whether values are delivered as kernels decode them: booleans as bytes, decimals as the nearest float64."""
         column, field = self.column, self.field
         is_boolean = column is not None and column.dtype == np.bool_ and not column.shape
         is_bits = is_boolean and field is not None and pa.types.is_boolean(field.type)
-        return self.is_as_stored or is_bits or self.is_same_time or self.is_list_of_row
+        return self.is_as_stored or is_bits or self.is_same_time or self.is_list_of_row or self.is_nearest_float
+
+    @property
+    def is_nearest_float(self) -> bool:
+        """Whether the file holds decimals of up to 128 bits that are delivered as float64, which kernels convert."""
+        column, field = self.column, self.field
+        if column is None or field is None or column.dtype != np.float64 or column.shape:
+            return False
+        return bool(pa.types.is_decimal128(field.type) and 0 <= field.type.scale <= 38)
 
     @property
     def is_same_time(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import math
 import os
@@ -1001,6 +1002,69 @@ def test_decimals_become_the_nearest_floats(numbers: list[int | None], scale: in
     expected = [None if n is None else float(n) for n in given_numbers]
     assert decimals_to_float64(array).to_pylist() == expected
     assert decimals_to_float64(pa.chunked_array([array, array[1:]], type_)).to_pylist() == expected + expected[1:]
+
+
+INTEGERS = (
+    st.integers(-9, 9)
+    | st.integers(-(10**9), 10**9)
+    | st.integers(-(2**54), 2**54)
+    | st.builds(lambda n, zeros: n * 10**zeros, st.integers(-(10**17), 10**17), st.integers(0, 20))
+    | st.integers(-(10**38) + 1, 10**38 - 1)
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    numbers=st.lists(st.none() | INTEGERS, min_size=1, max_size=30),
+    repeats=st.sampled_from([1, 1, 40]),
+    precision=st.integers(1, 38),
+    scale=st.integers(0, 38),
+    options=st.sampled_from(
+        [
+            {},
+            {"use_dictionary": False},
+            {"use_dictionary": False, "store_decimal_as_integer": True},
+            {"use_dictionary": False, "store_decimal_as_integer": True, "column_encoding": "DELTA_BINARY_PACKED"},
+            {"use_dictionary": False, "column_encoding": "BYTE_STREAM_SPLIT"},
+        ]
+    ),
+    page_bytes=st.sampled_from([64, 2**20]),
+    codec=st.sampled_from(["none", "snappy"]),
+)
+def test_kernels_write_the_float_that_is_nearest_to_a_decimal(
+    tmp_path_factory: pytest.TempPathFactory,
+    numbers: list[int | None],
+    repeats: int,
+    precision: int,
+    scale: int,
+    options: dict[str, Any],
+    page_bytes: int,
+    codec: str,
+) -> None:
+    path = tmp_path_factory.mktemp("native") / "a.parquet"
+    assume(options.get("column_encoding") != "DELTA_BINARY_PACKED" or precision <= 18)
+    type_ = pa.decimal128(precision, min(scale, precision))
+    fitting = [None if n is None else abs(n) % 10**precision * (1 if n > 0 else -1) for n in numbers]
+    fitting *= repeats
+    with decimal.localcontext(prec=60):
+        given_numbers = [None if n is None else Decimal(n).scaleb(-type_.scale) for n in fitting]
+    pq.write_table(
+        pa.table({"x": pa.array(given_numbers, type_)}),
+        path,
+        compression=codec,
+        data_page_size=page_bytes,
+        write_batch_size=max(1, page_bytes // 16),
+        **options,
+    )
+    footer, out = metadata_of(path), np.zeros(len(fitting))
+    described = footer.of_row_group(0, ("x",), chunks=True, arrow=False)
+    chunks = column_reader.decodable_columns(described, ["x"], footer.schema.arrow, len(fitting), floats=["x"])
+    fills = column_reader.Fills.of_columns(["x"], {"x": np.float64(-0.5).tobytes()})
+    with NativeChunks(str(path), chunks, fills) as native_chunks:
+        half = len(fitting) // 2
+        native_chunks.read_into(0, half, np.array([out.ctypes.data], np.int64))
+        native_chunks.read_into(half, len(fitting) - half, np.array([out[half:].ctypes.data], np.int64))
+    assert out.tolist() == [-0.5 if n is None else float(n) for n in given_numbers]
 
 
 def random_lists(

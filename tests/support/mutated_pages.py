@@ -10,6 +10,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,6 +100,11 @@ def tables() -> list[Kind]:
     required = pa.list_(pa.field("n", pa.int32(), nullable=False))
     ragged["required"] = ragged_lists(rng, pa.int32(), 0, 0.2).cast(required)
     of_ragged = {"full.list.element": "DELTA_BINARY_PACKED", "holes.list.element": "BYTE_STREAM_SPLIT"}
+    decimals = {"d4": few_decimals(rng, pa.decimal128(9, 2), 0.1), "d8": few_decimals(rng, pa.decimal128(18, 4), 0)}
+    decimals |= {
+        "d16": few_decimals(rng, pa.decimal128(38, 6), 0),
+        "long": few_decimals(rng, pa.decimal128(30, 25), 0.1),
+    }
     small: dict[str, Any] = {"data_page_size": 64, "write_batch_size": 32}
     found = []
     codecs = ["none", "snappy", "lz4", "gzip", "zstd"]
@@ -109,11 +115,16 @@ def tables() -> list[Kind]:
         if codec in ("none", "snappy"):
             found.append(Kind(f"{name} with nulls", pa.table(nulls), options))
             found.append(Kind(f"{name} lists", pa.table(listed), options))
+            found.append(Kind(f"{name} decimals", pa.table(decimals), options))
             found.append(
                 Kind(f"{name} ragged", pa.table(ragged), {**options, "column_encoding": None if coded else of_ragged})
             )
             if not coded:
                 found.append(Kind(f"{name} encoded", pa.table(encoded), {**options, "column_encoding": encodings}))
+                of_integers = {**options, "store_decimal_as_integer": True}
+                of_integers["column_encoding"] = dict.fromkeys(("d4", "d8"), "DELTA_BINARY_PACKED")
+                of_integers["column_encoding"] |= dict.fromkeys(("d16", "long"), "BYTE_STREAM_SPLIT")
+                found.append(Kind(f"{name} encoded decimals", pa.table(decimals), of_integers))
     data = rng.integers(0, 256, 600 * 512).astype(np.uint8)
     wide = pa.Array.from_buffers(pa.binary(512), 600, [None, pa.py_buffer(data)])
     for version in ("1.0", "2.0"):
@@ -121,6 +132,15 @@ def tables() -> list[Kind]:
         options = {"compression": "none", "use_dictionary": False, "data_page_size": 2**16, "write_batch_size": 64}
         found.append(Kind(f"v{version[0]} wide", pa.Table.from_arrays([wide], schema=schema), options))
     return found
+
+
+def few_decimals(rng: np.random.Generator, type_: pa.DataType, null_share: float) -> pa.Array:
+    """Decimals of few digits, and some of 60 bits and more."""
+    digits = rng.integers(-40, 40, ROWS).tolist()
+    numbers = [n * (10**20 + 1) if type_.precision > 20 and n % 5 == 0 else n for n in digits]
+    mask = (rng.random(ROWS) < null_share).tolist()
+    values = [None if is_null else Decimal(n).scaleb(-type_.scale) for n, is_null in zip(numbers, mask, strict=True)]
+    return pa.array(values, type_)
 
 
 def ragged_lists(rng: np.random.Generator, type_: pa.DataType, null_share: float, list_share: float) -> pa.Array:
@@ -300,10 +320,15 @@ def arrows_values(path: Path) -> dict[str, Any] | None:
             table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, OverflowError):
         return None
-    return {
-        name: column.to_numpy(zero_copy_only=False)
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    }
+    return {name: numpy_of(column) for name, column in zip(table.column_names, table.columns, strict=True)}
+
+
+def numpy_of(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """Return a column as numpy does, decimals as the nearest float64."""
+    if pa.types.is_decimal(column.type):
+        return np.array([math.nan if value is None else float(value) for value in column.to_pylist()])
+    found: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
+    return found
 
 
 def with_deletes(path: Path, arrow: pa.Schema, deleted: np.ndarray[Any, np.dtype[np.int64]]) -> DeltaSource:
@@ -312,6 +337,8 @@ def with_deletes(path: Path, arrow: pa.Schema, deleted: np.ndarray[Any, np.dtype
     def type_of(type_: pa.DataType) -> Any:
         if pa.types.is_nested(type_):
             return {"type": "array", "elementType": type_of(type_.value_type), "containsNull": True}
+        if pa.types.is_decimal(type_):
+            return f"decimal({type_.precision},{type_.scale})"
         return "binary" if pa.types.is_fixed_size_binary(type_) else _DELTA_TYPES[str(type_)]
 
     vector = roaring_bytes(deleted)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -25,6 +25,8 @@ from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
 _LEVELS = {"RLE", "BIT_PACKED"}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT", *_LEVELS}
+# What becomes of decimals, as in `decimals.h`; their scale is added to the second.
+_WIDE_DECIMALS, _NEAREST_DECIMALS = 1, 2
 # Of each physical type: its number in `column_chunks.c`, and the bytes of a value, of booleans when they are unpacked.
 _PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8), "BOOLEAN": (3, 1)}
 
@@ -108,7 +110,7 @@ class DecodableChunks(NamedTuple):
     Attributes:
         names: The names of the columns.
         types: The Arrow types of the result, as in `pyarrow.parquet`.
-        lines: int64 ``[columns, 12]``, the description of each for `column_chunks.c`.
+        lines: int64 ``[columns, 13]``, the description of each for `column_chunks.c`.
         nullable: For each, whether there may be nulls: if the footer does not say that there are none.
     """
 
@@ -163,6 +165,7 @@ def decodable_columns(
     rows: int,
     demands: Mapping[str, RowDemand] | None = None,
     refused: dict[str, str] | None = None,
+    floats: Collection[str] = (),
 ) -> DecodableChunks:
     """Return the column chunks of a row group that the kernels can probably decode.
 
@@ -173,6 +176,7 @@ def decodable_columns(
         rows: Rows of the row group.
         demands: What the footer has to say of columns whose rows are decoded to their slots.
         refused: Takes the reason for each of the other columns.
+        floats: Columns of decimals that become the nearest float64.
     """
     reasons: dict[str, str] = {} if refused is None else refused
     types, known, nullable = dict[str, pa.DataType](), dict[str, tuple[int, ...]](), list[bool]()
@@ -208,9 +212,12 @@ def decodable_columns(
             reasons[name] = _why_not(type_, chunk)
         else:
             of_lists = (rows, elements) if elements else (list_values, 0)
-            types[name], known[name] = type_, (*line, int(always_compressed), *of_lists)
+            decimals = _WIDE_DECIMALS if pa.types.is_decimal128(type_) else 0
+            if decimals and name in floats:
+                type_, decimals = pa.float64(), _NEAREST_DECIMALS + type_.scale
+            types[name], known[name] = type_, (*line, int(always_compressed), *of_lists, decimals)
             nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
-    lines = np.array([*known.values()], np.int64).reshape(-1, 12)
+    lines = np.array([*known.values()], np.int64).reshape(-1, 13)
     return DecodableChunks(list(known), [types[name] for name in known], lines, nullable)
 
 
@@ -258,7 +265,7 @@ def _line(
     if are_bytes and (pa.types.is_fixed_size_binary(type_) or pa.types.is_float16(type_) or is_decimal):
         width = column.length
     delivered = 1 if is_boolean else type_.bit_width // 8
-    if is_decimal and width <= delivered:  # `_decimals` widens them
+    if is_decimal and width <= delivered:  # the kernels convert them
         delivered = width
     is_narrowed = column.physical_type == "INT32" and pa.types.is_integer(type_) and delivered < width
     if (
@@ -308,9 +315,9 @@ class NativeChunks:
         self._list_readers = {
             n: ListReader(n, self._types[n], *lines[n, [2, 10]].tolist()) for n in np.flatnonzero(lines[:, 11]).tolist()
         }
-        self._are_bytes: list[bool] = (lines[:, 8] == 0).tolist()
-        self._steps: npt.NDArray[np.int64] = lines[:, 4] * np.maximum(1, self._list_values)
-        self._widths: list[int] = np.where(lines[:, 11] == 0, self._steps, 0).tolist()
+        widths = np.select([lines[:, 12] == 0, lines[:, 12] == _WIDE_DECIMALS], [lines[:, 4], 16], 8)
+        widths *= np.maximum(1, self._list_values)
+        self._widths: list[int] = np.where(lines[:, 11] == 0, widths, 0).tolist()
         self._file, self._held, base = -1, None, None
         if isinstance(source, str):
             self._file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -357,15 +364,14 @@ class NativeChunks:
             if number in lists
             else _lists(type_, buffer, each, rows)
             if each
-            else _array(type_, buffer, mask, rows, is_bytes=is_bytes)
-            for number, name, type_, buffer, mask, each, is_bytes, is_refused in zip(
+            else _array(type_, buffer, mask, rows)
+            for number, name, type_, buffer, mask, each, is_refused in zip(
                 range(len(self._all_names)),
                 self._all_names,
                 self._types,
                 buffers,
                 defined,
                 self._list_values,
-                self._are_bytes,
                 self._refused.tolist(),
                 strict=True,
             )
@@ -470,33 +476,13 @@ class NativeChunks:
         self._held = None
 
 
-def _array(
-    type_: pa.DataType, values: pa.Buffer, defined: npt.NDArray[np.bool_] | None, rows: int, *, is_bytes: bool
-) -> pa.Array:
+def _array(type_: pa.DataType, values: pa.Buffer, defined: npt.NDArray[np.bool_] | None, rows: int) -> pa.Array:
     """Return an array of decoded values: booleans take a byte each, `defined` is False where rows are null."""
     nulls = 0 if defined is None else rows - int(np.count_nonzero(defined))
     validity = None if defined is None or not nulls else pa.py_buffer(np.packbits(defined, bitorder="little"))
     if pa.types.is_boolean(type_):
         values = pa.py_buffer(np.packbits(np.frombuffer(values, np.uint8), bitorder="little"))
-    if pa.types.is_decimal128(type_):
-        values = _decimals(values, rows, is_bytes=is_bytes)
     return pa.Array.from_buffers(type_, rows, [validity, values], nulls)
-
-
-def _decimals(values: pa.Buffer, rows: int, *, is_bytes: bool) -> pa.Buffer:
-    """Return integers of up to 16 bytes as decimals of 16, little-endian; `is_bytes`: they are big-endian."""
-    width = values.size // max(1, rows)
-    if not is_bytes:
-        integers = np.frombuffer(values, np.dtype(f"i{width}"), rows)
-        wide = np.empty((rows, 2), np.int64)
-        wide[:, 0] = integers
-        wide[:, 1] = wide[:, 0] >> 63
-        return pa.py_buffer(wide)
-    given = np.frombuffer(values, np.uint8, rows * width).reshape(rows, width)
-    extended = np.empty((rows, 16), np.uint8)
-    extended[:, :width] = given[:, ::-1]
-    extended[:, width:] = np.where(given[:, :1] >= 128, 255, 0)
-    return pa.py_buffer(extended)
 
 
 def _lists(type_: pa.DataType, values: pa.Buffer, each: int, rows: int) -> pa.Array:

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "codecs.h"
+#include "pages/decimals.h"
 #include "pages/delta.h"
 #include "pages/encodings.h"
 #include "pages/levels.h"
@@ -51,7 +52,9 @@ static void hand_over(Buffer *from, Buffer *to) {
 typedef struct {
   int64_t at, end;      /* the next page in the file, and the end of the chunk */
   int64_t rows;         /* rows behind the current page */
-  int64_t width, out;   /* bytes of a value in the file, and of it the low ones that are delivered */
+  int64_t width, kept;  /* bytes of a value in the file, and of it the low ones that are decoded */
+  int64_t out;          /* bytes of a value that is delivered: as many, unless decimals are converted */
+  int64_t decimals;     /* how: see `decimals.h` */
   int codec, physical;
   int optional;         /* the definition level of a value */
   int64_t list_values;  /* of a row; 0: there are no lists */
@@ -78,6 +81,11 @@ typedef struct {
   Delta delta;          /* DIFFERENCES */
   int64_t stride;       /* STREAMS: bytes from a value's byte to its next one */
 } Column;
+
+/* Whether values are delivered as they are in plain pages. */
+static int is_as_stored(const Column *column) {
+  return column->kept == column->width && column->decimals == NO_DECIMALS;
+}
 
 typedef struct {
   FileBytes source;
@@ -150,11 +158,20 @@ static int read_dictionary(Group *group, Column *column, const Header *header) {
   if (!header->seen[DICTIONARY] || column->entries >= 0 || column->had_pages || values < 0) return OTHER;
   if ((encoding != PLAIN && encoding != PLAIN_DICTIONARY) || header->fields[0][PLAIN_BYTES] != nbytes) return OTHER;
   if (nbytes > page_bytes * most_expansion(column->codec)) return OTHER;
-  if ((code = reserve(&column->dictionary, nbytes))) return code;
+  int64_t most = column->out > column->width ? column->out : column->width;
+  if ((code = reserve(&column->dictionary, values * most))) return code;
+  Buffer *into = column->decimals ? &column->page : &column->dictionary;  /* no data page was read */
+  if (column->decimals && (code = reserve(into, nbytes))) return code;
   int64_t at = column->at + header->nbytes;
-  if ((code = unpacked(group, column->codec, at, page_bytes, column->dictionary.bytes, nbytes))) return code;
-  if (column->out < column->width)
-    narrow(column->dictionary.bytes, column->width, values, column->out, column->dictionary.bytes);
+  if ((code = unpacked(group, column->codec, at, page_bytes, into->bytes, nbytes))) return code;
+  if (column->decimals) {
+    const int is_big_endian = column->physical == BYTES;
+    code = convert_decimals(
+        into->bytes, column->width, is_big_endian, values, column->decimals, column->dictionary.bytes);
+    if (code) return code;
+  } else if (column->kept < column->width) {
+    narrow(into->bytes, column->width, values, column->kept, into->bytes);
+  }
   column->entries = values;
   return OK;
 }
@@ -267,7 +284,7 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   }
   if (column->values_left < 0 || (is_second && column->values_left != rows - fields[V2_NULLS])) return OTHER;
   if (codec == PLAIN_CODEC && encoding == PLAIN && column->physical != BOOLEAN && !has_levels &&
-      column->values_left == rows && column->out == column->width && !group->source.base && !column->in_slots) {
+      column->values_left == rows && is_as_stored(column) && !group->source.base && !column->in_slots) {
     if (page_bytes != plain_bytes || nbytes != rows * column->width) return OTHER;
     column->kind = IN_FILE;
     column->place = at + levels;
@@ -316,9 +333,9 @@ static int next_page(Group *group, Column *column) {
   return code;
 }
 
-/* Writes the next values of a page, without the rows that are null. */
-static int read_values(Group *group, Column *column, int64_t count, uint8_t *out) {
-  int64_t nbytes = count * column->out;
+/* Writes the next values of a page, without the rows that are null, as they are before decimals are converted. */
+static int decode_values(Group *group, Column *column, int64_t count, uint8_t *out) {
+  int64_t nbytes = count * column->kept;
   int code = OK;
   switch (column->kind) {
     case IN_FILE:
@@ -329,19 +346,33 @@ static int read_values(Group *group, Column *column, int64_t count, uint8_t *out
       code = look_up_rows(column, count, out);
       break;
     case DIFFERENCES:
-      code = delta_read(&column->delta, count, column->out, out);
+      code = delta_read(&column->delta, count, column->kept, out);
       break;
     case STREAMS:
-      if (out) join_streams(column->next, column->stride, column->out, count, out);
+      if (out) join_streams(column->next, column->stride, column->kept, count, out);
       column->next += count;
       break;
     default:
-      if (out && column->out == column->width) memcpy(out, column->next, (size_t)nbytes);
-      else if (out) narrow(column->next, column->width, count, column->out, out);
+      if (out && column->kept == column->width) memcpy(out, column->next, (size_t)nbytes);
+      else if (out) narrow(column->next, column->width, count, column->kept, out);
       column->next += count * column->width;
   }
   column->values_left -= count;
   return code;
+}
+
+/* Writes the next values of a page, without the rows that are null. */
+static int read_values(Group *group, Column *column, int64_t count, uint8_t *out) {
+  uint8_t some[BLOCK * DECIMAL_BYTES];
+  /* The dictionary is converted already. */
+  if (!out || column->decimals == NO_DECIMALS || column->kind == CODED) return decode_values(group, column, count, out);
+  for (int64_t done = 0; done < count; done += BLOCK, out += BLOCK * column->out) {
+    int64_t few = count - done < BLOCK ? count - done : BLOCK;
+    int code = decode_values(group, column, few, some);
+    if (code == OK) code = convert_decimals(some, column->kept, column->physical == BYTES, few, column->decimals, out);
+    if (code) return code;
+  }
+  return OK;
 }
 
 /* As `read_values`, for `rows` rows, some of which may be null: those get `filler`. `defined` gets 0 for them; OTHER:
@@ -485,7 +516,7 @@ static int read_runs(Group *group, Column *column, const Runs *runs, uint8_t *ou
       continue;
     }
     int64_t stop = at + column->left < last ? at + column->left : last;
-    int is_whole = column->values_left == column->left && width == column->width;
+    int is_whole = column->values_left == column->left && is_as_stored(column);
     if (is_whole && column->kind == IN_FILE && width >= READ_APART) {
       code = fetch_runs(group, column, runs, number, at, stop, &out);
       if (code == OK) code = read_rows(group, column, stop - at, NULL, NULL, NULL);
@@ -539,20 +570,22 @@ static int read_lists(Group *group, Column *column, ListRows *rows) {
 
 EXPORT void chunks_close(void *chunks);
 
-/* Column chunks to be read forward. Each of `count` lines of 12 numbers says: first byte in the file, byte behind the
- * last, values, bytes of a value, bytes of it to deliver, codec, the definition level of a value, the encodings that the
+/* Column chunks to be read forward. Each of `count` lines of 13 numbers says: first byte in the file, byte behind the
+ * last, values, bytes of a value, bytes of it to decode, codec, the definition level of a value, the encodings that the
  * footer names, the physical type, whether pages of version 2 are always compressed, and the values of a row's list: all
- * are as long and without nulls, or 0: rows are values. The last number is not 0 if rows are lists of any length: the
- * definition level of their elements; then the one before it is the number of rows. NULL: no memory. */
+ * are as long and without nulls, or 0: rows are values. The next number is not 0 if rows are lists of any length: the
+ * definition level of their elements; then the one before it is the number of rows. The last number says what becomes of
+ * decimals. NULL: no memory. */
 EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
   Group *group = calloc(1, sizeof(Group) + (size_t)count * sizeof(Column));
   if (!group) return NULL;
   group->source = (FileBytes){file, base, size};
   group->count = count;
-  for (int64_t i = 0; i < count; i++, lines += 12) {
+  for (int64_t i = 0; i < count; i++, lines += 13) {
     Column *column = &group->columns[i];
     column->at = lines[0], column->end = lines[1], column->rows = lines[2];
-    column->width = lines[3], column->out = lines[4];
+    column->width = lines[3], column->kept = lines[4], column->decimals = lines[12];
+    column->out = column->decimals == WIDE_DECIMALS ? DECIMAL_BYTES : column->decimals ? 8 : column->kept;
     column->codec = (int)lines[5], column->optional = (int)lines[6];
     column->encodings = lines[7], column->physical = (int)lines[8], column->always_compressed = (int)lines[9];
     column->entries = -1;
