@@ -25,6 +25,7 @@ NEEDS = {
     "ignite.md": ("ignite",),
     "jax.md": ("jax",),
     "lightning.md": ("lightning",),
+    "orbax.md": ("jax", "orbax.checkpoint"),
     "ray.md": ("ray",),
     "scikit-learn.md": ("sklearn",),
     "text.md": ("tokenizers",),

@@ -34,6 +34,7 @@ ORDER = [
 INNER = (
     "common.storage.hdfs",
     "collate.cuda",
+    "collate.jax_output",
     "collate.pinned_memory",
     "collate.samplers",
     "collate.tensors",

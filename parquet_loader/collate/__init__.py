@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parquet_loader.collate.factory import epoch_sampler, open_output
+from parquet_loader.collate.factory import epoch_sampler, open_output, output_shard
 from parquet_loader.collate.output import Batch, Output, rows_of
 from parquet_loader.collate.token_rows import (
     IGNORED_LABEL,
@@ -22,6 +22,7 @@ __all__ = [
     "TokenRows",
     "epoch_sampler",
     "open_output",
+    "output_shard",
     "rows_of",
     "write_column",
     "write_tokens",

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from parquet_loader.collate.ahead import begun_ahead
 from parquet_loader.collate.output import Batch
 from parquet_loader.errors import ConfigurationError, MissingDeviceError
 
@@ -47,25 +48,9 @@ def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Bat
     may be released when its copy is queued, because torch's host allocator waits for the copy.
     """
     side = torch.cuda.Stream(device)
-    copying: tuple[Batch, torch.cuda.Event] | None = None
-    failure: Exception | None = None
-    while True:
-        try:
-            batch = next(batches, None)
-        except Exception as error:  # raised after the batch that is being copied
-            batch, failure = None, error
-        following = None if batch is None else _start_copy(batch, device, side)
-        del batch  # frees its window while the next one is awaited
-        if copying is not None:
-            yield _on_current_stream(*copying, device)
-        if following is None:
-            break
-        copying = following
-    if failure is not None:
-        try:
-            raise failure
-        finally:
-            failure = None
+    yield from begun_ahead(
+        batches, lambda batch: _start_copy(batch, device, side), lambda copy: _on_current_stream(*copy, device)
+    )
 
 
 def _start_copy(batch: Batch, device: torch.device, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:

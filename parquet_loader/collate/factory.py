@@ -8,8 +8,8 @@ from typing import Any
 from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Output
 from parquet_loader.collate.table_outputs import TableOutput
-from parquet_loader.common import OutputOptions
-from parquet_loader.errors import MissingPackageError
+from parquet_loader.common import OutputOptions, Shard
+from parquet_loader.errors import ConfigurationError, MissingPackageError
 
 
 def open_output(options: OutputOptions, device: Any) -> Output:
@@ -24,6 +24,8 @@ def open_output(options: OutputOptions, device: Any) -> Output:
         return ArrayOutput(device)
     if options.format in ("arrow", "pandas", "polars"):
         return TableOutput(options.format, device)
+    if options.format == "jax":
+        return _jax().JaxOutput(device, options.sharding)  # type: ignore[no-any-return]
     try:
         from parquet_loader.collate.torch_output import TensorOutput  # noqa: PLC0415  (imports torch)
     except ModuleNotFoundError as error:
@@ -34,6 +36,37 @@ def open_output(options: OutputOptions, device: Any) -> Output:
             "output_options=OutputOptions(format='numpy') for numpy arrays"
         ) from error
     return TensorOutput(device)
+
+
+def output_shard(options: OutputOptions, shard: Shard | None, batch_size: int, *, drop_last: bool) -> Shard | None:
+    """Return the part of the rows that a loader reads: that which the caller chose, or that of a format's processes.
+
+    None is left to `torch.distributed`.
+
+    Raises:
+        ConfigurationError: a sharding does not fit the other arguments.
+    """
+    if options.format != "jax" or (shard is not None and options.sharding is None):
+        return shard
+    chosen: Shard = _jax().default_shard(options.sharding, batch_size, drop_last=drop_last)
+    if shard is not None and shard != chosen:
+        raise ConfigurationError(
+            f"shard={shard} with OutputOptions(sharding=...): the sharding says that this process reads {chosen}; "
+            "leave shard out"
+        )
+    return chosen
+
+
+def _jax() -> Any:
+    try:
+        from parquet_loader.collate import jax_output  # noqa: PLC0415  (imports JAX)
+    except ModuleNotFoundError as error:
+        if error.name != "jax":
+            raise
+        raise MissingPackageError(
+            "OutputOptions(format='jax') needs JAX: pip install 'torch-parquet-loader[jax]'"
+        ) from error
+    return jax_output
 
 
 def epoch_sampler(loader: Any) -> Any:

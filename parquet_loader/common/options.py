@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from parquet_loader.common.units import parse_bytes
 from parquet_loader.common.validation import check_int
@@ -86,7 +86,7 @@ class ReadOptions:
             raise ConfigurationError(f"ReadOptions(remote={self.remote!r:.80}): expected RemoteOptions")
 
 
-Format: TypeAlias = Literal["torch", "numpy", "arrow", "pandas", "polars"]
+Format: TypeAlias = Literal["torch", "numpy", "arrow", "pandas", "polars", "jax"]
 FORMATS: tuple[str, ...] = get_args(Format)
 
 
@@ -99,17 +99,25 @@ class OutputOptions:
             counted from 0 over all files in their order, before any filter. `BatchedDataLoader.locate` turns it into
             file, row group and row.
         format: ``"torch"``: a dict of tensors. ``"numpy"``: a dict of arrays of the same shapes and dtypes.
-            ``"arrow"``: a `pyarrow.Table`; ``"pandas"``, ``"polars"``: a data frame. torch is imported for its own
-            format only.
+            ``"arrow"``: a `pyarrow.Table`; ``"pandas"``, ``"polars"``: a data frame. ``"jax"``: a dict of JAX arrays.
+            torch is imported for its own format only.
+        sharding: With ``"jax"``, a `jax.sharding.Sharding` that divides the first axis of batches over the devices of
+            all processes. A loader's `batch_size` is the rows of one process, and its `shard` follows from the
+            sharding: processes whose devices hold the same rows read the same rows.
     """
 
     row_numbers: str | None = None
     format: Format = "torch"
+    sharding: Any = None
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             expected = " or ".join((", ".join(map(repr, FORMATS[:-1])), repr(FORMATS[-1])))
             raise ConfigurationError(f"OutputOptions(format={self.format!r}): expected {expected}")
+        if self.sharding is not None and self.format != "jax":
+            raise ConfigurationError(
+                f"OutputOptions(format={self.format!r}, sharding=...): only format='jax' has shardings"
+            )
         if self.row_numbers is not None and (not isinstance(self.row_numbers, str) or not self.row_numbers):
             raise ConfigurationError(f"OutputOptions(row_numbers={self.row_numbers!r}): expected a column's name")
 

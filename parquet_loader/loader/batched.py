@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow.fs as pafs
 
-from parquet_loader.collate import Batch, epoch_sampler, open_output
+from parquet_loader.collate import Batch, epoch_sampler, open_output, output_shard
 from parquet_loader.common import (
     LOADER_KEYWORDS,
     NotCopied,
@@ -238,10 +238,12 @@ class BatchedDataLoader(NotIndexed):
         check_transform(transform)
         check_kind("shard_options", shard_options, ShardOptions)
         check_kind("output_options", output_options, OutputOptions)
+        output = output_options or OutputOptions()
+        self._output = open_output(output, device)
+        shard = output_shard(output, shard, self.batch_size, drop_last=self.drop_last)
         self._is_part_chosen = shard is not None
         self._sharding = choose_sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
         self._options = EngineOptions(transform, self.seed, self.num_threads, on_error == "skip")
-        self._output = open_output(output_options or OutputOptions(), device)
         self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
         use_returning_pool()

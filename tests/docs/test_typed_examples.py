@@ -15,7 +15,16 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 FENCE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 # Their examples need packages of the extra `frameworks`, some of which ship no types, or have tables as batches.
-OF_FRAMEWORKS = {"accelerate.md", "jax.md", "lightning.md", "ray.md", "scikit-learn.md", "tables.md", "transformers.md"}
+OF_FRAMEWORKS = {
+    "accelerate.md",
+    "jax.md",
+    "lightning.md",
+    "orbax.md",
+    "ray.md",
+    "scikit-learn.md",
+    "tables.md",
+    "transformers.md",
+}
 SETTINGS = """
 [mypy]
 strict = True

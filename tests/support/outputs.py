@@ -118,10 +118,18 @@ def _of_format(format: str) -> Callable[[], dict[str, Any]]:  # noqa: A002
     return lambda: {"output_options": OutputOptions(format=format)}  # type: ignore[arg-type]
 
 
+def _sixty_four_bits() -> contextlib.AbstractContextManager[Any]:
+    import jax
+
+    context: contextlib.AbstractContextManager[Any] = jax.enable_x64(True)
+    return context
+
+
 FORMS = [
     Form("torch"),
     Form("numpy", (), _of_format("numpy")),
     Form("arrow", (), _of_format("arrow"), read=_table, nulls=True),
     Form("pandas", ("pandas",), _of_format("pandas"), read=_frame, nulls=True),
     Form("polars", ("polars",), _of_format("polars"), read=_polars, nulls=True),
+    Form("jax", ("jax",), _of_format("jax"), around=_sixty_four_bits),
 ]
