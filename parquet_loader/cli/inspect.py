@@ -15,12 +15,13 @@ from parquet_loader.cli.console import show_json, show_lines, show_table, workin
 from parquet_loader.cli.type_names import type_text
 from parquet_loader.cli.version import kernels_line
 from parquet_loader.common import PROBLEM, ReadOptions, format_bytes
-from parquet_loader.dataset import OpenRows, found_schema, is_carrying, open_rows, resolve_source
-from parquet_loader.errors import ParquetLoaderError, SchemaError
+from parquet_loader.dataset import OpenRows, open_rows, resolve_source
+from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.loader.advice import FEWEST_TINY, TINY_ROW_GROUP_BYTES
 from parquet_loader.loader.layout.columns import DeliveredColumn, StoredColumn, delivered_columns, stored_columns
-from parquet_loader.schema import Field, Schema, describe, infer_fields, policy_of
-from parquet_loader.source import Selection, Snapshot, open_snapshot, with_unischema
+from parquet_loader.loader.layout.facts import problems_of
+from parquet_loader.schema import Field, describe
+from parquet_loader.source import Selection, Snapshot, open_snapshot
 
 # The least number of row groups in a window; with fewer, only neighbouring rows are mixed.
 _FEWEST_ROW_GROUPS, _LARGE_BYTES = 4, 64 * 2**20
@@ -219,32 +220,13 @@ def _fields(
     snapshot: Snapshot, columns: list[StoredColumn]
 ) -> tuple[dict[str, Field], list[dict[str, Any]], OpenRows | None]:
     """Return how each column is delivered, why others would be refused, and what reads them, if it can be opened."""
-    schema, problems, names, rows_read = None, list[dict[str, Any]](), None, None
-    try:
-        snapshot, schema = with_unischema(snapshot, None)
-        schema = found_schema(snapshot) if schema is None else schema
-    except ParquetLoaderError as error:
-        refused = _refused(snapshot)
-        problems = [{"column": name, "reason": reason} for name, reason in refused.items()]
-        schema, others = _without(snapshot, refused) if refused else (None, str(error))
-        problems += [{"column": None, "reason": others}] if others else []
-        names = None if schema is None else list(schema)
-    if schema:
-        rows_read, others = _opened(snapshot, names)
-        schema = schema if rows_read is None else rows_read.schema
-        problems += [{"column": None, "reason": others}] if others else []
-    found = {column.path: column for column in columns}
-    for name, field in (schema or {}).items():
-        column = found.get(name)
-        if column is not None and column.nulls and not column.is_nested and policy_of(field) == "refuse":
-            problems.append(
-                {
-                    "column": name,
-                    "reason": f"holds {column.nulls:,} nulls ({column.nulls / max(snapshot.rows, 1):.1%}), and "
-                    f"{describe(field, most_words=8)} refuses them; declare fill= or null='mask' in a schema",
-                }
-            )
-    return dict(schema or {}), problems, rows_read
+    refused, names = problems_of(snapshot, columns)
+    problems = [{"column": problem.column, "reason": problem.reason} for problem in refused]
+    if names is not None and not names:
+        return {}, problems, None
+    opened, error = _opened(snapshot, names)
+    problems += [{"column": None, "reason": error}] if error else []
+    return {} if opened is None else dict(opened.schema), problems, opened
 
 
 def _opened(snapshot: Snapshot, names: list[str] | None) -> tuple[OpenRows | None, str]:
@@ -253,29 +235,5 @@ def _opened(snapshot: Snapshot, names: list[str] | None) -> tuple[OpenRows | Non
     try:
         source = resolve_source(snapshot, None, names, options)
         return open_rows(source, filters=None, read_options=options, cache=None, skips=False, num_threads=1), ""
-    except ParquetLoaderError as error:
-        return None, str(error)
-
-
-def _refused(snapshot: Snapshot) -> dict[str, str]:
-    """Return the columns whose types no tensor can hold, each with the reason."""
-    found: dict[str, str] = {}
-    for schema in snapshot.schemas:
-        for field in schema if not is_carrying(schema) else ():
-            try:
-                infer_fields(field)
-            except SchemaError as error:
-                found.setdefault(field.name, str(error).removeprefix(f"column {field.name!r}").lstrip(": "))
-    return found
-
-
-def _without(snapshot: Snapshot, refused: dict[str, str]) -> tuple[Schema | None, str]:
-    """Return the schema of the other columns, or None and the error."""
-    names = dict.fromkeys(name for schema in snapshot.schemas for name in schema.names)
-    others = [name for name in [*names, *snapshot.partition_schema.names] if name not in refused]
-    if not others:
-        return None, ""
-    try:
-        return found_schema(snapshot, others), ""
     except ParquetLoaderError as error:
         return None, str(error)

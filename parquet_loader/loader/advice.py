@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from parquet_loader.common import format_bytes, kernels_remedy
 from parquet_loader.decode import is_known_codec
 from parquet_loader.loader.mixing import WELL_MIXED_SHARE
-from parquet_loader.loader.stats import JUDGED_FROM_S, LEAST_WAIT_SHARE, Finding, LoaderStats
+from parquet_loader.loader.stats import JUDGED_FROM_S, LEAST_WAIT_SHARE, Finding, LoaderStats, ShuffleFigures
 
 # Causes below this share of the epoch are not worth a change.
 LEAST_COST_SHARE = 0.05
@@ -44,7 +44,10 @@ def findings_of(stats: LoaderStats, *, judged_from_s: float = JUDGED_FROM_S) -> 
         found = [finding for rule in _RULES for finding in rule(stats)]
         timed = [finding for finding in found if finding.cost_s >= LEAST_COST_SHARE * stats.seconds]
         timed = timed or list(_anything(stats))
-    return (*_mixing(stats), *sorted(timed, key=lambda finding: -finding.cost_s))
+    return (
+        *mixing_findings(stats.shuffling, stats.memory_limit_bytes),
+        *sorted(timed, key=lambda finding: -finding.cost_s),
+    )
 
 
 def _finding(stats: LoaderStats, cause: str, worker_s: float, text: str) -> Finding:
@@ -60,8 +63,8 @@ def _lost(stats: LoaderStats, cause: str, worker_s: float, text: str) -> Finding
 # ---------------------------------------------------------------------- mixing
 
 
-def _mixing(stats: LoaderStats) -> Iterator[Finding]:
-    shuffling = stats.shuffling
+def mixing_findings(shuffling: ShuffleFigures | None, memory_limit_bytes: int) -> Iterator[Finding]:
+    """Say if windows mix the rows badly."""
     if shuffling is None or not shuffling.is_shuffled or shuffling.windows < 2 or shuffling.batch_size < 2:
         return
     sources = f"{shuffling.row_groups_per_window:.1f}".removesuffix(".0")
@@ -73,7 +76,7 @@ def _mixing(stats: LoaderStats) -> Iterator[Finding]:
         window += f", which mixes sorted rows as a shuffle buffer of {shuffling.score.buffer_rows:,} rows does"
     remedy = f"Put the rows into random order once (`{REWRITE} --shuffle`), or raise window_rows"
     if shuffling.is_cut_by_memory:
-        remedy = f"Raise memory_limit (now {format_bytes(stats.memory_limit_bytes)}, which cuts windows short), or put "
+        remedy = f"Raise memory_limit (now {format_bytes(memory_limit_bytes)}, which cuts windows short), or put "
         remedy += f"the rows into random order once (`{REWRITE} --shuffle`)"
     measured, sorting, sources_each = shuffling.measured, shuffling.sorting, shuffling.row_groups_per_window
     if measured is not None and measured.between_share > WELL_MIXED_SHARE:
@@ -86,6 +89,12 @@ def _mixing(stats: LoaderStats) -> Iterator[Finding]:
             "mixing",
             f"Batches are badly mixed: {measured.between_share:.0%} of the variance of {measured.column!r} lies "
             f"between windows, almost none if rows are mixed{values}; {window}. {remedy}.",
+        )
+    elif measured is not None and measured.misses_values:
+        yield Finding(
+            "mixing",
+            f"Batches are badly mixed: {measured.values_in_window:.0f} of the {measured.values:,} values of "
+            f"{measured.column!r} that were seen are in a window; {window}. {remedy}.",
         )
     elif sorting is not None and sources_each < ENOUGH_ROW_GROUPS and sources_each * sorting.overlap_share < 0.5:
         yield Finding(

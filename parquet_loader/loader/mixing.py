@@ -21,6 +21,8 @@ MOST_COLUMNS = 32
 FEWEST_WINDOWS = 4
 # In epochs that mix well, at most this share of a column's variance is between windows.
 WELL_MIXED_SHARE = 0.1
+# 4,096 rows in random order hold at least this share of up to 4,096 values that all windows hold together.
+LEAST_VALUES_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,13 @@ class MixingFigures:
     values_in_window: float | None = None
     values: int | None = None
     is_distinct: bool = False
+
+    @property
+    def misses_values(self) -> bool:
+        """Whether a window lacks most of the values, although their means may be equal."""
+        if self.values_in_window is None or self.values is None or self.is_distinct:
+            return False
+        return self.values_in_window < LEAST_VALUES_SHARE * self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +124,9 @@ class MixingMeter:
                 if len(column.values) > SAMPLE_ROWS:
                     column.values = None
 
-    def worst(self) -> MixingFigures | None:
-        """Return the column that is mixed worst; None after too few windows."""
-        if self._windows < FEWEST_WINDOWS or not self._columns:
+    def worst(self, fewest_windows: int = FEWEST_WINDOWS) -> MixingFigures | None:
+        """Return the column that is mixed worst; None after fewer windows."""
+        if self._windows < fewest_windows or not self._columns:
             return None
         shares = {name: _between_share(column) for name, column in self._columns.items()}
         # Sorted row numbers are harmless, so another column is preferred if it is badly mixed too.

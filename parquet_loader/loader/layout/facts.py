@@ -1,0 +1,321 @@
+"""All that is known of a source before training: footers, a plan, and the figures of a short trial."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from parquet_loader.common import (
+    PROBLEM,
+    IntArray,
+    OutputOptions,
+    ReadOptions,
+    Shard,
+    available_processors,
+    is_local,
+)
+from parquet_loader.dataset import found_schema, is_carrying, open_dataset, resolve_source
+from parquet_loader.errors import DataError, MemoryLimitError, ParquetLoaderError, SchemaError, SourceError
+from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.diagnosis import shuffle_figures, sorting_of, storage_figures
+from parquet_loader.loader.epoch_plan import EpochPlan
+from parquet_loader.loader.layout.columns import DeliveredColumn, StoredColumn, delivered_columns, stored_columns
+from parquet_loader.loader.layout.dictionaries import mixed_encodings
+from parquet_loader.loader.stats import LoaderStats, ShuffleFigures, StorageFigures
+from parquet_loader.plan import mixing_score
+from parquet_loader.schema import describe, infer_fields, policy_of
+from parquet_loader.source import Snapshot, open_snapshot, selection_of, with_unischema
+
+# The trial's windows are whole, so that two of thousands of rows tell sorted data from data in random order.
+FEWEST_WINDOWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A column that a loader refuses, or the reason why it refuses all of them.
+
+    Attributes:
+        column: Its name; None: all columns.
+        reason: The error.
+        nulls: Whether the reason is nulls, which a schema may allow.
+    """
+
+    column: str | None
+    reason: str
+    nulls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A part of an epoch that was read for its figures.
+
+    Attributes:
+        share: The part of the epoch's row groups that was read, 0 to 1.
+        decode_s: Processor seconds of reading and decoding that part.
+        stats: All figures.
+    """
+
+    share: float
+    decode_s: float
+    stats: LoaderStats
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutFacts:
+    """What the rules of `parquet_loader.loader.layout.rules` judge. Plain values.
+
+    Attributes:
+        source: The source, as a shell takes it.
+        target: Where a rewritten copy may lie, as a shell takes it.
+        ranks, batch_size, memory_limit_bytes, num_threads: Of the loader that is planned.
+        rows: Rows that are not deleted.
+        file_bytes: int64 ``[files]``, sizes of the files.
+        is_local: Whether the files are local.
+        opening_s: Seconds that listing and reading footers took.
+        group_rows, group_bytes: int64 ``[row groups with rows]``, rows in files, and bytes before compression.
+        alive_rows: Rows of these that are not deleted.
+        table: The format of the table; None: it is none.
+        columns: The stored columns.
+        delivered: The columns of a batch; empty if nothing can be loaded.
+        problems: What is refused.
+        mixed: Columns that end a dictionary and go on without one, or None if pages were not looked at.
+        plan: The plan of one rank's epoch; None if there is none.
+        memory_error: Why there is none: the memory limit.
+        row_bytes: Bytes of a decoded row.
+        shuffling: The windows in which rows are shuffled.
+        storage: How columns are stored, and the speed of codecs.
+        kernels: Why the compiled kernels are not used; "" if they are.
+        trial: A part of an epoch that was read; None: none was.
+        unreadable: The error that ended the trial.
+    """
+
+    source: str
+    target: str
+    ranks: int
+    batch_size: int
+    memory_limit_bytes: int
+    num_threads: int
+    rows: int
+    file_bytes: IntArray
+    is_local: bool
+    opening_s: float
+    group_rows: IntArray
+    group_bytes: IntArray
+    alive_rows: IntArray
+    table: str | None = None
+    columns: tuple[StoredColumn, ...] = ()
+    delivered: tuple[DeliveredColumn, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    mixed: frozenset[str] = field(default_factory=frozenset)
+    plan: EpochPlan | None = None
+    memory_error: str = ""
+    row_bytes: float = 0.0
+    shuffling: ShuffleFigures | None = None
+    storage: StorageFigures | None = None
+    kernels: str = ""
+    trial: Trial | None = None
+    unreadable: str = ""
+
+
+def problems_of(snapshot: Snapshot, columns: Sequence[StoredColumn]) -> tuple[list[Problem], list[str] | None]:
+    """Return the columns that a loader without a schema refuses, and the names of the others; None: all fit.
+
+    If nothing can be loaded, the names are empty.
+    """
+    problems, names, schema = list[Problem](), None, None
+    try:
+        snapshot, schema = with_unischema(snapshot, None)
+        schema = found_schema(snapshot) if schema is None else schema
+    except ParquetLoaderError as error:
+        refused = _refused(snapshot)
+        problems = [Problem(name, reason) for name, reason in refused.items()]
+        every = dict.fromkeys(name for schema_ in snapshot.schemas for name in schema_.names)
+        names = [name for name in [*every, *snapshot.partition_schema.names] if name not in refused]
+        reason = "" if refused else str(error)
+        if refused and names:
+            try:
+                schema = found_schema(snapshot, names)
+            except ParquetLoaderError as another:
+                reason = str(another)
+        names = [] if schema is None else list(schema)
+        problems += [Problem(None, reason)] if reason else []
+    found = {column.path: column for column in columns}
+    for name, of_batch in (schema or {}).items():
+        column = found.get(name)
+        if column is not None and column.nulls and not column.is_nested and policy_of(of_batch) == "refuse":
+            reason = (
+                f"holds {column.nulls:,} nulls ({column.nulls / max(snapshot.rows, 1):.1%}), and "
+                f"{describe(of_batch, most_words=8)} refuses them; declare fill= or null='mask' in a schema"
+            )
+            problems.append(Problem(name, reason, nulls=True))
+    return problems, names
+
+
+def examine(
+    source: str | list[str],
+    *,
+    split: str | None = None,
+    ranks: int = 1,
+    batch_size: int = 256,
+    memory_limit_bytes: int = 2**30,
+    read_options: ReadOptions | None = None,
+    trial_s: float = 2.0,
+) -> LayoutFacts:
+    """Return what is known of a source for a shuffling loader.
+
+    Args:
+        source, split, batch_size, read_options: As in `BatchedDataLoader`.
+        ranks: Number of ranks; the first one's plan is made.
+        memory_limit_bytes: `memory_limit`.
+        trial_s: Seconds of an epoch that are read if files are local; 0: nothing but footers is read.
+
+    Raises:
+        SourceError: there is nothing to read, or a file is not readable Parquet.
+    """
+    options = read_options or ReadOptions()
+    began = time.perf_counter()
+    snapshot = open_snapshot(source, remote=options.remote, selection=selection_of(split, None, options))
+    opening_s = time.perf_counter() - began
+    if not snapshot.rows:
+        raise SourceError(f"{source if isinstance(source, str) else source[0]}: there are no rows to judge")
+    columns = stored_columns(snapshot)
+    problems, names = problems_of(snapshot, columns)
+    with_rows = np.flatnonzero(snapshot.row_group_rows > 0)
+    facts = LayoutFacts(
+        source=" ".join(map(shlex.quote, [source] if isinstance(source, str) else source)),
+        target=_target(source),
+        ranks=ranks,
+        batch_size=batch_size,
+        memory_limit_bytes=memory_limit_bytes,
+        num_threads=min(8, available_processors()),
+        rows=snapshot.rows,
+        file_bytes=np.array([file.size_bytes for file in snapshot.files], np.int64),
+        is_local=is_local(snapshot.filesystem),
+        opening_s=opening_s,
+        group_rows=snapshot.row_group_rows[with_rows],
+        group_bytes=snapshot.row_group_bytes[with_rows],
+        alive_rows=snapshot.alive[with_rows],
+        table=None if snapshot.table is None else snapshot.table.format,
+        columns=tuple(columns),
+        problems=tuple(problems),
+        mixed=mixed_encodings(snapshot, columns) if is_local(snapshot.filesystem) and trial_s else frozenset(),
+        kernels=PROBLEM,
+    )
+    refused = {problem.column for problem in problems if problem.column is not None}
+    wanted = None
+    if refused or names is not None:
+        every = list(found_schema(snapshot, names)) if names is not None and names else []
+        every = every if names is not None else list(found_schema(snapshot))
+        wanted = [name for name in every if name not in refused]
+        if not wanted:
+            return facts
+    return _planned(facts, snapshot, wanted, options, trial_s)
+
+
+def _planned(
+    facts: LayoutFacts, snapshot: Snapshot, columns: list[str] | None, options: ReadOptions, trial_s: float
+) -> LayoutFacts:
+    """Return the facts with those of a loader's plan, and of a trial."""
+    try:
+        dataset = open_dataset(
+            resolve_source(snapshot, None, columns, options),
+            filters=None,
+            batch_size=facts.batch_size,
+            window_rows=None,
+            shuffle=True,
+            memory_limit_bytes=facts.memory_limit_bytes,
+            transform=False,
+            read_options=options,
+            skips=False,
+            num_threads=facts.num_threads,
+        )
+    except MemoryLimitError as error:
+        return replace(facts, memory_error=str(error))
+    except (SchemaError, DataError) as error:
+        return replace(facts, problems=(*facts.problems, Problem(None, str(error))))
+    opened: Any = dataset
+    loader = BatchedDataLoader(
+        opened,
+        facts.batch_size,
+        shuffle=True,
+        memory_limit=facts.memory_limit_bytes,
+        shard=Shard(0, facts.ranks),
+        num_threads=facts.num_threads,
+        read_options=options,
+        output_options=OutputOptions(format="numpy"),
+    )
+    with closing(loader):
+        facts = replace(facts, delivered=tuple(delivered_columns(dataset.snapshot, dataset.reader)))
+        try:
+            plan = loader.plan()
+        except MemoryLimitError as error:
+            return replace(facts, memory_error=str(error))
+        except (DataError, SourceError) as error:
+            return replace(facts, unreadable=str(error))
+        epoch = loader._plan(0)
+        facts = replace(
+            facts,
+            plan=plan,
+            row_bytes=dataset.sizing.row.decoded,
+            shuffling=shuffle_figures(
+                dataset, epoch, None, sorting_of(dataset), mixing_score(epoch, dataset.counts), chooses_window=True
+            ),
+            storage=storage_figures(dataset, options),
+        )
+        if not trial_s or not facts.is_local:
+            return facts
+        try:
+            trial = _try(loader, plan, trial_s)
+        except (DataError, SourceError) as error:
+            return replace(facts, unreadable=str(error))
+        assert facts.shuffling is not None
+        assert loader._figures is not None
+        measured = loader._figures.mixing.worst(FEWEST_WINDOWS)
+        return replace(facts, trial=trial, shuffling=replace(facts.shuffling, measured=measured))
+
+
+def _try(loader: BatchedDataLoader, plan: EpochPlan, seconds: float) -> Trial:
+    """Read a part of an epoch, or epochs that take less than half of the time; the last one's figures count.
+
+    In the first epoch page faults take most of the time of a small source.
+    """
+    until = time.perf_counter() + seconds
+    for _ in range(2):
+        began = time.perf_counter()
+        for _batch in loader:
+            if time.perf_counter() > until:
+                break
+        if until - time.perf_counter() < time.perf_counter() - began:
+            break
+    stats = loader.stats()
+    share = max(stats.row_groups / max(1, plan.row_groups), stats.rows / max(1, plan.rows))
+    return Trial(min(1.0, max(share, 1e-9)), stats.cpu_s["read"], stats)
+
+
+def _refused(snapshot: Snapshot) -> dict[str, str]:
+    """Return the columns whose types no tensor can hold, each with the reason."""
+    found: dict[str, str] = {}
+    for schema in snapshot.schemas:
+        for column in schema if not is_carrying(schema) else ():
+            try:
+                infer_fields(column)
+            except SchemaError as error:
+                found.setdefault(column.name, str(error).removeprefix(f"column {column.name!r}").lstrip(": "))
+    return found
+
+
+def _target(source: str | list[str]) -> str:
+    """Return a name for a rewritten copy next to the source."""
+    path = source if isinstance(source, str) else ""
+    path = path.rstrip("/" + os.sep)
+    if not path or any(c in path for c in "*?[") or path in (".", ".."):
+        return "TARGET"
+    stem = path.removesuffix(".parquet")
+    return shlex.quote(f"{stem}-fast")
