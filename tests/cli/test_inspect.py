@@ -102,7 +102,7 @@ def test_inspect_says_why_a_column_takes_no_faster_route(mixed: Path) -> None:
     assert reasons["lists"] == "it is a list"
     assert reasons["brotli"] == "the kernels do not decompress brotli"
     assert reasons["delta_bytes"] == "the kernels do not decode DELTA_BYTE_ARRAY"
-    assert reasons["price"] == "its values are converted"
+    assert reasons["ragged"] == "its values are converted"
     assert reasons["point.x"] == "it is not a top-level column"
     assert "not a number" in reasons["text"]
 
