@@ -7,7 +7,7 @@ import parquet_loader.common.arrow_memory  # noqa: F401
 
 # isort: split
 
-from parquet_loader.common.arrow_memory import use_returning_pool
+from parquet_loader.common.arrow_memory import prepare_thread, use_returning_pool
 from parquet_loader.common.deprecation import renamed_keywords, warn_at_caller, warn_deprecated
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors, raise_limit
 from parquet_loader.common.distributed import Ranks, Shard, current_ranks, is_worker
@@ -198,6 +198,7 @@ __all__ = [
     "parse_account",
     "parse_bytes",
     "permutation",
+    "prepare_thread",
     "probe",
     "progress_bar",
     "raise_limit",

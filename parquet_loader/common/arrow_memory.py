@@ -10,11 +10,13 @@ decompression (50 MiB in that epoch), is read from an environment variable when 
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import sys
 
 _VARIABLE = "ARROW_DEFAULT_MEMORY_POOL"
+_ARENA_BYTES = 8 << 20  # more than jemalloc maps for a thread's first allocation
 
 
 def _settle_default() -> None:
@@ -45,3 +47,16 @@ def use_returning_pool() -> None:
         return
     if pa.default_memory_pool().backend_name == "mimalloc" and "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())
+
+
+def prepare_thread() -> None:
+    """Make Arrow's first allocation of the calling thread, if there is memory for it.
+
+    jemalloc ends the process by SIGSEGV if it cannot map memory for a thread's first allocation. Later allocations
+    raise `MemoryError`.
+
+    Raises:
+        OSError: memory cannot be mapped.
+    """
+    mmap.mmap(-1, _ARENA_BYTES).close()
+    pa.allocate_buffer(1)

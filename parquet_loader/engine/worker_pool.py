@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Lock, RLock, Thread, current_thread, get_native_id
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from parquet_loader.common import is_out_of_memory, out_of_memory, uninterrupted
+from parquet_loader.common import is_out_of_memory, out_of_memory, prepare_thread, uninterrupted
 from parquet_loader.errors import SystemReadError
 
 Stage: TypeAlias = Literal["read", "permute", "gather", "process"]
@@ -207,6 +207,7 @@ class WorkerPool:
     def _work(self, number: int) -> None:
         try:
             yield_to_waker()
+            prepare_thread()
             self._work_until_closed()
         except BaseException as error:  # of `choose`, `done` or `failed`, such as MemoryError; raised in the caller
             with self.lock:

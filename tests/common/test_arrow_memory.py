@@ -1,0 +1,44 @@
+"""A thread that runs out of memory raises, also if it has not used Arrow's allocator before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# The limit is below what is in use, so that nothing more can be mapped.
+SCARCE = """
+import resource, threading
+from parquet_loader.common import prepare_thread, use_returning_pool
+import pyarrow as pa
+
+def work(is_prepared):
+    try:
+        if is_prepared:
+            prepare_thread()
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+        if not is_prepared:
+            prepare_thread()
+        pa.allocate_buffer(1 << 28)
+    except (MemoryError, OSError) as error:
+        print(error, flush=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+
+use_returning_pool()
+for is_prepared in (True, False):
+    thread = threading.Thread(target=work, args=(is_prepared,))
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space of a process")
+def test_a_threads_first_allocation_raises_if_no_memory_can_be_mapped() -> None:
+    done = subprocess.run([sys.executable, "-c", SCARCE], check=False, capture_output=True, text=True, timeout=60)
+    said = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr[-500:]
+    assert len(said) == 2
+    assert said[0].startswith("malloc of size 268435456 failed")
+    assert "Cannot allocate memory" in said[1]
