@@ -129,6 +129,7 @@ MAY_ASK_FOR_KERNELS = {
     "decode.routes",
     "plan.packing",
     "source.native_footers",
+    "window.variable_width",  # takes views, which only kernels find
 }
 
 

@@ -37,6 +37,7 @@ from parquet_loader.schema import (
     Scalar,
     Schema,
     Tensor,
+    Text,
     is_list_like,
     is_media,
     plain_type,
@@ -383,8 +384,9 @@ def _column_source(
     is_top = stored is not None and "." not in stored and len(file_schema.get_all_field_indices(stored)) == 1
     own = file_schema.field(stored) if is_top else None
     if own is None or not isinstance(part, Category):
-        is_fixed = isinstance(field, Scalar | Tensor | Group) and policy_of(field) != "mask"
-        canonical = column_of(column, field) if field is not None and is_fixed else None
+        known = Scalar | Tensor | Group | Text | Bytes | Image | Encoded
+        is_plain = isinstance(field, known) and policy_of(field) != "mask"
+        canonical = column_of(column, field) if field is not None and is_plain else None
         refuses = field is not None and policy_of(field) == "refuse"
         type_ = field.type if isinstance(field, Scalar) else None
         return ColumnSource(column, stored, own, canonical, fill=_fill_of(field), refuses_nulls=refuses, type=type_)

@@ -81,7 +81,8 @@ class DeferredColumns:
         Args:
             first: The first row, of these.
             rows: Number of rows.
-            straight: Where rows of `straight_names` go; None: these columns are not wanted.
+            straight: Where rows of `straight_names` go, or views of byte arrays, int64 ``[rows, 2]``, valid
+                until `release`; None: these columns are not wanted.
             targets: Where rows of other columns go; see `RawColumn.read`.
 
         Raises:
@@ -109,6 +110,11 @@ class DeferredColumns:
             raise
         except READ_ERRORS as error:
             raise self.explained(error) from error
+
+    def release(self) -> None:
+        """Say that the views of byte arrays that `write` wrote are not used any more."""
+        if self.straight is not None:
+            self.straight.release()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from parquet_loader.decode.native.column_reader import (
     DecodableChunks,
     Fills,
     NativeChunks,
-    RowDemand,
     decodable_columns,
 )
 from parquet_loader.decode.native.page_check import check_pages
@@ -128,21 +127,19 @@ def open_chunks(
             if pages is not None:
                 raw[name] = pages
 
-        def decodable(
-            names: Sequence[str], demands: Mapping[str, RowDemand] | None = None, floats: Collection[str] = ()
-        ) -> DecodableChunks:
-            return decodable_columns(footer, names if source is not None else (), schema, rows, demands, floats=floats)
-
         to_window = [r for r in routes if r.window and r.decoder == "kernel" and r.stored not in raw]
         to_window = to_window if "kernel" in windows else []
+        texts = {r.stored for r in to_window if r.source.column is not None and r.source.column.kind == "text"}
         demands = {r.stored: r.source.demand for r in to_window if r.source.demand is not None}
         floats = [r.stored for r in to_window if r.source.is_nearest_float]
-        straight = decodable([r.stored for r in to_window], demands, floats)
+        straight_names = [r.stored for r in to_window] if source is not None else []
+        straight = decodable_columns(footer, straight_names, schema, rows, demands, floats=floats, texts=texts)
         given = {r.stored: r.source.fill for r in routes if r.source.fill is not None}
         fills = Fills.of_columns(straight.names, given)
         left = {*raw, *straight.names}
         others = [route for route in routes if route.stored and route.stored not in left]
-        kernel = decodable([route.stored for route in others if route.decoder == "kernel"])
+        kernel_names = [r.stored for r in others if r.decoder == "kernel"] if source is not None else []
+        kernel = decodable_columns(footer, kernel_names, schema, rows)
         arrow = tuple(dict.fromkeys(r.stored for r in others if r.stored not in kernel.names))
         if arrow and source is not None:
             check_pages(source, bounds_of_chunks(footer, arrow))

@@ -143,11 +143,16 @@ def bounds_of_chunks(footer: RowGroupFooter, names: Iterable[str]) -> IntArray:
     return _as_array(lines)
 
 
+def most_bytes_of_page(chunk: ReadableChunk) -> int:
+    """Return the most bytes of a decompressed page, as the footer says."""
+    return max(_SMALL_PAGE_BYTES, chunk.encoded_bytes)
+
+
 def bounds_of(chunk: ReadableChunk) -> ChunkBounds:
     """Return the limits for one column chunk."""
     type_ = chunk.leaf.physical_type
     entry_bytes = chunk.leaf.length if type_ == "FIXED_LEN_BYTE_ARRAY" else _ENTRY_BYTES.get(type_, 1)
-    largest = max(_SMALL_PAGE_BYTES, chunk.encoded_bytes)
+    largest = most_bytes_of_page(chunk)
     end = min(chunk.start + chunk.stored_bytes, 2**62)
     expansion = _EXPANSION.get(chunk.codec_name, 0)
     return ChunkBounds(chunk.start, end, chunk.values, max(entry_bytes, 1), expansion, largest)

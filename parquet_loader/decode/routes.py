@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from parquet_loader.common import IS_BUILT, PROBLEM, ReadOptions
 from parquet_loader.decode.columns import Column, number_type
-from parquet_loader.decode.native.column_reader import RowDemand, is_known_list, is_known_type
+from parquet_loader.decode.native.column_reader import RowDemand, is_known_bytes, is_known_list, is_known_type
 from parquet_loader.decode.plain_pages import IS_POSSIBLE
 
 # Rows at least this wide are copied to their slots as soon as they are decoded; narrower ones are ordered a window at a
@@ -99,7 +99,8 @@ class ColumnSource:
         column, field = self.column, self.field
         is_boolean = column is not None and column.dtype == np.bool_ and not column.shape
         is_bits = is_boolean and field is not None and pa.types.is_boolean(field.type)
-        return self.is_as_stored or is_bits or self.is_same_time or self.is_list_of_row or self.is_nearest_float
+        is_same = self.is_as_stored or is_bits or self.is_same_time
+        return is_same or self.is_list_of_row or self.is_nearest_float or self.are_byte_arrays
 
     @property
     def is_nearest_float(self) -> bool:
@@ -120,6 +121,14 @@ class ColumnSource:
         return bool(stored == wanted)
 
     @property
+    def are_byte_arrays(self) -> bool:
+        """Whether the file holds text or bytes that are delivered as they are."""
+        column, field = self.column, self.field
+        if column is None or field is None or column.kind not in ("text", "bytes", "image"):
+            return False
+        return column.is_ragged and is_known_bytes(field.type)
+
+    @property
     def is_list_of_row(self) -> bool:
         """Whether lists in the file hold a delivered row's numbers, if they are as long as it and without nulls."""
         column, field = self.column, self.field
@@ -132,7 +141,9 @@ class ColumnSource:
 
     @property
     def demand(self) -> RowDemand | None:
-        """What the footer has to say so that a kernel decodes rows of several numbers to the window; None: nothing."""
+        """What the footer has to say so that a kernel decodes byte arrays or rows of several numbers to the window."""
+        if self.are_byte_arrays:
+            return RowDemand(0, self.refuses_nulls)
         if self.column is None or not self.column.shape or (self.fill is not None and not self.is_list_of_row):
             return None
         return RowDemand(math.prod(self.column.shape), self.refuses_nulls)
@@ -216,8 +227,10 @@ def _route(
         return None, None, "the files have no such column"
     if field is None:
         return None, "arrow", "it is not a top-level column"
-    if not is_known_type(field.type) and not is_known_list(field.type):
-        return None, "arrow", f"{field.type} is not a number, bytes of one width, or a list of numbers"
+    if is_known_bytes(field.type) and not source.are_byte_arrays:
+        return None, "arrow", "its values are converted"
+    if not (is_known_type(field.type) or is_known_list(field.type) or is_known_bytes(field.type)):
+        return None, "arrow", f"{field.type} is not a number, text, bytes, or a list of numbers"
     if forbidden:
         return None, "arrow", forbidden
     decoder: Literal["kernel", "arrow"] = "arrow" if missing else "kernel"

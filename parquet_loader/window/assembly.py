@@ -242,7 +242,10 @@ class Assembly:
         targets += self._direct.targets(first, count)
         targets += self._staged.targets(first, count)
         left = [target for target in targets if target[0] in deferred.columns]
-        straight = self._straight(first, count, deferred.straight_names)
+        views = {
+            c.name: np.empty((count, 2), np.int64) for c in self._parts.ragged if c.name in deferred.straight_names
+        }
+        straight = self._straight(first, count, deferred.straight_names, views)
         if straight is not None or left:
             deferred.write(skipped, count, straight, left)  # first of all: it may refuse
         done = {*deferred.straight_names, *deferred.columns}
@@ -251,7 +254,10 @@ class Assembly:
                 copy_column(table.column(name), out, slots)
         kept: int = count * (self._narrow.row_bytes + self._staged.row_bytes)
         if self._parts.ragged:
-            arrival, nbytes = self._ragged.write_rows({c.name: table.column(c.name) for c in self._parts.ragged})
+            ragged = {c.name: views[c.name] if c.name in views else table.column(c.name) for c in self._parts.ragged}
+            arrival, nbytes = self._ragged.write_rows(ragged)
+            if views:
+                deferred.release()
             kept += nbytes
             self._arrivals[first : first + count] = np.arange(arrival, arrival + count)
         chunks = self._chunks[number]
@@ -268,14 +274,18 @@ class Assembly:
                 chunks[part][-CHUNKS_JOINED:] = [joined]
         return kept
 
-    def _straight(self, first: int, count: int, names: Sequence[str]) -> StraightTargets | None:
-        """Return where kernels write rows of these columns; None: of none."""
+    def _straight(
+        self, first: int, count: int, names: Sequence[str], views: Mapping[str, IntArray]
+    ) -> StraightTargets | None:
+        """Return where kernels write rows of these columns, or views of them; None: of none."""
         if not names:
             return None
         staged, direct = self._staged, self._direct
         addresses = self._narrow.addresses(first, names)
         for number in np.flatnonzero(addresses == 0).tolist():
-            addresses[number] = staged.address(names[number], first) or direct.address(names[number], first)
+            name = names[number]
+            address = views[name].ctypes.data if name in views else staged.address(name, first)
+            addresses[number] = address or direct.address(name, first)
         slots = [direct.slots(name, first, count) for name in names] if self._parts.wide else []
         return StraightTargets(addresses, slots)
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IntArray, take_ragged
+from parquet_loader.common import KERNELS, IntArray, take_ragged
 from parquet_loader.decode import Column
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
@@ -60,23 +60,36 @@ class RaggedRows:
     def _ordered_bytes(self, name: str) -> int:
         return max(self._capacities.get(name, 0), 1)
 
-    def write_rows(self, arrays: Mapping[str, pa.ChunkedArray]) -> tuple[int, int]:
+    def write_rows(self, arrays: Mapping[str, pa.ChunkedArray | IntArray]) -> tuple[int, int]:
         """Copy rows to the staging buffers; return the arrival number of the first, and their bytes.
 
         Args:
-            arrays: Canonical large binaries by column name, all of the same length.
+            arrays: By column name, all of the same length: canonical large binaries, or views, int64 ``[rows, 2]``: an
+                address and a length of each row.
         """
-        chunks = {name: [_bytes_of(chunk) for chunk in arrays[name].chunks] for name in self._blocks}
-        lengths = {name: np.concatenate([np.diff(o) for o, _ in p] or [_NONE]) for name, p in chunks.items()}
+        chunks, lengths = dict[str, list[tuple[IntArray, Memory]]](), dict[str, IntArray]()
+        views = dict[str, IntArray]()
+        for name in self._blocks:
+            array = arrays[name]
+            if isinstance(array, np.ndarray):
+                views[name], lengths[name] = array, np.ascontiguousarray(array[:, 1])
+            else:
+                chunks[name] = [_bytes_of(chunk) for chunk in array.chunks]
+                lengths[name] = np.concatenate([np.diff(o) for o, _ in chunks[name]] or [_NONE])
         rows = len(next(iter(lengths.values())))
         with self._lock:
             first = self._rows
             self._rows += rows
             self._lengths.append(lengths)
-            spaces = {name: self._reserve(name, int(lengths[name].sum())) for name in chunks}
-        nbytes = 8 * rows * len(chunks)
+            spaces = {name: self._reserve(name, int(lengths[name].sum())) for name in self._blocks}
+        nbytes = 8 * rows * len(spaces)
         for name, space in spaces.items():
             at = 0
+            if name in views:
+                address = space.__array_interface__["data"][0]
+                KERNELS.views_copy(views[name].ctypes.data, rows, address, address + len(space))
+                nbytes += len(space)
+                continue
             for _, data in chunks[name]:
                 space[at : at + len(data)] = data
                 at += len(data)
@@ -95,7 +108,6 @@ class RaggedRows:
     def set_order(self, indices: IntArray, delivered_rows: int) -> dict[str, pa.Array]:
         """Fix the order, by arrival numbers, int64 ``[rows]``; return a copy of the rows after `delivered_rows`."""
         self._indices = indices[:delivered_rows]
-        rest = pa.array(indices[delivered_rows:].view(np.uint64))
         left: dict[str, pa.Array] = {}
         for column in self._columns:
             name = column.name
@@ -104,7 +116,7 @@ class RaggedRows:
             offsets = self._offsets[name] = np.zeros(delivered_rows + 1, np.int64)
             np.cumsum(lengths[self._indices], out=offsets[1:])
             self._out[name] = self._allocator.allocate(max(self._ordered_bytes(name), int(offsets[-1])))
-            left[name] = source.array().take(rest)
+            left[name] = source.taken(indices[delivered_rows:])
         return left
 
     def _source(self, name: str, lengths: IntArray) -> _Staged:
@@ -140,10 +152,16 @@ class _Staged(NamedTuple):
     offsets: IntArray
     data: Memory
 
-    def array(self) -> pa.Array:
-        """Return them as Arrow's large binaries."""
-        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
-        return pa.Array.from_buffers(pa.large_binary(), len(self.offsets) - 1, buffers)
+    def taken(self, rows: IntArray) -> pa.Array:
+        """Return a copy of rows as large binaries, in numpy's memory.
+
+        Not by Arrow's take: if memory is short when a thread first needs some of Arrow, jemalloc ends the process.
+        """
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(self.offsets[rows + 1] - self.offsets[rows], out=offsets[1:])
+        data = np.empty(offsets[-1], np.uint8)
+        take_ragged(self.data, self.offsets, rows, offsets[:-1], data)
+        return pa.Array.from_buffers(pa.large_binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 class _FilledBlock:

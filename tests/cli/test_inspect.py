@@ -104,7 +104,8 @@ def test_inspect_says_why_a_column_takes_no_faster_route(mixed: Path) -> None:
     assert reasons["delta_bytes"] == "the kernels do not decode DELTA_BYTE_ARRAY"
     assert reasons["ragged"] == "its values are converted"
     assert reasons["point.x"] == "it is not a top-level column"
-    assert "not a number" in reasons["text"]
+    assert found["text"] == ("kernel to window", "")
+    assert "not a number" in reasons["nested"]
 
 
 def test_inspect_tells_what_columns_become(mixed: Path) -> None:

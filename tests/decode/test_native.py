@@ -196,13 +196,14 @@ def test_any_numbers_are_those_that_arrow_decodes(
     ("array", "options"),
     [
         (pa.array([1, 2, 3]), {"compression": "brotli"}),
-        (pa.array(["a", "b", "c"]), {}),
+        (pa.array(["a", "b", "c"], pa.string_view()), {}),
         (pa.array([["a"], ["b"], ["c"]]), {}),
         (pa.array([{"x": 1}, {"x": 2}, {"x": 3}]), {}),
         (pa.array([1, 2, 3], pa.timestamp("ms")), {"use_deprecated_int96_timestamps": True}),
         (pa.array([1, 2, 3], pa.decimal256(50, 2)), {}),
         (pa.array([[[1]], [[2]], [[3]]]), {}),
         (pa.array([[True], [False], []]), {}),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), {}),
     ],
 )
 def test_what_the_kernels_do_not_know_is_left_to_arrow(

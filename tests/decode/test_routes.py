@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader import Bytes, Category, Group, RaggedList, ReadOptions, Scalar, Schema, Tensor, Text
+from parquet_loader import Bytes, Category, Group, Image, RaggedList, ReadOptions, Scalar, Schema, Tensor, Text
 from parquet_loader.decode import Arrangement, Column, ColumnRoute, Decoder, arrangement_of, routes_of
 from parquet_loader.decode.columns import columns_of
 from parquet_loader.schema import Field
@@ -68,7 +68,13 @@ WIDE = Tensor("float32", (1000,))
         (WIDE, pa.list_(pa.float64()), True, "kernel", "its values are converted"),
         (WIDE, pa.list_(pa.list_(pa.float32())), True, "arrow", None),
         (Tensor("float32", (5,), null="mask"), pa.list_(pa.float32()), True, "kernel", "its values are converted"),
-        (Text(), pa.string(), True, "arrow", "string is not a number, bytes of one width, or a list of numbers"),
+        (Text(), pa.string(), True, "kernel to window", ""),
+        (Text(), pa.large_string(), False, "kernel to window", ""),
+        (Text(fill=""), pa.string(), True, "kernel to window", ""),
+        (Text(null="mask"), pa.string(), True, "arrow", "its values are converted"),
+        (Text(), pa.string_view(), True, "arrow", "string_view is not a number, text, bytes, or a list of numbers"),
+        (Bytes(), pa.binary(), True, "kernel to window", ""),
+        (Image((8, 8, 3)), pa.binary(), True, "kernel to window", ""),
         (Bytes(), pa.binary(5), True, "kernel", "its values are converted"),
         (RaggedList("int32"), pa.list_(pa.int32()), True, "kernel", None),
         (Category(["a", "b"]), pa.string(), True, "arrow", None),

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from parquet_loader import (
     BatchedDataLoader,
+    Bytes,
     DeltaSource,
     OutputOptions,
     ParquetLoaderError,
@@ -28,6 +29,7 @@ from parquet_loader import (
     Scalar,
     Schema,
     Tensor,
+    Text,
 )
 from parquet_loader.source.tables.deletes import roaring_bytes
 from tests.support.page_rewriter import (
@@ -53,6 +55,7 @@ from tests.support.page_rewriter import (
 
 CODECS = {0: None, 1: "snappy", 2: "gzip", 6: "zstd", 7: "lz4_raw"}
 ROWS = 150
+NULL_TEXT = "none"
 SIZES = [-1, 0, 1, 2, 7, 8, 9, 63, 64, 2**15, 2**31 - 1, -(2**31)]
 
 
@@ -65,7 +68,7 @@ class Kind(NamedTuple):
 
     @property
     def schema(self) -> Schema:
-        """Delivers NaN for the nulls of floats, as `arrows_values` does."""
+        """Delivers NaN for the nulls of floats, and `NULL_TEXT` for those of bytes, as `arrows_values` does."""
         fields = Schema.from_arrow(self.table.schema)
         ragged = {}
         for stored in self.table.schema:
@@ -77,7 +80,9 @@ class Kind(NamedTuple):
         nan = {
             n: Scalar(t.type, fill=math.nan) for n, t in fields.items() if isinstance(t, Scalar) and t.dtype.kind == "f"
         }
-        return Schema({**fields, **nan, **lists, **ragged})
+        texts = {n: Text(fill=NULL_TEXT) for n, t in fields.items() if isinstance(t, Text)}
+        blobs = {n: Bytes(fill=NULL_TEXT.encode()) for n, t in fields.items() if isinstance(t, Bytes)}
+        return Schema({**fields, **nan, **lists, **texts, **blobs, **ragged})
 
 
 def tables() -> list[Kind]:
@@ -105,6 +110,12 @@ def tables() -> list[Kind]:
         "d16": few_decimals(rng, pa.decimal128(38, 6), 0),
         "long": few_decimals(rng, pa.decimal128(30, 25), 0.1),
     }
+    words = ["", "ü", "hello", "hello world", "日本語", "help", "x" * 70, "hello wörld", "zebra"]
+    texts = {"text": pa.array([words[n] for n in few]), "bytes": pa.array([words[n].encode()[::-1] for n in runs % 9])}
+    unsure = pa.array([None if n % 7 == 3 else words[n % 9] + words[n % 5] for n in range(ROWS)])
+    texts |= {"unsure": unsure, "large": unsure.cast(pa.large_binary())}
+    deltas = {"text": "DELTA_BYTE_ARRAY", "bytes": "DELTA_LENGTH_BYTE_ARRAY"}
+    deltas |= {"unsure": "DELTA_LENGTH_BYTE_ARRAY", "large": "DELTA_BYTE_ARRAY"}
     small: dict[str, Any] = {"data_page_size": 64, "write_batch_size": 32}
     found = []
     codecs = ["none", "snappy", "lz4", "gzip", "zstd"]
@@ -112,6 +123,10 @@ def tables() -> list[Kind]:
         options = {"data_page_version": version, "compression": codec, "use_dictionary": coded, **small}
         name = f"v{version[0]} {codec} {'coded' if coded else 'plain'}"
         found.append(Kind(name, pa.table(full), options))
+        if codec in ("none", "snappy", "zstd"):
+            found.append(Kind(f"{name} texts", pa.table(texts), options))
+            if not coded:
+                found.append(Kind(f"{name} deltas", pa.table(texts), {**options, "column_encoding": deltas}))
         if codec in ("none", "snappy"):
             found.append(Kind(f"{name} with nulls", pa.table(nulls), options))
             found.append(Kind(f"{name} lists", pa.table(listed), options))
@@ -288,7 +303,7 @@ class Mutator:
                 if page.kind == 3 and 2 in page.described:
                     page.described[2] = (INT32, 0)
         elif what == "encodings":
-            chunk.metadata[ENCODINGS] = (9, (INT32, [int(self._any([0, 2, 3, 5, 8, 9]))]))
+            chunk.metadata[ENCODINGS] = (9, (INT32, [int(self._any([0, 2, 3, 5, 6, 7, 8, 9]))]))
         elif what == "values":
             chunk.metadata[VALUES] = (INT64, chunk.metadata[VALUES][1] + int(self._any([-1, 1])))
         elif what == "codec":
@@ -320,15 +335,17 @@ def arrows_values(path: Path) -> dict[str, Any] | None:
             table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, OverflowError):
         return None
-    return {name: numpy_of(column) for name, column in zip(table.column_names, table.columns, strict=True)}
+    return {name: values_of(column) for name, column in zip(table.column_names, table.columns, strict=True)}
 
 
-def numpy_of(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
-    """Return a column as numpy does, decimals as the nearest float64."""
+def values_of(column: pa.ChunkedArray) -> Any:
+    """Return a column's values: an array of numbers, decimals as the nearest float64, or a list of bytes."""
     if pa.types.is_decimal(column.type):
         return np.array([math.nan if value is None else float(value) for value in column.to_pylist()])
-    found: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
-    return found
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        filled: list[Any] = column.cast(pa.large_binary()).fill_null(NULL_TEXT.encode()).to_pylist()
+        return filled
+    return column.to_numpy(zero_copy_only=False)
 
 
 def with_deletes(path: Path, arrow: pa.Schema, deleted: np.ndarray[Any, np.dtype[np.int64]]) -> DeltaSource:
@@ -364,7 +381,7 @@ def with_deletes(path: Path, arrow: pa.Schema, deleted: np.ndarray[Any, np.dtype
 
 _PROTOCOL = ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures")
 _DELTA_TYPES = {"int8": "byte", "int16": "short", "int32": "integer", "int64": "long", "bool": "boolean"}
-_DELTA_TYPES |= {"float": "float", "double": "double"}
+_DELTA_TYPES |= {"float": "float", "double": "double", "string": "string", "binary": "binary", "large_binary": "binary"}
 
 
 def loaders_values(path: Path | DeltaSource, **arguments: Any) -> dict[str, Any] | ParquetLoaderError:
@@ -376,14 +393,16 @@ def loaders_values(path: Path | DeltaSource, **arguments: Any) -> dict[str, Any]
             batches = [dict(batch) for batch in loader]
     except ParquetLoaderError as error:
         return error
-    return {name: joined([batch[name] for batch in batches]) for name in batches[0]} if batches else {}
+    return {name: _joined([batch[name] for batch in batches]) for name in batches[0]} if batches else {}
 
 
-def joined(parts: list[Any]) -> Any:
-    """Return all rows of a column; lists as objects."""
+def _joined(parts: list[Any]) -> Any:
+    """Return all rows of a column: bytes as a list of them, lists as objects."""
     if not isinstance(parts[0], Ragged):
         return np.concatenate(parts)
     rows = [part.values[a:b] for part in parts for a, b in itertools.pairwise(part.offsets.tolist())]
+    if parts[0].values.dtype == np.uint8:
+        return [row.tobytes() for row in rows]
     found = np.empty(len(rows), object)
     for number, row in enumerate(rows):
         found[number] = row
@@ -395,6 +414,10 @@ def is_same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
     if found.keys() != expected.keys():
         return False
     for name, values in expected.items():
+        if isinstance(values, list):
+            if values != found[name]:
+                return False
+            continue
         if found[name].dtype == object:
             pairs = zip(found[name], values, strict=True)
             if not all(
@@ -445,10 +468,14 @@ def faults_with_deletes(folder: Path, count: int, seed: int) -> tuple[list[str],
             continue
         if is_deleted.all() and not delivered:
             continue
-        if not is_same(delivered, {name: values[~is_deleted] for name, values in expected.items()}):
+        if not is_same(delivered, {name: _alive(values, is_deleted) for name, values in expected.items()}):
             found.append(what)
         both += 1
     return found, both
+
+
+def _alive(values: Any, is_deleted: np.ndarray[Any, np.dtype[np.bool_]]) -> Any:
+    return list(itertools.compress(values, ~is_deleted)) if isinstance(values, list) else values[~is_deleted]
 
 
 def main() -> None:

@@ -47,6 +47,10 @@ def _load(path: Path) -> tuple[Any, str]:
     library.pages_check.restype = ctypes.c_int
     library.pages_list.argtypes = (ctypes.c_int, pointer, number, number, number, number, pointer, number, pointer)
     library.pages_list.restype = ctypes.c_int
+    library.chunks_release.argtypes = (pointer,)
+    library.chunks_release.restype = None
+    library.views_copy.argtypes = (pointer, number, pointer, pointer)
+    library.views_copy.restype = None
     library.chunks_close.argtypes = (pointer,)
     library.chunks_close.restype = None
     library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer, ctypes.c_int)

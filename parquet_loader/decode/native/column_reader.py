@@ -1,9 +1,10 @@
-"""Decodes column chunks of flat numbers and fixed-width bytes with kernels, without Arrow.
+"""Decodes column chunks of flat numbers and bytes with kernels, without Arrow.
 
-The kernels decode plain, dictionary, DELTA_BINARY_PACKED, BYTE_STREAM_SPLIT and boolean pages, with nulls or without,
-uncompressed or compressed by Snappy, LZ4, gzip or zstd, in one call for all columns. That takes about half of Arrow's
-CPU time. Arrow decodes everything else. The kernels accept a page only if all levels, runs and lengths in it are
-consistent; otherwise Arrow decodes the column chunk, or reports the damage.
+The kernels decode plain, dictionary, DELTA_BINARY_PACKED, DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY, BYTE_STREAM_SPLIT
+and boolean pages, with nulls or without, uncompressed or compressed by Snappy, LZ4, gzip or zstd, in one call for all
+columns. That takes about half of Arrow's CPU time. Of byte arrays they deliver views (an address and a length) of
+decompressed pages, from which each value is copied once. Arrow decodes everything else. The kernels accept a page only
+if all levels, runs and lengths in it are consistent; otherwise Arrow decodes the column chunk, or reports the damage.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from parquet_loader.common import KERNELS, LOADED_CODECS, SYSTEM, IntArray
 from parquet_loader.decode.native.list_reader import ListReader
+from parquet_loader.decode.page_headers import most_bytes_of_page
 from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
@@ -27,6 +29,14 @@ _LEVELS = {"RLE", "BIT_PACKED"}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT", *_LEVELS}
 # What becomes of decimals, as in `decimals.h`; their scale is added to the second.
 _WIDE_DECIMALS, _NEAREST_DECIMALS = 1, 2
+# More encodings of a physical type.
+_MORE_ENCODINGS = {
+    "INT32": {"DELTA_BINARY_PACKED"},
+    "INT64": {"DELTA_BINARY_PACKED"},
+    "BYTE_ARRAY": {"DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"},
+}
+_BYTE_ARRAY, _TEXT = 4, 5  # numbers of physical types
+_VIEW_BYTES = 16
 # Of each physical type: its number in `column_chunks.c`, and the bytes of a value, of booleans when they are unpacked.
 _PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8), "BOOLEAN": (3, 1)}
 
@@ -57,6 +67,12 @@ def is_known_type(type_: pa.DataType) -> bool:
         or pa.types.is_decimal128(type_)
         or (pa.types.is_fixed_size_binary(type_) and type_.byte_width > 0)
     )
+
+
+def is_known_bytes(type_: pa.DataType) -> bool:
+    """Whether a type is text or bytes, with offsets of 32 or 64 bits."""
+    t = pa.types
+    return bool(t.is_string(type_) or t.is_binary(type_) or t.is_large_string(type_) or t.is_large_binary(type_))
 
 
 def is_known_codec(name: str) -> bool:
@@ -110,7 +126,7 @@ class DecodableChunks(NamedTuple):
     Attributes:
         names: The names of the columns.
         types: The Arrow types of the result, as in `pyarrow.parquet`.
-        lines: int64 ``[columns, 13]``, the description of each for `column_chunks.c`.
+        lines: int64 ``[columns, 14]``, the description of each for `column_chunks.c`.
         nullable: For each, whether there may be nulls: if the footer does not say that there are none.
     """
 
@@ -166,6 +182,7 @@ def decodable_columns(
     demands: Mapping[str, RowDemand] | None = None,
     refused: dict[str, str] | None = None,
     floats: Collection[str] = (),
+    texts: Collection[str] = (),
 ) -> DecodableChunks:
     """Return the column chunks of a row group that the kernels can probably decode.
 
@@ -177,6 +194,7 @@ def decodable_columns(
         demands: What the footer has to say of columns whose rows are decoded to their slots.
         refused: Takes the reason for each of the other columns.
         floats: Columns of decimals that become the nearest float64.
+        texts: The columns whose bytes the kernels check to be UTF-8.
     """
     reasons: dict[str, str] = {} if refused is None else refused
     types, known, nullable = dict[str, pa.DataType](), dict[str, tuple[int, ...]](), list[bool]()
@@ -204,10 +222,13 @@ def decodable_columns(
             if list_values != demand.values if demand is not None else not list_values or chunk.nulls != 0:
                 reasons[name] = "the footer does not say that all lists have one length and no nulls"
                 continue
-        elif chunk.leaf.path != name or not is_known_type(type_):
-            reasons[name] = f"{type_} is not a number, bytes of one width, or a list of numbers"
+        elif demand is None and is_known_bytes(type_):
+            reasons[name] = "the kernels decode text and bytes only to the window"
             continue
-        line = _line(type_, chunk, rows, list_values, elements)
+        elif chunk.leaf.path != name or not (is_known_type(type_) or is_known_bytes(type_)):
+            reasons[name] = f"{type_} is not a number, text, bytes, or a list of numbers"
+            continue
+        line = _line(type_, chunk, rows, list_values, elements, is_text=name in texts)
         if line is None:
             reasons[name] = _why_not(type_, chunk)
         else:
@@ -215,9 +236,10 @@ def decodable_columns(
             decimals = _WIDE_DECIMALS if pa.types.is_decimal128(type_) else 0
             if decimals and name in floats:
                 type_, decimals = pa.float64(), _NEAREST_DECIMALS + type_.scale
-            types[name], known[name] = type_, (*line, int(always_compressed), *of_lists, decimals)
+            types[name] = type_
+            known[name] = (*line, int(always_compressed), *of_lists, decimals, most_bytes_of_page(chunk))
             nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
-    lines = np.array([*known.values()], np.int64).reshape(-1, 13)
+    lines = np.array([*known.values()], np.int64).reshape(-1, 14)
     return DecodableChunks(list(known), [types[name] for name in known], lines, nullable)
 
 
@@ -225,11 +247,14 @@ def _why_not(type_: pa.DataType, chunk: ReadableChunk) -> str:
     """Return why `_line` describes no column chunk."""
     if not is_known_codec(chunk.codec_name):
         return f"the kernels do not decompress {chunk.codec_name.lower()}"
-    is_integer = _PHYSICAL.get(chunk.leaf.physical_type, (0, 0))[0] == 1
-    others = [e for e in chunk.encoding_names if e not in _ENCODINGS and (not is_integer or e != "DELTA_BINARY_PACKED")]
+    others = [e for e in chunk.encoding_names if e not in _known_encodings(chunk.leaf.physical_type)]
     if others:
         return f"the kernels do not decode {' and '.join(others)}"
     return f"the kernels do not decode {type_} that is stored as {chunk.leaf.physical_type}"
+
+
+def _known_encodings(physical_type: str) -> set[str]:
+    return _ENCODINGS | _MORE_ENCODINGS.get(physical_type, set())
 
 
 def is_always_compressed(created_by: str) -> bool:
@@ -250,7 +275,7 @@ def _list_values(type_: pa.DataType, chunk: ReadableChunk, rows: int) -> int:
 
 
 def _line(
-    type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int, elements: int
+    type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int, elements: int, *, is_text: bool
 ) -> tuple[int, ...] | None:
     levels = (1, 3) if list_values else (0, 1)
     if elements:
@@ -264,7 +289,9 @@ def _line(
     is_decimal, are_bytes = pa.types.is_decimal128(type_), column.physical_type == "FIXED_LEN_BYTE_ARRAY"
     if are_bytes and (pa.types.is_fixed_size_binary(type_) or pa.types.is_float16(type_) or is_decimal):
         width = column.length
-    delivered = 1 if is_boolean else type_.bit_width // 8
+    if column.physical_type == "BYTE_ARRAY" and is_known_bytes(type_):
+        physical, width = _TEXT if is_text else _BYTE_ARRAY, _VIEW_BYTES
+    delivered = 1 if is_boolean else _VIEW_BYTES if is_known_bytes(type_) else type_.bit_width // 8
     if is_decimal and width <= delivered:  # the kernels convert them
         delivered = width
     is_narrowed = column.physical_type == "INT32" and pa.types.is_integer(type_) and delivered < width
@@ -277,7 +304,7 @@ def _line(
         or (not are_bytes and (physical == 2) != pa.types.is_floating(type_))
         or column.max_repetition_level != levels[0]
         or column.max_definition_level > levels[1]
-        or not (_ENCODINGS | ({"DELTA_BINARY_PACKED"} if physical == 1 else set())).issuperset(encodings)
+        or not _known_encodings(column.physical_type).issuperset(encodings)
     ):
         return None
     place = chunk.start, chunk.start + chunk.stored_bytes
@@ -289,7 +316,8 @@ def _line(
 class NativeChunks:
     """Column chunks of one row group, open for a forward read. Used by one thread at a time.
 
-    Until `close` it holds a decompressed page and dictionary of each column, and the largest compressed page.
+    Until `close` it holds a decompressed page and dictionary of each column, and the largest compressed page; until
+    `release`, or the next rows are read, also the pages of which views were delivered.
 
     Args:
         source: A path, or the file's bytes in memory.
@@ -395,6 +423,11 @@ class NativeChunks:
                 self._refused[number] = 1
                 self.names = [name for name in self.names if name != self._all_names[number]]
         return found
+
+    def release(self) -> None:
+        """Say that the views of byte arrays that were delivered are not used any more."""
+        if self._chunks:
+            KERNELS.chunks_release(self._chunks)
 
     def read_into(
         self, first: int, rows: int, addresses: npt.NDArray[np.int64], slots: Sequence[IntArray | None] = ()

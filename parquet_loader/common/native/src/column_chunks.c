@@ -1,4 +1,4 @@
-/* Column chunks of flat numbers and fixed-width bytes, decoded from their pages to contiguous values.
+/* Column chunks of flat numbers and bytes, decoded from their pages to contiguous values: byte arrays to views of them.
  *
  * One call decodes some rows of many column chunks without the GIL. A page is accepted only if every level, run and
  * length in it adds up exactly; anything else (other encodings, damage) ends in an error code, and Arrow decodes the
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "codecs.h"
+#include "pages/byte_arrays.h"
 #include "pages/decimals.h"
 #include "pages/delta.h"
 #include "pages/encodings.h"
@@ -19,13 +20,17 @@
 #include "pages/lists.h"
 #include "pages/runs.h"
 
-/* Where a page's values are: plain, still in the file, behind the dictionary or runs of booleans, differences, streams. */
-enum { IN_MEMORY, IN_FILE, CODED, DIFFERENCES, STREAMS };
-enum { BYTES = 0, INTEGER = 1, FLOATING = 2, BOOLEAN = 3 };  /* physical types */
+/* Where a page's values are: plain, still in the file, behind the dictionary or runs of booleans, differences, streams,
+ * behind their lengths, behind all lengths. */
+enum { IN_MEMORY, IN_FILE, CODED, DIFFERENCES, STREAMS, PREFIXED, MEASURED };
+/* Physical types: bytes of one width, numbers, byte arrays, and those that have to be UTF-8. */
+enum { BYTES = 0, INTEGER = 1, FLOATING = 2, BOOLEAN = 3, BYTE_ARRAY = 4, TEXT = 5 };
 
 #define BLOCK 1024  /* codes unpacked, or rows with nulls put apart, at a time */
 #define LONGEST_HEADER (1 << 16)  /* of a page that is decoded here */
 #define SCRATCH_BYTES (1 << 16)  /* decoded at a time where some rows are skipped: they stay in the second cache */
+#define MOST_DELTA_BYTES (1 << 23)  /* that the values of a DELTA_BYTE_ARRAY page take, and their views */
+#define MOST_SPARE_BYTES (1 << 22)  /* of a page that is kept to be used again */
 #define READ_APART 512  /* bytes of a value from which on runs of rows are read from the file one by one */
 #define ROW_APART (1 << 14)  /* bytes of a row from which on rows are read from the file to slots one by one */
 
@@ -47,6 +52,31 @@ static void hand_over(Buffer *from, Buffer *to) {
   if (to->bytes || !from->bytes) return;
   *to = *from;
   *from = (Buffer){NULL, 0};
+}
+
+/* Pages that are kept. */
+typedef struct {
+  Buffer *buffers;
+  int64_t count, capacity;
+} Shelf;
+
+static int put(Shelf *shelf, Buffer *buffer) {
+  if (!buffer->bytes) return OK;
+  if (shelf->count == shelf->capacity) {
+    int64_t capacity = 2 * shelf->capacity + 8;
+    Buffer *buffers = realloc(shelf->buffers, (size_t)capacity * sizeof(Buffer));
+    if (!buffers) return NO_MEMORY;
+    shelf->buffers = buffers, shelf->capacity = capacity;
+  }
+  shelf->buffers[shelf->count++] = *buffer;
+  *buffer = (Buffer){NULL, 0};
+  return OK;
+}
+
+static void clear(Shelf *shelf) {
+  for (int64_t i = 0; i < shelf->count; i++) free(shelf->buffers[i].bytes);
+  free(shelf->buffers);
+  *shelf = (Shelf){NULL, 0, 0};
 }
 
 typedef struct {
@@ -78,8 +108,12 @@ typedef struct {
   uint32_t repeated;
   const uint8_t *run;
   const uint8_t *words;  /* CODED: what codes stand for, `entries` of `out` bytes */
-  Delta delta;          /* DIFFERENCES */
+  Delta delta;          /* DIFFERENCES, MEASURED */
   int64_t stride;       /* STREAMS: bytes from a value's byte to its next one */
+  int64_t most_page_bytes;  /* of a page, decompressed, as the footer says */
+  Buffer entry_views;   /* byte arrays: of the dictionary's values */
+  Buffer views, joined; /* of the page's values, and these, if they are DELTA_BYTE_ARRAY */
+  int is_viewed;        /* views of the page were delivered, and not released */
 } Column;
 
 /* Whether values are delivered as they are in plain pages. */
@@ -93,9 +127,21 @@ typedef struct {
   Decompressors decompressors;
   Buffer page, dictionary;  /* of columns that are read to their end: the next one's, while they are in the cache */
   Buffer scratch;       /* values, some of which are left out */
+  Shelf viewed, spare;  /* pages of byte arrays: views of which were delivered; to be used again */
   int64_t count;
   Column columns[];
 } Group;
+
+static int is_byte_array(const Column *column) { return column->physical >= BYTE_ARRAY; }
+
+/* Keeps the page of a column of byte arrays, if views of it were delivered, and gets memory for the next one. */
+static int keep_viewed_page(Group *group, Column *column) {
+  int code = OK;
+  if (column->is_viewed) code = put(&group->viewed, &column->page) || put(&group->viewed, &column->joined) ? NO_MEMORY : OK;
+  column->is_viewed = 0;
+  if (!column->page.bytes && group->spare.count) column->page = group->spare.buffers[--group->spare.count];
+  return code;
+}
 
 /* Puts `out_bytes` of a page that takes `nbytes` in the file at `out`. */
 static int unpacked(Group *group, int codec, int64_t at, int64_t nbytes, uint8_t *out, int64_t out_bytes) {
@@ -153,13 +199,17 @@ static int look_up_rows(Column *column, int64_t rows, uint8_t *out) {
 static int read_dictionary(Group *group, Column *column, const Header *header) {
   int64_t encoding = header->fields[DICTIONARY][ENCODING], values = header->fields[DICTIONARY][VALUES];
   int64_t nbytes = values * column->width, page_bytes = header->fields[0][PAGE_BYTES];
-  int code;
+  int is_array = is_byte_array(column), code;
   if (column->physical == BOOLEAN) return OTHER;
   if (!header->seen[DICTIONARY] || column->entries >= 0 || column->had_pages || values < 0) return OTHER;
+  if (is_array) {
+    nbytes = header->fields[0][PLAIN_BYTES];
+    if (nbytes > column->most_page_bytes || values > nbytes / 4) return OTHER;
+  }
   if ((encoding != PLAIN && encoding != PLAIN_DICTIONARY) || header->fields[0][PLAIN_BYTES] != nbytes) return OTHER;
   if (nbytes > page_bytes * most_expansion(column->codec)) return OTHER;
   int64_t most = column->out > column->width ? column->out : column->width;
-  if ((code = reserve(&column->dictionary, values * most))) return code;
+  if ((code = reserve(&column->dictionary, is_array ? nbytes : values * most))) return code;
   Buffer *into = column->decimals ? &column->page : &column->dictionary;  /* no data page was read */
   if (column->decimals && (code = reserve(into, nbytes))) return code;
   int64_t at = column->at + header->nbytes;
@@ -169,6 +219,12 @@ static int read_dictionary(Group *group, Column *column, const Header *header) {
     code = convert_decimals(
         into->bytes, column->width, is_big_endian, values, column->decimals, column->dictionary.bytes);
     if (code) return code;
+  } else if (is_array) {
+    const uint8_t *entries = into->bytes;
+    if ((code = reserve(&column->entry_views, values * (int64_t)sizeof(View)))) return code;
+    View *views = (View *)column->entry_views.bytes;
+    if ((code = plain_views(&entries, entries + nbytes, values, column->physical == TEXT, views))) return code;
+    if (entries != into->bytes + nbytes) return OTHER;
   } else if (column->kept < column->width) {
     narrow(into->bytes, column->width, values, column->kept, into->bytes);
   }
@@ -176,10 +232,34 @@ static int read_dictionary(Group *group, Column *column, const Header *header) {
   return OK;
 }
 
+/* Begins a page of byte arrays; values of DELTA_BYTE_ARRAY are put together in another buffer. */
+static int begin_views(Column *column, int64_t encoding) {
+  int64_t values = column->values_left, nbytes = values * (int64_t)sizeof(View), total;
+  if (encoding == PLAIN) {
+    column->kind = PREFIXED;
+    return OK;
+  }
+  if (encoding == DELTA_LENGTH_BYTE_ARRAY) {
+    column->kind = MEASURED;
+    return delta_begin_within(&column->delta, column->next, column->stop, values, sizeof(int32_t), &column->next);
+  }
+  if (values > MOST_DELTA_BYTES / (int64_t)sizeof(View)) return OTHER;
+  int code = reserve(&column->views, nbytes);
+  if (code) return code;
+  View *views = (View *)column->views.bytes;
+  if ((total = delta_views(column->next, column->stop, values, MOST_DELTA_BYTES - nbytes, views)) < 0) return OTHER;
+  column->kind = IN_MEMORY;
+  column->next = column->views.bytes;
+  if ((code = reserve(&column->joined, total))) return code;
+  return join_delta_views(values, column->physical == TEXT, column->joined.bytes, views);
+}
+
 /* Begins the values of a page, which are all bytes from `next` to `stop`. */
 static int begin_values(Column *column, int64_t encoding) {
   static const uint8_t booleans[] = {0, 1};
   int64_t values = column->values_left, nbytes = column->stop - column->next;
+  int is_delta = encoding == DELTA_LENGTH_BYTE_ARRAY || encoding == DELTA_BYTE_ARRAY;
+  if (is_byte_array(column) && (encoding == PLAIN || is_delta)) return begin_views(column, encoding);
   if (encoding == PLAIN && column->physical != BOOLEAN) {
     column->kind = IN_MEMORY;
     return nbytes == values * column->width ? OK : OTHER;
@@ -205,7 +285,7 @@ static int begin_values(Column *column, int64_t encoding) {
     }
     case PLAIN_DICTIONARY: case RLE_DICTIONARY:
       column->kind = CODED;
-      column->words = column->dictionary.bytes;
+      column->words = is_byte_array(column) ? column->entry_views.bytes : column->dictionary.bytes;
       if (column->physical == BOOLEAN || column->entries < 0 || nbytes == 0) return OTHER;
       column->bits = *column->next++;
       return column->bits <= 32 && runs_add_up(column->next, column->stop, values, column->bits) ? OK : OTHER;
@@ -216,7 +296,8 @@ static int begin_values(Column *column, int64_t encoding) {
     case BYTE_STREAM_SPLIT:
       column->kind = STREAMS;
       column->stride = values;
-      return column->physical != BOOLEAN && nbytes == values * column->width ? OK : OTHER;
+      if (column->physical == BOOLEAN || is_byte_array(column)) return OTHER;
+      return nbytes == values * column->width ? OK : OTHER;
   }
   return OTHER;
 }
@@ -247,7 +328,8 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   int codec = !is_second || header->is_compressed || column->always_compressed ? column->codec : PLAIN_CODEC;
   if (!header->seen[part] || rows <= 0 || rows > column->rows || encoding < 0 || encoding > 61) return OTHER;
   if (!(column->encodings & (INT64_C(1) << encoding & coded ? coded : INT64_C(1) << encoding))) return OTHER;
-  if (plain_bytes > rows * (column->width + 8) + LONGEST_HEADER) return OTHER;
+  int64_t most_bytes = is_byte_array(column) ? column->most_page_bytes : rows * (column->width + 8) + LONGEST_HEADER;
+  if (plain_bytes > most_bytes) return OTHER;
   if (plain_bytes > page_bytes * most_expansion(codec)) return OTHER;
   if (is_second) {
     levels = fields[V2_LEVELS_BYTES];
@@ -267,6 +349,7 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   column->left = column->values_left = rows;
   /* The last page ends with the chunk. */
   if (column->rows == 0 && at + page_bytes != column->end) return OTHER;
+  if (is_byte_array(column) && (code = keep_viewed_page(group, column))) return code;
   if (levels) {
     if ((code = reserve(&column->page, plain_bytes))) return code;
     if ((code = fetch(&group->source, at, levels, column->page.bytes))) return code;
@@ -283,7 +366,7 @@ static int begin_page(Group *group, Column *column, const Header *header) {
     if (levels > repetitions && check_definitions(column, column->page.bytes + repetitions, end)) return OTHER;
   }
   if (column->values_left < 0 || (is_second && column->values_left != rows - fields[V2_NULLS])) return OTHER;
-  if (codec == PLAIN_CODEC && encoding == PLAIN && column->physical != BOOLEAN && !has_levels &&
+  if (codec == PLAIN_CODEC && encoding == PLAIN && column->physical < BOOLEAN && !has_levels &&
       column->values_left == rows && is_as_stored(column) && !group->source.base && !column->in_slots) {
     if (page_bytes != plain_bytes || nbytes != rows * column->width) return OTHER;
     column->kind = IN_FILE;
@@ -337,6 +420,8 @@ static int next_page(Group *group, Column *column) {
 static int decode_values(Group *group, Column *column, int64_t count, uint8_t *out) {
   int64_t nbytes = count * column->kept;
   int code = OK;
+  int is_text = column->physical == TEXT, is_array = is_byte_array(column);
+  if (out && is_array && column->kind != CODED) column->is_viewed = 1;
   switch (column->kind) {
     case IN_FILE:
       if (out) code = fetch(&group->source, column->place, nbytes, out);
@@ -352,12 +437,19 @@ static int decode_values(Group *group, Column *column, int64_t count, uint8_t *o
       if (out) join_streams(column->next, column->stride, column->kept, count, out);
       column->next += count;
       break;
+    case PREFIXED:
+      code = plain_views(&column->next, column->stop, count, is_text, (View *)out);
+      break;
+    case MEASURED:
+      code = delta_length_views(&column->delta, &column->next, column->stop, count, is_text, (View *)out);
+      break;
     default:
       if (out && column->kept == column->width) memcpy(out, column->next, (size_t)nbytes);
       else if (out) narrow(column->next, column->width, count, column->kept, out);
       column->next += count * column->width;
   }
   column->values_left -= count;
+  if (is_array && !column->values_left && column->kind >= PREFIXED && column->next != column->stop) return OTHER;
   return code;
 }
 
@@ -522,6 +614,7 @@ static int read_runs(Group *group, Column *column, const Runs *runs, uint8_t *ou
       if (code == OK) code = read_rows(group, column, stop - at, NULL, NULL, NULL);
     } else if (is_whole && column->kind == IN_MEMORY) {
       out = compact(runs, number, at, stop, column->next, width, out, end);
+      column->is_viewed = 1;
       code = read_rows(group, column, stop - at, NULL, NULL, NULL);
     } else {
       if (stop > at + most) stop = at + most;
@@ -570,24 +663,37 @@ static int read_lists(Group *group, Column *column, ListRows *rows) {
 
 EXPORT void chunks_close(void *chunks);
 
-/* Column chunks to be read forward. Each of `count` lines of 13 numbers says: first byte in the file, byte behind the
+/* Says that the views that `chunks_read` delivered are not used any more. Two pages are kept for the next ones. */
+EXPORT void chunks_release(void *chunks) {
+  Group *group = chunks;
+  for (int64_t i = 0; i < group->count; i++) group->columns[i].is_viewed = 0;
+  while (group->viewed.count) {
+    Buffer *buffer = &group->viewed.buffers[--group->viewed.count];
+    int is_kept = group->spare.count < 2 && buffer->capacity <= MOST_SPARE_BYTES;
+    if (!is_kept || put(&group->spare, buffer)) free(buffer->bytes);
+  }
+}
+
+/* Column chunks to be read forward. Each of `count` lines of 14 numbers says: first byte in the file, byte behind the
  * last, values, bytes of a value, bytes of it to decode, codec, the definition level of a value, the encodings that the
  * footer names, the physical type, whether pages of version 2 are always compressed, and the values of a row's list: all
  * are as long and without nulls, or 0: rows are values. The next number is not 0 if rows are lists of any length: the
- * definition level of their elements; then the one before it is the number of rows. The last number says what becomes of
- * decimals. NULL: no memory. */
+ * definition level of their elements; then the one before it is the number of rows. The next says what becomes of
+ * decimals. The last: the bytes that a page of byte arrays may take decompressed. Values of byte arrays are delivered as
+ * views, which are valid until the next call. NULL: no memory. */
 EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
   Group *group = calloc(1, sizeof(Group) + (size_t)count * sizeof(Column));
   if (!group) return NULL;
   group->source = (FileBytes){file, base, size};
   group->count = count;
-  for (int64_t i = 0; i < count; i++, lines += 13) {
+  for (int64_t i = 0; i < count; i++, lines += 14) {
     Column *column = &group->columns[i];
     column->at = lines[0], column->end = lines[1], column->rows = lines[2];
     column->width = lines[3], column->kept = lines[4], column->decimals = lines[12];
     column->out = column->decimals == WIDE_DECIMALS ? DECIMAL_BYTES : column->decimals ? 8 : column->kept;
     column->codec = (int)lines[5], column->optional = (int)lines[6];
     column->encodings = lines[7], column->physical = (int)lines[8], column->always_compressed = (int)lines[9];
+    column->most_page_bytes = lines[13];
     column->entries = -1;
     if (!lines[11]) {
       column->list_values = lines[10];
@@ -620,11 +726,15 @@ EXPORT int chunks_read(
     uint8_t *refused) {
   Group *group = chunks;
   int result = OK;
+  chunks_release(chunks);
   for (int64_t i = 0; i < group->count; i++) {
     Column *column = &group->columns[i];
     if (refused[i] || column->lists) continue;  /* see `lists_read` */
-    hand_over(&group->page, &column->page);
-    hand_over(&group->dictionary, &column->dictionary);
+    int is_array = is_byte_array(column);
+    if (!is_array) {
+      hand_over(&group->page, &column->page);
+      hand_over(&group->dictionary, &column->dictionary);
+    }
     int64_t each = column->list_values ? column->list_values : 1;
     uint8_t *out = outs ? outs[i] : NULL, *flags = defined ? defined[i] : NULL;
     const uint8_t *filler = fillers ? fillers[i] : NULL;
@@ -645,7 +755,7 @@ EXPORT int chunks_read(
       refused[i] = 1;
       result = OTHER;
     }
-    if (code || (column->rows == 0 && column->left == 0)) {
+    if (!is_array && (code || (column->rows == 0 && column->left == 0))) {
       hand_over(&column->page, &group->page);
       hand_over(&column->dictionary, &group->dictionary);
       column->entries = -1;
@@ -673,10 +783,16 @@ EXPORT int lists_read(void *chunks, int64_t number, ListRows *rows) {
 EXPORT void chunks_close(void *chunks) {
   Group *group = chunks;
   for (int64_t i = 0; i < group->count; i++) {
-    free(group->columns[i].page.bytes);
-    free(group->columns[i].dictionary.bytes);
-    free(group->columns[i].lists);
+    Column *column = &group->columns[i];
+    free(column->page.bytes);
+    free(column->dictionary.bytes);
+    free(column->joined.bytes);
+    free(column->views.bytes);
+    free(column->entry_views.bytes);
+    free(column->lists);
   }
+  clear(&group->viewed);
+  clear(&group->spare);
   release_decompressors(&group->decompressors);
   free(group->raw.bytes);
   free(group->page.bytes);

@@ -15,13 +15,14 @@
 enum { OK = 0, NO_MEMORY = 1, ENDED = 2, SYSTEM = 3, OTHER = 4, FULL = 5 };  /* OTHER: leave it to Arrow */
 #define SLACK 128  /* bytes behind a buffer of ours that may be read, or written, in vain */
 
-/* A function for each width that numbers have, so that the compiler knows the width. */
+/* A function for each width that numbers and views have, so that the compiler knows the width. */
 #define FOR_WIDTH(width, does) \
   switch (width) { \
     case 1: does(1); break; \
     case 2: does(2); break; \
     case 4: does(4); break; \
     case 8: does(8); break; \
+    case 16: does(16); break; \
     default: does(width); \
   }
 

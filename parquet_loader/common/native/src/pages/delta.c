@@ -29,7 +29,8 @@ static int64_t signed_number(Thrift *t, int64_t width) {
   return value;
 }
 
-int delta_begin(Delta *delta, const uint8_t *next, const uint8_t *stop, int64_t values, int64_t width) {
+int delta_begin_within(
+    Delta *delta, const uint8_t *next, const uint8_t *stop, int64_t values, int64_t width, const uint8_t **end) {
   Thrift t = {next, stop, 0, 0};
   uint64_t block_values = length(&t), minis = length(&t), total = length(&t);
   int64_t first = signed_number(&t, width);
@@ -53,7 +54,13 @@ int delta_begin(Delta *delta, const uint8_t *next, const uint8_t *stop, int64_t 
       if (!is_going(&t)) return OTHER;
     }
   }
-  return t.next == stop ? OK : OTHER;
+  *end = t.next;
+  return OK;
+}
+
+int delta_begin(Delta *delta, const uint8_t *next, const uint8_t *stop, int64_t values, int64_t width) {
+  const uint8_t *end;
+  return delta_begin_within(delta, next, stop, values, width, &end) || end != stop ? OTHER : OK;
 }
 
 /* Unpacks a group of more than 32 bits a value. */

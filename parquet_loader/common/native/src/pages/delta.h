@@ -23,6 +23,10 @@ typedef struct {
 /* Begins `values` integers of `width` bytes, whose bytes end at `stop`. OTHER: they do not add up. */
 int delta_begin(Delta *delta, const uint8_t *next, const uint8_t *stop, int64_t values, int64_t width);
 
+/* As `delta_begin`, where something follows: `end` gets the end of the integers. */
+int delta_begin_within(
+    Delta *delta, const uint8_t *next, const uint8_t *stop, int64_t values, int64_t width, const uint8_t **end);
+
 /* Writes the low `width` bytes of the next integers; `out` may be NULL. */
 int delta_read(Delta *delta, int64_t count, int64_t width, uint8_t *out);
 

@@ -5,7 +5,8 @@
 #include <stdint.h>
 
 enum {
-  PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, DELTA_BINARY_PACKED = 5, RLE_DICTIONARY = 8, BYTE_STREAM_SPLIT = 9
+  PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, DELTA_BINARY_PACKED = 5, DELTA_LENGTH_BYTE_ARRAY = 6, DELTA_BYTE_ARRAY = 7,
+  RLE_DICTIONARY = 8, BYTE_STREAM_SPLIT = 9
 };
 
 uint32_t largest(const uint32_t *codes, int64_t count);

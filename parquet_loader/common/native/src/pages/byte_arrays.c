@@ -1,0 +1,150 @@
+/* Byte arrays: values that differ in length, found in their pages, and copied from there. */
+#include "byte_arrays.h"
+
+#include <string.h>
+
+#include "../kernels.h"
+
+#define UTF8_BLOCK 64
+
+/* Whether there is no byte over 127; `checked` gets how many bytes from the first on have none. */
+static int is_ascii(const uint8_t *bytes, int64_t nbytes, int64_t *checked) {
+  const uint64_t high = UINT64_C(0x8080808080808080);
+  int64_t at = 0;
+  for (; at + UTF8_BLOCK <= nbytes; at += UTF8_BLOCK) {
+    uint64_t words[UTF8_BLOCK / 8], any = 0;
+    memcpy(words, bytes + at, sizeof words);
+    for (int i = 0; i < UTF8_BLOCK / 8; i++) any |= words[i];
+    *checked = at;
+    if (any & high) return 0;
+  }
+  *checked = at;
+  uint64_t any = 0, word;
+  for (; at + 8 <= nbytes; at += 8) {
+    memcpy(&word, bytes + at, 8);
+    any |= word;
+  }
+  memcpy(&word, bytes + at, 8);  /* what lies behind the value is shifted out */
+  if (at < nbytes) any |= word << 8 * (8 - (nbytes - at));
+  return !(any & high);
+}
+
+/* Whether a block of UTF8_BLOCK bytes, behind the three bytes before it, breaks UTF-8 at one of its bytes. */
+FOR_EACH_TARGET static int is_block_wrong(const uint8_t *block) {
+  uint8_t wrong = 0;
+  for (int i = 0; i < UTF8_BLOCK; i++) {
+    uint8_t third = block[i], second = block[i + 1], first = block[i + 2], byte = block[i + 3];
+    uint8_t continues = (byte & 0xC0) == 0x80, must = (first >= 0xC0) | (second >= 0xE0) | (third >= 0xF0);
+    wrong |= continues ^ must;
+    wrong |= (byte == 0xC0) | (byte == 0xC1) | (byte >= 0xF5);
+    wrong |= ((first == 0xE0) & (byte < 0xA0)) | ((first == 0xED) & (byte > 0x9F));
+    wrong |= ((first == 0xF0) & (byte < 0x90)) | ((first == 0xF4) & (byte > 0x8F));
+  }
+  return wrong;
+}
+
+/* Whether bytes are UTF-8, without surrogates; 8 bytes behind them are read in vain. */
+static int is_utf8(const uint8_t *bytes, int64_t nbytes) {
+  int64_t at;
+  if (is_ascii(bytes, nbytes, &at)) return 1;
+  uint8_t block[3 + UTF8_BLOCK] = {0};
+  /* Three zeros behind the value show that its last character is whole. */
+  for (; at < nbytes + 3; at += UTF8_BLOCK) {
+    int64_t some = nbytes - at < UTF8_BLOCK ? nbytes - at : UTF8_BLOCK;
+    if (some < 0) some = 0;
+    memcpy(block + 3, bytes + at, (size_t)some);
+    memset(block + 3 + some, 0, (size_t)(UTF8_BLOCK - some));
+    if (is_block_wrong(block)) return 0;
+    memcpy(block, block + UTF8_BLOCK, 3);
+  }
+  return 1;
+}
+
+int plain_views(const uint8_t **at, const uint8_t *stop, int64_t values, int is_text, View *views) {
+  const uint8_t *next = *at;
+  for (int64_t i = 0; i < values; i++) {
+    uint32_t length;
+    if (stop - next < 4) return OTHER;
+    memcpy(&length, next, 4);
+    next += 4;
+    if (length > (uint64_t)(stop - next)) return OTHER;
+    if (views) {
+      views[i] = (View){next, length};
+      if (is_text && !is_utf8(next, length)) return OTHER;
+    }
+    next += length;
+  }
+  *at = next;
+  return OK;
+}
+
+int delta_length_views(
+    Delta *lengths_of, const uint8_t **at, const uint8_t *stop, int64_t values, int is_text, View *views) {
+  const uint8_t *next = *at;
+  int32_t lengths[DELTA_GROUP];
+  for (int64_t i = 0; i < values; i += DELTA_GROUP) {
+    int64_t some = values - i < DELTA_GROUP ? values - i : DELTA_GROUP;
+    if (delta_read(lengths_of, some, sizeof *lengths, (uint8_t *)lengths)) return OTHER;
+    for (int64_t j = 0; j < some; j++) {
+      if (lengths[j] < 0 || lengths[j] > stop - next) return OTHER;
+      if (views) {
+        views[i + j] = (View){next, lengths[j]};
+        if (is_text && !is_utf8(next, lengths[j])) return OTHER;
+      }
+      next += lengths[j];
+    }
+  }
+  *at = next;
+  return OK;
+}
+
+int64_t delta_views(const uint8_t *next, const uint8_t *stop, int64_t values, int64_t most_bytes, View *views) {
+  int32_t prefixes[DELTA_GROUP];
+  int64_t before = 0, total = 0;
+  Delta delta, lengths;
+  if (delta_begin_within(&delta, next, stop, values, sizeof *prefixes, &next)) return -1;
+  if (delta_begin_within(&lengths, next, stop, values, sizeof *prefixes, &next)) return -1;
+  if (delta_length_views(&lengths, &next, stop, values, 0, views) || next != stop) return -1;
+  for (int64_t i = 0; i < values; i += DELTA_GROUP) {
+    int64_t some = values - i < DELTA_GROUP ? values - i : DELTA_GROUP;
+    if (delta_read(&delta, some, sizeof *prefixes, (uint8_t *)prefixes)) return -1;
+    for (int64_t j = 0; j < some; j++) {
+      View *view = &views[i + j];
+      if (prefixes[j] < 0 || prefixes[j] > before) return -1;
+      before = prefixes[j] + view->nbytes;
+      view->nbytes |= (int64_t)prefixes[j] << 32;
+      if ((total += before) > most_bytes) return -1;
+    }
+  }
+  return total;
+}
+
+int join_delta_views(int64_t values, int is_text, uint8_t *out, View *views) {
+  const uint8_t *before = out;
+  for (int64_t i = 0; i < values; i++) {
+    int64_t prefix = views[i].nbytes >> 32, suffix = views[i].nbytes & INT32_MAX;
+    uint8_t *begin = out;
+    memcpy(out, before, (size_t)prefix);
+    memcpy(out + prefix, views[i].bytes, (size_t)suffix);
+    out += prefix + suffix;
+    views[i] = (View){begin, prefix + suffix};
+    before = begin;
+  }
+  /* Later, because bytes behind a value are read: they are written now. */
+  for (int64_t i = 0; is_text && i < values; i++)
+    if (!is_utf8(views[i].bytes, views[i].nbytes)) return OTHER;
+  return OK;
+}
+
+#define SHORT_VALUE 16
+
+/* Copies the bytes of all values to `out`, one value behind the other, up to `stop`. */
+EXPORT void views_copy(const View *views, int64_t rows, uint8_t *out, const uint8_t *stop) {
+  for (int64_t i = 0; i < rows; i++) {
+    int64_t nbytes = views[i].nbytes;
+    if (nbytes == 0) continue;
+    if (nbytes <= SHORT_VALUE && stop - out >= SHORT_VALUE) memcpy(out, views[i].bytes, SHORT_VALUE);
+    else memcpy(out, views[i].bytes, (size_t)nbytes);
+    out += nbytes;
+  }
+}
