@@ -41,14 +41,21 @@ def test_columns_are_put_into_any_order(dtype: type[np.integer[Any]]) -> None:
         assert not out[end - 500 * width - 3 : end - 500 * width].any()
 
 
-@given(width=st.sampled_from([1, 2, 4, 8, 3]), count=st.integers(0, 200), before=st.integers(0, 70))
-def test_a_large_window_is_written_past_the_caches_wherever_it_begins(width: int, count: int, before: int) -> None:
+@given(
+    width=st.sampled_from([1, 2, 4, 8, 3]),
+    count=st.integers(0, 400),
+    before=st.integers(0, 70),
+    is_large=st.booleans(),
+)
+def test_a_window_is_written_through_or_past_the_caches_wherever_it_begins(
+    width: int, count: int, before: int, is_large: bool
+) -> None:
     rng = np.random.default_rng(count)
     column = rng.integers(0, 256, (50, width)).astype(np.uint8)
     rows = rng.integers(0, 50, count).astype(np.uint32)
     memory = np.zeros(before + count * width + 64, np.uint8)
     begin, at = np.zeros(1, np.int64), np.array([before])
-    take_columns(column.reshape(-1), begin, np.array([width]), rows, memory, at, is_large=True)
+    take_columns(column.reshape(-1), begin, np.array([width]), rows, memory, at, is_large=is_large)
     assert np.array_equal(memory[before : before + count * width].reshape(count, width), column[rows])
     assert not memory[:before].any()
     assert not memory[before + count * width :].any()

