@@ -343,7 +343,8 @@ class NativeChunks:
         self._list_readers = {
             n: ListReader(n, self._types[n], *lines[n, [2, 10]].tolist()) for n in np.flatnonzero(lines[:, 11]).tolist()
         }
-        widths = np.choose(np.minimum(lines[:, 12], _NEAREST_DECIMALS), (lines[:, 4], 16, 8))
+        of_decimals = np.where(lines[:, 12] == _WIDE_DECIMALS, 16, 8)
+        widths: npt.NDArray[np.int64] = np.where(lines[:, 12] == 0, lines[:, 4], of_decimals)
         widths *= np.maximum(1, self._list_values)
         self._widths: list[int] = np.where(lines[:, 11] == 0, widths, 0).tolist()
         self._file, self._held, base = -1, None, None
