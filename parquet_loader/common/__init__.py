@@ -7,6 +7,13 @@ import parquet_loader.common.arrow_memory  # noqa: F401
 
 # isort: split
 
+from parquet_loader.common.arrow_features import (
+    fill_null,
+    inferred_array,
+    reads_null_fixed_size_lists,
+    referenced_bytes,
+    scalar,
+)
 from parquet_loader.common.arrow_memory import prepare_thread, use_returning_pool
 from parquet_loader.common.deprecation import renamed_keywords, warn_at_caller, warn_deprecated
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors, raise_limit
@@ -164,12 +171,14 @@ __all__ = [
     "endpoint_of_url",
     "exclusive",
     "explains_keywords",
+    "fill_null",
     "format_account",
     "format_bytes",
     "hashed_bytes",
     "holds_exclusive",
     "hub_of",
     "identity_of",
+    "inferred_array",
     "is_encrypted",
     "is_local",
     "is_locked",
@@ -203,9 +212,12 @@ __all__ = [
     "progress_bar",
     "raise_limit",
     "read_expression",
+    "reads_null_fixed_size_lists",
+    "referenced_bytes",
     "remedy",
     "renamed_keywords",
     "resolve",
+    "scalar",
     "shown",
     "shown_progress",
     "system_error",

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from parquet_loader.common.arrow_features import words
 from parquet_loader.common.native.bindings import KERNELS
 from parquet_loader.common.typing import IntArray
 
@@ -33,8 +34,8 @@ def bit_generator(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.r
 
     Streams never overlap: a use draws fewer than 2**128 numbers, and the counter's upper words name the use.
     """
-    key = np.array([seed, stream], dtype=np.uint64)
-    counter = np.array([0, 0, index, epoch], dtype=np.uint64)
+    key = words(seed, stream)
+    counter = words(0, 0, index, epoch)
     return np.random.Philox(key=key, counter=counter)
 
 
@@ -55,7 +56,7 @@ def permutation(
     memory that is faulted in, else 12 to 15; without kernels 10 to 70, which depends on numpy's vector instructions.
     """
     if KERNELS is not None and size < 2**32:
-        use = np.array([seed, stream, index, epoch], dtype=np.uint64)
+        use = words(seed, stream, index, epoch)
         order, kept = (np.empty(size, np.int64), None) if memory is None else memory(size)
         if not KERNELS.permute(
             use.ctypes.data, None, size, order.ctypes.data, None if kept is None else kept.ctypes.data

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common import join_columns
+from parquet_loader.common import fill_null, join_columns
 from parquet_loader.decode.columns import column_of, number_type
 from parquet_loader.decode.encoded_columns import ValueProblem, unpack
 from parquet_loader.schema import (
@@ -88,7 +88,7 @@ def _filled(array: pa.ChunkedArray, field: Any, zero: Any, fill: Any = None) -> 
         _refuse_nulls(array)
     value = (field.fill if fill is None else fill) if field.fill is not None else zero
     value = int(value) if isinstance(value, bool) else value
-    return pc.fill_null(array, pa.scalar(value, array.type))
+    return fill_null(array, value)
 
 
 def _cast(array: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.common import scalar
 from parquet_loader.decode.columns import Column, column_of, columns_of
 from parquet_loader.decode.converters import (
     POLICIES,
@@ -346,12 +347,10 @@ def _missing_value(field: Field) -> pa.Scalar:
     if isinstance(field, Category):
         return pa.scalar(missing, field.word_type)
     if isinstance(field, Scalar):
-        return (
-            pa.scalar(missing, field.arrow_type) if not isinstance(missing, int | float) else pa.scalar(missing, number)
-        )
+        return scalar(missing, field.arrow_type) if not isinstance(missing, int | float) else pa.scalar(missing, number)
     if hasattr(field, "shape") and hasattr(field, "size"):
         return pa.scalar([missing] * field.size, None if number is None else pa.list_(number))
-    return pa.scalar(list(missing) if isinstance(missing, tuple) else missing, field.arrow_type)
+    return scalar(list(missing) if isinstance(missing, tuple) else missing, field.arrow_type)
 
 
 def _carried_categories(schema: Schema, file_schema: pa.Schema) -> dict[str, Category]:

@@ -10,7 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.common import BoolArray, IntArray, ReadOptions, is_shortage, system_error
+from parquet_loader.common import (
+    BoolArray,
+    IntArray,
+    ReadOptions,
+    is_shortage,
+    reads_null_fixed_size_lists,
+    system_error,
+)
 from parquet_loader.decode import (
     READ_ERRORS,
     ChunkRoute,
@@ -27,7 +34,7 @@ from parquet_loader.decode import (
     first_beyond_nanoseconds,
     routes_of,
 )
-from parquet_loader.errors import DataError, ParquetLoaderError, SourceError
+from parquet_loader.errors import DataError, ParquetLoaderError, SourceError, UnsupportedError
 from parquet_loader.read.cache import LocalCache
 from parquet_loader.read.chunk_locations import ChunkLocation
 from parquet_loader.read.column_chunks import (
@@ -564,6 +571,10 @@ class RowGroupReader:
             culprit = columns[0]
         reason = "".join(c if c.isprintable() else "?" for c in str(error).split("\n")[0])
         where += f", column {culprit!r}" if culprit else ""
+        if "Expected all lists to be of size" in reason and not reads_null_fixed_size_lists():
+            return UnsupportedError(
+                f"{where}: pyarrow {pa.__version__} cannot read nulls in fixed-size lists; install pyarrow 26 or newer"
+            )
         return DataError(
             f"{where}: the data cannot be decoded: {reason}; a loader with on_error='skip' skips such row groups"
         )

@@ -280,11 +280,11 @@ class Ragged:
         arange, new = _array_functions(self.values)
         padded = new(shape, fill)
         mask = self.to_mask(width)
-        taken = self.values
+        taken = _signed(self.values)
         if length is not None and rows and int(lengths.max()) > width:
             position = arange(self.total) - _repeat(self.offsets[:-1], lengths)
-            taken = self.values[position < width]
-        _signed(padded)[mask] = _signed(taken)
+            taken = taken[position < width]
+        _signed(padded)[mask] = taken
         return padded
 
     def to_mask(self, length: int | None = None) -> Any:

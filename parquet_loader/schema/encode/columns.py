@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.common import fill_null
 from parquet_loader.errors import nearest
 from parquet_loader.schema.arrow_types import decimals_to_float64
 from parquet_loader.schema.encode.blobs import encode_arrays
@@ -73,7 +74,7 @@ def numbers(field: Scalar | Category, values: Any) -> np.ndarray[Any, Any]:
         fill = field.fill
     refuse_nulls(field, array)
     if array.null_count:
-        array = pc.fill_null(array, pa.scalar(fill, array.type))
+        array = fill_null(array, fill)
     return array.to_numpy(zero_copy_only=False).astype(field.dtype, copy=False)  # type: ignore[no-any-return]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.common import referenced_bytes
 from parquet_loader.schema.encode.lossless import Misfit, from_python
 from parquet_loader.schema.ragged import Ragged
 
@@ -197,7 +198,9 @@ def row_bytes(values: Any) -> float:
         items = values.iloc if hasattr(values, "iloc") else values
         seen = [items[i] for i in range(0, count_rows(values), max(1, rows // 16))]
         return sum(map(value_bytes, seen)) / max(1, len(seen))
-    size = getattr(values, "nbytes", None)
+    size = (
+        referenced_bytes(values) if isinstance(values, pa.Array | pa.ChunkedArray) else getattr(values, "nbytes", None)
+    )
     return size / rows if isinstance(size, int) else 64.0
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.common import inferred_array
 from parquet_loader.schema.arrow_types import decimals_to_float64, is_scalar_type, type_name
 
 
@@ -59,7 +60,7 @@ def from_python(values: list[Any]) -> pa.Array:
 
     def attempt(count: int) -> pa.Array | None:
         try:
-            return pa.array(values[:count])
+            return inferred_array(values[:count])
         except MemoryError:
             raise  # memory that ran out says nothing about the data
         except (pa.ArrowException, OverflowError, TypeError, ValueError):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from parquet_loader.common import referenced_bytes
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.schema.encode.containers import as_items, what_to_use
 from parquet_loader.schema.encode.inputs import count_rows, row_bytes, slice_rows, value_bytes
@@ -46,7 +47,7 @@ def slices_of(data: Any, slice_bytes: int, schema: Mapping[str, Field] | None = 
     elif isinstance(data, pa.Table | pa.RecordBatch):
         _check_names(data.schema.names)
         columns = dict(zip(data.schema.names, data.columns, strict=True))
-        yield from _slices(columns, data.num_rows, data.nbytes, slice_bytes)
+        yield from _slices(columns, data.num_rows, referenced_bytes(data), slice_bytes)
     elif isinstance(data, Mapping):
         yield from _of_mapping(data, slice_bytes)
     elif type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):

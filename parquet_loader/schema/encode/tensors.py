@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.common import fill_null
 from parquet_loader.schema.encode.inputs import Values, numbers_to_arrow, plain_storage
 from parquet_loader.schema.encode.lossless import Misfit, cast, from_python
 from parquet_loader.schema.fields import Tensor
@@ -105,7 +106,7 @@ def _row_array(field: Tensor, row: Any, index: int) -> np.ndarray[Any, Any]:
     if array.dtype.kind == "O" and array.shape == field.shape:
         flat = from_python(array.reshape(-1).tolist())
         if flat.null_count and field.fill is not None:
-            flat = pc.fill_null(cast(flat, field.type), pa.scalar(field.fill, field.type))
+            flat = fill_null(cast(flat, field.type), field.fill)
         if flat.null_count:
             raise Misfit(f"an element of the tensor is null, and {_NO_NULL_ELEMENTS}", index)
         return flat.to_numpy(zero_copy_only=False).reshape(field.shape)  # type: ignore[no-any-return]
@@ -169,7 +170,7 @@ def _from_arrow(field: Tensor, array: pa.Array) -> tuple[np.ndarray[Any, Any], n
         misfit = _within_row(misfit, tuple(field.shape))
         raise Misfit(misfit.reason, None if misfit.row is None else int(indexes[misfit.row])) from None
     if flat.null_count and field.fill is not None:
-        flat = pc.fill_null(flat, pa.scalar(field.fill, field.type))
+        flat = fill_null(flat, field.fill)
     if flat.null_count:
         row = int(indexes[pc.index(flat.is_null(), True).as_py() // field.size])
         raise Misfit(f"an element of the tensor is null, and {_NO_NULL_ELEMENTS}", row)

@@ -1,0 +1,85 @@
+"""What older versions of pyarrow and numpy lack, replaced here or found out by a trial; versions are never compared.
+
+pyarrow 20, the oldest that is supported, lacks float16 in some functions, sizes of views, and UUIDs; they are replaced.
+What it cannot do at all raises: it writes no views and no decimals of 32 bits, and pyarrow before 26 reads no
+fixed-size lists with nulls.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+_WORDS = 2**64
+
+
+def scalar(value: Any, type_: pa.DataType | None = None) -> pa.Scalar:
+    """Return `pyarrow.scalar(value, type_)`; pyarrow 20 makes halves of numpy's only."""
+    if type_ is not None and pa.types.is_float16(type_) and value is not None:
+        value = np.float16(value)
+    return pa.scalar(value, type_)
+
+
+def fill_null(array: Any, value: Any) -> Any:
+    """Replace the nulls of an array, or of a chunked one, by a number; pyarrow 20 has no such function for halves."""
+    if not pa.types.is_float16(array.type):
+        return pc.fill_null(array, pa.scalar(value, array.type))
+    bits = pa.scalar(np.float16(value).view(np.int16), pa.int16())
+    if isinstance(array, pa.ChunkedArray):
+        return pa.chunked_array([_filled_halves(chunk, bits) for chunk in array.chunks], array.type)
+    return _filled_halves(array, bits)
+
+
+def _filled_halves(array: pa.Array, bits: pa.Scalar) -> pa.Array:
+    return pc.fill_null(array.view(pa.int16()), bits).view(pa.float16())
+
+
+def referenced_bytes(data: Any) -> int:
+    """Return `data.nbytes` of an array or table; pyarrow before 24 counts whole buffers if there are views."""
+    try:
+        return int(data.nbytes)
+    except pa.ArrowException:
+        return int(data.get_total_buffer_size())
+
+
+def inferred_array(values: list[Any]) -> pa.Array:
+    """Return `pyarrow.array(values)`; pyarrow before 24 infers no type of UUIDs."""
+    try:
+        return pa.array(values)
+    except pa.ArrowException:
+        if not any(isinstance(value, uuid.UUID) for value in values):
+            raise
+        if not all(value is None or isinstance(value, uuid.UUID) for value in values):
+            raise
+        return pa.array([None if value is None else value.bytes for value in values], pa.binary(16))
+
+
+@cache
+def reads_null_fixed_size_lists() -> bool:
+    """Whether pyarrow reads fixed-size lists with nulls; before version 26 it takes them for damage."""
+    rows = pa.array([[1], None], pa.list_(pa.int8(), 1))
+    file = io.BytesIO()
+    try:
+        pq.write_table(pa.table({"x": rows}), file)
+        return bool(pq.ParquetFile(file).read().column(0).null_count == 1)
+    except pa.ArrowException:
+        return False
+
+
+def words(*numbers: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return integers as uint64.
+
+    Raises:
+        OverflowError: one is negative or too large; numpy 1.26 would wrap the negative ones.
+    """
+    for number in numbers:
+        if not 0 <= number < _WORDS:
+            raise OverflowError(f"{number} is not within 0 and 2**64 - 1")
+    return np.array(numbers, dtype=np.uint64)
