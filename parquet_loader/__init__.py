@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         SlowColumns,
         StorageFigures,
     )
+    from parquet_loader.loader.tokens.token_loader import BatchLineage, TokenLoader, TokenPlan
     from parquet_loader.plan import MixingScore
     from parquet_loader.read.cache.options import LocalCache
     from parquet_loader.read.cache.stats import CacheStats
@@ -120,6 +121,7 @@ _MODULES = {
         "SlowColumns",
         "StorageFigures",
     ),
+    "parquet_loader.loader.tokens.token_loader": ("BatchLineage", "TokenLoader", "TokenPlan"),
     "parquet_loader.plan": ("MixingScore",),
     "parquet_loader.read.cache.options": ("LocalCache",),
     "parquet_loader.read.cache.stats": ("CacheStats",),
@@ -156,6 +158,7 @@ __all__ = [
     "Arrival",
     "AtMost",
     "Batch",
+    "BatchLineage",
     "BatchedDataLoader",
     "Bytes",
     "CacheStats",
@@ -231,6 +234,8 @@ __all__ = [
     "SystemReadError",
     "Tensor",
     "Text",
+    "TokenLoader",
+    "TokenPlan",
     "TransformError",
     "UnfinishedCommitError",
     "UnsupportedError",

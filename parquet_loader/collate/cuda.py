@@ -64,6 +64,8 @@ def _start_copy(batch: Batch, device: torch.device, side: torch.cuda.Stream) -> 
 def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, list):
         return [_moved(v, device) for v in value]
+    if isinstance(value, int):
+        return value
     return value.to(device, non_blocking=True)
 
 
@@ -79,5 +81,5 @@ def _record(value: Any, stream: torch.cuda.Stream) -> None:
     if isinstance(value, list):
         for v in value:
             _record(v, stream)
-    else:
+    elif not isinstance(value, int):
         value.record_stream(stream)

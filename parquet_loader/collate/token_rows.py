@@ -56,6 +56,11 @@ class TokenRows(NamedTuple):
     positions: npt.NDArray[np.int32]
     documents: npt.NDArray[np.int32]
 
+    def between(self, first: int, last: int) -> TokenRows:
+        """Return views of rows ``first`` to ``last`` (exclusive)."""
+        some = slice(first, last)
+        return TokenRows(self.ids[some], self.labels[some], self.positions[some], self.documents[some])
+
 
 def write_tokens(
     values: npt.NDArray[Any], pieces: Pieces, out: TokenRows, *, first_piece: int, masks_boundaries: bool, padding: int
@@ -79,11 +84,10 @@ def write_tokens(
         _write_without_kernels(values, pieces, out, first_piece, padding, masks_boundaries=masks_boundaries)
         return
     kind = values.dtype.itemsize * (1 if values.dtype.kind == "u" else -1)
-    arrays = values, pieces.begin, pieces.stop, pieces.tokens, pieces.rows
-    source, *addresses = (array.ctypes.data for array in arrays)
+    source, *addresses = map(_address, (values, pieces.begin, pieces.stop, pieces.tokens, pieces.rows))
     KERNELS.packing_write(
         source, kind, *addresses, count, width, first_piece, masks_boundaries, padding, IGNORED_LABEL,
-        *(array.ctypes.data for array in out),
+        *map(_address, out),
     )  # fmt: skip
 
 
@@ -115,6 +119,11 @@ def _each_token(begin: IntArray, tokens: npt.NDArray[np.int32]) -> IntArray:
     before = np.cumsum(tokens, dtype=np.int64) - tokens
     numbers: IntArray = np.arange(int(tokens.sum())) + np.repeat(begin - before, tokens)
     return numbers
+
+
+def _address(array: Any) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

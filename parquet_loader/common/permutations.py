@@ -22,6 +22,7 @@ class Stream(IntEnum):
     ROW_GROUPS = 1
     ROWS = 2
     TRANSFORM = 3
+    SEQUENCES = 4
     REWRITE = 8
     # Jobs that shuffle, see `write.shuffle`; the partition takes the epoch's place.
     JOB_CHUNK = 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -172,6 +173,17 @@ class ListedDataset:
         if self._filters is None or filters is None:
             return filters if self._filters is None else self._filters
         return self._filters & filters
+
+    def _with_columns(self, columns: Sequence[str]) -> ListedDataset:
+        """Return the same files with other columns, listed no second time.
+
+        Raises:
+            SchemaError: there is no such column, or the files differ in its type.
+        """
+        other = copy.copy(self)
+        source = self._source
+        other._source = resolve_source(source.listed, source.declared, columns, self._read_options)
+        return other
 
     def _open(self, **arguments: Any) -> Dataset:
         """Open the source for one loader; arguments as in `open_dataset`."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow.fs as pafs
 
-from parquet_loader.collate import Batch, epoch_sampler, open_output, output_shard
+from parquet_loader.collate import Batch, Output, epoch_sampler, open_output, output_shard
 from parquet_loader.common import (
     LOADER_KEYWORDS,
     NotCopied,
@@ -342,6 +342,11 @@ class BatchedDataLoader(NotIndexed):
         return self._following is not None
 
     @property
+    def _steps_differ(self) -> bool:
+        """Whether epochs may differ in their number of batches, although the source does not change."""
+        return False
+
+    @property
     def shard(self) -> Shard:
         """The rank for which this loader reads, and the number of ranks."""
         return self._sharding.shard
@@ -513,7 +518,7 @@ class BatchedDataLoader(NotIndexed):
         figures = EpochFigures(plan, engine, self.num_threads, self._dataset.skipped, first_batch, mixing)
         pinned = self._allocator if self._reading is not None and self._allocator.is_required else None
         deliveries = None if files is None else Deliveries(files, plan, first_batch)
-        output = self._output.masked({} if self._options.transform is not None else masks_of(self.schema))
+        output = self._output_of(plan, first_batch)
         taken = self._ahead[0].reading if ready is not None else None
         following = ahead[0].reading if ahead else None
         epoch = Epoch(engine, self.batch_size, output, pinned, bar, figures, deliveries, taken, following)
@@ -823,6 +828,9 @@ class BatchedDataLoader(NotIndexed):
             seed=self.seed,
             epoch=epoch,
         )
+
+    def _output_of(self, plan: Plan, first_batch: int) -> Output:  # noqa: ARG002  (a TokenLoader's depends on them)
+        return self._output.masked({} if self._options.transform is not None else masks_of(self.schema))
 
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
         if self._reading is not None:

@@ -93,6 +93,11 @@ class MixedLoader(NotIndexed):
                 "a SampleStore changes from epoch to epoch, so positions in a mixture would change too; mix loaders of "
                 "fixed lists of files"
             )
+        if any(loader._steps_differ for loader in loaders.values()):
+            raise UnsupportedError(
+                "epochs of a shuffled TokenLoader may differ by a few batches, so positions in a mixture would change; "
+                "pass shuffle=False to it, or alternate between loaders in the training loop"
+            )
         if set(weights) != set(loaders):
             raise ConfigurationError(
                 f"weights: expected a weight for each of {sorted(loaders)}, found weights for {sorted(weights)}"

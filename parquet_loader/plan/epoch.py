@@ -162,6 +162,7 @@ class Plan:
         delivered_rows: Rows delivered.
         drop_last: Whether a last batch that is not full is left out.
         shuffle, seed, epoch: The inputs of the permutations.
+        stop_window: The window after the last one that is read; None: all are read.
     """
 
     row_group: IntArray
@@ -174,11 +175,12 @@ class Plan:
     shuffle: bool
     seed: int
     epoch: int
+    stop_window: int | None = None
 
     @property
     def windows(self) -> int:
-        """Number of windows."""
-        return self.parts[0].windows
+        """Number of windows, up to the last one that is read."""
+        return self.parts[0].windows if self.stop_window is None else self.stop_window
 
     @property
     def rows(self) -> int:

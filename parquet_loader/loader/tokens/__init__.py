@@ -1,0 +1,1 @@
+"""`TokenLoader`: packs documents of token ids into sequences of one length."""

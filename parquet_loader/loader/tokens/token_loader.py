@@ -1,0 +1,562 @@
+"""`TokenLoader`: batches of token sequences, packed from documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from parquet_loader.collate import Batch, Output
+from parquet_loader.common import (
+    IntArray,
+    OutputOptions,
+    ReadOptions,
+    Shard,
+    ShardOptions,
+    check_bool,
+    check_choice,
+    check_columns,
+    check_int,
+    parse_bytes,
+)
+from parquet_loader.dataset import Dataset, ListedDataset
+from parquet_loader.engine import NextPlan
+from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SchemaError, UnsupportedError
+from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.epoch import EpochEngine
+from parquet_loader.loader.epoch_plan import EpochPlan
+from parquet_loader.loader.live_source import EpochFiles, LiveSource
+from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule, begins_of
+from parquet_loader.loader.tokens.lengths import DocumentLengths, check_lengths_fit, read_lengths
+from parquet_loader.loader.tokens.packed_output import BATCH_KEYS, BatchForm, PackedOutput
+from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, kept_tokens, piece_counts
+from parquet_loader.read import Filters, LocalCache
+from parquet_loader.schema import Image, RaggedList, Scalar, Schema, Tensor
+from parquet_loader.source import Source, TableLike, TableSource, table_source
+from parquet_loader.window import Arenas
+
+if TYPE_CHECKING:
+    import torch
+
+# Epochs whose packing is kept: the running one and the next.
+_KEPT_EPOCHS = 2
+# Free memory of batches that is kept for the next ones, in batches.
+_KEPT_BATCHES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPlan(EpochPlan):
+    """Figures of an epoch of a `TokenLoader`, known before it begins.
+
+    `rows` are the sequences that this rank delivers. The figures here are those of all ranks together.
+
+    Attributes:
+        sequences: Sequences of the epoch.
+        documents: Documents with at least one token.
+        tokens: Tokens of all documents.
+        fill: Share of the sequences' positions that hold a token; the others are padding.
+        split_share: Share of the documents that are in more than one sequence.
+        cropped_share: Share of the tokens that are left out, because their document is longer than a sequence.
+        documents_per_sequence: Documents in a sequence on average, counting parts of documents.
+    """
+
+    sequences: int
+    documents: int
+    tokens: int
+    fill: float
+    split_share: float
+    cropped_share: float
+    documents_per_sequence: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLineage:
+    """The documents of one batch; all arrays have an element for each piece, in the order of ``seq_lens``.
+
+    Attributes:
+        paths: The file of each.
+        row_groups: int64 ``[pieces]``: the row group in the file.
+        rows: int64 ``[pieces]``: the row in the row group, counted among those that pass the filters.
+        first_tokens: int64 ``[pieces]``: the first token in the document.
+        tokens: int64 ``[pieces]``: the number of tokens.
+        sequences: int64 ``[pieces]``: the row of the batch.
+    """
+
+    paths: list[str]
+    row_groups: IntArray
+    rows: IntArray
+    first_tokens: IntArray
+    tokens: IntArray
+    sequences: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What a pickled loader need not find out again."""
+
+    dataset: Dataset
+    lengths: DocumentLengths
+
+
+class TokenLoader(BatchedDataLoader):
+    """Iterate over batches of token sequences of one length, packed from documents of a list column.
+
+    A batch is a dict: ``input_ids`` and ``labels``, int64 ``[B, L]``; ``position_ids`` and ``document_ids``, int32
+    ``[B, L]``; ``seq_lens`` and ``cu_seqlens``, int32; ``max_seqlen``, an int; and the columns of `carry`. A *piece* is
+    the part of one document in one sequence; `document_ids` are numbers of pieces in the batch, and -1 for padding.
+
+    Documents are packed inside each window of shuffled rows, from their lengths alone. So the sequences do not depend
+    on the number of ranks, every rank gets the same number of batches, and a state holds no tokens. The constructor
+    reads the lengths, once: from the column `lengths`, or from `tokens` itself. They take 4 bytes a document of
+    `memory_limit`. With `shuffle`, epochs may differ by a few batches; ``len(loader)`` is that of the epoch that
+    `state_dict` names.
+
+    All else is as in `BatchedDataLoader`: epochs, states, ranks, threads and memory.
+
+    Args:
+        source: As in `BatchedDataLoader`, except a `SampleStore`.
+        tokens: The column of token ids: a list of integers.
+        length: Tokens of a sequence, L.
+        batch_size: Sequences of a batch, B.
+        batch_tokens: Tokens of a batch instead, padding included; B is the number of sequences that fit.
+        pack: ``"best_fit"``: documents share a sequence so that little padding is left. ``"concat"``: documents end to
+            end, cut wherever a sequence is full. ``"none"``: no sequence has more than one document.
+        overflow: What happens to a document of more than `length` tokens: ``"split"`` delivers every token once;
+            ``"crop"`` delivers the first `length`; ``"drop"`` leaves the document out.
+        lengths: A column of integers with the number of tokens of each document, so that tokens need not be read for
+            it. A number that is wrong raises `DataError` when the document is read.
+        boundaries: For rows that are packed already: a column of lists with the first token of each document in the
+            row, such as ``seq_start_id``.
+        carry: Further columns. Lists with a number for each token (a loss mask) are packed as the tokens, with 0 as
+            padding; all others (a source, an id) are delivered for each piece.
+        mask_boundaries: Let the label of a document's last token be -100, instead of the next document's first token.
+        padding: The token that fills a sequence.
+        pad_to_multiple: Let batches be as wide as their longest sequence, rounded up to a multiple of this, instead of
+            `length`.
+        schema, filters, split, shuffle, seed, window_rows, drop_last: As in `BatchedDataLoader`. Windows are those of
+            documents; the remainder, of sequences.
+        device, memory_limit, shard, num_threads, isolation: As in `BatchedDataLoader`.
+        filesystem, progress, read_options, cache: As in `BatchedDataLoader`.
+        shard_options: As in `BatchedDataLoader`: how sequences are divided that do not divide evenly.
+        output_options: The format, tensors or numpy arrays.
+
+    Raises:
+        SchemaError: A column does not hold what its argument says.
+        ConfigurationError, SourceError, MemoryLimitError, UnsupportedError: As in `BatchedDataLoader`.
+    """
+
+    def __init__(
+        self,
+        source: Source | TableLike | ListedDataset,
+        tokens: str = "input_ids",
+        *,
+        length: int,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        pack: Pack = "best_fit",
+        overflow: Overflow = "split",
+        lengths: str | None = None,
+        boundaries: str | None = None,
+        carry: Sequence[str] | None = None,
+        mask_boundaries: bool = False,
+        padding: int = 0,
+        pad_to_multiple: int | None = None,
+        schema: Schema | None = None,
+        filters: Filters | None = None,
+        split: str | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        window_rows: int | None = None,
+        drop_last: bool = False,
+        device: str | torch.device | None = None,
+        memory_limit: int | str = "1GiB",
+        shard: Shard | None = None,
+        num_threads: int | None = None,
+        isolation: Literal["thread", "process"] = "thread",
+        filesystem: pafs.FileSystem | None = None,
+        progress: bool = False,
+        read_options: ReadOptions | None = None,
+        cache: LocalCache | None = None,
+        shard_options: ShardOptions | None = None,
+        output_options: OutputOptions | None = None,
+    ) -> None:
+        self._own_arguments = {
+            name: value
+            for name, value in locals().items()
+            if name not in ("self", "__class__", "source", "filesystem", "shard", "schema", "split", "cache")
+        }
+        check_choice("pack", pack, ("best_fit", "concat", "none"))
+        check_choice("overflow", overflow, ("split", "crop", "drop"))
+        check_int("length", length, 1, 2**24)
+        check_int("padding", padding, -(2**63), 2**63 - 1)
+        check_bool("mask_boundaries", mask_boundaries)
+        check_bool("progress", progress)
+        if pad_to_multiple is not None:
+            check_int("pad_to_multiple", pad_to_multiple, 1, 2**24)
+        batch_size = _batch_size(batch_size, batch_tokens, length)
+        columns = _columns(tokens, boundaries, carry, lengths)
+        if shard_options is not None and (
+            shard_options.logical_shards is not None or shard_options.remainder == "uneven"
+        ):
+            raise UnsupportedError(
+                f"shard_options={shard_options!r}: a TokenLoader gives all ranks the same number of sequences, in one "
+                "shard each; choose remainder='drop' or 'pad', without logical_shards"
+            )
+        if output_options is not None and (
+            output_options.format not in ("torch", "numpy") or output_options.row_numbers is not None
+        ):
+            raise UnsupportedError(
+                f"output_options={output_options!r}: sequences are tensors or numpy arrays, and hold pieces of several "
+                "rows; lineage(batch) says which"
+            )
+        self._lengths: DocumentLengths
+        self._rule = PackingRule(length, pack, overflow)
+        self._packings: dict[int, EpochPacking] = {}
+        limit = parse_bytes(memory_limit)
+        opened: Any
+        if isinstance(source, _Opened):
+            opened, self._lengths = source.dataset, source.lengths
+        else:
+            listed = _listed(source, schema, columns, filesystem, split, read_options, cache, shard)
+            self._lengths = read_lengths(
+                listed,
+                lengths or tokens,
+                filters=filters,
+                shard=shard if shard is not None else listed._shard,
+                memory_limit_bytes=limit,
+                num_threads=num_threads,
+                isolation=isolation,
+                progress=progress,
+            )
+            opened = listed._with_columns(columns)
+        super().__init__(
+            opened,
+            batch_size,
+            filters=filters,
+            shuffle=shuffle,
+            seed=seed,
+            window_rows=window_rows,
+            drop_last=drop_last,
+            device=device,
+            memory_limit=limit - self._lengths.tokens.nbytes,
+            shard=shard,
+            num_threads=num_threads,
+            isolation=isolation,
+            progress=progress,
+            read_options=read_options if isinstance(opened, Dataset) else None,
+            shard_options=shard_options,
+            output_options=output_options,
+        )
+        check_lengths_fit(self._dataset.counts, self._lengths)
+        aligned, others = _roles(self.schema, tokens, boundaries, carry or ())
+        self._form = BatchForm(
+            tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, pad_to_multiple
+        )  # fmt: skip
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return self._rule.length
+
+    def __len__(self) -> int:
+        """Return the number of batches on each rank, of the epoch that `state_dict` names."""
+        last = self._described_epoch()
+        return self._packing(self._next_epoch if last is None else last.position[0]).steps
+
+    def __repr__(self) -> str:
+        tokens = int(self._lengths.tokens.sum(dtype=np.int64))
+        part = f"rank {self.shard.rank} of {self.shard.world_size}: " if self.shard.world_size > 1 else ""
+        return (
+            f"TokenLoader({len(self._lengths.tokens)} documents, {tokens} tokens, {part}{len(self)} batches of "
+            f"{self.batch_size} x {self.length}, {self._rule}{', closed' if self._closed else ''})"
+        )
+
+    def plan(self) -> TokenPlan:
+        """Return figures of the next epoch; nothing more is read than for `window_rows`."""
+        self._check_open()
+        packing = self._packing(self._next_epoch)
+        rule, tokens = self._rule, self._lengths.tokens
+        kept = kept_tokens(tokens, rule.length, rule.overflow)
+        sequences, documents = int(packing.begins[-1]), int(np.count_nonzero(tokens))
+        pieces = int(piece_counts(tokens, rule.length, rule.overflow).sum())
+        split = int(np.count_nonzero(kept > rule.length))
+        if rule.method == "concat":  # documents are cut wherever a sequence ends
+            pieces = split = 0
+            for window in range(packing.plan.windows):
+                packed = packing.packed(window, packing.ordered_lengths(window))
+                pieces += len(packed.document)
+                split += int(np.count_nonzero(np.bincount(packed.document) > 1))
+        total, delivered = int(tokens.sum(dtype=np.int64)), int(kept.sum())
+        base = EpochPlan._from_plan(packing.figures_plan, self._dataset, self.num_threads)
+        figures = {name: getattr(base, name) for name in EpochPlan.__dataclass_fields__}
+        figures |= {
+            "rows": packing.stop - packing.first,
+            "predicted_peak_bytes": base.predicted_peak_bytes + tokens.nbytes,
+        }
+        return TokenPlan(
+            **figures,
+            sequences=sequences,
+            documents=documents,
+            tokens=total,
+            fill=delivered / max(1, sequences * rule.length),
+            split_share=split / max(1, documents),
+            cropped_share=(total - delivered) / max(1, total),
+            documents_per_sequence=pieces / max(1, sequences),
+        )
+
+    def lineage(self, batch: int, epoch: int | None = None) -> BatchLineage:
+        """Return the documents of a batch; reads nothing.
+
+        Args:
+            batch: Number of the batch in the epoch.
+            epoch: The epoch; default: the one that `state_dict` names.
+
+        Raises:
+            ConfigurationError: the epoch has no such batch.
+        """
+        last = self._described_epoch()
+        current = self._next_epoch if last is None else last.position[0]
+        packing = self._packing(current if epoch is None else check_int("epoch", epoch, 0, 2**63 - 1))
+        check_int("batch", batch, 0, max(0, packing.steps - 1))
+        low, high = packing.begin_of(batch), packing.begin_of(batch + 1)
+        parts = []
+        while low < high:
+            window = packing.window_of(low)
+            end = min(high, int(packing.begins[window + 1]))
+            before = int(packing.begins[window])
+            some = packing.packed(window, packing.ordered_lengths(window)).taken(np.arange(low - before, end - before))
+            order = packing.plan.order(window)
+            read = some.document if order is None else order[some.document]
+            slices = packing.plan.slices(window)
+            starts = np.cumsum([0, *(s.rows for s in slices)])
+            number = np.searchsorted(starts, read, side="right") - 1
+            group = np.array([s.row_group for s in slices])[number]
+            row = read - starts[number] + np.array([s.start for s in slices])[number]
+            sequence = np.repeat(np.arange(some.bins), np.diff(some.begins)) + low - packing.begin_of(batch)
+            parts.append((group, row, some.first, some.tokens, sequence))
+            low = end
+        joined = [np.concatenate(arrays).astype(np.int64) for arrays in zip(*parts, strict=True)] if parts else []
+        group, row, first, tokens, sequence = joined or [np.zeros(0, np.int64)] * 5
+        snapshot = self._dataset.snapshot
+        paths = [snapshot.files[int(snapshot.row_group_file[g])].path for g in group]
+        return BatchLineage(paths, snapshot.row_group_number[group].astype(np.int64), row, first, tokens, sequence)
+
+    def seek(self, epoch: int, batch: int) -> None:
+        """Start the next iteration at a batch of an epoch; at most two windows are read for its first batch.
+
+        Raises:
+            ConfigurationError: the epoch has no such batch.
+        """
+        check_int("epoch", epoch, 0, 2**63 - 1)
+        self._set_position(epoch, check_int("batch", batch, 0, max(0, self._packing(epoch).steps - 1)))
+
+    def _accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
+        self._end_for_state()
+        before = self._next_epoch, self._next_batch, self._is_position_chosen
+        epoch = state.get("epoch") if isinstance(state, dict) else None
+        if isinstance(epoch, int) and not isinstance(epoch, bool) and 0 <= epoch <= 2**62:
+            self._set_position(epoch, 0)  # so that `len` is that of the state's epoch
+        try:
+            return super()._accept_state(state)
+        except ParquetLoaderError:
+            self._next_epoch, self._next_batch, self._is_position_chosen = before
+            raise
+
+    def _begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
+        if workers > 1:
+            raise UnsupportedError(
+                f"num_workers={workers}: worker {worker} would pack documents by itself; use num_workers=0, because "
+                "the loader reads in the background anyway"
+            )
+        with self._turns():
+            self._end_previous()
+            plan = self._plan(epoch)
+            return self._begin(plan, min(first_batch, plan.batches))
+
+    # ------------------------------------------------------------------ what the base class asks for
+
+    @property
+    def _steps_differ(self) -> bool:
+        return self.shuffle
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        return {**super()._identity, "packing": str(self._rule)}
+
+    @cached_property
+    def _memory(self) -> Any:
+        """The allocator of batches."""
+        return self._output.allocator(_KEPT_BATCHES * 32 * self.batch_size * self.length)
+
+    def _use(self, dataset: Dataset) -> None:
+        super()._use(dataset)
+        self._packings = {}
+
+    def _window_needs(self) -> dict[str, Any]:
+        return {**super()._window_needs(), "batch_size": 1}
+
+    def _division(self) -> Division:
+        return everything(self._dataset.rows, 1, drop_last=False)
+
+    def _packing(self, epoch: int) -> EpochPacking:
+        """Return the sequences of an epoch; those of the last two epochs are kept."""
+        found = self._packings.get(epoch)
+        if found is None:
+            plan = self._dataset.plan(
+                self._division(), batch_size=1, drop_last=False, shuffle=self.shuffle, seed=self.seed, epoch=epoch
+            )
+            begins = begins_of(plan, self._rule, self._lengths)
+            division = self._sharding.divide(int(begins[-1]), self.batch_size, drop_last=self.drop_last)
+            found = EpochPacking(plan, self._rule, self._lengths, begins, division, self.batch_size)
+            kept = list(self._packings.items())[-(_KEPT_EPOCHS - 1) :]
+            self._packings = {**dict(kept), epoch: found}
+        return found
+
+    def _plan(self, epoch: int, division: Division | None = None) -> Plan:  # noqa: ARG002
+        return self._packing(epoch).figures_plan
+
+    def _begin_epoch(self, files: EpochFiles | None = None, *, is_repeated: bool) -> Iterator[Batch]:  # noqa: ARG002
+        """Begin the next epoch; the one after it is not read ahead, because a rank may begin in any of its windows."""
+        return self._begin(self._plan(self._next_epoch), self._next_batch, files)
+
+    def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
+        packing = self._packing(plan.epoch)
+        read = packing.read_plan
+        window = packing.window_of(packing.begin_of(first_batch)) if first_batch < packing.steps else read.windows
+        first_row = read.window_begin(window) if window < read.windows else read.batches
+        return super()._engine(read, first_row, next_plan)
+
+    def _output_of(self, plan: Plan, first_batch: int) -> Output:
+        packing = self._packing(plan.epoch)
+        return PackedOutput(packing, first_batch, self._form, self._output, self._memory, self._dataset.snapshot)
+
+    def close(self) -> None:
+        """End a running epoch and its threads; idempotent. The loader cannot be used afterwards."""
+        super().close()
+        if isinstance(memory := self.__dict__.get("_memory"), Arenas):
+            memory.clear()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        super().__reduce__()  # raises if the loader cannot be pickled now
+        arguments = {**self._own_arguments, "shard": self.shard}
+        opened = _Opened(self._dataset, self._lengths)
+        return _restored, (opened, arguments, self._is_part_chosen, self._next_epoch, self._next_batch)
+
+
+def _restored(opened: _Opened, arguments: dict[str, Any], is_part_chosen: bool, epoch: int, batch: int) -> TokenLoader:
+    loader = TokenLoader(opened, **arguments)  # type: ignore[arg-type]
+    loader._is_part_chosen = is_part_chosen
+    loader._set_position(epoch, batch)
+    return loader
+
+
+def _batch_size(batch_size: int | None, batch_tokens: int | None, length: int) -> int:
+    if (batch_size is None) == (batch_tokens is None):
+        raise ConfigurationError(
+            f"batch_size={batch_size}, batch_tokens={batch_tokens}: give one of them, the sequences of a batch or its "
+            "tokens"
+        )
+    if batch_size is not None:
+        return check_int("batch_size", batch_size, 1, 2**31)
+    assert batch_tokens is not None
+    check_int("batch_tokens", batch_tokens, 1, 2**40)
+    if batch_tokens < length:
+        raise ConfigurationError(f"batch_tokens={batch_tokens}: a batch holds at least one sequence of {length} tokens")
+    return batch_tokens // length
+
+
+def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, lengths: str | None) -> list[str]:
+    """Return the columns to read.
+
+    Raises:
+        ConfigurationError: one is named twice, or has the name of something else in a batch.
+    """
+    for label, name in (("tokens", tokens), ("boundaries", boundaries), ("lengths", lengths)):
+        if (name is not None or label == "tokens") and (not isinstance(name, str) or not name):
+            raise ConfigurationError(f"{label}={name!r:.80}: expected a column's name")
+    if carry is not None and len(carry):
+        check_columns(carry)
+    carried = list(carry or ())
+    taken = [name for name in carried if name in BATCH_KEYS or name == tokens or carried.count(name) > 1]
+    if taken:
+        raise ConfigurationError(
+            f"carry={carried}: {taken[0]!r} is in the batch already; leave it out, or rename the column"
+        )
+    return list(dict.fromkeys([tokens, *carried, *([] if boundaries is None else [boundaries])]))
+
+
+def _listed(
+    source: Any,
+    schema: Schema | None,
+    columns: list[str],
+    filesystem: pafs.FileSystem | None,
+    split: str | None,
+    read_options: ReadOptions | None,
+    cache: LocalCache | None,
+    shard: Shard | None,
+) -> ListedDataset:
+    """List a source; arguments as in `TokenLoader`.
+
+    Raises:
+        UnsupportedError: the source changes between epochs, or row groups may be skipped.
+    """
+    if isinstance(source, ListedDataset):
+        source._check_left_to_dataset(
+            source._on_error, schema=schema, split=split, filesystem=filesystem, read_options=read_options, cache=cache
+        )
+        if source._on_error == "skip":
+            raise UnsupportedError(
+                "on_error='skip': sequences are planned from the lengths of all documents, so none may be missing; use "
+                "on_error='raise'"
+            )
+        return source
+    given = table_source(source)
+    if given.follow if isinstance(given, TableSource) else isinstance(given, LiveSource):
+        raise UnsupportedError(
+            "the source changes from epoch to epoch, and sequences are planned from the lengths of all documents; pass "
+            "a fixed list of files, or one version of a table"
+        )
+    return ListedDataset(
+        given, schema, columns, None, filesystem, split=split, read_options=read_options, cache=cache, shard=shard
+    )
+
+
+def _roles(
+    schema: Schema, tokens: str, boundaries: str | None, carry: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the carried columns with a value for each token, and those with a value for each document.
+
+    Raises:
+        SchemaError: tokens or boundaries are not lists of integers.
+        UnsupportedError: a carried column holds images.
+    """
+    for label, name in (("tokens", tokens), ("boundaries", boundaries)):
+        if name is not None and not _is_list_of_integers(schema[name]):
+            raise SchemaError(
+                f"{label}={name!r}: expected a column with a list of integers in each row, found {schema[name]!r}"
+            )
+    for name in carry:
+        if isinstance(schema[name], Image):
+            raise UnsupportedError(f"carry: column {name!r} holds images, which are not carried with tokens")
+    of_tokens = schema[tokens]
+    width = of_tokens.shape[0] if isinstance(of_tokens, Tensor) else None
+    aligned = [name for name in carry if _has_value_each(schema[name], width)]
+    return tuple(aligned), tuple(name for name in carry if name not in aligned)
+
+
+def _is_list_of_integers(field: Any) -> bool:
+    if isinstance(field, RaggedList):
+        return isinstance(field.item, Scalar) and pa.types.is_integer(field.item.type)
+    return isinstance(field, Tensor) and len(field.shape) == 1 and pa.types.is_integer(field.type)
+
+
+def _has_value_each(field: Any, width: int | None) -> bool:
+    """Whether a field has a value for each token; `width`: the tokens of every document, if they are equally long."""
+    if isinstance(field, RaggedList):
+        return isinstance(field.item, Scalar | Tensor)
+    return isinstance(field, Tensor) and field.shape[0] == width

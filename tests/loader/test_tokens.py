@@ -1,0 +1,462 @@
+"""`TokenLoader`: packed sequences against plain Python, over ranks, states and forms of files."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parquet_loader import (
+    ConfigurationError,
+    DataError,
+    MemoryLimitError,
+    MixedLoader,
+    OutputOptions,
+    ParquetDataset,
+    ParquetIterable,
+    ResumeError,
+    SchemaError,
+    Shard,
+    ShardOptions,
+    TokenLoader,
+    UnsupportedError,
+)
+
+NUMPY = OutputOptions(format="numpy")
+LENGTHS = [5, 0, 17, 3, 40, 1, 8, 8, 2, 31, 16, 9, 64, 7, 0, 12, 16, 33, 4, 20]
+
+
+def write(folder: Path, lengths: Sequence[int], *, files: int = 2, group: int = 4, id_type: Any = None) -> list[Any]:
+    """Write documents; token number `t` of the data set is `t`, so each token tells where it is from."""
+    folder.mkdir(exist_ok=True)
+    ends = np.cumsum([0, *lengths])
+    documents = [list(range(a, b)) for a, b in pairwise(ends.tolist())]
+    for number, some in enumerate(np.array_split(np.arange(len(documents)), files)):
+        rows = [documents[i] for i in some]
+        table = pa.table(
+            {
+                "input_ids": pa.array(rows, pa.list_(id_type or pa.int32())),
+                "weight": pa.array([[t / 2 for t in row] for row in rows], pa.list_(pa.float32())),
+                "source": [f"s{i}" for i in some],
+                "number": pa.array(some.tolist(), pa.int64()),
+                "length": pa.array([len(row) for row in rows], pa.int32()),
+            }
+        )
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=group)
+    return documents
+
+
+def rows_of(batches: Any) -> list[Any]:
+    """Each sequence as a tuple of its pieces, each the tuple of its tokens."""
+    found = []
+    for batch in batches:
+        for ids, documents in zip(batch["input_ids"], batch["document_ids"], strict=True):
+            pieces = [d for d in np.unique(documents) if d >= 0]
+            found.append(tuple(tuple(int(t) for t in ids[documents == d]) for d in pieces))
+    return found
+
+
+def tokens_of(rows: Any) -> list[int]:
+    return sorted(token for row in rows for piece in row for token in piece)
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return list(one) == list(other) and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@settings(max_examples=25)
+@given(
+    lengths=st.lists(st.integers(0, 12) | st.integers(0, 80), min_size=1, max_size=40),
+    length=st.integers(1, 40),
+    method=st.sampled_from(["best_fit", "concat", "none"]),
+    overflow=st.sampled_from(["split", "crop", "drop"]),
+    shuffle=st.booleans(),
+    batch_size=st.integers(1, 7),
+)
+def test_each_kept_token_is_delivered_once_with_its_label_position_and_columns(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    length: int,
+    method: Any,
+    overflow: Any,
+    shuffle: bool,
+    batch_size: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("documents")
+    documents = write(folder, lengths)
+    of_token = {token: number for number, document in enumerate(documents) for token in document}
+    kept = [d if overflow == "split" or len(d) <= length else d[: length * (overflow == "crop")] for d in documents]
+    with TokenLoader(
+        folder, length=length, batch_size=batch_size, pack=method, overflow=overflow, shuffle=shuffle, seed=3,
+        window_rows=max(batch_size, 10), carry=["weight", "number"], num_threads=1, output_options=NUMPY, padding=-7,
+    ) as loader:  # fmt: skip
+        batches = list(loader)
+        assert len(batches) == loader.stats().batches
+    assert tokens_of(rows_of(batches)) == [t for d in kept for t in d]
+    for batch in batches:
+        ids, labels, at = batch["input_ids"], batch["labels"], batch["document_ids"]
+        assert ids.shape == (len(ids), length)
+        assert 0 < len(ids) <= batch_size
+        is_padding = at < 0
+        assert (ids[is_padding] == -7).all()
+        assert (labels[is_padding] == -100).all()
+        assert np.array_equal(batch["weight"], np.where(is_padding, 0, ids / 2))
+        pieces = [(r, ids[r][at[r] == d], d) for r in range(len(ids)) for d in np.unique(at[r]) if d >= 0]
+        assert [d for *_, d in pieces] == list(range(len(pieces)))
+        assert batch["seq_lens"].tolist() == [len(tokens) for _, tokens, _ in pieces]
+        for row, tokens, d in pieces:
+            assert np.array_equal(tokens, np.arange(tokens[0], tokens[0] + len(tokens)))  # of one document, in order
+            number = of_token[tokens[0]]
+            assert batch["number"][d] == number
+            assert batch["position_ids"][row][at[row] == d].tolist() == list(range(len(tokens)))
+            last = int(np.flatnonzero(at[row] == d)[-1])
+            following = last + 1 if last + 1 < length and at[row][last + 1] >= 0 else None
+            expected = [*tokens[1:], -100 if following is None else ids[row][following]]
+            if tokens[-1] != documents[number][-1]:
+                expected[-1] = tokens[-1] + 1  # the document's next token is in another sequence
+            assert labels[row][at[row] == d].tolist() == expected
+        flat, ends = at.reshape(-1), batch["cu_seqlens"]
+        assert (ends[0], ends[-1]) == (0, ids.size)
+        assert ends.tolist() == sorted({*ends.tolist()})
+        changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+        row_ends = np.arange(length, ids.size, length)
+        assert ends[1:-1].tolist() == np.union1d(changes, row_ends).tolist()
+        assert batch["max_seqlen"] == np.diff(ends).max()
+
+
+def test_sequences_without_shuffle_are_in_the_order_of_the_files(tmp_path: Path) -> None:
+    write(tmp_path / "d", [4, 4, 6, 2, 10, 3])
+    with TokenLoader(tmp_path / "d", length=8, batch_size=2, output_options=NUMPY) as loader:
+        assert rows_of(loader) == [
+            ((0, 1, 2, 3), (4, 5, 6, 7)),
+            ((8, 9, 10, 11, 12, 13), (14, 15)),
+            ((16, 17, 18, 19, 20, 21, 22, 23),),
+            ((24, 25), (26, 27, 28)),
+        ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_ranks_get_equally_many_batches_of_the_same_sequences(tmp_path: Path, ranks: int, drop_last: bool) -> None:
+    write(tmp_path / "d", LENGTHS)
+    arguments: dict[str, Any] = {
+        "length": 16,
+        "shuffle": True,
+        "window_rows": 8,
+        "output_options": NUMPY,
+        "num_threads": 1,
+    }
+    with TokenLoader(tmp_path / "d", batch_size=1, **arguments) as whole:
+        for epoch in range(2):
+            expected = rows_of(whole)
+            parts = []
+            for rank in range(ranks):
+                with TokenLoader(
+                    tmp_path / "d", batch_size=3, drop_last=drop_last, shard=Shard(rank, ranks), **arguments
+                ) as loader:
+                    loader.set_epoch(epoch)
+                    steps = len(loader)
+                    assert loader.plan().steps == steps
+                    batches = list(loader)
+                    assert len(batches) == steps
+                    parts.append((steps, rows_of(batches)))
+            assert len({(steps, len(rows)) for steps, rows in parts}) == 1
+            delivered = [row for _, rows in parts for row in rows]
+            if drop_last:
+                assert set(delivered) <= set(expected)
+                assert len(delivered) == len(expected) // (3 * ranks) * 3 * ranks
+            else:
+                assert set(delivered) == set(expected)
+                assert len(delivered) == -(-len(expected) // ranks) * ranks
+
+
+def test_a_rank_whose_documents_are_few_does_not_end_early(tmp_path: Path) -> None:
+    """One long document and many short ones: the rows of some ranks hold next to no tokens."""
+    write(tmp_path / "d", [400] + [1] * 30, group=1)
+    found = []
+    for rank in range(4):
+        with TokenLoader(
+            tmp_path / "d", length=10, batch_size=2, shard=Shard(rank, 4), window_rows=4, output_options=NUMPY
+        ) as loader:
+            found.append([len(batch["input_ids"]) for batch in loader])
+    assert found[0] == found[1] == found[2] == found[3]
+    assert sum(map(sum, found)) >= 43
+
+
+@pytest.mark.parametrize("method", ["best_fit", "concat", "none"])
+def test_resume_at_each_batch_gives_the_rest(tmp_path: Path, method: Any) -> None:
+    write(tmp_path / "d", LENGTHS)
+
+    def make() -> TokenLoader:
+        return TokenLoader(
+            tmp_path / "d", length=16, batch_size=2, shuffle=True, seed=5, pack=method, window_rows=6,
+            carry=["source", "weight"], num_threads=1, shard=Shard(1, 2),
+        )  # fmt: skip
+
+    with make() as loader, make() as other:
+        epochs = [list(loader), list(loader), list(loader)]
+        loader.set_epoch(1)
+        iterator = iter(loader)
+        for done in range(len(epochs[1]) + 1):
+            state = json.loads(json.dumps(loader.state_dict()))
+            assert len(json.dumps(state)) <= 1024
+            other.load_state_dict(state)
+            rest = epochs[1][done:] or epochs[2]
+            assert len(other) == (len(epochs[1]) if done < len(epochs[1]) else len(epochs[2]))
+            resumed = list(other)
+            assert len(resumed) == len(rest)
+            for one, two in zip(resumed, rest, strict=True):
+                assert one["source"] == two["source"]
+                assert same(*({k: v for k, v in b.items() if k != "source"} for b in (one, two)))
+            next(iterator, None)
+        other.seek(1, 1)
+        assert same(*({k: v for k, v in b.items() if k != "source"} for b in (next(iter(other)), epochs[1][1])))
+
+
+def test_a_child_process_and_threads_give_the_same_batches(tmp_path: Path) -> None:
+    write(tmp_path / "d", LENGTHS, id_type=pa.uint16())
+    arguments: dict[str, Any] = {
+        "length": 16,
+        "batch_size": 4,
+        "shuffle": True,
+        "window_rows": 6,
+        "carry": ["source", "weight"],
+    }
+    with (
+        TokenLoader(tmp_path / "d", **arguments) as threads,
+        TokenLoader(tmp_path / "d", isolation="process", num_threads=1, **arguments) as process,
+    ):
+        for _ in range(2):
+            for one, two in zip(threads, process, strict=True):
+                assert one.pop("source").to_list() == two.pop("source").to_list()
+                assert same(one, two)
+
+
+def test_batches_that_are_kept_are_not_overwritten(tmp_path: Path) -> None:
+    write(tmp_path / "d", LENGTHS * 5)
+    with TokenLoader(tmp_path / "d", length=16, batch_size=2, output_options=NUMPY, window_rows=10) as loader:
+        kept = list(loader)
+        assert tokens_of(rows_of(kept)) == list(range(sum(LENGTHS) * 5))
+
+
+@pytest.mark.parametrize("kind", [pa.int16(), pa.uint16(), pa.int64(), pa.uint64(), pa.uint32()])
+def test_ids_of_any_integer_type_and_documents_of_one_length(tmp_path: Path, kind: Any) -> None:
+    write(tmp_path / "d", [8] * 12, id_type=kind)
+    with TokenLoader(tmp_path / "d", length=20, batch_size=2, carry=["weight"], output_options=NUMPY) as loader:
+        batches = list(loader)
+    assert tokens_of(rows_of(batches)) == list(range(96))
+    assert all(np.array_equal(b["weight"], np.where(b["document_ids"] < 0, 0, b["input_ids"] / 2)) for b in batches)
+    assert all(b["input_ids"].dtype == b["labels"].dtype == np.int64 for b in batches)
+
+
+def test_labels_do_not_cross_documents_on_request(tmp_path: Path) -> None:
+    write(tmp_path / "d", [3, 2, 5])
+    with TokenLoader(
+        tmp_path / "d", length=4, batch_size=9, pack="concat", mask_boundaries=True, output_options=NUMPY
+    ) as loader:
+        (batch,) = loader
+    assert batch["input_ids"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 0]]
+    assert batch["labels"].tolist() == [[1, 2, -100, 4], [-100, 6, 7, 8], [9, -100, -100, -100]]
+
+
+def test_a_column_of_lengths_takes_the_place_of_reading_tokens(tmp_path: Path) -> None:
+    write(tmp_path / "d", LENGTHS)
+    arguments: dict[str, Any] = {
+        "length": 16,
+        "batch_size": 4,
+        "shuffle": True,
+        "window_rows": 6,
+        "output_options": NUMPY,
+    }
+    with (
+        TokenLoader(tmp_path / "d", **arguments) as one,
+        TokenLoader(tmp_path / "d", lengths="length", **arguments) as two,
+    ):
+        assert all(same(a, b) for a, b in zip(one, two, strict=True))
+        state = one.state_dict()
+        two.load_state_dict(state)
+        assert "length" not in next(iter(two))
+
+
+def test_a_wrong_length_names_the_row(tmp_path: Path) -> None:
+    table = pa.table({"input_ids": [[1, 2], [3], [4, 5, 6]], "length": [2, 1, 2]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with (
+        TokenLoader(tmp_path, length=4, batch_size=1, lengths="length") as loader,
+        pytest.raises(DataError, match=r"a\.parquet.*row 2 .*'length' says 2 tokens, column 'input_ids' has 3"),
+    ):
+        list(loader)
+
+
+def test_columns_that_are_not_aligned_name_the_row(tmp_path: Path) -> None:
+    table = pa.table({"input_ids": [[1, 2], [3], [4, 5, 6]], "mask": [[1, 1], [], [1, 1, 1]]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with (
+        TokenLoader(tmp_path, length=4, batch_size=1, carry=["mask"]) as loader,
+        pytest.raises(DataError, match=r"row 1 .*'mask' has 0 values for 1 tokens"),
+    ):
+        list(loader)
+
+
+def test_rows_that_filters_exclude_are_not_packed(tmp_path: Path) -> None:
+    documents = write(tmp_path / "d", LENGTHS)
+    wanted = [t for i, d in enumerate(documents) if i % 3 == 0 for t in d]
+    numbers = list(range(0, len(documents), 3))
+    for filters in (pc.field("number").isin(numbers), [("number", "in", numbers)]):
+        with TokenLoader(tmp_path / "d", length=16, batch_size=4, filters=filters, output_options=NUMPY) as loader:
+            assert tokens_of(rows_of(loader)) == wanted
+            assert loader.plan().tokens == len(wanted)
+    data = ParquetDataset(tmp_path / "d", filters=pc.field("number").isin(numbers))
+    with TokenLoader(data, length=16, batch_size=4, output_options=NUMPY) as loader:
+        assert tokens_of(rows_of(loader)) == wanted
+
+
+def test_no_documents_give_no_batches(tmp_path: Path) -> None:
+    write(tmp_path / "d", [0, 0, 0])
+    with TokenLoader(tmp_path / "d", length=16, batch_size=4) as loader:
+        assert (len(loader), list(loader), loader.plan().fill) == (0, [], 0.0)
+    with TokenLoader(tmp_path / "d", length=16, batch_size=4, filters=[("number", ">", 99)]) as loader:
+        assert list(loader) == []
+
+
+def test_rows_that_are_packed_already_keep_their_documents(tmp_path: Path) -> None:
+    """Packed Parquet as NeMo and Megatron write it: ids, a loss mask, and the first token of each document."""
+    rows = [list(range(10)), list(range(10, 18)), list(range(18, 27))]
+    starts = [[0, 3, 7], [0], [0, 8]]
+    masks = [[int(t % 2) for t in row] for row in rows]
+    pq.write_table(
+        pa.table({"input_ids": rows, "loss_mask": masks, "seq_start_id": starts}), tmp_path / "packed.parquet"
+    )
+    with TokenLoader(
+        tmp_path, length=10, batch_size=3, pack="none", boundaries="seq_start_id", carry=["loss_mask"],
+        mask_boundaries=True, output_options=NUMPY,
+    ) as loader:  # fmt: skip
+        (batch,) = loader
+    assert batch["input_ids"].tolist() == [rows[0], [*rows[1], 0, 0], [*rows[2], 0]]
+    assert batch["loss_mask"].tolist() == [masks[0], [*masks[1], 0, 0], [*masks[2], 0]]
+    assert batch["seq_lens"].tolist() == [3, 4, 3, 8, 8, 1]
+    assert batch["position_ids"][0].tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 1, 2]
+    assert batch["document_ids"].tolist() == [[0, 0, 0, 1, 1, 1, 1, 2, 2, 2], [3] * 8 + [-1] * 2, [4] * 8 + [5, -1]]
+    assert batch["labels"][0].tolist() == [1, 2, -100, 4, 5, 6, -100, 8, 9, -100]
+    with TokenLoader(
+        tmp_path, length=4, batch_size=50, boundaries="seq_start_id", output_options=NUMPY
+    ) as loader:  # packed once more
+        assert tokens_of(rows_of(loader)) == list(range(27))
+    pq.write_table(pa.table({"input_ids": [[1, 2]], "seq_start_id": [[0, 3]]}), tmp_path / "packed.parquet")
+    with (
+        TokenLoader(tmp_path, length=10, batch_size=3, boundaries="seq_start_id") as loader,
+        pytest.raises(DataError, match=r"'seq_start_id' has \[0, 3\]; expected rising numbers"),
+    ):
+        list(loader)
+
+
+def test_batches_are_as_wide_as_a_multiple_on_request(tmp_path: Path) -> None:
+    write(tmp_path / "d", [3, 9, 2, 5, 17, 1])
+    with TokenLoader(
+        tmp_path / "d", length=64, batch_size=2, pack="none", pad_to_multiple=4, output_options=NUMPY
+    ) as loader:
+        assert [batch["input_ids"].shape for batch in loader] == [(2, 12), (2, 8), (2, 20)]
+
+
+def test_lineage_names_the_documents_of_a_batch(tmp_path: Path) -> None:
+    write(tmp_path / "d", LENGTHS)
+    stored = {p.name: pq.ParquetFile(p) for p in sorted((tmp_path / "d").iterdir())}
+    with TokenLoader(
+        tmp_path / "d", length=16, batch_size=3, shuffle=True, window_rows=6, output_options=NUMPY, shard=Shard(1, 2)
+    ) as loader:
+        for number, batch in enumerate(loader):
+            seen = loader.lineage(number, epoch=0)
+            pieces = zip(seen.paths, seen.row_groups, seen.rows, seen.first_tokens, seen.tokens, strict=True)
+            found = [
+                stored[Path(path).name].read_row_group(group)["input_ids"][row].as_py()[first : first + count]
+                for path, group, row, first, count in pieces
+            ]
+            at = batch["document_ids"]
+            assert found == [batch["input_ids"][at == d].tolist() for d in range(at.max() + 1)]
+            assert seen.sequences.tolist() == [int(np.argwhere(at == d)[0][0]) for d in range(at.max() + 1)]
+        with pytest.raises(ConfigurationError, match="batch"):
+            loader.lineage(10_000)
+
+
+def test_the_plan_tells_what_packing_does(tmp_path: Path) -> None:
+    write(tmp_path / "d", [10, 30, 20])
+    with TokenLoader(tmp_path / "d", length=20, batch_size=1, output_options=NUMPY) as loader:
+        plan = loader.plan()
+        assert (plan.steps, plan.sequences, plan.documents, plan.tokens) == (3, 3, 3, 60)
+        assert (plan.fill, plan.split_share, plan.cropped_share) == (1.0, 1 / 3, 0.0)
+        assert plan.documents_per_sequence == 4 / 3
+    with TokenLoader(tmp_path / "d", length=20, batch_size=1, overflow="crop") as loader:
+        assert (loader.plan().cropped_share, loader.plan().split_share) == (10 / 60, 0)
+    with TokenLoader(tmp_path / "d", length=25, batch_size=1, pack="concat") as loader:
+        assert (loader.plan().sequences, loader.plan().split_share) == (3, 2 / 3)
+
+
+@pytest.mark.parametrize(
+    "change", [{"length": 15}, {"pack": "concat"}, {"overflow": "crop"}, {"batch_size": 3}, {"seed": 1}]
+)
+def test_a_state_of_other_sequences_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    write(tmp_path / "d", LENGTHS)
+    arguments: dict[str, Any] = {"length": 16, "batch_size": 2, "shuffle": True, "window_rows": 8}
+    with TokenLoader(tmp_path / "d", **arguments) as one, TokenLoader(tmp_path / "d", **(arguments | change)) as two:
+        next(iter(one))
+        two.seek(0, 2)
+        with pytest.raises(ResumeError, match="does not match"):
+            two.load_state_dict(one.state_dict())
+        assert two.state_dict()["batch"] == 2
+
+
+def test_a_pickled_loader_continues(tmp_path: Path) -> None:
+    write(tmp_path / "d", LENGTHS)
+    with TokenLoader(tmp_path / "d", length=16, batch_size=2, shuffle=True, output_options=NUMPY) as loader:
+        expected = [list(loader), list(loader)]
+        loader.seek(1, 2)
+        copy = pickle.loads(pickle.dumps(loader))
+        with copy:
+            rest = list(copy)
+        assert len(rest) == len(expected[1]) - 2
+        assert all(same(a, b) for a, b in zip(rest, expected[1][2:], strict=True))
+
+
+def test_wrong_uses_say_what_to_do(tmp_path: Path) -> None:
+    write(tmp_path / "d", LENGTHS)
+    d, fits = tmp_path / "d", dict[str, Any](length=16, batch_size=2)
+    wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (ConfigurationError, "give one of them", {"length": 16}),
+        (ConfigurationError, "give one of them", {**fits, "batch_tokens": 64}),
+        (ConfigurationError, "at least one sequence", {"length": 16, "batch_tokens": 8}),
+        (ConfigurationError, "pack", {**fits, "pack": "first_fit"}),
+        (ConfigurationError, "overflow", {**fits, "overflow": "wrap"}),
+        (ConfigurationError, "length", {**fits, "length": 0}),
+        (ConfigurationError, "in the batch already", {**fits, "carry": ["input_ids"]}),
+        (SchemaError, "list of integers", {**fits, "tokens": "weight"}),
+        (SchemaError, "list of integers", {**fits, "tokens": "number"}),
+        (SchemaError, "list of integers", {**fits, "boundaries": "source"}),
+        (SchemaError, "missing", {**fits, "carry": ["missing"]}),
+        (SchemaError, "lengths are integers", {**fits, "lengths": "source"}),
+        (UnsupportedError, "same number of sequences", {**fits, "shard_options": ShardOptions(logical_shards=2)}),
+        (UnsupportedError, "lineage", {**fits, "output_options": OutputOptions(row_numbers="n")}),
+        (MemoryLimitError, "memory_limit", {**fits, "memory_limit": 40}),
+    ]
+    for kind, text, arguments in wrong:
+        with pytest.raises(kind, match=text):
+            TokenLoader(d, **arguments)
+    with pytest.raises(UnsupportedError, match="skip"):
+        TokenLoader(ParquetDataset(d, on_error="skip"), **fits)
+    with TokenLoader(d, **fits) as loader, pytest.raises(ConfigurationError, match="batch"):
+        loader.seek(0, len(loader))
+    with TokenLoader(d, **fits, shuffle=True) as loader, pytest.raises(UnsupportedError, match="differ by a few"):
+        MixedLoader({"d": loader}, {"d": 1})
+    with TokenLoader(d, length=16, batch_tokens=50) as loader:
+        assert loader.batch_size == 3
+        assert [len(b["input_ids"]) for b in ParquetIterable(loader)] == [len(b["input_ids"]) for b in loader]
