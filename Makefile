@@ -4,7 +4,7 @@
 #   make demo DATA=/path/to/parquet TARGET=column  the same training from data of your own
 #   make demo-store                                sampling from an S3 server into a store that training reads
 #   make test        the tests of every day         make test-all   also the slow ones and those that need Spark
-#   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, Ray and JAX
+#   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, Ray, JAX, TensorFlow and others
 #   make test-hdfs                                 HDFS itself, a Hadoop of two processes; needs a JDK and a C compiler
 #   make lint        ruff and mypy                  make format     what lint expects of layout
 #   make fuzz        changed pages under gcc's sanitizers, for FUZZ_SECONDS (600), with new seeds from FUZZ_SEED on

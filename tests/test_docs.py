@@ -28,6 +28,7 @@ NEEDS = {
     "orbax.md": ("jax", "orbax.checkpoint"),
     "ray.md": ("ray",),
     "scikit-learn.md": ("sklearn",),
+    "tensorflow.md": ("tensorflow", "keras"),
     "text.md": ("tokenizers",),
     "torchdata.md": ("torchdata",),
     "transformers.md": ("transformers", "accelerate"),

@@ -38,6 +38,7 @@ INNER = (
     "collate.pinned_memory",
     "collate.samplers",
     "collate.tensors",
+    "collate.tf_dataset",
     "collate.torch_output",
     "loader",
     "petastorm",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parquet_loader.collate.factory import epoch_sampler, open_output, output_shard
+from parquet_loader.collate.factory import epoch_sampler, open_output, output_shard, tf_dataset
 from parquet_loader.collate.output import Batch, Output, rows_of
 from parquet_loader.collate.token_rows import (
     IGNORED_LABEL,
@@ -24,6 +24,7 @@ __all__ = [
     "open_output",
     "output_shard",
     "rows_of",
+    "tf_dataset",
     "write_column",
     "write_tokens",
 ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from parquet_loader.collate.numpy_output import ArrayOutput
-from parquet_loader.collate.output import Output
+from parquet_loader.collate.output import Batch, Output
 from parquet_loader.collate.table_outputs import TableOutput
 from parquet_loader.common import OutputOptions, Shard
 from parquet_loader.errors import ConfigurationError, MissingPackageError
+from parquet_loader.schema import Schema
 
 
 def open_output(options: OutputOptions, device: Any) -> Output:
@@ -67,6 +69,36 @@ def _jax() -> Any:
             "OutputOptions(format='jax') needs JAX: pip install 'torch-parquet-loader[jax]'"
         ) from error
     return jax_output
+
+
+def tf_dataset(
+    begin: Callable[[Output], Iterator[Batch]],
+    fields: Mapping[str, Any],
+    *,
+    rows: int | None,
+    row_numbers: str | None,
+    cardinality: int | None,
+) -> Any:
+    """Return a `tf.data.Dataset`; see `tf_dataset.dataset_of`.
+
+    Args:
+        begin: Begins an epoch in the format of an output.
+        fields: The schema of batches, or the specs of their columns.
+        rows: Rows of each batch; None if they differ.
+        row_numbers: The name of a column of row numbers, which a schema lacks.
+        cardinality: Batches of each epoch; None: unknown.
+
+    Raises:
+        MissingPackageError: TensorFlow is not installed.
+    """
+    try:
+        from parquet_loader.collate.tf_dataset import dataset_of, signature_of  # noqa: PLC0415  (imports TensorFlow)
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise MissingPackageError("to_tf() needs TensorFlow: pip install 'torch-parquet-loader[tensorflow]'") from error
+    signature = signature_of(fields, rows, row_numbers) if isinstance(fields, Schema) else fields
+    return dataset_of(lambda: begin(ArrayOutput(None)), signature, cardinality)
 
 
 def epoch_sampler(loader: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow.fs as pafs
 
-from parquet_loader.collate import Batch, Output, epoch_sampler, open_output, output_shard
+from parquet_loader.collate import Batch, Output, epoch_sampler, open_output, output_shard, tf_dataset
 from parquet_loader.common import (
     LOADER_KEYWORDS,
     NotCopied,
@@ -84,6 +84,7 @@ from parquet_loader.source import Snapshot, Source, TableLike, TableSource, tabl
 from parquet_loader.window import Allocator, Arenas
 
 if TYPE_CHECKING:
+    import tensorflow as tf
     import torch
 
 
@@ -164,6 +165,7 @@ class BatchedDataLoader(NotIndexed):
     shuffle = FixedAttribute[bool]()
     drop_last = FixedAttribute[bool]()
     num_threads = FixedAttribute[int]()
+    _delivers_schema = True
 
     @explains_keywords(LOADER_KEYWORDS)
     def __init__(
@@ -243,6 +245,7 @@ class BatchedDataLoader(NotIndexed):
         shard = output_shard(output, shard, self.batch_size, drop_last=self.drop_last)
         self._is_part_chosen = shard is not None
         self._sharding = choose_sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
+        self._row_numbers = output.row_numbers
         self._options = EngineOptions(transform, self.seed, self.num_threads, on_error == "skip")
         self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
@@ -424,10 +427,14 @@ class BatchedDataLoader(NotIndexed):
         Raises:
             LoaderStateError: the loader is closed, or was made before `torch.distributed` was initialised.
         """
+        return self._iterate(self._output)
+
+    def _iterate(self, output: Output) -> Iterator[Batch]:
+        """Begin an epoch as `__iter__` does, in the format of an output."""
         with self._turns():
             if self._following is None:
                 self._end_previous()
-                return self._begin_epoch(is_repeated=self.shuffle or self._has_iterated())
+                return self._begin_epoch(output, is_repeated=self.shuffle or self._has_iterated())
             self._following.with_broadcast(self._end_previous)
             seen = self._following.begin(self._next_epoch, self._next_batch)
             try:
@@ -435,7 +442,7 @@ class BatchedDataLoader(NotIndexed):
                 is_same = seen.dataset is self._dataset
                 if not is_same:
                     self._use(seen.dataset)
-                return self._begin_epoch(seen.files, is_repeated=self._has_iterated() and is_same)
+                return self._begin_epoch(output, seen.files, is_repeated=self._has_iterated() and is_same)
             except BaseException:
                 seen.files.close()
                 raise
@@ -445,13 +452,13 @@ class BatchedDataLoader(NotIndexed):
         self._is_iterated = self._is_iterated or (self._figures is not None and self._figures.was_asked)
         return self._is_iterated
 
-    def _begin_epoch(self, files: EpochFiles | None = None, *, is_repeated: bool) -> Iterator[Batch]:
+    def _begin_epoch(self, output: Output, files: EpochFiles | None = None, *, is_repeated: bool) -> Iterator[Batch]:
         """Begin the next epoch; if the loader `is_repeated`, the epoch after it is read ahead."""
         division = self._division()
         ready = self._ready(division)
         plan = self._plan(self._next_epoch, division) if ready is None else ready.plan
         next_plan = self._next_plan(division, plan.epoch + 1) if plan.batches and is_repeated else None
-        return self._begin(plan, self._next_batch, files, ready=ready, next_plan=next_plan)
+        return self._begin(plan, self._next_batch, output, files, ready=ready, next_plan=next_plan)
 
     def _begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
         """Begin one worker process's part of an epoch: its batches among those that `workers` deliver in turn.
@@ -475,7 +482,7 @@ class BatchedDataLoader(NotIndexed):
             division = split_over_workers(division, self.batch_size, worker, workers)
         with self._turns():
             self._end_previous()
-            return self._begin(self._plan(epoch, division), min(first_batch, division.batches))
+            return self._begin(self._plan(epoch, division), min(first_batch, division.batches), self._output)
 
     def _next_plan(self, division: Division, epoch: int) -> NextPlan:
         return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch)
@@ -495,6 +502,7 @@ class BatchedDataLoader(NotIndexed):
         self,
         plan: Plan,
         first_batch: int,
+        output: Output,
         files: EpochFiles | None = None,
         *,
         ready: Engine | None = None,
@@ -516,18 +524,75 @@ class BatchedDataLoader(NotIndexed):
         # Measuring takes up to a tenth of the caller's time, and its result is the same in each epoch of static data.
         mixing = last.mixing if last is not None and last.is_complete and self._following is None else None
         figures = EpochFigures(plan, engine, self.num_threads, self._dataset.skipped, first_batch, mixing)
-        pinned = self._allocator if self._reading is not None and self._allocator.is_required else None
+        copies = output is self._output and self._reading is not None and self._allocator.is_required
         deliveries = None if files is None else Deliveries(files, plan, first_batch)
-        output = self._output_of(plan, first_batch)
+        form = self._output_of(plan, first_batch, output)
         taken = self._ahead[0].reading if ready is not None else None
         following = ahead[0].reading if ahead else None
-        epoch = Epoch(engine, self.batch_size, output, pinned, bar, figures, deliveries, taken, following)
+        epoch = Epoch(
+            engine,
+            self.batch_size,
+            form,
+            self._allocator if copies else None,
+            bar,
+            figures,
+            deliveries,
+            taken,
+            following,
+        )
         self._running, self._figures = weakref.ref(epoch), figures
         delivering = epoch.deliver()
         # SIGINT is handled at calls, and its traceback would keep the iterator alive: so there are no calls from here.
         self._next_epoch, self._next_batch, self._is_position_chosen = plan.epoch + 1, 0, False
         self._ahead[:] = ahead
         return delivering
+
+    def to_tf(self, *, output_signature: Mapping[str, Any] | None = None) -> tf.data.Dataset:
+        """Return a `tf.data.Dataset` of the batches: dicts of tensors, ragged tensors and strings.
+
+        Each of its iterators begins the loader's next epoch, so the position and state of the data set are those of the
+        loader. It pulls a batch when one is asked for, and adds no prefetch.
+
+        If the loader stands within an epoch, the data set is the rest of that epoch, and can be iterated over once. Its
+        cardinality is the number of batches; unknown if the loader skips row groups, or reads a source that changes.
+
+        Args:
+            output_signature: A `tf.TensorSpec` or `tf.RaggedTensorSpec` for each column that `transform` returns. For
+                a loader without a `transform` the schema says it.
+
+        Raises:
+            MissingPackageError: TensorFlow is not installed.
+            ConfigurationError: there is a `transform` and no signature, or the reverse.
+        """
+        self._check_open()
+        is_known = self._delivers_schema and self._options.transform is None
+        if is_known != (output_signature is None):
+            raise ConfigurationError(
+                "to_tf(output_signature=...): only for a loader with a transform; leave output_signature out"
+                if is_known
+                else "to_tf: the schema does not say what is delivered; pass output_signature={'x': tf.TensorSpec("
+                "(None, 8), tf.float32), ...}"
+            )
+        self._take_back_unused()
+        first_batch = self._next_batch
+        is_counted = not self._options.skips and self._following is None
+        return tf_dataset(
+            lambda output: self._begin_at(first_batch, output),
+            self.schema if output_signature is None else output_signature,
+            rows=self.batch_size if self.drop_last else None,
+            row_numbers=self._row_numbers,
+            cardinality=len(self) - first_batch if is_counted else None,
+        )
+
+    def _begin_at(self, first_batch: int, output: Output) -> Iterator[Batch]:
+        """Begin an epoch of a data set whose iterations begin at a batch."""
+        self._take_back_unused()
+        if self._next_batch != first_batch:
+            raise ConfigurationError(
+                f"to_tf: the data set begins at batch {first_batch} of an epoch, and the loader is at batch "
+                f"{self._next_batch}; call to_tf() again, after load_state_dict or seek, and after the rest of an epoch"
+            )
+        return self._iterate(output)
 
     def reset(self) -> None:
         """End the running iteration, if there is one, and release what was read of the next epoch.
@@ -829,8 +894,9 @@ class BatchedDataLoader(NotIndexed):
             epoch=epoch,
         )
 
-    def _output_of(self, plan: Plan, first_batch: int) -> Output:  # noqa: ARG002  (a TokenLoader's depends on them)
-        return self._output.masked({} if self._options.transform is not None else masks_of(self.schema))
+    def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:  # noqa: ARG002  (a TokenLoader's needs them)
+        """Return what makes the batches of an epoch, in the format of an output."""
+        return output.masked({} if self._options.transform is not None else masks_of(self.schema))
 
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
         if self._reading is not None:

@@ -23,6 +23,7 @@ OF_FRAMEWORKS = {
     "ray.md",
     "scikit-learn.md",
     "tables.md",
+    "tensorflow.md",
     "transformers.md",
 }
 SETTINGS = """

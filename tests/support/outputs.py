@@ -118,6 +118,31 @@ def _of_format(format: str) -> Callable[[], dict[str, Any]]:  # noqa: A002
     return lambda: {"output_options": OutputOptions(format=format)}  # type: ignore[arg-type]
 
 
+def _of_tensorflow(batch: Any) -> dict[str, Leaves]:
+    return {name: _tensor_leaves(value) for name, value in batch.items()}
+
+
+def _tensor_leaves(value: Any) -> Leaves:
+    import tensorflow as tf
+
+    if isinstance(value, tf.RaggedTensor):
+        return [*_tensor_leaves(value.values), value.row_splits.numpy()]
+    if value.dtype == tf.string:
+        rows = value.numpy().tolist()
+        return [np.frombuffer(b"".join(rows), np.uint8), np.cumsum([0, *map(len, rows)])]
+    return [value.numpy()]
+
+
+def _to_tf(loader: BatchedDataLoader) -> Iterator[Any]:
+    import tensorflow as tf
+
+    signature = None
+    if loader._options.transform is not None:
+        types = {"id": tf.int64, "text": tf.string, "noise": tf.float64, "id_valid": tf.bool}
+        signature = {name: tf.TensorSpec((None,), dtype) for name, dtype in types.items()}
+    return iter(loader.to_tf(output_signature=signature))
+
+
 def _sixty_four_bits() -> contextlib.AbstractContextManager[Any]:
     import jax
 
@@ -132,4 +157,5 @@ FORMS = [
     Form("pandas", ("pandas",), _of_format("pandas"), read=_frame, nulls=True),
     Form("polars", ("polars",), _of_format("polars"), read=_polars, nulls=True),
     Form("jax", ("jax",), _of_format("jax"), around=_sixty_four_bits),
+    Form("tensorflow", ("tensorflow",), _of_format("numpy"), _to_tf, _of_tensorflow),
 ]

@@ -150,6 +150,8 @@ class TokenLoader(BatchedDataLoader):
         ConfigurationError, SourceError, MemoryLimitError, UnsupportedError: As in `BatchedDataLoader`.
     """
 
+    _delivers_schema = False
+
     def __init__(
         self,
         source: Source | TableLike | ListedDataset,
@@ -376,7 +378,7 @@ class TokenLoader(BatchedDataLoader):
         with self._turns():
             self._end_previous()
             plan = self._plan(epoch)
-            return self._begin(plan, min(first_batch, plan.batches))
+            return self._begin(plan, min(first_batch, plan.batches), self._output)
 
     # ------------------------------------------------------------------ what the base class asks for
 
@@ -420,9 +422,15 @@ class TokenLoader(BatchedDataLoader):
     def _plan(self, epoch: int, division: Division | None = None) -> Plan:  # noqa: ARG002
         return self._packing(epoch).figures_plan
 
-    def _begin_epoch(self, files: EpochFiles | None = None, *, is_repeated: bool) -> Iterator[Batch]:  # noqa: ARG002
+    def _begin_epoch(
+        self,
+        output: Output,
+        files: EpochFiles | None = None,
+        *,
+        is_repeated: bool,  # noqa: ARG002
+    ) -> Iterator[Batch]:
         """Begin the next epoch; the one after it is not read ahead, because a rank may begin in any of its windows."""
-        return self._begin(self._plan(self._next_epoch), self._next_batch, files)
+        return self._begin(self._plan(self._next_epoch), self._next_batch, output, files)
 
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
         packing = self._packing(plan.epoch)
@@ -431,9 +439,9 @@ class TokenLoader(BatchedDataLoader):
         first_row = read.window_begin(window) if window < read.windows else read.batches
         return super()._engine(read, first_row, next_plan)
 
-    def _output_of(self, plan: Plan, first_batch: int) -> Output:
+    def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:
         packing = self._packing(plan.epoch)
-        return PackedOutput(packing, first_batch, self._form, self._output, self._memory, self._dataset.snapshot)
+        return PackedOutput(packing, first_batch, self._form, output, self._memory, self._dataset.snapshot)
 
     def close(self) -> None:
         """End a running epoch and its threads; idempotent. The loader cannot be used afterwards."""

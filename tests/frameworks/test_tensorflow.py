@@ -1,0 +1,201 @@
+"""Batches as a `tf.data.Dataset`: specs, signatures, prefetch, strategies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parquet_loader import (
+    BatchedDataLoader,
+    ConfigurationError,
+    Image,
+    MissingPackageError,
+    OutputOptions,
+    Schema,
+    Shard,
+    write_dataset,
+)
+from tests.support.datasets import write_numbered
+from tests.support.field_kinds import KINDS, kind_rows
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+NUMPY = OutputOptions(format="numpy")
+
+
+def test_without_tensorflow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.delitem(sys.modules, "parquet_loader.collate.tf_dataset", raising=False)
+    write_numbered(str(tmp_path), ((10,),))
+    with (
+        BatchedDataLoader(str(tmp_path), 4, output_options=NUMPY) as loader,
+        pytest.raises(MissingPackageError, match="torch-parquet-loader\\[tensorflow\\]"),
+    ):
+        loader.to_tf()
+
+
+@pytest.fixture
+def tf() -> Any:
+    return pytest.importorskip("tensorflow", reason="tensorflow is not installed: pip install '.[frameworks]'")
+
+
+def test_specs_follow_from_the_schema(tf: Any, tmp_path: Path) -> None:
+    write_dataset(kind_rows(20), str(tmp_path), KINDS)
+    options = OutputOptions(format="numpy", row_numbers="number")
+    with BatchedDataLoader(str(tmp_path), 8, drop_last=True, output_options=options) as loader:
+        dataset = loader.to_tf()
+        assert dataset.cardinality() == 2
+        batch = next(iter(dataset))
+    spec = dataset.element_spec
+    assert list(spec) == list(batch)
+    assert spec["vector"] == tf.TensorSpec((8, 2, 3), tf.float32)
+    assert spec["score_valid"] == tf.TensorSpec((8,), tf.bool)
+    assert spec["tags"] == tf.RaggedTensorSpec((8, None), tf.int32, ragged_rank=1)
+    assert spec["words"] == tf.RaggedTensorSpec((8, None), tf.string, ragged_rank=1)
+    assert spec["text"] == tf.TensorSpec((8,), tf.string)
+    assert spec["number"] == tf.TensorSpec((8,), tf.int64)
+    assert batch["words"].to_list()[2] == ["wörd".encode()] * 2
+    for name, value in batch.items():
+        assert spec[name].is_compatible_with(value), name
+
+
+def test_images_of_different_sizes_are_ragged(tf: Any, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (h, w, 3), np.uint8) for h, w in ((2, 3), (4, 1), (3, 3))]
+    write_dataset(({"image": image} for image in images), str(tmp_path), Schema({"image": Image((None, None, 3))}))
+    with BatchedDataLoader(str(tmp_path), 3, output_options=NUMPY) as loader:
+        dataset = loader.to_tf()
+        batch = next(iter(dataset))["image"]
+    assert dataset.element_spec["image"] == tf.RaggedTensorSpec((None, None, None, 3), tf.uint8, ragged_rank=2)
+    for row, image in enumerate(images):
+        np.testing.assert_array_equal(batch[row].to_tensor().numpy(), image)
+
+
+def test_signatures_and_transforms_belong_together(tf: Any, tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((10,),))
+    signature = {"x": tf.TensorSpec((None,), tf.float32)}
+
+    def transform(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"x": columns["id"] / 2}
+
+    with (
+        BatchedDataLoader(str(tmp_path), 5, output_options=NUMPY) as loader,
+        pytest.raises(ConfigurationError, match="leave output_signature out"),
+    ):
+        loader.to_tf(output_signature=signature)
+    with BatchedDataLoader(str(tmp_path), 5, transform=transform, output_options=NUMPY) as loader:
+        with pytest.raises(ConfigurationError, match="pass output_signature="):
+            loader.to_tf()
+        with pytest.raises(tf.errors.OpError, match=r"column 'x' is float64 \[5\], output_signature says"):
+            next(iter(loader.to_tf(output_signature=signature)))  # would lose bits
+        found = loader.to_tf(output_signature={"x": tf.TensorSpec((None,), tf.float64)})
+        loader.seek(0, 0)
+        assert next(iter(found))["x"].numpy().tolist() == [0, 0.5, 1, 1.5, 2]
+
+
+def test_a_dataset_within_an_epoch_is_the_rest_of_it(tf: Any, tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((20,),))
+    with BatchedDataLoader(str(tmp_path), 5, output_options=NUMPY) as loader:
+        dataset = loader.to_tf()
+        loader.seek(0, 2)
+        with pytest.raises(tf.errors.OpError, match=r"call to_tf\(\) again, after load_state_dict"):
+            next(iter(dataset))
+        rest = loader.to_tf()
+        assert rest.cardinality() == 2
+        assert [batch["id"].numpy()[0] for batch in rest] == [10, 15]
+        with pytest.raises(tf.errors.OpError, match=r"begins at batch 2 of an epoch, and the loader is at batch 0"):
+            next(iter(rest))
+        assert [batch["id"].numpy()[0] for batch in dataset] == [0, 5, 10, 15]
+        assert loader.state_dict()["epoch"] == 2
+
+
+def test_a_synchronous_map_of_the_caller_pulls_no_batch_ahead(tf: Any, tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((40,),), ("ragged",))
+    with BatchedDataLoader(str(tmp_path), 5, output_options=NUMPY) as loader:
+        for number, _ in enumerate(loader.to_tf().map(lambda batch: (batch["id"], batch["ragged"])), 1):
+            assert loader.state_dict()["batch"] == number % 8
+
+
+@pytest.mark.frameworks
+def test_keras_fits_and_resumes_in_mid_epoch(tf: Any, tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("keras runs on another backend")
+    write_numbered(str(tmp_path), ((40,),))
+    states: list[dict[str, Any]] = []
+    seen: list[list[int]] = []
+
+    def pairs(batch: dict[str, Any]) -> Any:
+        rows = tf.cast(batch["id"], tf.float32)
+        tf.py_function(lambda ids: seen.append(ids.numpy().tolist()), [batch["id"]], [])
+        return rows[:, None], rows
+
+    def fit(state: Any = None, epochs: int = 2) -> None:
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile(optimizer="sgd", loss="mse")
+        with BatchedDataLoader(str(tmp_path), 8, shuffle=True, output_options=NUMPY) as loader:
+            keep = keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda *_, **__: states.append(loader.state_dict())
+            )
+            if state is not None:
+                loader.load_state_dict(state)
+                model.fit(loader.to_tf().map(pairs), verbose=0)
+                epochs -= 1
+            model.fit(loader.to_tf().map(pairs), epochs=epochs, verbose=0, callbacks=[keep])
+
+    fit()
+    whole, taken = list(seen), list(states)
+    assert [(state["epoch"], state["batch"]) for state in taken] == [(n // 5, n % 5) for n in range(1, 11)]
+    seen.clear()
+    fit(taken[2])
+    assert seen == whole[3:]
+
+
+@pytest.mark.parametrize("pipelines", [2, 4])
+def test_input_contexts_divide_rows_equally(tf: Any, tmp_path: Path, pipelines: int) -> None:
+    write_numbered(str(tmp_path), ((20, 7), (10, 1), (30,)))
+    steps, seen = set(), []
+    for number in range(pipelines):
+        context = tf.distribute.InputContext(pipelines, number, pipelines)
+        shard = Shard(context.input_pipeline_id, context.num_input_pipelines)
+        with BatchedDataLoader(str(tmp_path), 4, shuffle=True, shard=shard, output_options=NUMPY) as loader:
+            dataset = loader.to_tf()
+            batches = [batch["id"].numpy().tolist() for batch in dataset]
+            assert dataset.cardinality() == len(batches)
+        steps.add(len(batches))
+        seen += [row for batch in batches for row in batch]
+    assert len(steps) == 1
+    assert set(seen) == set(range(68))
+    assert len(seen) < 68 + pipelines
+
+
+def test_a_strategy_does_not_divide_the_rows_again(tf: Any, tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((40,),))
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with BatchedDataLoader(str(tmp_path), 8, shuffle=True, output_options=NUMPY) as loader:
+        batches = [batch["id"].numpy() for batch in strategy.experimental_distribute_dataset(loader.to_tf())]
+    assert sorted(np.concatenate(batches)) == list(range(40))
+
+
+def test_packed_tokens_need_a_signature(tf: Any, tmp_path: Path) -> None:
+    from parquet_loader import TokenLoader
+
+    rng = np.random.default_rng(0)
+    write_dataset({"input_ids": [rng.integers(0, 100, n, np.int32) for n in rng.integers(1, 20, 60)]}, str(tmp_path))
+    with TokenLoader(str(tmp_path), length=16, batch_size=4, output_options=NUMPY) as loader:
+        with pytest.raises(ConfigurationError, match="pass output_signature="):
+            loader.to_tf()
+        arrays = list(loader)
+        signature = {
+            name: tf.TensorSpec([None, *np.shape(value)[1:]] if np.ndim(value) else [], np.asarray(value).dtype)
+            for name, value in arrays[0].items()
+        }
+        loader.seek(0, 0)
+        for expected, batch in zip(arrays, loader.to_tf(output_signature=signature), strict=True):
+            for name, value in expected.items():
+                np.testing.assert_array_equal(batch[name].numpy(), value)
