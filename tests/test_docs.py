@@ -21,6 +21,8 @@ PAGES = [page for page in PAGES if page.exists()]
 # Pages about packages of others.
 NEEDS = {
     "accelerate.md": ("accelerate",),
+    "grain.md": ("grain",),
+    "keras.md": ("keras",),
     "iceberg.md": ("pyiceberg", "sqlalchemy"),
     "ignite.md": ("ignite",),
     "jax.md": ("jax",),

@@ -34,7 +34,9 @@ ORDER = [
 INNER = (
     "common.storage.hdfs",
     "collate.cuda",
+    "collate.grain_dataset",
     "collate.jax_output",
+    "collate.keras_dataset",
     "collate.pinned_memory",
     "collate.samplers",
     "collate.tensors",

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from parquet_loader.collate.factory import epoch_sampler, open_output, output_shard, tf_dataset
+from parquet_loader.collate.factory import (
+    epoch_sampler,
+    grain_dataset,
+    keras_dataset,
+    open_output,
+    output_shard,
+    tf_dataset,
+)
 from parquet_loader.collate.output import Batch, Output, rows_of
 from parquet_loader.collate.token_rows import (
     IGNORED_LABEL,
@@ -21,6 +28,8 @@ __all__ = [
     "Pieces",
     "TokenRows",
     "epoch_sampler",
+    "grain_dataset",
+    "keras_dataset",
     "open_output",
     "output_shard",
     "rows_of",

@@ -101,6 +101,46 @@ def tf_dataset(
     return dataset_of(lambda: begin(ArrayOutput(None)), signature, cardinality)
 
 
+def keras_dataset(
+    begin: Callable[[int, int, Output], Iterator[Batch]],
+    select: Callable[[Batch], Any] | None,
+    batches: int,
+    position: tuple[int, int],
+) -> Any:
+    """Return a `keras.utils.PyDataset`; see `keras_dataset.LoaderPyDataset`.
+
+    Raises:
+        MissingPackageError: Keras is not installed.
+    """
+    try:
+        from parquet_loader.collate.keras_dataset import LoaderPyDataset  # noqa: PLC0415  (imports Keras)
+    except ModuleNotFoundError as error:
+        if error.name != "keras":
+            raise
+        raise MissingPackageError("to_keras() needs Keras 3: pip install 'keras>=3.5'") from error
+    output = ArrayOutput(None)
+    return LoaderPyDataset(lambda epoch, batch: begin(epoch, batch, output), select, batches, *position)
+
+
+def grain_dataset(
+    begin: Callable[[Output], Iterator[Batch]],
+    get_state: Callable[[], dict[str, Any]],
+    set_state: Callable[[dict[str, Any]], None],
+) -> Any:
+    """Return a `grain.IterDataset`; see `grain_dataset.LoaderIterDataset`.
+
+    Raises:
+        MissingPackageError: Grain is not installed.
+    """
+    try:
+        from parquet_loader.collate.grain_dataset import LoaderIterDataset  # noqa: PLC0415  (imports Grain)
+    except ModuleNotFoundError as error:
+        if error.name != "grain":
+            raise
+        raise MissingPackageError("to_grain() needs Grain: pip install 'grain>=0.2.10'") from error
+    return LoaderIterDataset(lambda: begin(ArrayOutput(None)), get_state, set_state)
+
+
 def epoch_sampler(loader: Any) -> Any:
     """Return the object on which trainers call `set_epoch`: a torch sampler if torch is loaded, else the loader."""
     if "torch" not in sys.modules:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow.fs as pafs
 
-from parquet_loader.collate import Batch, Output, epoch_sampler, open_output, output_shard, tf_dataset
+from parquet_loader.collate import (
+    Batch,
+    Output,
+    epoch_sampler,
+    grain_dataset,
+    keras_dataset,
+    open_output,
+    output_shard,
+    tf_dataset,
+)
 from parquet_loader.common import (
     LOADER_KEYWORDS,
     NotCopied,
@@ -84,6 +93,8 @@ from parquet_loader.source import Snapshot, Source, TableLike, TableSource, tabl
 from parquet_loader.window import Allocator, Arenas
 
 if TYPE_CHECKING:
+    import grain
+    import keras
     import tensorflow as tf
     import torch
 
@@ -583,6 +594,45 @@ class BatchedDataLoader(NotIndexed):
             row_numbers=self._row_numbers,
             cardinality=len(self) - first_batch if is_counted else None,
         )
+
+    def to_keras(self, select: Callable[[Batch], Any] | None = None) -> keras.utils.PyDataset:
+        """Return a `keras.utils.PyDataset` of the batches, for Keras 3 on any backend.
+
+        Its epochs are those of the loader, from the loader's position on. Pass ``shuffle=False`` to `fit`. If the
+        loader stands within an epoch, the data set is the rest of that epoch.
+
+        Args:
+            select: Makes what `fit` takes of a batch of numpy arrays, such as a pair of inputs and targets; None: the
+                dict itself.
+
+        Raises:
+            MissingPackageError: Keras is not installed.
+            UnsupportedError: the source changes from epoch to epoch.
+        """
+        self._check_open()
+        if self._following is not None:
+            raise UnsupportedError(
+                "to_keras: the source changes from epoch to epoch, and a PyDataset has as many batches in each; "
+                "iterate over the loader, and call train_on_batch"
+            )
+        self._take_back_unused()
+
+        def begin(epoch: int, batch: int, output: Output) -> Iterator[Batch]:
+            self.seek(epoch, batch)
+            return self._iterate(output)
+
+        return keras_dataset(begin, select, len(self), (self._next_epoch, self._next_batch))
+
+    def to_grain(self) -> grain.IterDataset:
+        """Return a `grain.IterDataset` of the batches, dicts of numpy arrays; each iterator is the next epoch.
+
+        `get_state` and `set_state` of its iterators are `state_dict` and `load_state_dict`.
+
+        Raises:
+            MissingPackageError: Grain is not installed.
+        """
+        self._check_open()
+        return grain_dataset(self._iterate, self.state_dict, self.load_state_dict)
 
     def _begin_at(self, first_batch: int, output: Output) -> Iterator[Batch]:
         """Begin an epoch of a data set whose iterations begin at a batch."""

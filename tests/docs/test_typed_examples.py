@@ -17,7 +17,9 @@ FENCE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 # Their examples need packages of the extra `frameworks`, some of which ship no types, or have tables as batches.
 OF_FRAMEWORKS = {
     "accelerate.md",
+    "grain.md",
     "jax.md",
+    "keras.md",
     "lightning.md",
     "orbax.md",
     "ray.md",

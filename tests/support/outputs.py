@@ -133,6 +133,19 @@ def _tensor_leaves(value: Any) -> Leaves:
     return [value.numpy()]
 
 
+def _to_keras(loader: BatchedDataLoader) -> Iterator[Any]:
+    state = loader.state_dict()
+    if state["batch"] and len(loader) - state["batch"] <= 2:
+        yield from loader  # too few for a PyDataset
+        return
+    data = loader.to_keras()
+    for number in range(len(data)):
+        batch = data[number]
+        yield batch
+        del batch
+    data.on_epoch_end()
+
+
 def _to_tf(loader: BatchedDataLoader) -> Iterator[Any]:
     import tensorflow as tf
 
@@ -157,5 +170,7 @@ FORMS = [
     Form("pandas", ("pandas",), _of_format("pandas"), read=_frame, nulls=True),
     Form("polars", ("polars",), _of_format("polars"), read=_polars, nulls=True),
     Form("jax", ("jax",), _of_format("jax"), around=_sixty_four_bits),
+    Form("keras", ("keras",), _of_format("numpy"), _to_keras),
+    Form("grain", ("grain",), _of_format("numpy"), lambda loader: iter(loader.to_grain())),
     Form("tensorflow", ("tensorflow",), _of_format("numpy"), _to_tf, _of_tensorflow),
 ]

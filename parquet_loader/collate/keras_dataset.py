@@ -1,0 +1,94 @@
+"""A loader's batches as a `keras.utils.PyDataset`, by their number in an epoch."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from parquet_loader.collate.output import Batch
+from parquet_loader.errors import ConfigurationError, PerformanceWarning
+
+# Keras asks for so many batches to see what they are, before it begins to train.
+MOST_LOOKED_AT = 2
+
+
+class LoaderPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
+    """The batches of one epoch after the other, numbered from the batch at which the first one begins.
+
+    Any thread may ask for batches. Each is read in its turn; one out of turn begins an iteration at that batch.
+
+    An epoch is over when each of its batches was asked for. Keras's own ends of epochs do not say it: it also ends one
+    after a look at the first batches, and with `steps_per_epoch` it ends them anywhere.
+
+    Args:
+        begin: Begins an iteration at a batch of an epoch.
+        select: Makes what Keras takes of a batch; None: the dict of arrays itself.
+        batches: Batches of an epoch.
+        epoch: The first epoch.
+        first_batch: The batch at which it begins; if not 0, there is no further epoch.
+
+    Raises:
+        ConfigurationError: there are too few batches left of an epoch to tell its end from a look at them.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[int, int], Iterator[Batch]],
+        select: Callable[[Batch], Any] | None,
+        batches: int,
+        epoch: int,
+        first_batch: int,
+    ) -> None:
+        super().__init__()
+        if first_batch and batches - first_batch <= MOST_LOOKED_AT:
+            raise ConfigurationError(
+                f"to_keras: epoch {epoch} has {batches - first_batch} batches left, which Keras may ask for more than "
+                "once; train on them with train_on_batch(*batch) in a loop over the loader, and then call to_keras()"
+            )
+        self._begin = begin
+        self._select = select
+        self._batches = batches
+        self._epoch = epoch
+        self._first = first_batch
+        self._lock = threading.Lock()
+        self._running: Iterator[Batch] | None = None
+        self._next = 0
+        self._asked: set[int] = set()
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return self._batches - self._first
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a batch of this epoch.
+
+        Raises:
+            ConfigurationError: the data set was the rest of an epoch, which is over.
+        """
+        with self._lock:
+            if len(self._asked) == len(self) and self._first:
+                raise ConfigurationError(
+                    f"to_keras: the data set was the rest of an epoch, from batch {self._first} on; call to_keras() "
+                    "again for the next epochs"
+                )
+            if len(self._asked) == len(self):
+                self._epoch, self._running = self._epoch + 1, None
+                self._asked.clear()
+            self._asked.add(index)
+            if self._running is None or index != self._next:
+                if index and self._running is not None:
+                    warnings.warn(
+                        "to_keras: batches are asked for out of order, and each reads its windows again; pass "
+                        "shuffle=False to fit, because the loader shuffles the rows",
+                        PerformanceWarning,
+                        stacklevel=2,
+                    )
+                self._running = None
+                self._running = self._begin(self._epoch, self._first + index)
+            batch = next(self._running)
+            self._next = index + 1
+        return batch if self._select is None else self._select(batch)

@@ -1,0 +1,110 @@
+"""Batches as a `keras.utils.PyDataset`, on each backend of Keras."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parquet_loader import BatchedDataLoader, ConfigurationError, OutputOptions, PerformanceWarning
+from tests.support.datasets import write_numbered
+
+NUMPY = OutputOptions(format="numpy")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    pytest.importorskip("keras", reason="keras is not installed: pip install '.[frameworks]'")
+    write_numbered(str(tmp_path), ((30, 11), (25,), (), (1,)))
+    return str(tmp_path)
+
+
+def ids(batch: Any) -> list[int]:
+    found: list[int] = batch["id"].tolist()
+    return found
+
+
+def test_batches_have_the_numbers_of_the_loader(data: str) -> None:
+    with BatchedDataLoader(data, 8, shuffle=True, output_options=NUMPY) as loader:
+        epochs = [[ids(batch) for batch in loader] for _ in range(2)]
+        loader.set_epoch(0)
+        batches = loader.to_keras(ids)
+        assert len(batches) == batches.num_batches == 9
+        for epoch in epochs:
+            assert [batches[number] for number in range(9)] == epoch
+            batches.on_epoch_end()
+        loader.set_epoch(0)
+        batches = loader.to_keras(ids)
+        assert [batches[0], batches[1]] == epochs[0][:2]
+        batches.on_epoch_end()  # as Keras calls it after a look at the first batches
+        with pytest.warns(PerformanceWarning, match="shuffle=False"):
+            assert [batches[number] for number in (3, 1, 8, 0, 1)] == [epochs[0][n] for n in (3, 1, 8, 0, 1)]
+
+
+def test_a_dataset_within_an_epoch_is_the_rest_of_it(data: str) -> None:
+    with BatchedDataLoader(data, 8, shuffle=True, output_options=NUMPY) as loader:
+        whole = [ids(batch) for batch in loader]
+        loader.seek(0, 7)
+        with pytest.raises(ConfigurationError, match="epoch 0 has 2 batches left"):
+            loader.to_keras(ids)
+        loader.seek(0, 6)
+        rest = loader.to_keras(ids)
+        assert [rest[number] for number in range(len(rest))] == whole[6:]
+        rest.on_epoch_end()
+        with pytest.raises(ConfigurationError, match=r"from batch 6 on; call to_keras\(\) again"):
+            rest[0]
+        assert loader.state_dict()["batch"] == 0
+
+
+@pytest.mark.frameworks
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
+def test_fit_uses_each_row_once_an_epoch(data: str, backend: str) -> None:
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    script = """
+        import json, sys
+        import keras, numpy as np
+        from parquet_loader import BatchedDataLoader, OutputOptions
+
+        class Total(keras.layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.rows = self.add_weight(shape=(67,), initializer="zeros", trainable=False)
+                self.factor = self.add_weight(shape=(), initializer="zeros")
+
+            def call(self, x):
+                hot = keras.ops.one_hot(keras.ops.cast(x[:, 0], "int32"), 67)
+                self.rows.assign(self.rows + keras.ops.sum(hot, 0))
+                return x * self.factor
+
+        def pairs(batch):
+            x = batch["id"].astype(np.float32)[:, None]
+            return x, x
+
+        model = keras.Sequential([keras.Input((1,)), Total()])
+        model.compile(optimizer="sgd", loss="mse")
+        states = []
+        with BatchedDataLoader(
+            sys.argv[1], 8, shuffle=True, output_options=OutputOptions(format="numpy")
+        ) as loader:
+            save = lambda batch, logs: states.append(loader.state_dict(batches=batch + 1))
+            saving = keras.callbacks.LambdaCallback(on_train_batch_end=save)
+            model.fit(loader.to_keras(pairs), epochs=3, shuffle=False, verbose=0, callbacks=[saving])
+        rows = [w for w in model.non_trainable_weights if w.shape == (67,)][0]
+        print(json.dumps([keras.ops.convert_to_numpy(rows).tolist(), [[s["epoch"], s["batch"]] for s in states]]))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), data]
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    rows, states = json.loads(done.stdout.splitlines()[-1])
+    assert rows == [3.0] * 67
+    assert states == [[n // 9, n % 9] for n in range(1, 28)]
