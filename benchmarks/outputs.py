@@ -27,6 +27,7 @@ from parquet_loader import BatchedDataLoader, Group, OutputOptions, Scalar, Sche
 
 PACKAGES = {"torch": "torch", "pandas": "pandas", "polars": "polars", "jax": "jax", "tensorflow": "tensorflow"}
 FORMATS = ("torch", "numpy", "arrow", "pandas", "polars", "jax", "tensorflow")
+EPOCHS = 3
 NAMES = [f"c{number}" for number in range(40)]
 WORKLOADS: dict[str, tuple[int, int]] = {
     "tabular": (1_000_000, 4096),
@@ -62,12 +63,17 @@ def batches_of(loader: BatchedDataLoader, form: str) -> Callable[[], Iterator[An
     return lambda: iter(dataset)
 
 
-def epoch(begin: Callable[[], Iterator[Any]]) -> tuple[float, float]:
-    """Return the seconds and the processor seconds of an epoch."""
-    wall, processor = time.perf_counter(), time.process_time()
-    for batch in begin():
-        del batch
-    return time.perf_counter() - wall, time.process_time() - processor
+def epochs(loader: BatchedDataLoader, begin: Callable[[], Iterator[Any]]) -> tuple[float, float]:
+    """Return the seconds and the processor seconds of an epoch that follows others; each reads the next one ahead."""
+    wall = processor = 0.0
+    for number in range(1 + EPOCHS):
+        if number == 1:
+            wall, processor = time.perf_counter(), time.process_time()
+        for batch in begin():
+            del batch
+    taken = (time.perf_counter() - wall) / EPOCHS, (time.process_time() - processor) / EPOCHS
+    loader.reset()  # so that nothing is read ahead while others are measured
+    return taken
 
 
 def main() -> None:
@@ -90,12 +96,10 @@ def main() -> None:
                     path, batch_size, shuffle=True, drop_last=True, num_threads=2, output_options=options
                 )
             begins = {form: batches_of(loader, form) for form, loader in loaders.items()}
-            for begin in begins.values():
-                epoch(begin)
             times: dict[str, list[tuple[float, float]]] = {form: [] for form in forms}
             for _ in range(arguments.pairs):
                 for form, begin in begins.items():
-                    times[form].append(epoch(begin))
+                    times[form].append(epochs(loaders[form], begin))
             for loader in loaders.values():
                 loader.close()
         medians = {f: [statistics.median(t) for t in zip(*taken, strict=True)] for f, taken in times.items()}

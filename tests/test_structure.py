@@ -52,7 +52,9 @@ INNER = (
 # `schema` imports torch only inside methods that are called with tensors, `common` where there are several ranks.
 MAY_IMPORT_TORCH = {"collate", "loader", "store", "petastorm", "cli"}
 MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"schema", "common"}
-HEAVY = ("torch", "pandas", "polars", "PIL", "dask", "pyspark", "tqdm", "simplejpeg")
+HEAVY = (
+    "torch", "tensorflow", "jax", "keras", "grain", "pandas", "polars", "PIL", "dask", "pyspark", "tqdm", "simplejpeg"
+)  # fmt: skip
 
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 

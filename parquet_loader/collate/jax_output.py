@@ -46,9 +46,8 @@ class JaxOutput(ArrayOutput):
         self._sharding = sharding
         self._copies = jax.default_backend() != "cpu"
         if sharding is not None:
-            blocks = _blocks(sharding)
+            _blocks(sharding)  # raises if it divides more than rows
             self._copies = any(device.platform != "cpu" for device in sharding.addressable_devices)
-            self._parts = len(blocks.get(jax.process_index(), ()))
 
     def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Yield the batches of a window."""
