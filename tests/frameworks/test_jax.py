@@ -273,6 +273,18 @@ def test_two_processes_get_each_row_once_and_one_resumes(data: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_four_processes_resume_where_two_stopped(data: str) -> None:
+    whole = on_processes(data, 1, 8)[0][0]
+    two = on_processes(data, 2, 4)
+    four = on_processes(data, 4, 2, state=two[1][1][6])
+    assert [shard for *_, shard in four] == [[rank, 4] for rank in range(4)]
+    assert {len(steps) for steps, *_ in four} == {6}
+    for number, (expected, *_) in enumerate(whole[7:]):
+        assert sorted(row for steps, *_ in four for row in steps[number][0]) == sorted(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_processes_that_hold_the_same_rows_read_the_same_rows(data: str) -> None:
     results = on_processes(data, 2, 8, replicas=2)
     assert [shard for *_, shard in results] == [[0, 1], [0, 1]]

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +32,6 @@ NUMPY = OutputOptions(format="numpy")
 
 
 def test_without_tensorflow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
 
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     monkeypatch.delitem(sys.modules, "parquet_loader.collate.tf_dataset", raising=False)
@@ -199,3 +204,68 @@ def test_packed_tokens_need_a_signature(tf: Any, tmp_path: Path) -> None:
         for expected, batch in zip(arrays, loader.to_tf(output_signature=signature), strict=True):
             for name, value in expected.items():
                 np.testing.assert_array_equal(batch[name].numpy(), value)
+
+
+@pytest.mark.frameworks
+def test_workers_of_a_strategy_get_each_row_once(tf: Any, tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((20, 7), (10, 1), (30,)))
+    script = """
+        import json, sys
+        import tensorflow as tf
+        from parquet_loader import BatchedDataLoader, OutputOptions, Shard
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        loaders, steps = [], []
+
+        def batches(context):
+            shard = Shard(context.input_pipeline_id, context.num_input_pipelines)
+            batch_size = context.get_per_replica_batch_size(8)
+            options = OutputOptions(format="numpy")
+            loaders.append(
+                BatchedDataLoader(
+                    sys.argv[1], batch_size, shuffle=True, drop_last=True, shard=shard, output_options=options
+                )
+            )
+            return loaders[-1].to_tf()
+
+        @tf.function
+        def total(ids):
+            return strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(ids,)), axis=None)
+
+        for batch in strategy.distribute_datasets_from_function(batches):
+            local = strategy.experimental_local_results(batch["id"])
+            steps.append([local[0].numpy().tolist(), int(total(batch["id"]))])
+        loaders[0].close()
+        print(json.dumps(steps), flush=True)
+        import os
+        os._exit(0)  # the workers' servers would wait for each other
+    """
+    ports = []
+    for _ in range(2):
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            ports.append(found.getsockname()[1])
+    workers = [f"127.0.0.1:{port}" for port in ports]
+    started = []
+    for index in range(2):
+        place = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+        environment = {**os.environ, "TF_CONFIG": place, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+        started.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        )
+    results = []
+    try:
+        for process in started:
+            out, error = process.communicate(timeout=240)
+            assert process.returncode == 0, error
+            results.append(json.loads(out.splitlines()[-1]))
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert [len(steps) for steps in results] == [8, 8]  # 64 of 68 rows: drop_last
+    for one, other in zip(*results, strict=True):
+        assert one[1] == other[1] == sum(one[0] + other[0])
+    rows = [row for steps in results for part, _ in steps for row in part]
+    assert len(set(rows)) == len(rows) == 64
