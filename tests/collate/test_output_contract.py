@@ -20,7 +20,7 @@ from tests.support.outputs import FORMS, Form, Leaves, leaves
 ROW_GROUPS = ((20, 7), (10, 1), (), (3, 0, 16))
 
 
-@pytest.fixture(params=FORMS, ids=lambda form: form.name)
+@pytest.fixture(params=[pytest.param(form, marks=form.marks(), id=form.name) for form in FORMS])
 def form(request: pytest.FixtureRequest) -> Iterator[Form]:
     found: Form = request.param
     found.skip_if_missing()

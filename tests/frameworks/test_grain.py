@@ -13,6 +13,7 @@ from parquet_loader import BatchedDataLoader, OutputOptions, ParquetDataset, Sha
 from tests.support.datasets import write_numbered
 
 grain = pytest.importorskip("grain", reason="grain is not installed: pip install '.[frameworks]'")
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]
 NUMPY = OutputOptions(format="numpy")
 
 

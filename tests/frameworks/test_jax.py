@@ -18,6 +18,7 @@ from parquet_loader import BatchedDataLoader, ConfigurationError, DataError, Out
 from tests.support.datasets import write_numbered
 
 jax = pytest.importorskip("jax", reason="jax is not installed: pip install '.[frameworks]'")
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]
 JAX = OutputOptions(format="jax")
 
 
@@ -182,7 +183,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-@pytest.mark.slow
 def test_devices_of_one_process_divide_a_batch(data: str) -> None:
     script = """
         import json, sys, jax, numpy as np
@@ -254,8 +254,6 @@ def on_processes(
             process.wait()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_two_processes_get_each_row_once_and_one_resumes(data: str) -> None:
     results = on_processes(data, 2, 4, devices=2)
     assert [shard for *_, shard in results] == [[0, 2], [1, 2]]
@@ -271,8 +269,6 @@ def test_two_processes_get_each_row_once_and_one_resumes(data: str) -> None:
     assert [sorted(part) for part, *_ in resumed[0]] == both[5:]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_four_processes_resume_where_two_stopped(data: str) -> None:
     whole = on_processes(data, 1, 8)[0][0]
     two = on_processes(data, 2, 4)
@@ -283,8 +279,6 @@ def test_four_processes_resume_where_two_stopped(data: str) -> None:
         assert sorted(row for steps, *_ in four for row in steps[number][0]) == sorted(expected)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_processes_that_hold_the_same_rows_read_the_same_rows(data: str) -> None:
     results = on_processes(data, 2, 8, replicas=2)
     assert [shard for *_, shard in results] == [[0, 1], [0, 1]]

@@ -16,6 +16,7 @@ import pytest
 from parquet_loader import BatchedDataLoader, ConfigurationError, OutputOptions, PerformanceWarning
 from tests.support.datasets import write_numbered
 
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]
 NUMPY = OutputOptions(format="numpy")
 
 
@@ -63,8 +64,6 @@ def test_a_dataset_within_an_epoch_is_the_rest_of_it(data: str) -> None:
         assert loader.state_dict()["batch"] == 0
 
 
-@pytest.mark.frameworks
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
 def test_fit_uses_each_row_once_an_epoch(data: str, backend: str) -> None:
     if importlib.util.find_spec(backend) is None:

@@ -27,7 +27,7 @@ from parquet_loader import (
 from tests.support.datasets import write_numbered
 from tests.support.field_kinds import KINDS, kind_rows
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 NUMPY = OutputOptions(format="numpy")
 
 
@@ -126,7 +126,6 @@ def test_a_synchronous_map_of_the_caller_pulls_no_batch_ahead(tf: Any, tmp_path:
             assert loader.state_dict()["batch"] == number % 8
 
 
-@pytest.mark.frameworks
 def test_keras_fits_and_resumes_in_mid_epoch(tf: Any, tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
     if keras.backend.backend() != "tensorflow":
@@ -206,7 +205,6 @@ def test_packed_tokens_need_a_signature(tf: Any, tmp_path: Path) -> None:
                 np.testing.assert_array_equal(batch[name].numpy(), value)
 
 
-@pytest.mark.frameworks
 def test_workers_of_a_strategy_get_each_row_once(tf: Any, tmp_path: Path) -> None:
     write_numbered(str(tmp_path), ((20, 7), (10, 1), (30,)))
     script = """

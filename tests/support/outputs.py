@@ -103,6 +103,12 @@ class Form:
     nulls: bool = False
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
+    def marks(self) -> list[pytest.MarkDecorator]:
+        """Return the marks of its tests: those of packages of the extra `frameworks`."""
+        if not {"jax", "keras", "grain", "tensorflow"} & set(self.packages):
+            return []
+        return [pytest.mark.frameworks, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+
     def loader(self, source: Any, batch_size: int, **options: Any) -> BatchedDataLoader:
         """Make a loader of this output."""
         return BatchedDataLoader(source, batch_size, **self.options(), **options)
