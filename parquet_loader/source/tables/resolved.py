@@ -63,8 +63,8 @@ def source_files(version: TableVersion) -> tuple[SourceFile, ...]:
                 seen = os.stat(file.path)
             except (FileNotFoundError, NotADirectoryError):
                 raise SourceError(f"{shown(file.path)}: the file is gone, and {if_gone}") from None
-            except OSError as error:
-                raise SourceError(f"{shown(file.path)}: {error.strerror}; {if_gone}") from error
+            except (OSError, ValueError) as error:  # a path that metadata gives may hold any character
+                raise SourceError(f"{shown(file.path)!r}: {error}; {if_gone}") from error
             mtime_ns = seen.st_mtime_ns
             if seen.st_size != file.size_bytes:
                 raise SourceError(

@@ -236,7 +236,7 @@ class HandTable:
                 {"file_path": [path for path, _ in pairs], "pos": pa.array([row for _, row in pairs], pa.int64())}
             ).cast(_POSITIONS)
             path = f"{self.location}/data/{self._random.getrandbits(64):016x}-deletes.parquet"
-            pq.write_table(table, self.local(path))
+            pq.write_table(table, self.local(path), write_page_checksum=True)
             first = self.files[next(iter(group))]
             made.append(
                 HandFile(

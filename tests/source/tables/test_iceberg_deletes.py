@@ -289,6 +289,43 @@ def test_a_position_outside_of_the_bounds_of_the_manifest_is_refused(tmp_path: P
         deleted(table)
 
 
+@pytest.mark.parametrize("has_checksum", [False, True])
+def test_a_path_that_its_own_footer_or_checksum_contradicts_is_refused(tmp_path: Path, has_checksum: bool) -> None:
+    table = made(tmp_path)
+    (one,), (two,) = table.insert(rows(5)), table.insert(rows(5))
+    files = table.write_positions({one: {1}, two: {0, 4}}, together=True)
+    path = Path(files[0].path)
+    pq.write_table(
+        pq.read_table(path),
+        path,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=not has_checksum,
+        write_page_checksum=has_checksum,
+    )
+    raw = path.read_bytes()
+    footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    path.write_bytes(raw[:footer].replace(b"/data/", b"/dato/") + raw[footer:])
+    files[0].size = len(raw)
+    table.commit(added=files)
+    says = "CRC checksum" if has_checksum else r"file_path from .* by its footer; it is damaged"
+    with pytest.raises(SourceError, match=says):
+        deleted(table)
+
+
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_a_manifest_with_another_path_than_the_delete_file_is_refused(tmp_path: Path, is_vector: bool) -> None:
+    table = made(tmp_path, 3)
+    (data,), _ = table.insert(rows(9)), table.insert(rows(9))
+    files = (table.write_vectors if is_vector else table.write_positions)({data: {3, 5}})
+    files[0].referenced = data.replace("data/", "dato/")
+    table.commit(added=files)
+    with pytest.raises(
+        SourceError, match=rf"of {data}, and .*dato/.* by the manifest|{data}, and by the manifest only of"
+    ):
+        deleted(table)
+
+
 def test_paths_of_other_files_than_the_referenced_one_are_refused(tmp_path: Path) -> None:
     table = made(tmp_path, 3)
     (data,) = table.insert(rows(9))

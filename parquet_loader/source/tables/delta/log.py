@@ -30,8 +30,26 @@ _NAME = re.compile(
 _ROWS_FIRST = r'^\s*\{\s*"numRecords"\s*:\s*(?P<n>\d+)'  # where writers put it; a column may have this name, too
 _ROWS = re.compile(_ROWS_FIRST)
 _SIDECARS = "_sidecars"
+# All kinds of actions. An unknown one is refused: it may be a known one of a damaged log, and so rows.
+_KINDS = frozenset(
+    {
+        "add",
+        "cdc",
+        "checkpointMetadata",
+        "commitInfo",
+        "domainMetadata",
+        "metaData",
+        "protocol",
+        "remove",
+        "rowIdHighWaterMark",
+        "sidecar",
+        "txn",
+    }
+)
+_ADD = ("path", "size", "modificationTime", "partitionValues", "deletionVector", "stats")
 _WHITESPACE = " \t\r\v\f"
 _decode = json.JSONDecoder().raw_decode  # `json.loads` guesses the encoding of each line, which takes half of its time
+_OF_VECTORS = ("numDeletionVectorsOpt", "numDeletedRecordsOpt")  # in a checksum file
 _AT_ONCE = 64  # commits and parts of checkpoints that are held in memory at a time
 
 
@@ -209,8 +227,14 @@ class Log:
         both = next((key for key in added if key in removed), None)
         if both is not None:
             raise SourceError(f"{where} adds the file {both[0]!r} and removes it; the log is damaged")
+        unknown = next((key for key in removed if key not in state.files), None)
+        if unknown is not None:
+            raise SourceError(
+                f"{where} removes the file {unknown[0]!r}, which version {version - 1} does not have; the "
+                "log is damaged"
+            )
         for key in removed:
-            state.files.pop(key, None)
+            del state.files[key]
         state.files.update(added)
 
     # ---- checkpoints
@@ -276,11 +300,18 @@ class Log:
             return
         try:
             said = json.loads(self._files.read([file])[0])
-            expected = [said.get("numFiles"), said.get("tableSizeBytes")]
+            expected = [said.get(name) for name in ("numFiles", "tableSizeBytes", *_OF_VECTORS)]
         except (ValueError, AttributeError) as error:
             raise SourceError(f"{self._root}: the checksum file of version {version} is damaged: {error}") from None
-        found = [len(state.files), sum(added.size_bytes for added in state.files.values())]
-        for what, want, have in zip(("files", "bytes"), expected, found, strict=True):
+        vectors = [added.vector for added in state.files.values() if added.vector is not None]
+        found = [
+            len(state.files),
+            sum(added.size_bytes for added in state.files.values()),
+            len(vectors),
+            sum(count for vector in vectors if type(count := vector.get("cardinality")) is int),
+        ]
+        names = ("files", "bytes", "deletion vectors", "deleted rows")
+        for what, want, have in zip(names, expected, found, strict=True):
             if want is not None and want != have:
                 raise SourceError(
                     f"{self._root}: the log gives version {version} {have} {what}, and its checksum file {want}; the "
@@ -299,11 +330,19 @@ def _actions(raw: bytes, where: str) -> Iterator[dict[str, Any]]:
             raise SourceError(f"{where}, line {number}: not JSON: {error}; the log is damaged") from None
         if end != len(text) or type(action) is not dict:
             raise SourceError(f"{where}, line {number}: not an action; the log is damaged")
+        if not action.keys() <= _KINDS:
+            unknown = next(kind for kind in action if kind not in _KINDS)
+            raise SourceError(
+                f"{where}, line {number}: an action {unknown!r}, which this library does not know; the log is damaged, "
+                "or of a newer protocol"
+            )
         yield action
 
 
 def _added(add: Mapping[str, Any]) -> tuple[tuple[str, str], Added]:
     path, vector, modified = str(add["path"]), add.get("deletionVector"), add.get("modificationTime")
+    if vector is None:
+        _refuse_vector(add)
     file = Added(
         path,
         int(add["size"]),
@@ -313,6 +352,13 @@ def _added(add: Mapping[str, Any]) -> tuple[tuple[str, str], Added]:
         _rows_of(add.get("stats")),
     )
     return (path, vector_id(vector) if vector is not None else ""), file
+
+
+def _refuse_vector(add: Mapping[str, Any]) -> None:
+    """Raise ValueError: an action describes a deletion vector by another name."""
+    for name, value in add.items():
+        if type(value) is dict and "storageType" in value and name != "deletionVector":
+            raise ValueError(f"a deletion vector called {name!r}")
 
 
 def _rows_of(stats: Any) -> int | None:
@@ -343,11 +389,18 @@ def _take_action(action: Mapping[str, Any], state: State, sidecars: list[Mapping
 
 def _take_table(raw: bytes, state: State, sidecars: list[Mapping[str, Any]]) -> None:
     """Take the actions of a checkpoint in Parquet."""
-    file = pq.ParquetFile(pa.BufferReader(raw))
+    file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
     schema = file.schema_arrow
+    unknown = sorted(set(schema.names) - _KINDS)
+    if unknown:
+        raise ValueError(f"an action {unknown[0]!r}, which this library does not know")
     wanted = [name for name in ("protocol", "metaData", "sidecar") if name in schema.names]
     if "add" in schema.names:
-        wanted += [f"add.{name}" for name in _ADD if schema.field("add").type.get_field_index(name) >= 0]
+        fields = {field.name: field.type for field in schema.field("add").type}
+        for name, type_ in fields.items():
+            if name != "deletionVector" and pa.types.is_struct(type_) and type_.get_field_index("storageType") >= 0:
+                raise ValueError(f"a deletion vector called {name!r}")
+        wanted += [f"add.{name}" for name in _ADD if name in fields]
     for group in range(file.num_row_groups):
         table = file.read_row_group(group, columns=wanted)
         for name in ("protocol", "metaData", "sidecar"):
@@ -356,9 +409,6 @@ def _take_table(raw: bytes, state: State, sidecars: list[Mapping[str, Any]]) -> 
                     _take_action({name: _plain(found)}, state, sidecars)
         if "add" in table.column_names:
             _take_adds(table.column("add"), state)
-
-
-_ADD = ("path", "size", "modificationTime", "partitionValues", "deletionVector", "stats")
 
 
 def _take_adds(column: pa.ChunkedArray, state: State) -> None:

@@ -26,9 +26,11 @@ DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 _CONTENTS = {DATA: "data", POSITION_DELETES: "position deletes", EQUALITY_DELETES: "equality deletes"}
 
 # Field ids of the format, and the types of those that it requires.
-_PATH, _LENGTH, _SPEC, _LIST_CONTENT, _LIST_SEQUENCE, _LIST_KEY = 500, 501, 502, 517, 515, 519
+_PATH, _LENGTH, _SPEC, _LIST_CONTENT, _LIST_SEQUENCE, _LIST_LEAST, _LIST_KEY = 500, 501, 502, 517, 515, 516, 519
 _COUNTS = (504, 505, 506, 512, 513, 514)  # of files and of rows that were added, exist and are deleted
-_OF_LIST: Wanted = dict.fromkeys((_PATH, _LENGTH, _SPEC, _LIST_CONTENT, _LIST_SEQUENCE, *_COUNTS, _LIST_KEY))
+_OF_LIST: Wanted = dict.fromkeys(
+    (_PATH, _LENGTH, _SPEC, _LIST_CONTENT, _LIST_SEQUENCE, _LIST_LEAST, *_COUNTS, _LIST_KEY)
+)
 _REQUIRED_OF_LIST = {_PATH: str, _LENGTH: int, _SPEC: int}
 
 _STATUS, _DATA_FILE, _SEQUENCE = 0, 2, 3
@@ -59,6 +61,7 @@ class Manifest:
         spec_id: The partition spec of its files.
         has_deletes: Whether it lists delete files, else data files.
         sequence_number: Inherited by files that were added with it; 0 in tables of version 1.
+        least_sequence_number: No live file has a smaller one; 0 if it is not told.
         counts: Files and rows that were added, exist and are deleted, in this order; None: not told.
     """
 
@@ -67,6 +70,7 @@ class Manifest:
     spec_id: int
     has_deletes: bool
     sequence_number: int
+    least_sequence_number: int
     counts: tuple[int | None, ...]
 
 
@@ -123,6 +127,7 @@ def read_manifest_list(location: str, read: ReadLocation) -> list[Manifest]:
                 spec_id=record[_SPEC],
                 has_deletes=content == 1,
                 sequence_number=record.get(_LIST_SEQUENCE) or 0,
+                least_sequence_number=record.get(_LIST_LEAST) or 0,
                 counts=tuple(map(record.get, _COUNTS)),
             )
         )
@@ -174,6 +179,11 @@ def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[
             if status != ADDED and version > 1 and manifest.sequence_number:
                 raise SourceError(f"{where}: {path}: an entry that is not new has no sequence number")
             sequence = manifest.sequence_number
+        elif version > 1 and not manifest.least_sequence_number <= sequence <= (manifest.sequence_number or sequence):
+            raise SourceError(
+                f"{where}: {path}: the sequence number is {sequence}, and from {manifest.least_sequence_number} to "
+                f"{manifest.sequence_number} by the manifest list; it is damaged"
+            )
         if rows < 0 or size < 0:
             raise SourceError(f"{where}: {path}: the file has {rows} rows and {size} bytes")
         entries.append(

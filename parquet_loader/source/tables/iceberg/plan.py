@@ -43,8 +43,10 @@ class PlannedFile:
     position_deletes: list[ManifestEntry] = field(default_factory=list)
 
 
-def plan_files(table: str, version: int, snapshot: Any, read: ReadLocation) -> list[PlannedFile]:
-    """Return the live data files of a snapshot, by path.
+def plan_files(
+    table: str, version: int, snapshot: Any, read: ReadLocation
+) -> tuple[list[PlannedFile], list[ManifestEntry]]:
+    """Return the live data files of a snapshot, by path, and the deletes that name a data file that is not there.
 
     Args:
         table: The table's name for messages.
@@ -76,7 +78,8 @@ def plan_files(table: str, version: int, snapshot: Any, read: ReadLocation) -> l
         files[entry.location] = PlannedFile(entry)
     if deletes:
         _assign(table, version, files, deletes)
-    return [files[location] for location in sorted(files)]
+    dangling = [delete for delete in deletes if delete.referenced is not None and delete.referenced not in files]
+    return [files[location] for location in sorted(files)], dangling
 
 
 def key_of(entry: ManifestEntry) -> _Key:

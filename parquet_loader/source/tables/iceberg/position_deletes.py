@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +15,14 @@ import pyarrow.parquet as pq
 from parquet_loader.common import IntArray
 from parquet_loader.errors import SourceError
 from parquet_loader.source.metadata import Metadata, MetadataError
+from parquet_loader.source.statistics import bounds_of
 from parquet_loader.source.tables.deletes import InlineVector, Vector, roaring_bytes
 from parquet_loader.source.tables.iceberg.locations import TableStore
 from parquet_loader.source.tables.iceberg.manifests import ManifestEntry
 from parquet_loader.source.tables.iceberg.plan import PlannedFile, in_threads, key_of
 
 _FRAME_BYTES = 8  # a vector's size before it, and its checksum behind it
+_PUFFIN = b"PFA1"
 _PATH_ID, _POSITION_ID = 2147483546, 2147483545  # the format's field ids
 
 
@@ -66,6 +69,47 @@ def deletes_by_file(table: str, planned: Sequence[PlannedFile], store: TableStor
     return found
 
 
+def check_dangling(deletes: Sequence[ManifestEntry], store: TableStore) -> None:
+    """Check that deletes of a data file that is gone name this file themselves, too.
+
+    Such deletes are legal. A damaged manifest would look the same, and the file's deleted rows would come back.
+
+    Raises:
+        SourceError: they name another data file, or cannot be read.
+    """
+    by_file: dict[str, list[ManifestEntry]] = defaultdict(list)
+    for delete in deletes:
+        by_file[delete.location].append(delete)
+
+    def check(found: list[ManifestEntry]) -> None:
+        if found[0].format == "puffin":
+            _check_blobs(found, store.read(found[0].location))
+        else:
+            _positions(found[0], store)
+
+    in_threads(check, list(by_file.values()))
+
+
+def _check_blobs(vectors: Sequence[ManifestEntry], raw: bytes) -> None:
+    where = vectors[0].location
+    size = int.from_bytes(raw[-12:-8], "little")
+    if raw[-4:] != _PUFFIN or size + 16 > len(raw):
+        raise SourceError(f"{where}: it does not end like a Puffin file; it is damaged")
+    if raw[-8] & 1:
+        return  # a compressed footer, which no known writer makes
+    try:
+        blobs = json.loads(raw[-12 - size : -12])["blobs"]
+        named = {int(blob["offset"]): blob["properties"]["referenced-data-file"] for blob in blobs}
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"{where}: the footer of the Puffin file is damaged: {error}") from error
+    for vector in vectors:
+        if named.get(vector.offset or 0) != vector.referenced:
+            raise SourceError(
+                f"{where}: the vector at {vector.offset} is of {named.get(vector.offset or 0)}, and of "
+                f"{vector.referenced} by the manifest; the table's metadata are damaged"
+            )
+
+
 def _check_skipped(delete: ManifestEntry, file: PlannedFile) -> None:
     """Refuse positions of a data file to which the delete file does not apply by its partition alone."""
     entry = file.entry
@@ -84,8 +128,12 @@ def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
     if len(raw) != delete.size_bytes:
         raise SourceError(f"{where}: the delete file has {len(raw)} bytes, and {delete.size_bytes} by the manifest")
     try:
-        Metadata(_footer(raw), len(raw))
-        rows = pq.read_table(pa.BufferReader(raw), columns=["file_path", "pos"], use_threads=False)
+        footer = Metadata(_footer(raw), len(raw))
+        for group in range(len(footer.row_group_rows)):
+            for column in range(len(footer.paths)):
+                footer.check(group, column)  # pyarrow ends the process for some chunks that contradict the schema
+        file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
+        rows = file.read(columns=["file_path", "pos"], use_threads=False)
         rows.validate(full=True)  # that paths are UTF-8, too
     except (pa.ArrowException, MetadataError, OSError, ValueError, KeyError) as error:
         raise SourceError(f"{where}: not a readable delete file: {str(error).splitlines()[0]}") from error
@@ -93,6 +141,11 @@ def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
         raise SourceError(
             f"{where}: the delete file has {rows.num_rows} rows of {rows.column_names}, and {delete.rows} of file_path "
             "and pos by the manifest"
+        )
+    kinds = [rows[name].type for name in ("file_path", "pos")]
+    if not (pa.types.is_string(kinds[0]) or pa.types.is_large_string(kinds[0])) or not pa.types.is_integer(kinds[1]):
+        raise SourceError(
+            f"{where}: file_path and pos of the delete file are {kinds[0]} and {kinds[1]}, not text and numbers"
         )
     if rows["file_path"].null_count or rows["pos"].null_count:
         raise SourceError(f"{where}: the delete file has rows without file_path or pos")
@@ -103,6 +156,9 @@ def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
     starts = np.searchsorted(numbers[order], np.arange(len(paths.dictionary) + 1))
     names = paths.dictionary.to_pylist()
     _check_bounds(delete, names, positions)
+    ends = [int(positions.min()), int(positions.max())] if len(positions) else []
+    for name, values in (("file_path", sorted(path.encode() for path in names)), ("pos", ends)):
+        _check_statistics(delete, footer, name, values)
     return {name: positions[order[starts[at] : starts[at + 1]]] for at, name in enumerate(names)}
 
 
@@ -126,11 +182,25 @@ def _check_bounds(delete: ManifestEntry, paths: Sequence[str], positions: IntArr
     _check_range(delete, "pos", numbers, _number(lower.get(_POSITION_ID)), _number(upper.get(_POSITION_ID)))
 
 
-def _check_range(delete: ManifestEntry, name: str, found: Sequence[Any], low: Any, high: Any) -> None:
+def _check_statistics(delete: ManifestEntry, footer: Metadata, name: str, found: Sequence[Any]) -> None:
+    """Refuse rows outside of the statistics in the delete file's own footer."""
+    column = footer.paths.index(name)
+    leaf, stored = footer.schema.leaves[column], footer.schema.stored.field(name).type
+    groups = range(len(footer.row_group_rows))
+    bounds = [bounds_of(footer, footer.check(group, column), leaf, stored) for group in groups]
+    known = [pair for pair in bounds if pair is not None]
+    if known and len(known) == len(bounds):
+        low, high = min(pair[0] for pair in known), max(pair[1] for pair in known)
+        _check_range(delete, name, found, low, high, "by its footer")
+
+
+def _check_range(
+    delete: ManifestEntry, name: str, found: Sequence[Any], low: Any, high: Any, where: str = "by the manifest"
+) -> None:
     if found and ((low is not None and found[0] < low) or (high is not None and found[-1] > high)):
         raise SourceError(
             f"{delete.location}: the delete file has {name} from {found[0]!r} to {found[-1]!r}, and from {low!r} to "
-            f"{high!r} by the manifest; it is damaged"
+            f"{high!r} {where}; it is damaged"
         )
 
 

@@ -21,8 +21,9 @@ from parquet_loader.source.tables.iceberg.locations import (
     newest_metadata,
     read_metadata,
 )
+from parquet_loader.source.tables.iceberg.manifests import ManifestEntry
 from parquet_loader.source.tables.iceberg.plan import PlannedFile, plan_files
-from parquet_loader.source.tables.iceberg.position_deletes import deletes_by_file
+from parquet_loader.source.tables.iceberg.position_deletes import check_dangling, deletes_by_file
 from parquet_loader.source.tables.iceberg.schema import arrow_schema_of, defaults_of, names_of, promotes, scalar_of
 from parquet_loader.source.tables.metadata_files import refuse_hub
 from parquet_loader.source.tables.table_version import TableFile, TableInfo, TableVersion
@@ -167,8 +168,12 @@ class IcebergSource:
         version = _NO_SNAPSHOT if snapshot is None else snapshot.snapshot_id
         names = names_of(schema, metadata.properties.get(_NAME_MAPPING), table)
         columns = arrow_schema_of(schema, table)
-        planned = [] if snapshot is None else plan_files(table, metadata.format_version, snapshot, store.read)
+        planned: list[PlannedFile] = []
+        dangling: list[ManifestEntry] = []
+        if snapshot is not None:
+            planned, dangling = plan_files(table, metadata.format_version, snapshot, store.read)
         deletes = deletes_by_file(table, planned, store)
+        check_dangling(dangling, store)
         constants, partitions = _constants(table, metadata, schema, columns, planned)
         info = TableInfo(
             format="iceberg",
