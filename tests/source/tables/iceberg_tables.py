@@ -153,12 +153,13 @@ class HandTable:
         """Change a column's name (``name``) or type (``field_type``)."""
 
         def changed(found: NestedField) -> NestedField:
+            type_ = changes.get("field_type", found.field_type)
             return NestedField(
                 found.field_id,
                 changes.get("name", found.name),
-                changes.get("field_type", found.field_type),
+                type_,
                 required=found.required,
-                initial_default=found.initial_default,
+                initial_default=_as_type(found.initial_default, type_),
             )
 
         self._set_schema([changed(found) if found.name == name else found for found in self.schema.fields])
