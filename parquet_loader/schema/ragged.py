@@ -189,6 +189,25 @@ class Ragged:
         return self.offsets[1:] - self.offsets[:-1]
 
     @property
+    def cu_seqlens(self) -> Any:
+        """The offsets as variable-length attention takes them, int32 ``[rows + 1]``.
+
+        Raises:
+            ConfigurationError: there are 2**31 values or more, which int32 cannot count.
+        """
+        if self.total >= 2**31:
+            raise ConfigurationError(
+                f"Ragged.cu_seqlens: {self.total} values are more than int32 can count; take fewer rows"
+            )
+        offsets = self.offsets
+        return offsets.int() if _is_tensor(offsets) else offsets.astype(np.int32)
+
+    @property
+    def max_seqlen(self) -> int:
+        """The length of the longest row, 0 without rows; on a GPU it waits for the lengths."""
+        return int(self.lengths.max()) if len(self) else 0
+
+    @property
     def device(self) -> Any:
         """The device that the values are on; ``"cpu"`` for numpy arrays."""
         return getattr(self.offsets, "device", "cpu")

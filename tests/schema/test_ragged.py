@@ -394,3 +394,20 @@ def test_numbers_that_are_not_whole_choose_no_row(kind: str, index: Any) -> None
 def test_lengths_that_are_not_whole_are_refused() -> None:
     with pytest.raises(TypeError, match="found float64; convert them"):
         Ragged.from_padded(np.zeros((2, 3)), np.array([1.5, 2.0]))
+
+
+@both
+def test_offsets_and_the_longest_row_are_what_attention_of_variable_length_takes(library: str) -> None:
+    rows = make(ROWS, library)
+    assert rows.cu_seqlens.tolist() == [0, 2, 2, 5, 6]
+    assert str(rows.cu_seqlens.dtype).endswith("int32")
+    assert rows.max_seqlen == 3
+    assert rows[2:].cu_seqlens.tolist() == [0, 3, 4]
+    none = rows[:0]
+    assert (none.cu_seqlens.tolist(), none.max_seqlen) == ([0], 0)
+
+
+def test_more_values_than_int32_counts_have_no_cu_seqlens() -> None:
+    huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (2**31,), (0,))
+    with pytest.raises(ConfigurationError, match="more than int32"):
+        _ = Ragged(huge, np.array([0, 2**31])).cu_seqlens
