@@ -108,6 +108,14 @@ class _Step(NamedTuple):
     rows: IntArray
 
 
+def _has_fixed_size_list(type_: pa.DataType) -> bool:
+    if isinstance(type_, pa.BaseExtensionType):
+        return _has_fixed_size_list(type_.storage_type)
+    return pa.types.is_fixed_size_list(type_) or any(
+        _has_fixed_size_list(type_.field(n).type) for n in range(type_.num_fields)
+    )
+
+
 class PageReader:
     """Reads rows by their numbers in row groups. Any thread may use it.
 
@@ -342,10 +350,16 @@ class PageReader:
                 self._places.put(key, pages or "none", 512 if pages is None else pages.nbytes)
             if not isinstance(pages, PageMap):
                 return None
+            if pages.continues is not None and self._has_fixed_size_lists(step):
+                return None  # Arrow would refuse the part of a row at the beginning
             found = self._rows_of_pages(step, leaf, pages, source)
             if found is not None:
                 return found
         return None
+
+    def _has_fixed_size_lists(self, step: _Step) -> bool:
+        schema = self._snapshot.stored_schemas[step.row_group.schema_number]
+        return _has_fixed_size_list(schema.field(step.column.name).type)
 
     def _rows_of_pages(self, step: _Step, leaf: PageFileSchema, pages: PageMap, source: _Source) -> pa.Array | None:
         """Return rows of a leaf column; None if its pages hold other rows than they were said to."""

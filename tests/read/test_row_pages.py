@@ -117,11 +117,10 @@ def test_a_row_of_a_store_takes_at_most_two_pages_of_a_column(tmp_path: Path, is
     assert 0 < len(touched) <= 2 * len(columns)
 
 
-def cut_anywhere(path: Path, lists: list[list[int]], cuts: list[int]) -> None:
+def cut_anywhere(path: Path, lists: list[list[int]], cuts: list[int], length: int = -1) -> None:
     """Write lists of int32 in pages of version 1 that begin at these values, also within rows."""
-    pq.write_table(
-        pa.table({"list": pa.array(lists, pa.list_(pa.int32()))}), path, compression="none", use_dictionary=False
-    )
+    array = pa.array(lists, pa.list_(pa.int32(), length))
+    pq.write_table(pa.table({"list": array}), path, compression="none", use_dictionary=False)
     file = pages_of(path)
     (chunk,) = file.chunks
     levels = [(int(n > 0), 3 if row else 1, value) for row in lists for n, value in enumerate(row or [0])]
@@ -163,6 +162,20 @@ def test_pages_of_lists_may_begin_within_a_row(tmp_path: Path, seed: int) -> Non
     indices = rng.integers(0, 40, 60)
     assert [row.tolist() for row in rows.take(indices)["list"].to_list()] == [lists[row] for row in indices]
     assert [rows[row]["list"].tolist() for row in range(40)] == lists
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pages_of_fixed_size_lists_may_begin_within_a_row(tmp_path: Path, seed: int) -> None:
+    """As pyarrow before 21 writes them: Arrow refuses a list that lacks values at the beginning of a page."""
+    rng = np.random.default_rng(seed)
+    lists = [[row * 100 + n for n in range(4)] for row in range(40)]
+    cuts = sorted(rng.choice(np.arange(1, 160), 12, replace=False).tolist())
+    cut_anywhere(tmp_path / "file.parquet", lists, cuts, length=4)
+    assert pq.read_table(tmp_path / "file.parquet").column(0).to_pylist() == lists
+    rows = reader(tmp_path)
+    assert [rows[row]["list"].tolist() for row in (39, 0, 20)] == [lists[row] for row in (39, 0, 20)]
+    indices = rng.integers(0, 40, 60)
+    assert rows.take(indices)["list"].tolist() == [lists[row] for row in indices]
 
 
 def test_deleted_rows_do_not_count(tmp_path: Path) -> None:
