@@ -6,6 +6,8 @@
 #   make test        the tests of every day         make test-all   also the slow ones and those that need Spark
 #   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, Ray, JAX, TensorFlow and others
 #   make test-hdfs                                 HDFS itself, a Hadoop of two processes; needs a JDK and a C compiler
+#   make test-oldest the core tests with the oldest pyarrow and numpy that are supported
+#   make wheels      wheels for all platforms and a source distribution, in dist/; make test-wheel: core tests of one
 #   make lint        ruff and mypy                  make format     what lint expects of layout
 #   make fuzz        changed pages under gcc's sanitizers, for FUZZ_SECONDS (600), with new seeds from FUZZ_SEED on
 #   make bench       loaders side by side            make clean      removes the environment, demo data and caches
@@ -20,23 +22,27 @@ TESTS ?= tests
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 # These start a Hadoop of two Java processes.
 HDFS_TESTS := tests/source/test_hdfs.py tests/interop/test_hdfs_jobs.py
+# What runs with the oldest and with other versions, and from an installed wheel.
+CORE_TESTS ?= $(addprefix tests/,common plan window dataset schema/test_schema.py collate/test_output.py decode/test_native.py \
+	decode/test_routes.py read/test_split.py read/test_row_pages.py loader/test_exactly_once.py loader/test_resume.py \
+	loader/test_rows.py write/test_writer.py)
 BENCH ?= all
 FUZZ_SECONDS ?= 600
 FUZZ_SEED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-store test test-frameworks test-hdfs test-all lint format fuzz bench clean
+.PHONY: help demo demo-store test test-core test-oldest test-wheel wheels test-frameworks test-hdfs test-all lint format fuzz bench clean
 
 help:
-	@sed -n '3,11s/^# *//p' Makefile
+	@sed -n '3,13s/^# *//p' Makefile
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/demo $(VENV)/dev $(VENV)/frameworks $(VENV)/spark $(VENV)/all: $(VENV)/made pyproject.toml constraints.txt hatch_build.py parquet_loader/common/native/build.py $(wildcard parquet_loader/common/native/src/*.[ch] parquet_loader/common/native/src/*/*.[ch])
+$(VENV)/demo $(VENV)/dev $(VENV)/frameworks $(VENV)/spark $(VENV)/all: $(VENV)/made pyproject.toml constraints.txt release/hatch_build.py parquet_loader/common/native/build.py $(wildcard parquet_loader/common/native/src/*.[ch] parquet_loader/common/native/src/*/*.[ch])
 
 $(VENV)/demo:
 	$(INSTALL) --editable '.[demo]'
@@ -71,6 +77,39 @@ demo-store: $(VENV)/store-demo
 
 test: $(VENV)/dev
 	$(PY) -m pytest $(PARALLEL) $(TESTS)
+
+test-core: $(VENV)/dev
+	$(PY) -m pytest $(PARALLEL) $(PYTEST_OPTIONS) $(CORE_TESTS)
+
+# The oldest versions lie before those of the environment on the path. torch stays as it is there: 2.4 for Linux brings
+# gigabytes of CUDA with it.
+test-oldest: $(VENV)/dev
+	rm -rf $(VENV)/oldest
+	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --target $(VENV)/oldest numpy pandas pyarrow
+	PYTHONPATH=$(abspath $(VENV))/oldest $(PY) -m pytest $(PARALLEL) -W default $(CORE_TESTS)
+
+$(VENV)/release: $(VENV)/made release/requirements.txt
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check --requirement release/requirements.txt
+	@touch $@
+
+wheels: $(VENV)/release
+	$(VENV)/release/bin/python release/wheels.py
+
+# From a wheel in dist/, by default this machine's, away from the checkout and without a C compiler on the path.
+WHEEL ?= dist/*manylinux*_$(shell uname -m).whl
+test-wheel: $(VENV)/dev
+	rm -rf $(VENV)/wheel
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/wheel/packages $(WHEEL)
+	cp -r tests schemas demo pyproject.toml $(VENV)/wheel
+	cd $(VENV)/wheel && PYTHONPATH=$(abspath $(VENV))/wheel/packages PATH=$(abspath $(VENV))/bin $(abspath $(PY)) -c "$$HAS_KERNELS"
+	cd $(VENV)/wheel && PYTHONPATH=$(abspath $(VENV))/wheel/packages PATH=$(abspath $(VENV))/bin $(abspath $(PY)) -m pytest $(CORE_TESTS)
+
+define HAS_KERNELS
+from parquet_loader.common import LOADED_CODECS, native
+assert "wheel/packages" in native.__file__ and LOADED_CODECS == 0b11111, (native.__file__, LOADED_CODECS)
+endef
+export HAS_KERNELS
 
 test-frameworks: $(VENV)/frameworks
 	$(PY) -m pytest -m frameworks -o faulthandler_timeout=1200 $(TESTS)

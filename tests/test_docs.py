@@ -13,7 +13,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
-    *(ROOT / folder / "README.md" for folder in ("", "parquet_loader", "benchmarks")),
+    *(ROOT / folder / "README.md" for folder in ("", "parquet_loader", "benchmarks", "release")),
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "design").glob("*.md")),
 ]

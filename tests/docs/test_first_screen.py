@@ -32,7 +32,7 @@ def test_the_first_screen_names_distribution_import_and_command() -> None:
 def test_the_first_screen_names_versions_and_platforms() -> None:
     assert f"Python {PROJECT['requires-python'].removeprefix('>=')} or newer" in FIRST_SCREEN
     versions = dict(requirement.split(">=") for requirement in PROJECT["dependencies"])
-    assert f"pyarrow {versions['pyarrow']} or newer, numpy {versions['numpy'].removesuffix('.0')}" in FIRST_SCREEN
+    assert f"pyarrow {versions['pyarrow']} or newer, numpy {versions['numpy']} or newer" in FIRST_SCREEN
     torch = PROJECT["optional-dependencies"]["torch"][0].removeprefix("torch>=")
     assert f"PyTorch {torch} or newer" in FIRST_SCREEN
     assert "Linux" in FIRST_SCREEN

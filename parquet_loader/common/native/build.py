@@ -2,7 +2,8 @@
 
     python parquet_loader/common/native/build.py
 
-Needs only Python, so that it runs before the package can be imported.
+`codecs` names sources of libdeflate and zstd to link in, as wheels have them; without it, the kernels look for the
+system's libraries when they are loaded. Needs only Python, so that it runs before the package can be imported.
 """
 
 from __future__ import annotations
@@ -30,19 +31,24 @@ def digest() -> str:
     return whole.hexdigest()
 
 
-def build(library: Path = LIBRARY, *, options: tuple[str, ...] = ()) -> str | None:
+def build(
+    library: Path = LIBRARY, *, options: tuple[str, ...] = (), compiler: str | None = None, codecs: Path | None = None
+) -> str | None:
     """Make the library; return why that could not be done, or None.
 
     Args:
         library: Where; an older one that is there is replaced or removed.
         options: For the compiler, before the others.
+        compiler: The only command to try, for whatever platform it compiles; None tries those of this platform.
+        codecs: A folder with the sources of `libdeflate` and `zstd`, to be linked in.
     """
     try:
         library.unlink(missing_ok=True)
-        if os.name != "posix" or sys.byteorder != "little":
+        if compiler is None and (os.name != "posix" or sys.byteorder != "little"):
             return NO_PLATFORM
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            return _compile(library, Path(folder) / library.name, options)
+            commands = compilers() if compiler is None else [compiler]
+            return _compile(commands, library, Path(folder) / library.name, options, codecs)
     except (OSError, ValueError) as error:  # nothing can be written there, or $CC is not a command
         return str(error)
 
@@ -53,10 +59,15 @@ def compilers() -> list[str]:
     return list(dict.fromkeys(filter(None, names)))
 
 
-def _compile(library: Path, made: Path, options: tuple[str, ...]) -> str | None:
+def _compile(
+    commands: list[str], library: Path, made: Path, options: tuple[str, ...], codecs: Path | None
+) -> str | None:
     reason = "there is no C compiler"
     sources = [str(path) for path in sorted(SOURCE.rglob("*.c"))]
-    for name in compilers():
+    if codecs is not None:
+        options = (*options, "-DBUNDLED_CODECS")
+        sources += [str(path) for path in sorted(codecs.rglob("*.c"))]
+    for name in commands:
         # Older compilers and other C libraries know no code for several targets.
         for more in ((), ("-DONE_TARGET",)):
             flags = (*FLAGS, *options, *more, f'-DDIGEST="{digest()}"')

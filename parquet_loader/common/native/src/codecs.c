@@ -1,8 +1,11 @@
 /* Decompression of pages. Every length is checked before it is used: each of them may be wrong. */
 #include "codecs.h"
 
-#include <dlfcn.h>
 #include <string.h>
+
+#ifndef BUNDLED_CODECS
+#include <dlfcn.h>
+#endif
 
 #include "kernels.h"
 #include "thrift.h"
@@ -103,7 +106,7 @@ static int lz4(const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out_by
   return OTHER;
 }
 
-/* ---- gzip and zstd: the system's libraries, or else Arrow decodes the column ---- */
+/* ---- gzip and zstd: linked in (BUNDLED_CODECS, as in wheels), or the system's libraries, or Arrow decodes ---- */
 
 /* zlib's `z_stream`, the same since 1995. */
 typedef struct {
@@ -134,6 +137,31 @@ static struct {
   size_t (*zstd_free)(void *);
 } library;
 
+#ifdef BUNDLED_CODECS
+
+extern void *libdeflate_alloc_decompressor(void);
+extern int libdeflate_gzip_decompress_ex(void *, const void *, size_t, void *, size_t, size_t *, size_t *);
+extern void libdeflate_free_decompressor(void *);
+extern void *ZSTD_createDCtx(void);
+extern size_t ZSTD_decompressDCtx(void *, void *, size_t, const void *, size_t);
+extern size_t ZSTD_freeDCtx(void *);
+
+static int find_gzip(void) {
+  library.deflate_new = libdeflate_alloc_decompressor;
+  library.deflate = libdeflate_gzip_decompress_ex;
+  library.deflate_free = libdeflate_free_decompressor;
+  return 1;
+}
+
+static int find_zstd(void) {
+  library.zstd_new = ZSTD_createDCtx;
+  library.zstd = ZSTD_decompressDCtx;
+  library.zstd_free = ZSTD_freeDCtx;
+  return 1;
+}
+
+#else
+
 static void *opened(const char *const *names) {
   void *found = NULL;
   for (; !found && *names; names++) found = dlopen(*names, RTLD_NOW | RTLD_LOCAL);
@@ -147,28 +175,36 @@ static int set(void *function, void *from, const char *name) {
   return found != NULL;
 }
 
-/* Loads the libraries; returns a bit for each codec that can be decompressed. Called once, before all else. */
-EXPORT int codecs_load(void) {
-  const char *deflates[] = {"libdeflate.so.0", "libdeflate.0.dylib", NULL};
+static int find_gzip(void) {
   static const char *const zlibs[] = {"libz.so.1", "libz.1.dylib", NULL};
-  static const char *const zstds[] = {"libzstd.so.1", "libzstd.1.dylib", NULL};
-  int known = 1 << PLAIN_CODEC | 1 << SNAPPY | 1 << LZ4_RAW;
   void *from;
-#ifdef WITHOUT_LIBDEFLATE  /* for tests of the other way */
-  deflates[0] = NULL;
-#endif
+#ifndef WITHOUT_LIBDEFLATE  /* for tests of the other way */
+  static const char *const deflates[] = {"libdeflate.so.0", "libdeflate.0.dylib", NULL};
   if ((from = opened(deflates)) && set(&library.deflate, from, "libdeflate_gzip_decompress_ex") &&
       set(&library.deflate_free, from, "libdeflate_free_decompressor") &&
-      set(&library.deflate_new, from, "libdeflate_alloc_decompressor")) {
-    known |= 1 << GZIP;
-  } else if ((library.deflate_new = NULL, from = opened(zlibs)) && set(&library.zlib_begin, from, "inflateInit2_") &&
-      set(&library.zlib, from, "inflate") && set(&library.zlib_end, from, "inflateEnd") &&
-      set(&library.zlib_version, from, "zlibVersion")) {
-    known |= 1 << GZIP;
-  }
-  if ((from = opened(zstds)) && set(&library.zstd, from, "ZSTD_decompressDCtx") &&
-      set(&library.zstd_new, from, "ZSTD_createDCtx") && set(&library.zstd_free, from, "ZSTD_freeDCtx"))
-    known |= 1 << ZSTD;
+      set(&library.deflate_new, from, "libdeflate_alloc_decompressor"))
+    return 1;
+#endif
+  library.deflate_new = NULL;
+  return (from = opened(zlibs)) && set(&library.zlib_begin, from, "inflateInit2_") &&
+    set(&library.zlib, from, "inflate") && set(&library.zlib_end, from, "inflateEnd") &&
+    set(&library.zlib_version, from, "zlibVersion");
+}
+
+static int find_zstd(void) {
+  static const char *const zstds[] = {"libzstd.so.1", "libzstd.1.dylib", NULL};
+  void *from = opened(zstds);
+  return from && set(&library.zstd, from, "ZSTD_decompressDCtx") &&
+    set(&library.zstd_new, from, "ZSTD_createDCtx") && set(&library.zstd_free, from, "ZSTD_freeDCtx");
+}
+
+#endif
+
+/* Finds the libraries; returns a bit for each codec that can be decompressed. Called once, before all else. */
+EXPORT int codecs_load(void) {
+  int known = 1 << PLAIN_CODEC | 1 << SNAPPY | 1 << LZ4_RAW;
+  if (find_gzip()) known |= 1 << GZIP;
+  if (find_zstd()) known |= 1 << ZSTD;
   return known;
 }
 
