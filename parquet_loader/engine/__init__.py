@@ -6,18 +6,28 @@ from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
 from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
+from parquet_loader.engine.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of
 from parquet_loader.engine.usage import EngineFigures
+from parquet_loader.engine.worker_pool import STAGES
 
 __all__ = [
+    "STAGES",
     "BatchProcessor",
     "Engine",
     "EngineFigures",
     "EngineOptions",
+    "EngineRecord",
+    "Event",
+    "EventLog",
     "IsolatedEngine",
     "NextPlan",
     "ProcessedBatch",
+    "Progress",
     "ReadAhead",
     "ReadingProcess",
+    "Sample",
+    "SampleLog",
     "Transform",
+    "events_of",
     "open_engine",
 ]

@@ -50,6 +50,11 @@ class BatchScheduler:
         """Whether every batch that was begun is delivered."""
         return self._next_begun == self._next_delivered
 
+    @property
+    def ready(self) -> int:
+        """Batches that are ready and not delivered."""
+        return len(self._ready)
+
     def pop(self) -> ProcessedBatch | None:
         """Return the next batch, or raise its error; None if it is not ready."""
         if self._next_delivered not in self._ready:

@@ -30,6 +30,7 @@ from parquet_loader.engine.batch_scheduler import BatchScheduler
 from parquet_loader.engine.prefault import Prefault
 from parquet_loader.engine.read_ahead import ReadAhead
 from parquet_loader.engine.read_scheduler import ReadScheduler
+from parquet_loader.engine.record import EngineRecord, Sample
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job, WorkerPool
@@ -127,7 +128,7 @@ class Engine:
         first_batch: int = 0,
     ) -> None:
         self.usage = Usage(int(sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)))
-        self.workers = WorkerPool(self._choose, num_threads)
+        self.workers = WorkerPool(self._choose, num_threads, self._sample)
         self._plan = plan
         self._reader = reader
         self._cache_before = reader.chunks.cache_figures()
@@ -249,6 +250,31 @@ class Engine:
             cache=self._cache_figures or self._reader.chunks.cache_figures(self._cache_before),
             remote=None if remote is None else replace(remote),
             queued_s=self.workers.queued_s,
+        )
+
+    def record(self) -> EngineRecord:
+        """Return the jobs and samples so far; without the lock, because a finaliser may call it. As `account`."""
+        jobs, samples = self.workers.jobs, self.workers.samples
+        return EngineRecord(jobs.packed(), tuple(samples.copy()), jobs.added)
+
+    def take_record(self) -> EngineRecord:
+        """Return the jobs and samples since the last call, and forget them."""
+        with self.workers.lock:
+            jobs, samples = self.workers.jobs, self.workers.samples
+            return EngineRecord(jobs.take(), tuple(samples.take()), jobs.added)
+
+    def _sample(self, now: float) -> Sample:
+        usage, times, remote = self.usage, self.workers.times, self._reads.remote_figures
+        ready = sum(window.phase == "ready" for window in self._windows)
+        return Sample(
+            at=now,
+            cpu_s=tuple(times.cpu_s.values()),
+            blocked_s=tuple(times.blocked_s.values()),
+            held_bytes=usage.held_bytes,
+            ready=ready if self._batches is None else self._batches.ready,
+            bytes_read=usage.bytes_read,
+            requests=0 if remote is None else remote.requests,
+            fetched_bytes=0 if remote is None else remote.fetched_bytes,
         )
 
     # ------------------------------------------------------------------ the consumer's side

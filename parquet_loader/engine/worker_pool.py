@@ -12,10 +12,12 @@ from threading import Condition, Lock, RLock, Thread, current_thread, get_native
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from parquet_loader.common import is_out_of_memory, out_of_memory, prepare_thread, uninterrupted
+from parquet_loader.engine.record import EventLog, Sample, SampleLog
 from parquet_loader.errors import SystemReadError
 
 Stage: TypeAlias = Literal["read", "permute", "gather", "process"]
 STAGES: tuple[Stage, ...] = ("read", "permute", "gather", "process")
+_NUMBERS = {stage: number for number, stage in enumerate(STAGES)}
 
 T = TypeVar("T")
 
@@ -105,14 +107,26 @@ class WorkerPool:
     Args:
         choose: Returns the most urgent job that may start now, or None to wait for a change.
         count: Number of threads.
+        sample: Returns the counters of the epoch at a time, for the record; called like `done`, a few times a second.
+
+    Attributes:
+        jobs, samples: The record of the epoch; guarded by `lock`.
     """
 
-    def __init__(self, choose: Callable[[], Job[Any] | None], count: int) -> None:
+    def __init__(
+        self,
+        choose: Callable[[], Job[Any] | None],
+        count: int,
+        sample: Callable[[float], Sample] | None = None,
+    ) -> None:
         self.lock = RLock()
         self.changed = Condition(self.lock)
         self.is_closing = False
         self.broken: BaseException | None = None
         self.times = StageTimes()
+        self.jobs = EventLog()
+        self.samples = SampleLog[Sample]()
+        self._sample = sample
         self._wakers: list[Any] = []
         self._running = 0
         self._queued_s: dict[int, float | None] = {}  # of threads that have ended
@@ -175,7 +189,7 @@ class WorkerPool:
             waker.acquire()
         # SIGINT can make `join` return early. The threads have left their loop, so this wait is short.
         uninterrupted(self._join)
-        self._choose = _nothing  # breaks the reference cycle with the engine, which is freed at once
+        self._choose, self._sample = _nothing, None  # breaks the cycle with the engine, which is freed at once
         return True
 
     def _waker_while_running(self) -> Any:
@@ -208,7 +222,7 @@ class WorkerPool:
         try:
             yield_to_waker()
             prepare_thread()
-            self._work_until_closed()
+            self._work_until_closed(number)
         except BaseException as error:  # of `choose`, `done` or `failed`, such as MemoryError; raised in the caller
             with self.lock:
                 if is_out_of_memory(error):
@@ -220,13 +234,13 @@ class WorkerPool:
                 self._running -= 1
                 self.notify()
 
-    def _work_until_closed(self) -> None:
+    def _work_until_closed(self, number: int) -> None:
         while True:
             with self.changed:
                 job = self._next()
             if job is None:
                 return
-            self._run(job)
+            self._run(job, number)
             del job  # so that an idle worker keeps no memory alive
 
     def _next(self) -> Job[Any] | None:
@@ -237,7 +251,7 @@ class WorkerPool:
             self.changed.wait()
         return None
 
-    def _run(self, job: Job[Any]) -> None:
+    def _run(self, job: Job[Any], worker: int) -> None:
         started, started_cpu, started_disk = time.perf_counter(), time.thread_time(), disk_bytes()
         outcome: Any = None
         error: BaseException | None = None
@@ -252,8 +266,11 @@ class WorkerPool:
             self.times.cpu_s[job.stage] += cpu_s
             self.times.blocked_s[job.stage] += max(0.0, wall_s - cpu_s)
             self.times.disk_bytes += read_bytes
+            self.jobs.add(started, wall_s, cpu_s, _NUMBERS[job.stage], worker)
             if error is None:
                 job.done(outcome)
             else:
                 job.failed(error)
+            if self._sample is not None and started + wall_s >= self.samples.due:
+                self.samples.add(self._sample(started + wall_s))
             self.notify()

@@ -7,11 +7,19 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from parquet_loader.collate import Batch, Output, rows_of
 from parquet_loader.common import is_local
-from parquet_loader.engine import EngineFigures, ProcessedBatch, ReadAhead
+from parquet_loader.engine import (
+    EngineFigures,
+    EngineRecord,
+    EventLog,
+    ProcessedBatch,
+    Progress,
+    ReadAhead,
+    SampleLog,
+)
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.loader.live_source import Deliveries
 from parquet_loader.loader.mixing import MixingMeter, SortingFigures
@@ -19,6 +27,28 @@ from parquet_loader.loader.stats import LoaderStats, SkippedRowGroup, StorageFig
 from parquet_loader.plan import MixingScore, Plan
 from parquet_loader.source import Snapshot
 from parquet_loader.window import Allocator, Window
+
+# Shorter waits are no more than the cutting of a batch.
+RECORDED_WAIT_S = 1e-4
+
+
+class EpochRecord(NamedTuple):
+    """What was recorded of an epoch; times are seconds of `time.perf_counter`.
+
+    Attributes:
+        began, ended: The epoch's beginning, and its end or now.
+        engine: Jobs and samples of the workers.
+        waits: The consumer's waits of at least `RECORDED_WAIT_S`, for `events_of`.
+        progress: What the consumer has had, over time.
+        batches: Batches delivered.
+    """
+
+    began: float
+    ended: float
+    engine: EngineRecord
+    waits: bytes
+    progress: tuple[Progress, ...]
+    batches: int
 
 
 class EpochEngine(Protocol):
@@ -45,6 +75,9 @@ class EpochEngine(Protocol):
 
     def account(self) -> EngineFigures:
         """Return the figures of the epoch so far."""
+
+    def record(self) -> EngineRecord:
+        """Return the jobs and samples of the epoch so far."""
 
 
 class Epoch:
@@ -247,6 +280,9 @@ class EpochFigures:
         self._skipped = skipped
         self._engine: EpochEngine | None = engine
         self._account = EngineFigures.nothing()
+        self._record = EngineRecord()
+        self._waits = EventLog()
+        self._progress = SampleLog[Progress]()
         self._num_threads = num_threads
         self._rows = 0
         self._batches = 0
@@ -302,13 +338,26 @@ class EpochFigures:
                 self._first_wait_s = waited
             else:
                 self._longest_wait_s = max(self._longest_wait_s, waited)
+        if waited >= RECORDED_WAIT_S:
+            self._waits.add(self._asked, waited, 0.0, 0, 0)
+        if self._asked + waited >= self._progress.due or not rows:
+            self._progress.add(Progress(self._asked + waited, self._rows, self._batches, self._wait_s))
 
     def stop(self) -> None:
         """Record the end of the epoch."""
         if self._engine is not None:
+            self._record = self._engine.record()
             self._account, self._engine = self._engine.account(), None
         if self._stopped is None:
             self._stopped = time.perf_counter()
+
+    def record(self) -> EpochRecord:
+        """Return what was recorded so far."""
+        engine = self._record if self._engine is None else self._engine.record()
+        ended = self._stopped or time.perf_counter()
+        return EpochRecord(
+            self._began, ended, engine, self._waits.packed(), tuple(self._progress.copy()), self._batches
+        )
 
     def stats(self, snapshot: Snapshot, memory_limit_bytes: int) -> LoaderStats:
         """Return the figures so far."""

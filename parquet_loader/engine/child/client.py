@@ -28,6 +28,7 @@ from parquet_loader.engine.child.server import Begin, Drop, Next, Open, Release,
 from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, check_shared_memory
 from parquet_loader.engine.engine import EngineOptions
 from parquet_loader.engine.read_ahead import NextPlan
+from parquet_loader.engine.record import EngineRecord, JoinedRecord
 from parquet_loader.engine.usage import EngineFigures
 from parquet_loader.errors import (
     ConfigurationError,
@@ -198,6 +199,7 @@ class IsolatedEngine:
         self._begin = Begin(plan, first_batch, next_plan)
         self._child: _Child | None = None
         self._account = EngineFigures.nothing()
+        self._record = JoinedRecord()
         self._is_over = False
 
     def start(self) -> None:
@@ -216,6 +218,10 @@ class IsolatedEngine:
     def account(self) -> EngineFigures:
         """Return the figures of the epoch at the last delivered window or batch."""
         return self._account
+
+    def record(self) -> EngineRecord:
+        """Return the jobs and samples up to the last delivered window or batch."""
+        return self._record.joined()
 
     def next_window(self) -> Window | None:
         """See `Engine.next_window`."""
@@ -253,6 +259,7 @@ class IsolatedEngine:
         except (EOFError, OSError):
             raise self._death(child) from None
         self._account = reply.account
+        self._record.add(reply.record)
         if reply.error is not None:
             raise pickle.loads(reply.error)  # noqa: S301 - of our own process
         if reply.parcel is None:

@@ -28,6 +28,7 @@ from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.shared_memory import SharedMemorySender, SharedMessage
 from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
+from parquet_loader.engine.record import EngineRecord
 from parquet_loader.engine.usage import EngineFigures
 from parquet_loader.errors import ReadingProcessError
 from parquet_loader.plan import Plan
@@ -101,11 +102,13 @@ class Reply:
         account: Figures of the epoch so far.
         parcel: A window or batch; None at the end of the epoch.
         error: The error instead of it, pickled.
+        record: The jobs and samples since the last answer.
     """
 
     account: EngineFigures
     parcel: SharedMessage | None = None
     error: bytes | None = None
+    record: EngineRecord = EngineRecord()  # noqa: RUF009 - immutable
 
 
 def main(socket_number: int, parent: int) -> None:
@@ -222,15 +225,15 @@ class _Server:
             result = self._next()
             packed = None if result is None else self._sender.pack(result)
         except BaseException as error:
-            self._channel.send(Reply(self._account(), error=packed_error(error)))
+            self._channel.send(Reply(self._account(), error=packed_error(error), record=self._record()))
             return
         if packed is not None:
             parcel, files = packed
-            self._channel.send(Reply(self._account(), parcel), files)
+            self._channel.send(Reply(self._account(), parcel, record=self._record()), files)
             self._sender.sent(parcel)
         elif self._engine is not None:
             self._engine.close()
-            self._channel.send(Reply(self._account()))
+            self._channel.send(Reply(self._account(), record=self._record()))
             self._engine = None
             if self._ahead is not None:
                 self._ahead.wake(is_alone=True)
@@ -245,6 +248,9 @@ class _Server:
         if self._engine is None or self._dataset is None:
             return EngineFigures.nothing()
         return self._engine.account(self._dataset.snapshot.footers.held_bytes)
+
+    def _record(self) -> EngineRecord:
+        return EngineRecord() if self._engine is None else self._engine.take_record()
 
 
 def packed_error(error: BaseException) -> bytes:

@@ -1,0 +1,182 @@
+"""A bounded record of an epoch for reports and traces: jobs, waits, and samples of counters. Always on.
+
+A job costs well under a microsecond. The latest `MOST_EVENTS` jobs are kept, so that long epochs lose the detail of
+their beginning. Samples cover the whole epoch: when there are too many, every second one is dropped.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+MOST_EVENTS = 16_384
+MOST_SAMPLES = 512
+# Seconds between the first samples.
+SAMPLED_EVERY_S = 0.01
+
+# When it began (seconds of `time.perf_counter`), its wall and processor seconds, its kind, and its worker.
+_EVENT = struct.Struct("<dffBB")
+
+
+class Event(NamedTuple):
+    """A job of a worker, or a wait of the consumer.
+
+    Attributes:
+        began: Seconds of `time.perf_counter`.
+        seconds, cpu_s: Wall time and processor time.
+        kind: Index in `STAGES`.
+        worker: Number of the thread.
+    """
+
+    began: float
+    seconds: float
+    cpu_s: float
+    kind: int
+    worker: int
+
+
+class Sample(NamedTuple):
+    """Counters of the engine at one time.
+
+    Attributes:
+        at: Seconds of `time.perf_counter`.
+        cpu_s: Processor seconds so far, by stage in the order of `STAGES`.
+        blocked_s: Seconds without a processor so far, likewise.
+        held_bytes: Bytes held now.
+        ready: Windows or batches that are ready for the consumer.
+        bytes_read: Stored bytes of the column chunks read so far.
+        requests: Remote requests so far.
+        fetched_bytes: Bytes that remote requests brought so far.
+    """
+
+    at: float
+    cpu_s: tuple[float, ...]
+    blocked_s: tuple[float, ...]
+    held_bytes: int
+    ready: int
+    bytes_read: int
+    requests: int
+    fetched_bytes: int
+
+
+class Progress(NamedTuple):
+    """What the consumer has had at one time: seconds of `time.perf_counter`, rows, batches, and seconds of waiting."""
+
+    at: float
+    rows: int
+    batches: int
+    wait_s: float
+
+
+T = TypeVar("T", Sample, Progress)
+
+
+class EventLog:
+    """The latest events. Guarded by the lock of its owner."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._next = 0  # the oldest event, once the log is full
+        self.added = 0
+
+    def add(self, began: float, seconds: float, cpu_s: float, kind: int, worker: int) -> None:
+        """Add an event; drop the oldest if there are too many."""
+        self.added += 1
+        if len(self._bytes) < MOST_EVENTS * _EVENT.size:
+            self._bytes += _EVENT.pack(began, seconds, cpu_s, kind, worker & 255)
+        else:
+            _EVENT.pack_into(self._bytes, self._next * _EVENT.size, began, seconds, cpu_s, kind, worker & 255)
+            self._next = (self._next + 1) % MOST_EVENTS
+
+    def packed(self) -> bytes:
+        """Return the events in their order, for `events_of`."""
+        first = self._next * _EVENT.size
+        return bytes(self._bytes[first:]) + bytes(self._bytes[:first])
+
+    def take(self) -> bytes:
+        """Return the events, as `packed` does, and forget them."""
+        packed = self.packed()
+        self._bytes, self._next = bytearray(), 0
+        return packed
+
+
+def events_of(packed: bytes) -> list[Event]:
+    """Return the events of `EventLog.packed`."""
+    return [Event(*values) for values in _EVENT.iter_unpack(packed)]
+
+
+class SampleLog(Generic[T]):
+    """Samples of the whole epoch, evenly spaced in time. Guarded by the lock of its owner.
+
+    Attributes:
+        due: When the next sample is due, in seconds of `time.perf_counter`.
+    """
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        self._every_s = SAMPLED_EVERY_S
+        self._samples: list[T] = []
+
+    def add(self, sample: T) -> None:
+        """Add a sample that is due."""
+        if len(self._samples) >= MOST_SAMPLES:
+            del self._samples[::2]
+            self._every_s *= 2
+        self._samples.append(sample)
+        self.due = sample[0] + self._every_s
+
+    def extend(self, samples: Iterable[T]) -> None:
+        """Add those samples that are due when their turn comes."""
+        for sample in samples:
+            if sample[0] >= self.due:
+                self.add(sample)
+
+    def copy(self) -> list[T]:
+        """Return the samples."""
+        return list(self._samples)
+
+    def take(self) -> list[T]:
+        """Return the samples, and forget them."""
+        samples, self._samples = self._samples, []
+        return samples
+
+
+class EngineRecord(NamedTuple):
+    """What an engine recorded; plain values that can be sent between processes.
+
+    Attributes:
+        jobs: For `events_of`.
+        samples: In their order.
+        jobs_added: Jobs that were recorded, those included that are no longer among `jobs`.
+    """
+
+    jobs: bytes = b""
+    samples: tuple[Sample, ...] = ()
+    jobs_added: int = 0
+
+
+class JoinedRecord:
+    """The records that an engine in another process sends one after another. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._jobs = deque[bytes]()
+        self._nbytes = 0
+        self._samples = SampleLog[Sample]()
+        self._added = 0
+
+    def add(self, record: EngineRecord) -> None:
+        """Add the next record."""
+        self._samples.extend(record.samples)
+        self._added = record.jobs_added
+        if record.jobs:
+            self._jobs.append(record.jobs)
+            self._nbytes += len(record.jobs)
+        while self._jobs and self._nbytes - len(self._jobs[0]) >= MOST_EVENTS * _EVENT.size:
+            self._nbytes -= len(self._jobs.popleft())
+
+    def joined(self) -> EngineRecord:
+        """Return all of them as one."""
+        jobs = b"".join(self._jobs)[-MOST_EVENTS * _EVENT.size :]
+        return EngineRecord(jobs, tuple(self._samples.copy()), self._added)
