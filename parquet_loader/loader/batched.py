@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import weakref
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow.fs as pafs
@@ -77,12 +79,14 @@ from parquet_loader.errors import (
     UnsupportedError,
 )
 from parquet_loader.loader.diagnosis import diagnosed, sorting_of, storage_figures
-from parquet_loader.loader.epoch import Epoch, EpochEngine, EpochFigures
+from parquet_loader.loader.epoch import Epoch, EpochEngine, EpochFigures, EpochRecord
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.fixed_attribute import FixedAttribute
 from parquet_loader.loader.live_source import Deliveries, EpochFiles, LiveSource
 from parquet_loader.loader.live_table import LiveTable
 from parquet_loader.loader.live_view import Following, files_named
+from parquet_loader.loader.report.page import page_of
+from parquet_loader.loader.report.trace import trace_of
 from parquet_loader.loader.sharing import check_still_divided, check_store_ranks, choose_sharding
 from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity
 from parquet_loader.loader.stats import LoaderStats
@@ -715,6 +719,41 @@ class BatchedDataLoader(NotIndexed):
             chooses_window=self._chooses_window,
         )
         return stats if self._following is None else replace(stats, growth=self._following.growth)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write the running epoch, or else the last one, as an HTML page: charts over time, figures and advice.
+
+        The page is one file without scripts, and loads nothing.
+
+        Args:
+            path: The file to write; an existing one is replaced.
+
+        Raises:
+            LoaderStateError: there was no epoch yet.
+            OSError: the file cannot be written.
+        """
+        stats, record = self._recorded("report")
+        Path(path).write_text(page_of(stats, record, repr(self)), encoding="utf-8")
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the running epoch, or else the last one, as a trace for https://ui.perfetto.dev or chrome://tracing.
+
+        It holds the latest 16,384 jobs of the workers, waits of at least 0.1 ms, and counters of the whole epoch.
+
+        Args:
+            path: The JSON file to write; an existing one is replaced.
+
+        Raises:
+            LoaderStateError: there was no epoch yet.
+            OSError: the file cannot be written.
+        """
+        stats, record = self._recorded("trace")
+        Path(path).write_text(json.dumps(trace_of(stats, record)), encoding="utf-8")
+
+    def _recorded(self, method: str) -> tuple[LoaderStats, EpochRecord]:
+        if self._figures is None:
+            raise LoaderStateError(f"{method}(): no epoch has begun yet; iterate over the loader first")
+        return self.stats(), self._figures.record()
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the position of the loader as a small dict of JSON values, the same on all ranks.

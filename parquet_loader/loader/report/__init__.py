@@ -1,0 +1,7 @@
+"""An epoch as one HTML page, and as a trace.
+
+timeline   the record of an epoch as intervals of time
+charts     intervals as SVG
+page       the page
+trace      the record in the format of Chrome's and Perfetto's trace viewers
+"""
