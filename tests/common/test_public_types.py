@@ -28,13 +28,36 @@ def namespace(module: ModuleType) -> dict[str, Any]:
     found = dict(vars(module))
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            exec(compile(ast.Module(node.body, []), str(module.__file__), "exec"), found)
+            for statement in node.body:
+                try:
+                    exec(compile(ast.Module([statement], []), str(module.__file__), "exec"), found)
+                except ModuleNotFoundError as error:  # a framework that is not installed
+                    if not isinstance(statement, ast.Import) or str(error.name).startswith("parquet_loader"):
+                        raise
+                    found |= {
+                        name.asname or name.name: AbsentType(name.name, (), {"__module__": "absent"})
+                        for name in statement.names
+                    }
     return found
 
 
-def hints_of(thing: Any) -> dict[str, Any]:
-    module = ragged if thing is parquet_loader.Ragged else sys.modules[thing.__module__]
-    return typing.get_type_hints(thing, globalns=namespace(module))
+class AbsentType(type):
+    """Stands for a module that is not installed, and for what is in it; its classes are none of ours."""
+
+    def __getattr__(cls, name: str) -> type:
+        return AbsentType(name, (), {"__module__": "absent"})
+
+
+def hints_of(thing: Any, kind: type | None = None) -> dict[str, Any]:
+    """The types that a class, or a function of a class, mentions."""
+    if thing is parquet_loader.Ragged:
+        return typing.get_type_hints(thing, globalns=namespace(ragged))
+    names: dict[str, Any] = {}
+    owners = (kind or thing).__mro__ if isinstance(kind or thing, type) else []
+    for owner in [*reversed(owners), thing]:
+        if owner.__module__.startswith("parquet_loader"):
+            names |= namespace(sys.modules[owner.__module__])
+    return typing.get_type_hints(thing, globalns=names)
 
 
 def members(kind: type) -> Iterator[tuple[str, Any]]:
@@ -76,7 +99,7 @@ def test_every_class_that_a_public_name_mentions_is_public(name: str) -> None:
     thing = PUBLIC[name]
     hints: dict[str, dict[str, Any]] = {}
     if isinstance(thing, type):
-        hints = {member: hints_of(function) for member, function in members(thing)}
+        hints = {member: hints_of(function, thing) for member, function in members(thing)}
         for base in thing.__mro__:
             if base.__module__.startswith("parquet_loader"):
                 fields = {field: hint for field, hint in hints_of(base).items() if not field.startswith("_")}
