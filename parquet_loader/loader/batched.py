@@ -43,6 +43,7 @@ from parquet_loader.common import (
     check_window,
     explains_keywords,
     format_bytes,
+    is_local,
     parse_bytes,
     progress_bar,
     use_returning_pool,
@@ -525,6 +526,8 @@ class BatchedDataLoader(NotIndexed):
     ) -> Iterator[Batch]:
         if ready is None:
             self._drop_ahead()
+        if not is_local(self._dataset.snapshot.filesystem):
+            next_plan = None  # bytes that nobody may use would be requested
         left = plan.batches - first_batch
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
         engine: EpochEngine = ready or self._engine(plan, first_batch, next_plan)
