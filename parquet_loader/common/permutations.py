@@ -23,6 +23,7 @@ class Stream(IntEnum):
     ROWS = 2
     TRANSFORM = 3
     SEQUENCES = 4
+    STRATA = 5
     REWRITE = 8
     # Jobs that shuffle, see `write.shuffle`; the partition takes the epoch's place.
     JOB_CHUNK = 16

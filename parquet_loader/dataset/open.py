@@ -25,7 +25,7 @@ from parquet_loader.dataset.resolved_source import ResolvedSource
 from parquet_loader.dataset.row_counts import Counted, PriorCounts, count_rows
 from parquet_loader.dataset.schema_resolution import decoders_of
 from parquet_loader.errors import SchemaError
-from parquet_loader.plan import Division, Plan, plan_epoch
+from parquet_loader.plan import WINDOW_METHOD, Division, Plan, plan_epoch
 from parquet_loader.read import LocalCache, NullAdvice, RowFilter, RowGroupReader
 from parquet_loader.schema import Scalar, Schema
 from parquet_loader.source import Snapshot
@@ -94,9 +94,17 @@ class Dataset:
         return replace(self, budget=LazyBudget(sizing.limit_bytes, sizing.row, divided))
 
     def plan(
-        self, division: Division, *, batch_size: int, drop_last: bool, shuffle: bool, seed: int, epoch: int
+        self,
+        division: Division,
+        *,
+        batch_size: int,
+        drop_last: bool,
+        shuffle: bool,
+        seed: int,
+        epoch: int,
+        method: str = WINDOW_METHOD,
     ) -> Plan:
-        """Return one rank's plan of an epoch."""
+        """Return one rank's plan of an epoch; arguments as in `plan_epoch`."""
         return plan_epoch(
             self.counts,
             window_rows=self.sizing.window_rows,
@@ -107,6 +115,7 @@ class Dataset:
             seed=seed,
             epoch=epoch,
             division=division,
+            method=method,
         )
 
 

@@ -18,7 +18,7 @@ class NextPlan:
 
     Attributes:
         division: The rows of this rank.
-        batch_size, drop_last, shuffle, seed, epoch: As in `Dataset.plan`.
+        batch_size, drop_last, shuffle, seed, epoch, method: As in `Dataset.plan`.
     """
 
     division: Division
@@ -27,6 +27,7 @@ class NextPlan:
     shuffle: bool
     seed: int
     epoch: int
+    method: str
 
     def __call__(self, dataset: Dataset) -> Plan:
         """Return the plan."""
@@ -37,6 +38,7 @@ class NextPlan:
             shuffle=self.shuffle,
             seed=self.seed,
             epoch=self.epoch,
+            method=self.method,
         )
 
 

@@ -89,9 +89,9 @@ from parquet_loader.loader.live_view import Following, files_named
 from parquet_loader.loader.report.page import page_of
 from parquet_loader.loader.report.trace import trace_of
 from parquet_loader.loader.sharing import check_still_divided, check_store_ranks, choose_sharding
-from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity
+from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity, window_method_of
 from parquet_loader.loader.stats import LoaderStats
-from parquet_loader.plan import Division, Plan, mixing_score, split_over_workers
+from parquet_loader.plan import WINDOW_METHOD, Division, Plan, mixing_score, split_over_workers
 from parquet_loader.read import Filters, LocalCache, as_expression, splits_by_position
 from parquet_loader.schema import Schema, masks_of
 from parquet_loader.source import Snapshot, Source, TableLike, TableSource, table_source
@@ -289,6 +289,7 @@ class BatchedDataLoader(NotIndexed):
                 resolved, read_options=reading, cache=cache, skips=skips, ranks=ranks, known=known, **needs
             )
 
+        self._window_method = WINDOW_METHOD
         self._next_epoch = 0
         self._next_batch = 0
         # Whether the caller chose the position; if not, it follows from the last epoch.
@@ -501,7 +502,8 @@ class BatchedDataLoader(NotIndexed):
             return self._begin(self._plan(epoch, division), min(first_batch, division.batches), self._output)
 
     def _next_plan(self, division: Division, epoch: int) -> NextPlan:
-        return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch)
+        method = self._window_method
+        return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch, method)
 
     def _ready(self, division: Division) -> Engine | None:
         """Return the engine that has read ahead, if its epoch comes now."""
@@ -785,7 +787,8 @@ class BatchedDataLoader(NotIndexed):
         """Continue from a state, with the next batch; ends a running iteration.
 
         At most two windows are read again. If the loader chose `window_rows` itself, it takes that of the state, so
-        that another `memory_limit` does not change the order.
+        that another `memory_limit` does not change the order. From then on the rows come in the order of the release
+        that took the state.
 
         Over a `SampleStore`, the state's own files are read, if the store still has those that the rest of the epoch
         needs; they are leased from now on. All ranks call this together.
@@ -802,15 +805,20 @@ class BatchedDataLoader(NotIndexed):
             LoaderStateError: the loader is closed.
         """
         check_choice("if_gone", if_gone, ("raise", "next_epoch"))
-        following = self._following
-        if following is None:
-            epoch, batch = self._accept_state(state)
-        else:
-            epoch, batch = following.with_broadcast(lambda: self._position_of(state))
-            if batch:
-                epoch, batch = self._recall(following, state, skips_to_next=if_gone == "next_epoch")
+        following, before = self._following, self._window_method
+        try:
+            if following is None:
+                epoch, batch = self._accept_state(state)
             else:
-                following.remember(state.get("snapshot"))
+                self._use_method(window_method_of(state) or before)
+                epoch, batch = following.with_broadcast(lambda: self._position_of(state))
+                if batch:
+                    epoch, batch = self._recall(following, state, skips_to_next=if_gone == "next_epoch")
+                else:
+                    following.remember(state.get("snapshot"))
+        except BaseException:
+            self._use_method(before)
+            raise
         self._set_position(*((epoch + 1, 0) if batch == len(self) > 0 else (epoch, batch)))
 
     def _position_of(self, state: dict[str, Any]) -> tuple[int, int]:
@@ -857,18 +865,26 @@ class BatchedDataLoader(NotIndexed):
         )
 
     def _accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
-        """Check a state as `load_state_dict` does, and use its window size; return its epoch and batch."""
+        """Check a state as `load_state_dict` does, and use its windows; return its epoch and batch."""
         self._end_for_state()
-        before = self._dataset
+        before, method = self._dataset, self._window_method
+        self._use_method(window_method_of(state) or method)
         window = state.get("window_rows") if isinstance(state, dict) else None
         if self._chooses_window and isinstance(window, int) and 0 < window != self.window_rows:
             self._use(before.with_window(window, **self._window_needs()))
         try:
             return check_state(state, self._identity, len(self), table=self._dataset.snapshot.table)
         except ResumeError:
+            self._use_method(method)
             if self._dataset is not before:
                 self._use(before)
             raise
+
+    def _use_method(self, window_method: str) -> None:
+        """Divide epochs into windows by this method from now on."""
+        if window_method != self._window_method:
+            self._window_method = window_method
+            self.__dict__.pop("_identity", None)
 
     def _use(self, dataset: Dataset) -> None:
         """Use this data set from now on; a child process is ended, and starts with it at the next epoch."""
@@ -906,6 +922,7 @@ class BatchedDataLoader(NotIndexed):
             drop_last=self.drop_last,
             shuffle=self.shuffle,
             seed=self.seed,
+            window_method=self._window_method,
         )
         return identity if self._split is None else {**identity, "split": self._split}
 
@@ -947,7 +964,8 @@ class BatchedDataLoader(NotIndexed):
             )
         arguments = {**self._arguments, "shard": self.shard}
         self._dataset.budget.get()  # copies need not find out again
-        return _restored, (self._dataset, arguments, self._is_part_chosen, self._next_epoch, self._next_batch)
+        position = self._next_epoch, self._next_batch
+        return _restored, (self._dataset, arguments, self._is_part_chosen, *position, self._window_method)
 
     def _take_back_unused(self) -> None:
         """Begin the next epoch at the first batch of the last one, if no batch of that was requested."""
@@ -984,6 +1002,7 @@ class BatchedDataLoader(NotIndexed):
             shuffle=self.shuffle,
             seed=self.seed,
             epoch=epoch,
+            method=self._window_method,
         )
 
     def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:  # noqa: ARG002  (a TokenLoader's needs them)
@@ -1035,9 +1054,10 @@ def _opened_ahead(
 
 
 def _restored(
-    opened: Any, arguments: dict[str, Any], is_part_chosen: bool, epoch: int, batch: int
+    opened: Any, arguments: dict[str, Any], is_part_chosen: bool, epoch: int, batch: int, window_method: str
 ) -> BatchedDataLoader:
     loader = BatchedDataLoader(opened, **arguments)
     loader._is_part_chosen = is_part_chosen
+    loader._use_method(window_method)
     loader._set_position(epoch, batch)
     return loader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parquet_loader.plan.deliveries import batches_until_done, counted_here
-from parquet_loader.plan.epoch import WINDOW_METHOD, Plan, RowGroupSlice, plan_epoch
+from parquet_loader.plan.epoch import WINDOW_METHOD, WINDOW_METHODS, Plan, RowGroupSlice, plan_epoch
 from parquet_loader.plan.mixing import MixingScore, mixing_score
 from parquet_loader.plan.packing import (
     PACKING_METHODS,
@@ -21,6 +21,7 @@ from parquet_loader.plan.sharding import Division, Sharding, everything, split_o
 __all__ = [
     "PACKING_METHODS",
     "WINDOW_METHOD",
+    "WINDOW_METHODS",
     "Division",
     "Lengths",
     "MixingScore",

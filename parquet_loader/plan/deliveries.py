@@ -29,12 +29,13 @@ def batches_until_done(plan: Plan, row_group_file: IntArray, files: int) -> IntA
     for part, end in zip(plan.parts, ends, strict=True):
         if not part.rows:
             continue
-        exact = end.astype(object) if part.rows >= 2**31 else end  # products of two row numbers exceed int64
-        for low, high in pairwise(part.lanes):
+        is_large = part.rows >= 2**31 or part.ramp_rows  # products of two or three row numbers exceed int64
+        exact = end.astype(object) if is_large else end
+        for lane, (low, high) in enumerate(pairwise(part.lanes)):
             first, stop = part.first + low, part.first + high
             groups = slice(np.searchsorted(plan.begins, first, "right") - 1, np.searchsorted(plan.begins, stop, "left"))
             last = np.minimum(plan.begins[1:][groups], stop) - 1 - part.first
-            read = (low + high * exact // part.rows - low * exact // part.rows).astype(np.int64)
+            read = (low + part.lane_rows(lane, exact)).astype(np.int64)
             window = np.minimum(np.searchsorted(read, last, side="right"), plan.windows) - 1  # rows left out come last
             np.maximum.at(done, row_group_file[plan.row_group[groups]], batches[window])
     return done

@@ -11,16 +11,20 @@ methods (NEP 19).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from parquet_loader.common import IntArray, OrderMemory, Stream, permutation
+from parquet_loader.plan.row_group_order import dealt, spread_order
 from parquet_loader.plan.sharding import Division, PartRows, everything
 
-WINDOW_METHOD = "lanes-1"
+# How row groups are put into order and divided into lanes: the methods that states may name, the newest first.
+WINDOW_METHODS = ("spread-1", "lanes-1")
+WINDOW_METHOD = WINDOW_METHODS[0]
 
 # Row groups of at most 1/4 of a window are not cut at the end of a window.
 WHOLE_SHARE = 4
@@ -69,6 +73,10 @@ class ShardWindows:
         step_rows: Rows of each window except the last; 0: sizes differ by at most one row.
         whole_rows: Row groups of at most this many rows are not cut at the end of a window: the window ends before or
             after them, whichever is nearer. Only with one lane.
+        ahead_rows: For each element of `lanes`, by how many rows the lanes before it together run ahead of an equal
+            share, between the ramps; empty if none does. Lanes run ahead or behind by different shares of a row group,
+            so that the beginnings of row groups do not come together.
+        ramp_rows: Rows of the shard in which lanes get ahead at its beginning, and lose their advance at its end.
     """
 
     number: int
@@ -78,6 +86,8 @@ class ShardWindows:
     windows: int
     step_rows: int = 0
     whole_rows: int = 0
+    ahead_rows: tuple[int, ...] = ()
+    ramp_rows: int = 0
 
     @property
     def rows(self) -> int:
@@ -102,7 +112,9 @@ class ShardWindows:
         """Return the rows of the shard before each window, int64 ``[windows + 1]``; the last element is all rows."""
         numbers = np.arange(self.windows + 1)
         if self.step_rows:
-            return np.minimum(numbers * self.step_rows, self.rows)
+            ends = numbers * self.step_rows
+            ends[-1] = self.rows
+            return ends
         quotient, rest = divmod(self.rows, max(1, self.windows))
         ends = quotient * numbers + rest * numbers // max(1, self.windows)
         if self.whole_rows:
@@ -133,11 +145,25 @@ class ShardWindows:
         if len(self.lanes) == 2:
             return [(self.first + begin, self.first + end)]
         found: list[tuple[int, int]] = []
-        for low, high in pairwise(self.lanes):
-            # The same share of every lane, rounded so that the sum over all lanes is `begin`.
-            starts, stops = ((high * at // self.rows) - (low * at // self.rows) for at in (begin, end))
+        for lane, low in enumerate(self.lanes[:-1]):
+            starts, stops = (self.lane_rows(lane, at) for at in (begin, end))
             found.append((self.first + low + starts, self.first + low + stops))
         return found
+
+    def lane_rows(self, lane: int, at: Any) -> Any:
+        """Return the rows of a lane among the first `at` of the shard; those of all lanes add to `at`.
+
+        Args:
+            lane: Number of the lane.
+            at: An int, or an array; of Python integers if products of three row numbers exceed int64.
+        """
+        low, high, rows, ramp = self.lanes[lane], self.lanes[lane + 1], self.rows, self.ramp_rows
+        if not ramp:
+            return high * at // rows - low * at // rows
+        advance = min(at, rows - at, ramp) if isinstance(at, int) else np.minimum(np.minimum(at, rows - at), ramp)
+        before, behind = self.ahead_rows[lane] * rows, self.ahead_rows[lane + 1] * rows
+        share = rows * ramp
+        return (high * ramp * at + behind * advance) // share - (low * ramp * at + before * advance) // share
 
     def window_of(self, row: int, begins: IntArray) -> int:
         """Return the number of the window that holds a row of the shard."""
@@ -199,7 +225,8 @@ class Plan:
 
     def has_rows_of(self, other: Plan) -> bool:
         """Whether this plan delivers the batches of another one of the same data set and arguments."""
-        return self.epoch == other.epoch and self.parts == other.parts and self.batches == other.batches
+        is_equal = self.epoch == other.epoch and self.parts == other.parts and self.batches == other.batches
+        return is_equal and np.array_equal(self.row_group, other.row_group)
 
     def slices(self, window: int) -> list[RowGroupSlice]:
         """Return the slices of one window; their rows, concatenated, are the input of the permutation."""
@@ -317,15 +344,15 @@ def plan_epoch(
     seed: int,
     epoch: int,
     division: Division | None = None,
+    method: str = WINDOW_METHOD,
 ) -> Plan:
     """Divide an epoch into windows.
 
-    Row groups are in seeded order, or without `shuffle` in the order of the snapshot. Windows have about the same
-    number of rows and are at least half full, so with ``window_rows >= 2 * batch_size`` a batch spans at most two
+    Row groups are in the order of `spread_order`, or without `shuffle` in that of the snapshot. Windows have about the
+    same number of rows and are at least half full, so with ``window_rows >= 2 * batch_size`` a batch spans at most two
     windows. With one row group open at a time, windows take whole row groups if these have at most a quarter of a
-    window's rows. With several open, the row groups are divided into that many lanes of about equal length, and each
-    lane gives an equal share of its rows to every window, which mixes sorted data. One cursor reads all slices of a row
-    group, in order.
+    window's rows. With several open, the row groups are dealt to that many lanes in turn, and each lane gives an equal
+    share of its rows to every window, which mixes sorted data. One cursor reads all slices of a row group, in order.
 
     Args:
         rows: int64 ``[row groups]``, rows of each row group that pass the filter.
@@ -334,21 +361,32 @@ def plan_epoch(
         batch_size, drop_last: As in the loader.
         shuffle, seed, epoch: As in the loader.
         division: The rows to read, and how many of them to deliver; default: all.
+        method: One of `WINDOW_METHODS`.
     """
     order = np.flatnonzero(rows)
+    spreads = shuffle and method != "lanes-1"
     if shuffle:
-        order = order[permutation(len(order), seed, Stream.ROW_GROUPS, epoch)]
-    begins = np.zeros(len(order) + 1, np.int64)
-    np.cumsum(rows[order], out=begins[1:])
+        size = len(order)
+        order = order[spread_order(size, seed, epoch) if spreads else permutation(size, seed, Stream.ROW_GROUPS, epoch)]
+    begins = _sums(rows[order])
     if division is None:
         division = everything(int(begins[-1]), batch_size, drop_last=drop_last)
     lanes = max(1, open_row_groups // division.side_by_side) if shuffle else 1
     window_rows = max(1, window_rows // division.side_by_side)
+    in_lanes: dict[int, IntArray] = {}
+    if spreads and lanes > 1:
+        for part in division.parts:
+            low, high = _row_groups_of(part, begins)
+            lane = dealt(rows[order[low:high]], lanes)
+            order[low:high] = order[low:high][np.argsort(lane, kind="stable")]
+            in_lanes[part.number] = np.bincount(lane, minlength=lanes)
+        begins = _sums(rows[order])
+    divided = _Lanes(begins, lanes, in_lanes)
     if len(division.parts) > 1 or division.side_by_side > 1:
         share = batch_size // len(division.parts)
-        parts = [_in_steps(r, begins, window_rows, lanes, share, division) for r in division.parts]
+        parts = [_in_steps(r, divided, window_rows, share, division) for r in division.parts]
     else:
-        parts = [_in_windows(r, begins, window_rows, lanes) for r in division.parts]
+        parts = [_in_windows(r, divided, window_rows) for r in division.parts]
     return Plan(
         row_group=order,
         begins=begins,
@@ -363,19 +401,87 @@ def plan_epoch(
     )
 
 
-def _in_windows(part: PartRows, begins: IntArray, window_rows: int, lanes: int) -> ShardWindows:
-    windows = -(-part.rows // window_rows)
-    if lanes > 1 and windows > 1:
-        bounds = _lanes(part, begins, lanes, windows)
-        if len(bounds) > 2:
+def _sums(rows: IntArray) -> IntArray:
+    """Return the rows before each row group, int64 ``[row groups + 1]``; the last element is all rows."""
+    begins = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(rows, out=begins[1:])
+    return begins
+
+
+def _row_groups_of(part: PartRows, begins: IntArray) -> tuple[int, int]:
+    """Return the positions of a shard's first and last row group.
+
+    Other shards may read the first rows of the first one and the last row of the last one, so that these two stay where
+    they are; those between belong to this shard.
+    """
+    if not part.rows:
+        return 0, 0
+    return int(np.searchsorted(begins, part.first, "right")) - 1, int(np.searchsorted(begins, part.stop, "left")) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """Divides shards into lanes.
+
+    Attributes:
+        begins: As in `Plan`.
+        most: The most lanes of a shard.
+        in_lanes: By the number of a shard, how many row groups each lane has, if they are dealt to the lanes: all but
+            the shard's last one, which stays last. If not, each lane takes consecutive row groups of about the same
+            number of rows.
+    """
+
+    begins: IntArray
+    most: int
+    in_lanes: Mapping[int, IntArray]
+
+    def of(self, part: PartRows, windows: int) -> ShardWindows:
+        """Return a shard in lanes, each with rows for every window."""
+        if part.rows and part.number in self.in_lanes:
+            return self._dealt(part, windows)
+        targets = part.first + np.arange(1, self.most) * part.rows // self.most
+        after = np.searchsorted(self.begins, targets)
+        low, high = self.begins[after - 1], self.begins[after]
+        ends = np.where(2 * targets <= low + high, low, high) - part.first
+        return ShardWindows(part.number, part.first, part.stop, _apart(ends, part.rows, 4 * windows), windows)
+
+    def _dealt(self, part: PartRows, windows: int) -> ShardWindows:
+        low, high = _row_groups_of(part, self.begins)
+        ends = self.begins[low + np.cumsum(self.in_lanes[part.number][:-1])] - part.first
+        bounds = _apart(ends, part.rows, 8 * windows)
+        lanes = np.diff(bounds)
+        cycle = min(part.rows // (high - low + 1), int(lanes.min()) // 2)
+        if len(lanes) == 1 or not cycle:
             return ShardWindows(part.number, part.first, part.stop, bounds, windows)
+        # Lane l of n runs ahead by the share (l + 1/2) / n - 1/2 of a row group. Within the ramp it reads at least half
+        # of its usual share of each window, because the ramp is this long.
+        behind = [cycle * (len(lanes) - 1 - 2 * lane) // (2 * len(lanes)) for lane in range(len(lanes) // 2)]
+        ahead = [-rows for rows in behind] + [0] * (len(lanes) % 2) + behind[::-1]
+        ramp = -(-cycle * part.rows // int(lanes.min()))
+        sums = (0, *np.cumsum(ahead).tolist())
+        return ShardWindows(part.number, part.first, part.stop, bounds, windows, ahead_rows=sums, ramp_rows=ramp)
+
+
+def _apart(ends: IntArray, rows: int, least: int) -> tuple[int, ...]:
+    """Return 0, the ends of lanes that leave at least this many rows to every lane, and `rows`."""
+    bounds = [0]
+    for end in ends.tolist():
+        if min(end - bounds[-1], rows - end) >= least:
+            bounds.append(end)
+    return (*bounds, rows)
+
+
+def _in_windows(part: PartRows, divided: _Lanes, window_rows: int) -> ShardWindows:
+    windows, begins = -(-part.rows // window_rows), divided.begins
+    if divided.most > 1 and windows > 1:
+        in_lanes = divided.of(part, windows)
+        if len(in_lanes.lanes) > 2:
+            return in_lanes
     plain = ShardWindows(part.number, part.first, part.stop, (0, part.rows), windows)
     return _between_row_groups(plain, begins, window_rows) if 1 < windows < len(begins) else plain
 
 
-def _in_steps(
-    part: PartRows, begins: IntArray, window_rows: int, lanes: int, share: int, division: Division
-) -> ShardWindows:
+def _in_steps(part: PartRows, divided: _Lanes, window_rows: int, share: int, division: Division) -> ShardWindows:
     """Give every window except the last the same number of batch shares, so all shards have equally many windows."""
     batches = division.batches
     windows = -(-batches // max(1, window_rows // share - 1))
@@ -383,20 +489,7 @@ def _in_steps(
         return ShardWindows(part.number, part.first, part.first, (0, 0), 0)
     step = -(-batches // windows) * share
     windows = -(-batches * share // step)
-    bounds = _lanes(part, begins, lanes, windows)
-    return ShardWindows(part.number, part.first, part.stop, bounds, windows, step_rows=step)
-
-
-def _lanes(part: PartRows, begins: IntArray, lanes: int, windows: int) -> tuple[int, ...]:
-    """Divide a shard into lanes of about equal length, at the ends of row groups, each with rows for every window."""
-    targets = part.first + np.arange(1, lanes) * part.rows // lanes
-    after = np.searchsorted(begins, targets)
-    nearer = np.where(2 * targets <= begins[after - 1] + begins[after], begins[after - 1], begins[after])
-    bounds = [0]
-    for bound in (nearer - part.first).tolist():
-        if min(bound - bounds[-1], part.rows - bound) >= 4 * windows:
-            bounds.append(bound)
-    return (*bounds, part.rows)
+    return replace(divided.of(part, windows), step_rows=step)
 
 
 def _between_row_groups(part: ShardWindows, begins: IntArray, window_rows: int) -> ShardWindows:

@@ -399,6 +399,10 @@ class TokenLoader(BatchedDataLoader):
         super()._use(dataset)
         self._packings = {}
 
+    def _use_method(self, window_method: str) -> None:
+        super()._use_method(window_method)
+        self._packings = {}
+
     def _window_needs(self) -> dict[str, Any]:
         return {**super()._window_needs(), "batch_size": 1}
 
@@ -410,7 +414,13 @@ class TokenLoader(BatchedDataLoader):
         found = self._packings.get(epoch)
         if found is None:
             plan = self._dataset.plan(
-                self._division(), batch_size=1, drop_last=False, shuffle=self.shuffle, seed=self.seed, epoch=epoch
+                self._division(),
+                batch_size=1,
+                drop_last=False,
+                shuffle=self.shuffle,
+                seed=self.seed,
+                epoch=epoch,
+                method=self._window_method,
             )
             begins = begins_of(plan, self._rule, self._lengths)
             division = self._sharding.divide(int(begins[-1]), self.batch_size, drop_last=self.drop_last)
@@ -453,12 +463,16 @@ class TokenLoader(BatchedDataLoader):
         super().__reduce__()  # raises if the loader cannot be pickled now
         arguments = {**self._own_arguments, "shard": self.shard}
         opened = _Opened(self._dataset, self._lengths)
-        return _restored, (opened, arguments, self._is_part_chosen, self._next_epoch, self._next_batch)
+        position = self._next_epoch, self._next_batch
+        return _restored, (opened, arguments, self._is_part_chosen, *position, self._window_method)
 
 
-def _restored(opened: _Opened, arguments: dict[str, Any], is_part_chosen: bool, epoch: int, batch: int) -> TokenLoader:
+def _restored(
+    opened: _Opened, arguments: dict[str, Any], is_part_chosen: bool, epoch: int, batch: int, window_method: str
+) -> TokenLoader:
     loader = TokenLoader(opened, **arguments)  # type: ignore[arg-type]
     loader._is_part_chosen = is_part_chosen
+    loader._use_method(window_method)
     loader._set_position(epoch, batch)
     return loader
 
