@@ -8,6 +8,7 @@
 #   make test-hdfs                                 HDFS itself, a Hadoop of two processes; needs a JDK and a C compiler
 #   make test-oldest the core tests with the oldest pyarrow and numpy that are supported
 #   make wheels      wheels for all platforms and a source distribution, in dist/; make test-wheel: core tests of one
+#   make docs        the documentation site, in site/
 #   make lint        ruff and mypy                  make format     what lint expects of layout
 #   make fuzz        changed pages under gcc's sanitizers, for FUZZ_SECONDS (600), with new seeds from FUZZ_SEED on
 #   make bench       loaders side by side            make clean      removes the environment, demo data and caches
@@ -32,10 +33,10 @@ FUZZ_SEED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-store test test-core test-oldest test-wheel wheels test-frameworks test-hdfs test-all lint format fuzz bench clean
+.PHONY: help demo demo-store test test-core test-oldest test-wheel wheels test-frameworks test-hdfs test-all docs lint format fuzz bench clean
 
 help:
-	@sed -n '3,13s/^# *//p' Makefile
+	@sed -n '3,14s/^# *//p' Makefile
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=...")'
@@ -125,6 +126,13 @@ test-hdfs: $(VENV)/spark
 test-all: $(VENV)/all
 	$(PY) -m pytest -m '' $(PARALLEL) $(HDFS_TESTS:%=--ignore=%) -o faulthandler_timeout=1200 $(TESTS)
 
+$(VENV)/docs: $(VENV)/made pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/docs
+	$(PY) release/docs_site.py
+
 lint: $(VENV)/dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -142,5 +150,5 @@ bench: $(VENV)/made
 	$(PY) -m benchmarks.suite $(BENCH)
 
 clean:
-	rm -rf $(VENV) .bench .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .bench .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,8 +16,7 @@ PAGES = [
     *(ROOT / folder / "README.md" for folder in ("", "parquet_loader", "benchmarks", "release")),
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "docs" / "design").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 PAGES = [page for page in PAGES if page.exists()]
 # Pages about packages of others.

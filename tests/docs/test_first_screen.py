@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIRST_SCREEN = "\n".join(README.splitlines()[:30])
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-USER_PAGES = [ROOT / "README.md", *(page for page in (ROOT / "docs").glob("*.md") if page.name != "benchmarks.md")]
+DOCS = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "design"]
+USER_PAGES = [ROOT / "README.md", *(page for page in DOCS if page.name != "benchmarks.md")]
 SECTIONS = [*USER_PAGES, ROOT / "docs" / "benchmarks.md", ROOT / "benchmarks" / "README.md"]
 
 

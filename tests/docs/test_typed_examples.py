@@ -120,9 +120,11 @@ def code_of(page: Path) -> str:
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a module for each page, and `USER`."""
     directory = tmp_path_factory.mktemp("examples")
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    pages = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "design"]
+    for page in [ROOT / "README.md", *pages]:
         if page.name not in OF_FRAMEWORKS:
-            (directory / f"{page.stem}_md.py").write_text(code_of(page), encoding="utf-8")
+            module = re.sub(r"\W", "_", page.relative_to(ROOT).as_posix())
+            (directory / f"{module}.py").write_text(code_of(page), encoding="utf-8")
     (directory / "user.py").write_text(USER, encoding="utf-8")
     for number, (right, wrong) in enumerate(MISUSES.items()):
         assert USER.count(right) == 1
