@@ -61,9 +61,10 @@ def ways_of(source: Path, epochs: int = 1, **options: Any) -> list[Way]:
     with BatchedDataLoader(source, 100, shuffle=True, num_threads=1, output_options=output, **options) as loader:
         threading.setprofile(profiler)  # for the threads that an epoch starts
         try:
-            for _ in range(epochs):
+            for epoch in range(epochs):
                 for _ in loader:
-                    pass
+                    if epoch == epochs - 1:
+                        threading.setprofile(None)  # not for the threads that read the epoch after these ahead
         finally:
             threading.setprofile(None)
     return profiler.ways
