@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 
+#include "buffers.h"
 #include "codecs.h"
 #include "pages/byte_arrays.h"
 #include "pages/decimals.h"
@@ -33,19 +34,6 @@ enum { BYTES = 0, INTEGER = 1, FLOATING = 2, BOOLEAN = 3, BYTE_ARRAY = 4, TEXT =
 #define MOST_SPARE_BYTES (1 << 22)  /* of a page that is kept to be used again */
 #define READ_APART 512  /* bytes of a value from which on runs of rows are read from the file one by one */
 #define ROW_APART (1 << 14)  /* bytes of a row from which on rows are read from the file to slots one by one */
-
-typedef struct {
-  uint8_t *bytes;
-  int64_t capacity;
-} Buffer;
-
-static int reserve(Buffer *buffer, int64_t nbytes) {
-  if (buffer->bytes && nbytes <= buffer->capacity) return OK;
-  free(buffer->bytes);
-  buffer->bytes = malloc((size_t)nbytes + SLACK);
-  buffer->capacity = buffer->bytes ? nbytes : 0;
-  return buffer->bytes ? OK : NO_MEMORY;
-}
 
 /* Gives a buffer to who has none. */
 static void hand_over(Buffer *from, Buffer *to) {
@@ -74,7 +62,7 @@ static int put(Shelf *shelf, Buffer *buffer) {
 }
 
 static void clear(Shelf *shelf) {
-  for (int64_t i = 0; i < shelf->count; i++) free(shelf->buffers[i].bytes);
+  for (int64_t i = 0; i < shelf->count; i++) release(&shelf->buffers[i]);
   free(shelf->buffers);
   *shelf = (Shelf){NULL, 0, 0};
 }
@@ -670,7 +658,7 @@ EXPORT void chunks_release(void *chunks) {
   while (group->viewed.count) {
     Buffer *buffer = &group->viewed.buffers[--group->viewed.count];
     int is_kept = group->spare.count < 2 && buffer->capacity <= MOST_SPARE_BYTES;
-    if (!is_kept || put(&group->spare, buffer)) free(buffer->bytes);
+    if (!is_kept || put(&group->spare, buffer)) release(buffer);
   }
 }
 
@@ -784,19 +772,19 @@ EXPORT void chunks_close(void *chunks) {
   Group *group = chunks;
   for (int64_t i = 0; i < group->count; i++) {
     Column *column = &group->columns[i];
-    free(column->page.bytes);
-    free(column->dictionary.bytes);
-    free(column->joined.bytes);
-    free(column->views.bytes);
-    free(column->entry_views.bytes);
+    release(&column->page);
+    release(&column->dictionary);
+    release(&column->joined);
+    release(&column->views);
+    release(&column->entry_views);
     free(column->lists);
   }
   clear(&group->viewed);
   clear(&group->spare);
   release_decompressors(&group->decompressors);
-  free(group->raw.bytes);
-  free(group->page.bytes);
-  free(group->dictionary.bytes);
-  free(group->scratch.bytes);
+  release(&group->raw);
+  release(&group->page);
+  release(&group->dictionary);
+  release(&group->scratch);
   free(group);
 }

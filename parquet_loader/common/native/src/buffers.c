@@ -1,0 +1,96 @@
+/* The system's allocator keeps what was freed, for each thread that allocates, and a page of a megabyte fits between
+ * others that are in use: with 16 open row groups it held 200 MiB that nobody used. So large buffers are mapped, and a
+ * few that were released are kept for the next ones, for all threads together.
+ */
+#include "buffers.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define SMALL (1 << 16)  /* bytes that are left to malloc */
+#define MOST_KEPT 32  /* buffers */
+#define MOST_KEPT_BYTES (1 << 23)
+
+/* Buffers that were released, the oldest first. The flag is held for the length of these functions and never waited
+ * for: whoever finds it set maps or unmaps memory, as do all in the child of a fork that came at such a moment. */
+static Buffer kept[MOST_KEPT];
+static int kept_count;
+static int64_t kept_bytes;
+static atomic_flag is_taken = ATOMIC_FLAG_INIT;
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1  /* as gcc calls it */
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define FROM_MALLOC(nbytes) 1  /* so that reads behind a buffer are found */
+#else
+#define FROM_MALLOC(nbytes) ((nbytes) <= SMALL)
+#endif
+
+static Buffer taken_out(int number) {
+  Buffer buffer = kept[number];
+  kept_bytes -= buffer.capacity + SLACK;
+  kept_count--;
+  for (int i = number; i < kept_count; i++) kept[i] = kept[i + 1];
+  return buffer;
+}
+
+static void unmap(Buffer *buffer) { munmap(buffer->bytes, (size_t)(buffer->capacity + SLACK)); }
+
+/* Returns the smallest kept buffer with so much space, if it has not more than twice as much. */
+static Buffer kept_buffer(int64_t nbytes) {
+  Buffer found = {NULL, 0};
+  if (atomic_flag_test_and_set_explicit(&is_taken, memory_order_acquire)) return found;
+  int best = -1;
+  for (int i = 0; i < kept_count; i++) {
+    if (kept[i].capacity < nbytes || kept[i].capacity / 2 > nbytes) continue;
+    if (best < 0 || kept[i].capacity < kept[best].capacity) best = i;
+  }
+  if (best >= 0) found = taken_out(best);
+  atomic_flag_clear_explicit(&is_taken, memory_order_release);
+  return found;
+}
+
+int reserve(Buffer *buffer, int64_t nbytes) {
+  if (buffer->bytes && nbytes <= buffer->capacity) return OK;
+  release(buffer);
+  if (nbytes < 0 || nbytes > INT64_MAX / 2) return NO_MEMORY;
+  if (FROM_MALLOC(nbytes)) {
+    buffer->bytes = malloc((size_t)nbytes + SLACK);
+    buffer->capacity = buffer->bytes ? nbytes : 0;
+    return buffer->bytes ? OK : NO_MEMORY;
+  }
+  if ((*buffer = kept_buffer(nbytes)).bytes) return OK;
+  /* A little more, so that pages of about the same size fit. */
+  const int64_t step = nbytes / 8 < SMALL ? SMALL : nbytes / 8 / SMALL * SMALL;
+  const int64_t mapped = (nbytes + SLACK + step - 1) / step * step;
+  void *memory = mmap(NULL, (size_t)mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return NO_MEMORY;
+  *buffer = (Buffer){memory, mapped - SLACK};
+  return OK;
+}
+
+void release(Buffer *buffer) {
+  Buffer given = *buffer;
+  *buffer = (Buffer){NULL, 0};
+  if (!given.bytes) return;
+  if (FROM_MALLOC(given.capacity)) {
+    free(given.bytes);
+    return;
+  }
+  const int64_t nbytes = given.capacity + SLACK;
+  if (nbytes > MOST_KEPT_BYTES / 2 || atomic_flag_test_and_set_explicit(&is_taken, memory_order_acquire)) {
+    unmap(&given);
+    return;
+  }
+  while (kept_count == MOST_KEPT || kept_bytes + nbytes > MOST_KEPT_BYTES) {
+    Buffer oldest = taken_out(0);
+    unmap(&oldest);
+  }
+  kept[kept_count++] = given;
+  kept_bytes += nbytes;
+  atomic_flag_clear_explicit(&is_taken, memory_order_release);
+}

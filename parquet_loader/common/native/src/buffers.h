@@ -1,0 +1,19 @@
+/* Memory that pages are read and decompressed into. */
+#ifndef BUFFERS_H
+#define BUFFERS_H
+
+#include "kernels.h"
+
+#include <stdint.h>
+
+typedef struct {
+  uint8_t *bytes;
+  int64_t capacity;
+} Buffer;
+
+/* Makes space for so many bytes, and SLACK behind them; what was in the buffer may be lost. */
+int reserve(Buffer *buffer, int64_t nbytes);
+
+void release(Buffer *buffer);
+
+#endif
