@@ -46,6 +46,7 @@ from parquet_loader.common.native.bindings import (
 )
 from parquet_loader.common.native.permute import (
     join_columns,
+    ragged_offsets,
     take_columns,
     take_ragged,
     take_rows,
@@ -210,6 +211,7 @@ __all__ = [
     "prepare_thread",
     "probe",
     "progress_bar",
+    "ragged_offsets",
     "raise_limit",
     "read_expression",
     "reads_null_fixed_size_lists",

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import scalar
-from parquet_loader.decode.columns import Column, column_of, columns_of
+from parquet_loader.decode.columns import Column, column_of, columns_of, mask_of
 from parquet_loader.decode.converters import (
     POLICIES,
     NullProblem,
@@ -384,18 +384,23 @@ def _column_source(
     own = file_schema.field(stored) if is_top else None
     if own is None or not isinstance(part, Category):
         known = Scalar | Tensor | Group | Text | Bytes | Image | Encoded
-        is_plain = isinstance(field, known) and policy_of(field) != "mask"
+        mask = mask_of(column, field).name if isinstance(field, Text | Bytes) and policy_of(field) == "mask" else ""
+        is_plain = isinstance(field, known) and (mask or policy_of(field) != "mask")
         canonical = column_of(column, field) if field is not None and is_plain else None
         refuses = field is not None and policy_of(field) == "refuse"
         type_ = field.type if isinstance(field, Scalar) else None
-        return ColumnSource(column, stored, own, canonical, fill=_fill_of(field), refuses_nulls=refuses, type=type_)
+        return ColumnSource(
+            column, stored, own, canonical, fill=_fill_of(field), refuses_nulls=refuses, type=type_, mask=mask
+        )
     # Arrow may deliver words as a dictionary, so that each is looked up once.
     is_text = own.type in (pa.string(), pa.large_string())
     return ColumnSource(column, stored, own, words=len(part.vocabulary) if is_text else 0)
 
 
 def _fill_of(field: Field | None) -> bytes | None:
-    """Return the bytes of a row that stands for a null; None if there is none, or rows are wider than a number."""
+    """Return the bytes of a row that stands for a null; None: there is none, or numbers of a row are too wide."""
+    if isinstance(field, Text | Bytes) and policy_of(field) != "refuse":
+        return field.fill.encode() if isinstance(field.fill, str) else field.fill or b""
     size = field.size if isinstance(field, Tensor) else 1
     if not isinstance(field, Scalar | Tensor) or policy_of(field) != "fill" or size * field.dtype.itemsize > 8:
         return None

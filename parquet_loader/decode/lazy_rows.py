@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +66,7 @@ class DeferredColumns:
         straight: Columns that kernels decode to given addresses, forward only; None: there are none.
         straight_names: Their names.
         deleted: The deleted rows among them, which do not count; None: there are none.
+        masks: The masks of columns of `straight`: of each the column, and the address in the view of a null.
     """
 
     columns: Mapping[str, RawColumn]
@@ -74,6 +75,7 @@ class DeferredColumns:
     straight: NativeChunks | None = None
     straight_names: Sequence[str] = ()
     deleted: SkippedRows | None = None
+    masks: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def write(self, first: int, rows: int, straight: StraightTargets | None, targets: Sequence[Target]) -> None:
         """Write rows of the columns to where they are wanted.

@@ -16,6 +16,7 @@ from parquet_loader.decode.native.column_reader import (
     Fills,
     NativeChunks,
     decodable_columns,
+    is_known_bytes,
 )
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.page_headers import bounds_of_chunks
@@ -38,7 +39,8 @@ class ChunkPlan:
         kernel: Those that a kernel decodes to arrays.
         arrow: Names that Arrow is asked for; their page headers are checked.
         stored_bytes: Bytes of all of them in the file.
-        left: Columns that stay in the file until their rows are written: raw and straight ones.
+        masks: The masks of straight columns of byte arrays: of each the column, and the address in the view of a null.
+        left: Columns that stay in the file until their rows are written: raw and straight ones, and their masks.
     """
 
     raw: Mapping[str, RawPages]
@@ -47,10 +49,11 @@ class ChunkPlan:
     kernel: DecodableChunks
     arrow: tuple[str, ...]
     stored_bytes: int
+    masks: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     left: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "left", frozenset((*self.raw, *self.straight.names)))
+        object.__setattr__(self, "left", frozenset((*self.raw, *self.straight.names, *self.masks)))
 
 
 class OpenChunks:
@@ -135,7 +138,10 @@ def open_chunks(
         straight_names = [r.stored for r in to_window] if source is not None else []
         straight = decodable_columns(footer, straight_names, schema, rows, demands, floats=floats, texts=texts)
         given = {r.stored: r.source.fill for r in routes if r.source.fill is not None}
-        fills = Fills.of_columns(straight.names, given)
+        byte_arrays = {n for n, type_ in zip(straight.names, straight.types, strict=True) if is_known_bytes(type_)}
+        fills = Fills.of_columns(straight.names, given, byte_arrays)
+        masked = {r.source.mask: r.stored for r in to_window if r.source.mask and r.stored in byte_arrays}
+        masks = {mask: (name, fills.viewed[name].ctypes.data) for mask, name in masked.items()}
         left = {*raw, *straight.names}
         others = [route for route in routes if route.stored and route.stored not in left]
         kernel_names = [r.stored for r in others if r.decoder == "kernel"] if source is not None else []
@@ -143,7 +149,7 @@ def open_chunks(
         arrow = tuple(dict.fromkeys(r.stored for r in others if r.stored not in kernel.names))
         if arrow and source is not None:
             check_pages(source, bounds_of_chunks(footer, arrow))
-        plan = ChunkPlan(raw, straight, fills, kernel, arrow, footer.stored_bytes)
+        plan = ChunkPlan(raw, straight, fills, kernel, arrow, footer.stored_bytes, masks)
         return OpenChunks(plan, source, file)
     except BaseException:
         if file is not None:

@@ -73,8 +73,9 @@ class ColumnSource:
         column: The canonical column, if values of its type are delivered unchanged; None if they are always converted,
             as for categories, masks, members of groups, and columns of another name.
         words: Size of the vocabulary of a category whose words Arrow can read as a dictionary; else 0.
-        fill: The bytes of a delivered row that stand for a null; None if nulls are refused or masked, or if rows are
-            wider than a number.
+        fill: The bytes of a delivered row that stand for a null; None if nulls are refused, if rows are wider than a
+            number and no byte arrays, or if numbers are masked.
+        mask: The mask that is delivered with byte arrays; "" if there is none.
         refuses_nulls: Whether a null is an error.
         type: The type of a field of numbers, which says the unit of times; else None.
     """
@@ -87,11 +88,17 @@ class ColumnSource:
     fill: bytes | None = None
     refuses_nulls: bool = False
     type: pa.DataType | None = None
+    mask: str = ""
 
     @property
     def is_as_stored(self) -> bool:
-        """Whether values without nulls are delivered unchanged."""
-        return self.column is not None and self.field is not None and self.field.type == self.column.arrow_type
+        """Whether values without nulls are delivered unchanged, and without a mask."""
+        return (
+            not self.mask
+            and self.column is not None
+            and self.field is not None
+            and self.field.type == self.column.arrow_type
+        )
 
     @property
     def is_as_decoded(self) -> bool:
@@ -143,7 +150,7 @@ class ColumnSource:
     def demand(self) -> RowDemand | None:
         """What the footer has to say so that a kernel decodes byte arrays or rows of several numbers to the window."""
         if self.are_byte_arrays:
-            return RowDemand(0, self.refuses_nulls)
+            return RowDemand(0, self.refuses_nulls, self.fill is not None)
         if self.column is None or not self.column.shape or (self.fill is not None and not self.is_list_of_row):
             return None
         return RowDemand(math.prod(self.column.shape), self.refuses_nulls)

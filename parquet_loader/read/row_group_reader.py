@@ -235,7 +235,9 @@ class RowGroupReader:
                         if left and deleted is not None:
                             low, high = np.searchsorted(deleted, [first_row, first_row + len(batch)])
                             gone, rows = SkippedRows(deleted[low:high], first_row), rows - int(high - low)
-                        deferred = DeferredColumns(chunks.raw, first_row, explained, chunks.straight, names, gone)
+                        deferred = DeferredColumns(
+                            chunks.raw, first_row, explained, chunks.straight, names, gone, chunks.plan.masks
+                        )
                         yield LazyRows(table, rows, deferred, chunks.plan.stored_bytes)
                         first_row += len(batch)
                 break

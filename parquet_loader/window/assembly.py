@@ -250,7 +250,10 @@ class Assembly:
             deferred.write(skipped, count, straight, left)  # first of all: it may refuse
         done = {*deferred.straight_names, *deferred.columns}
         for name, out, slots in targets:
-            if name not in done:
+            if name in deferred.masks:
+                column, null = deferred.masks[name]
+                np.not_equal(views[column][:, :1], null, out=out[slots].view(np.bool_))
+            elif name not in done:
                 copy_column(table.column(name), out, slots)
         kept: int = count * (self._narrow.row_bytes + self._staged.row_bytes)
         if self._parts.ragged:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import KERNELS, IntArray, take_ragged
+from parquet_loader.common import KERNELS, IntArray, ragged_offsets, take_ragged
 from parquet_loader.decode import Column
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
@@ -111,17 +111,20 @@ class RaggedRows:
         left: dict[str, pa.Array] = {}
         for column in self._columns:
             name = column.name
-            lengths = np.concatenate([chunk[name] for chunk in self._lengths] or [_NONE])
-            source = self._sources[name] = self._source(name, lengths)
-            offsets = self._offsets[name] = np.zeros(delivered_rows + 1, np.int64)
-            np.cumsum(lengths[self._indices], out=offsets[1:])
+            source = self._sources[name] = self._source(name)
+            offsets = self._offsets[name] = ragged_offsets(source.offsets, self._indices)
             self._out[name] = self._allocator.allocate(max(self._ordered_bytes(name), int(offsets[-1])))
             left[name] = source.taken(indices[delivered_rows:])
         return left
 
-    def _source(self, name: str, lengths: IntArray) -> _Staged:
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
+    def _source(self, name: str) -> _Staged:
+        offsets: IntArray = self._staging.allocate(8 * (self._rows + 1)).array.view(np.int64)
+        offsets[0] = at = 0
+        for lengths in (chunk[name] for chunk in self._lengths):
+            ends = offsets[at + 1 : at + 1 + len(lengths)]
+            np.cumsum(lengths, out=ends)
+            ends += offsets[at]
+            at += len(lengths)
         blocks = self._blocks[name]
         memory = blocks[0].memory if blocks else np.empty(0, np.uint8)
         if len(blocks) > 1:  # more bytes arrived than expected
@@ -157,8 +160,7 @@ class _Staged(NamedTuple):
 
         Not by Arrow's take: if memory is short when a thread first needs some of Arrow, jemalloc ends the process.
         """
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(self.offsets[rows + 1] - self.offsets[rows], out=offsets[1:])
+        offsets = ragged_offsets(self.offsets, rows)
         data = np.empty(offsets[-1], np.uint8)
         take_ragged(self.data, self.offsets, rows, offsets[:-1], data)
         return pa.Array.from_buffers(pa.large_binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])

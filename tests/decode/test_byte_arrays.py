@@ -23,7 +23,7 @@ from parquet_loader.decode import (
     decodable_chunks,
     is_known_codec,
 )
-from parquet_loader.decode.native.column_reader import RowDemand, decodable_columns
+from parquet_loader.decode.native.column_reader import Fills, RowDemand, decodable_columns
 from parquet_loader.source import Metadata
 from tests.support.footers import metadata_of
 
@@ -33,10 +33,12 @@ CODECS = ["none", "snappy", "lz4", *(codec for codec in ("gzip", "zstd") if is_k
 ENCODINGS = ["dictionary", "PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"]
 
 
-def known(path: Path, group: int = 0, *, is_text: bool = False, footer: Metadata | None = None) -> DecodableChunks:
+def known(
+    path: Path, group: int = 0, *, is_text: bool = False, footer: Metadata | None = None, fills: bool = False
+) -> DecodableChunks:
     footer = footer or metadata_of(path)
     described = footer.of_row_group(group, ("a",), chunks=True, arrow=False)
-    demands, texts = {"a": RowDemand(0, refuses_nulls=False)}, ["a"] if is_text else []
+    demands, texts = {"a": RowDemand(0, refuses_nulls=False, fills_nulls=fills)}, ["a"] if is_text else []
     rows = int(footer.row_group_rows[group])
     return decodable_columns(described, ["a"], footer.schema.arrow, rows, demands, texts=texts)
 
@@ -124,7 +126,7 @@ def test_any_text_and_bytes_are_those_that_arrow_decodes(
 
 
 def test_arrays_of_text_are_left_to_arrow(tmp_path: Path) -> None:
-    """Kernels deliver views, to the window alone; and none of columns that have nulls."""
+    """Kernels deliver views, to the window alone; and none of columns whose nulls they have nothing for."""
     write(tmp_path / "a.parquet", pa.array(["x", None]), "PLAIN")
     assert known(tmp_path / "a.parquet").names == []
     write(tmp_path / "b.parquet", pa.array(["x", "y"]), "PLAIN")
@@ -147,13 +149,15 @@ def test_views_stay_valid_until_they_are_released(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("share", [0.02, 0.6])
-def test_deleted_rows_are_left_out(tmp_path: Path, encoding: str, share: float) -> None:
-    rows, array = 2500, words(2500, 300, 40, 0)
+@pytest.mark.parametrize("nulls", [0.0, 0.3])
+def test_deleted_rows_are_left_out(tmp_path: Path, encoding: str, share: float, nulls: float) -> None:
+    rows, array = 2500, words(2500, 300, 40, nulls)
     write(tmp_path / "a.parquet", array, encoding, data_page_size=2000, write_batch_size=50)
     deleted = np.flatnonzero(np.random.default_rng(1).random(rows) < share)
-    expected = np.delete(np.array(array.to_pylist(), object), deleted).tolist()
+    expected = np.delete(np.array(array.fill_null("gap").to_pylist(), object), deleted).tolist()
+    fills = Fills.of_columns(["a"], {"a": b"gap"}, ["a"])
     skipped, found = SkippedRows(deleted, 0), list[str]()
-    with NativeChunks(str(tmp_path / "a.parquet"), known(tmp_path / "a.parquet")) as native_chunks:
+    with NativeChunks(str(tmp_path / "a.parquet"), known(tmp_path / "a.parquet", fills=True), fills) as native_chunks:
         while len(found) < len(expected):
             some = min(600, len(expected) - len(found))
             views, alive = np.empty((some, 2), np.int64), skipped.alive(len(found), some)
@@ -210,21 +214,31 @@ def test_text_that_is_not_utf8_names_its_row_and_does_not_matter_if_bytes_are_as
         assert [row for batch in loader for row in batch["a"].to_list()] == values
 
 
-@pytest.mark.parametrize("filters", [None, [("n", ">", 20)]])
-@pytest.mark.parametrize("field", [Text(fill="-"), Text(null="mask")])
-def test_nulls_are_filled_or_masked(tmp_path: Path, field: Text, filters: Any) -> None:
-    array = words(3000, 200, 20, 0.2)
+@pytest.mark.parametrize("filters", [None, [("n", ">", 20)]], ids=["all rows", "filter"])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("nulls", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize(
+    "field",
+    [Text(fill="a filler of more bytes than a number"), Text(null="mask"), Text(null="mask", fill="-")],
+    ids=repr,
+)
+def test_nulls_are_filled_or_masked(tmp_path: Path, field: Text, nulls: float, encoding: str, filters: Any) -> None:
+    array = words(3000, 200, 20, nulls)
     table = pa.table({"a": array, "n": range(3000)})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=700)
-    options: dict[str, Any] = {"filters": filters, "output_options": OutputOptions(format="numpy")}
+    coded = encoding == "dictionary"
+    options: dict[str, Any] = {"use_dictionary": coded, "column_encoding": None if coded else {"a": encoding}}
+    pq.write_table(
+        table, tmp_path / "a.parquet", row_group_size=700, data_page_size=3000, write_batch_size=60, **options
+    )
+    options = {"filters": filters, "output_options": OutputOptions(format="numpy")}
     with BatchedDataLoader(str(tmp_path), 100, schema=Schema({"a": field}), window_rows=1000, **options) as loader:
         batches = [dict(batch) for batch in loader]
     expected = array.to_pylist()[21 if filters else 0 :]
-    expected = expected[: len(expected) // 100 * 100] if len(batches) * 100 < len(expected) else expected
+    assert sum(map(len, (batch["a"] for batch in batches))) == len(expected)
     found = [row for batch in batches for row in batch["a"].to_list()]
     filler = field.fill if isinstance(field.fill, str) else ""
     assert found == [filler if value is None else value for value in expected]
-    if "a_valid" in batches[0]:
+    if field.null == "mask":
         masks = np.concatenate([batch["a_valid"] for batch in batches])
         assert masks.tolist() == [value is not None for value in expected]
 

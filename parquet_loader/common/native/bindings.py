@@ -59,8 +59,10 @@ def _load(path: Path) -> tuple[Any, str]:
     library.columns_join.restype = None
     library.rows_take.argtypes = (pointer, number, pointer, number, pointer)
     library.rows_take.restype = None
-    library.ragged_take.argtypes = (pointer, pointer, pointer, number, pointer, pointer)
+    library.ragged_take.argtypes = (pointer, number, pointer, pointer, number, pointer, pointer)
     library.ragged_take.restype = None
+    library.ragged_places.argtypes = (pointer, pointer, number, pointer)
+    library.ragged_places.restype = None
     library.footer_read.argtypes = (ctypes.c_char_p, number, pointer, pointer, number, pointer, number)
     library.footer_read.restype = ctypes.c_int
     library.codecs_load.restype = ctypes.c_int

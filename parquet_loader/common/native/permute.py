@@ -90,6 +90,22 @@ def take_rows(rows_in: npt.NDArray[np.uint8], rows: npt.NDArray[Any], out: npt.N
     KERNELS.rows_take(source, rows_in.shape[1], numbers, len(rows), target)
 
 
+def ragged_offsets(offsets: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return where rows that differ in length begin, and the last one ends, if they are put into order, ``[n + 1]``.
+
+    Args:
+        offsets: ``[m + 1]``, where each begins, and the last one ends.
+        rows: ``[n]``, contiguous; not checked by the kernel.
+    """
+    found = np.empty(len(rows) + 1, np.int64)
+    if KERNELS is not None:
+        KERNELS.ragged_places(_address(offsets), _address(rows), len(rows), _address(found))
+        return found
+    found[0] = 0
+    np.cumsum(offsets[rows + 1] - offsets[rows], out=found[1:])
+    return found
+
+
 def take_ragged(
     data: npt.NDArray[np.uint8],
     offsets: npt.NDArray[np.int64],
@@ -103,12 +119,12 @@ def take_ragged(
         data: The rows, one behind another.
         offsets: ``[m + 1]``, where in `data` each begins, and the last one ends.
         rows: ``[n]``, contiguous; not checked by the kernel.
-        starts: ``[n]``, contiguous: where in `out` each begins.
+        starts: ``[n]``, contiguous: where in `out` each begins, right behind the one before it.
         out: Writable, with space for them.
     """
     if KERNELS is not None:
         addresses = [_address(array) for array in (data, offsets, rows, starts, out)]
-        KERNELS.ragged_take(*addresses[:3], len(rows), *addresses[3:])
+        KERNELS.ragged_take(addresses[0], len(data), *addresses[1:3], len(rows), *addresses[3:])
         return
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     binaries = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)

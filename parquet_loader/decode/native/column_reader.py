@@ -37,6 +37,7 @@ _MORE_ENCODINGS = {
 }
 _BYTE_ARRAY, _TEXT = 4, 5  # numbers of physical types
 _VIEW_BYTES = 16
+_READ_BEHIND = 128  # bytes behind a value that the kernels may read: SLACK in `kernels.h`
 # Of each physical type: its number in `column_chunks.c`, and the bytes of a value, of booleans when they are unpacked.
 _PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8), "BOOLEAN": (3, 1)}
 
@@ -109,15 +110,17 @@ class RowDemand(NamedTuple):
     Attributes:
         values: Numbers of a row, if rows are lists.
         refuses_nulls: Whether a null is an error, so that the footer need not say whether there are any.
+        fills_nulls: Whether nulls are replaced, so that there may be any.
     """
 
     values: int
     refuses_nulls: bool
+    fills_nulls: bool = False
 
     def allows(self, chunk: ReadableChunk) -> bool:
-        """Whether a column chunk has no nulls, as far as its footer says."""
+        """Whether a column chunk has no nulls that are not replaced, as far as its footer says."""
         has_none = chunk.nulls == 0 or not chunk.leaf.max_definition_level
-        return has_none or (chunk.nulls is None and self.refuses_nulls)
+        return has_none or self.fills_nulls or (chunk.nulls is None and self.refuses_nulls)
 
 
 class DecodableChunks(NamedTuple):
@@ -140,24 +143,31 @@ class Fills(NamedTuple):
     """The values that stand for nulls of some columns.
 
     Attributes:
-        values: uint8 ``[columns, 8]``: the bytes of a value, followed by zeros.
+        values: uint8 ``[columns, 16]``: the bytes of a number or view, followed by zeros.
         are_given: bool ``[columns]``: whether a column has such a value.
+        viewed: The bytes of each view, by name, and zeros behind them, which the kernels may read.
     """
 
     values: npt.NDArray[np.uint8]
     are_given: npt.NDArray[np.bool_]
+    viewed: Mapping[str, npt.NDArray[np.uint8]]
 
     @classmethod
-    def of_columns(cls, names: Sequence[str], values: Mapping[str, bytes]) -> Self:
-        """Return the values of columns, at most 8 bytes each, by name."""
-        joined = b"".join(values.get(name, b"").ljust(8, b"\0") for name in names)
-        given = np.array([name in values for name in names], np.bool_)
-        return cls(np.frombuffer(joined, np.uint8).reshape(-1, 8), given)
+    def of_columns(cls, names: Sequence[str], values: Mapping[str, bytes], byte_arrays: Collection[str] = ()) -> Self:
+        """Return the values of columns, by name: at most 8 bytes each, except of `byte_arrays`."""
+        given = [name for name in names if name in values]
+        viewed = {n: np.frombuffer(values[n] + bytes(_READ_BEHIND), np.uint8) for n in given if n in byte_arrays}
+        words = dict(values)
+        for name, held in viewed.items():
+            words[name] = np.array([held.ctypes.data, len(values[name])], np.int64).tobytes()
+        joined = b"".join(words.get(name, b"").ljust(_VIEW_BYTES, b"\0") for name in names)
+        are_given = np.array([name in values for name in names], np.bool_)
+        return cls(np.frombuffer(joined, np.uint8).reshape(-1, _VIEW_BYTES), are_given, viewed)
 
     def addresses(self) -> npt.NDArray[np.int64]:
         """Return the address of each column's value, int64 ``[columns]``; 0: it has none."""
         first = self.values.__array_interface__["data"][0]
-        return np.where(self.are_given, first + 8 * np.arange(len(self.values)), 0)
+        return np.where(self.are_given, first + _VIEW_BYTES * np.arange(len(self.values)), 0)
 
 
 def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], schema: pa.Schema) -> DecodableChunks:

@@ -101,6 +101,7 @@ typedef struct {
   int64_t most_page_bytes;  /* of a page, decompressed, as the footer says */
   Buffer entry_views;   /* byte arrays: of the dictionary's values */
   Buffer views, joined; /* of the page's values, and these, if they are DELTA_BYTE_ARRAY */
+  int checks_text;      /* each value of the page has to be checked, because some byte is not ASCII */
   int is_viewed;        /* views of the page were delivered, and not released */
 } Column;
 
@@ -211,7 +212,8 @@ static int read_dictionary(Group *group, Column *column, const Header *header) {
     const uint8_t *entries = into->bytes;
     if ((code = reserve(&column->entry_views, values * (int64_t)sizeof(View)))) return code;
     View *views = (View *)column->entry_views.bytes;
-    if ((code = plain_views(&entries, entries + nbytes, values, column->physical == TEXT, views))) return code;
+    const int is_text = column->physical == TEXT && !is_all_ascii(entries, nbytes);
+    if ((code = plain_views(&entries, entries + nbytes, values, is_text, views))) return code;
     if (entries != into->bytes + nbytes) return OTHER;
   } else if (column->kept < column->width) {
     narrow(into->bytes, column->width, values, column->kept, into->bytes);
@@ -223,17 +225,17 @@ static int read_dictionary(Group *group, Column *column, const Header *header) {
 /* Begins a page of byte arrays; values of DELTA_BYTE_ARRAY are put together in another buffer. */
 static int begin_views(Column *column, int64_t encoding) {
   int64_t values = column->values_left, nbytes = values * (int64_t)sizeof(View), total;
-  if (encoding == PLAIN) {
-    column->kind = PREFIXED;
-    return OK;
-  }
-  if (encoding == DELTA_LENGTH_BYTE_ARRAY) {
-    column->kind = MEASURED;
-    return delta_begin_within(&column->delta, column->next, column->stop, values, sizeof(int32_t), &column->next);
+  int code = OK;
+  if (encoding != DELTA_BYTE_ARRAY) {
+    column->kind = encoding == PLAIN ? PREFIXED : MEASURED;
+    if (column->kind == MEASURED)
+      code = delta_begin_within(&column->delta, column->next, column->stop, values, sizeof(int32_t), &column->next);
+    if (code == OK && column->physical == TEXT)
+      column->checks_text = !is_all_ascii(column->next, column->stop - column->next);
+    return code;
   }
   if (values > MOST_DELTA_BYTES / (int64_t)sizeof(View)) return OTHER;
-  int code = reserve(&column->views, nbytes);
-  if (code) return code;
+  if ((code = reserve(&column->views, nbytes))) return code;
   View *views = (View *)column->views.bytes;
   if ((total = delta_views(column->next, column->stop, values, MOST_DELTA_BYTES - nbytes, views)) < 0) return OTHER;
   column->kind = IN_MEMORY;
@@ -408,7 +410,7 @@ static int next_page(Group *group, Column *column) {
 static int decode_values(Group *group, Column *column, int64_t count, uint8_t *out) {
   int64_t nbytes = count * column->kept;
   int code = OK;
-  int is_text = column->physical == TEXT, is_array = is_byte_array(column);
+  int is_text = column->checks_text, is_array = is_byte_array(column);
   if (out && is_array && column->kind != CODED) column->is_viewed = 1;
   switch (column->kind) {
     case IN_FILE:
@@ -459,8 +461,8 @@ static int read_values(Group *group, Column *column, int64_t count, uint8_t *out
  * there are some, and neither of the two is given. */
 static int read_with_nulls(
     Group *group, Column *column, int64_t rows, uint8_t *out, uint8_t *defined, const uint8_t *filler) {
-  static const uint8_t zero[8];
-  uint8_t some[BLOCK], narrow_values[(BLOCK + 1) * 8];
+  static const uint8_t zero[16];
+  uint8_t some[BLOCK], narrow_values[(BLOCK + 1) * 16];
   if (column->values_left == column->left) {
     if (defined) memset(defined, 1, (size_t)rows);
     return read_values(group, column, rows, out);
@@ -471,7 +473,7 @@ static int read_with_nulls(
     int code = read_levels(&column->levels, left, count, 1, some);
     if (code) return code;
     for (int64_t i = 0; i < count; i++) values += some[i];
-    int is_apart = values < count && column->out <= 8;
+    int is_apart = values < count && column->out <= 16;
     if ((code = read_values(group, column, values, out && is_apart ? narrow_values : out))) return code;
     if (out && values < count)
       spread(is_apart ? narrow_values : out, values, some, count, filler ? filler : zero, column->out, out);
@@ -699,7 +701,7 @@ EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int6
 }
 
 /* Writes the next rows of each column to its place in `outs`, or passes over them where that is NULL. `defined`, for
- * each column: where to write 1 for each value and 0 for each null, or NULL; `fillers`: 8 bytes whose first ones stand
+ * each column: where to write 1 for each value and 0 for each null, or NULL; `fillers`: 16 bytes whose first ones stand
  * for a null, or NULL. Nulls of a column that has neither are refused. Both may be NULL: all columns have none.
  * `deleted`, if it is not NULL: the first `begin` of the rows are passed over, and the others are written without these,
  * whose numbers are sorted and count from the row `position` before the next one. Then each column has an `outs` and no

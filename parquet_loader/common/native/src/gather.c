@@ -130,14 +130,32 @@ EXPORT void rows_take(const uint8_t *in, int64_t width, const uint32_t *rows, in
   }
 }
 
-/* Rows of bytes that differ in length: row i of `out`, which begins at byte `places[i]`, becomes row `rows[i]` of `in`,
- * which begins at byte `offsets[rows[i]]` and ends where the next one begins. */
+/* Rows of bytes that differ in length: row i of `out`, which begins at byte `places[i]`, behind the rows before it,
+ * becomes row `rows[i]` of the `in_bytes` bytes of `in`, which begins at byte `offsets[rows[i]]` and ends where the next one begins. */
 EXPORT void ragged_take(
-    const uint8_t *in, const int64_t *offsets, const int64_t *rows, int64_t count, const int64_t *places, uint8_t *out) {
+    const uint8_t *in, int64_t in_bytes, const int64_t *offsets, const int64_t *rows, int64_t count,
+    const int64_t *places, uint8_t *out) {
+  if (count == 0) return;
+  const int64_t last = rows[count - 1], end = places[count - 1] + offsets[last + 1] - offsets[last];
   for (int64_t i = 0; i < count; i++) {
     if (i + 2 * ROWS_AHEAD < count) __builtin_prefetch(offsets + rows[i + 2 * ROWS_AHEAD]);
     if (i + ROWS_AHEAD < count) __builtin_prefetch(in + offsets[rows[i + ROWS_AHEAD]]);
-    int64_t begin = offsets[rows[i]];
-    memcpy(out + places[i], in + begin, (size_t)(offsets[rows[i] + 1] - begin));
+    const int64_t begin = offsets[rows[i]], nbytes = offsets[rows[i] + 1] - begin;
+    const uint8_t *from = in + begin;
+    uint8_t *to = out + places[i];
+    const int is_inside = begin + nbytes + SHORT_STEP <= in_bytes && places[i] + nbytes + SHORT_STEP <= end;
+    if (nbytes <= SHORT_ROW && is_inside) copy_short(from, nbytes, to);
+    else memcpy(to, from, (size_t)nbytes);
   }
+}
+
+/* Where rows that differ in length begin if they are put one behind another: `places` has `count` + 1 of them. */
+EXPORT void ragged_places(const int64_t *offsets, const int64_t *rows, int64_t count, int64_t *places) {
+  int64_t at = 0;
+  for (int64_t i = 0; i < count; i++) {
+    if (i + 2 * ROWS_AHEAD < count) __builtin_prefetch(offsets + rows[i + 2 * ROWS_AHEAD]);
+    places[i] = at;
+    at += offsets[rows[i] + 1] - offsets[rows[i]];
+  }
+  places[count] = at;
 }

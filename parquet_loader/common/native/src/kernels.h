@@ -15,6 +15,12 @@
 enum { OK = 0, NO_MEMORY = 1, ENDED = 2, SYSTEM = 3, OTHER = 4, FULL = 5 };  /* OTHER: leave it to Arrow */
 #define SLACK 128  /* bytes behind a buffer of ours that may be read, or written, in vain */
 
+/* Rows of at most SHORT_ROW bytes are copied by steps: up to SHORT_STEP bytes behind them are read and written in vain. */
+#define SHORT_ROW 96
+#define SHORT_STEP 16
+#define copy_short(in, nbytes, out) \
+  for (int64_t at_ = 0; at_ < (nbytes); at_ += SHORT_STEP) memcpy((out) + at_, (in) + at_, SHORT_STEP)
+
 /* A function for each width that numbers and views have, so that the compiler knows the width. */
 #define FOR_WIDTH(width, does) \
   switch (width) { \

@@ -60,6 +60,11 @@ static int is_utf8(const uint8_t *bytes, int64_t nbytes) {
   return 1;
 }
 
+int is_all_ascii(const uint8_t *bytes, int64_t nbytes) {
+  int64_t checked;
+  return is_ascii(bytes, nbytes, &checked);
+}
+
 int plain_views(const uint8_t **at, const uint8_t *stop, int64_t values, int is_text, View *views) {
   const uint8_t *next = *at;
   for (int64_t i = 0; i < values; i++) {
@@ -120,7 +125,7 @@ int64_t delta_views(const uint8_t *next, const uint8_t *stop, int64_t values, in
 }
 
 int join_delta_views(int64_t values, int is_text, uint8_t *out, View *views) {
-  const uint8_t *before = out;
+  const uint8_t *first = out, *before = out;
   for (int64_t i = 0; i < values; i++) {
     int64_t prefix = views[i].nbytes >> 32, suffix = views[i].nbytes & INT32_MAX;
     uint8_t *begin = out;
@@ -131,20 +136,18 @@ int join_delta_views(int64_t values, int is_text, uint8_t *out, View *views) {
     before = begin;
   }
   /* Later, because bytes behind a value are read: they are written now. */
+  if (is_text && is_all_ascii(first, out - first)) return OK;
   for (int64_t i = 0; is_text && i < values; i++)
     if (!is_utf8(views[i].bytes, views[i].nbytes)) return OTHER;
   return OK;
 }
 
-#define SHORT_VALUE 16
-
 /* Copies the bytes of all values to `out`, one value behind the other, up to `stop`. */
 EXPORT void views_copy(const View *views, int64_t rows, uint8_t *out, const uint8_t *stop) {
   for (int64_t i = 0; i < rows; i++) {
     int64_t nbytes = views[i].nbytes;
-    if (nbytes == 0) continue;
-    if (nbytes <= SHORT_VALUE && stop - out >= SHORT_VALUE) memcpy(out, views[i].bytes, SHORT_VALUE);
-    else memcpy(out, views[i].bytes, (size_t)nbytes);
+    if (nbytes <= SHORT_ROW && stop - out >= nbytes + SHORT_STEP) copy_short(views[i].bytes, nbytes, out);
+    else if (nbytes) memcpy(out, views[i].bytes, (size_t)nbytes);
     out += nbytes;
   }
 }

@@ -12,6 +12,9 @@ typedef struct {
   int64_t nbytes;
 } View;
 
+/* Whether there is no byte over 127; 8 bytes behind them are read in vain. */
+int is_all_ascii(const uint8_t *bytes, int64_t nbytes);
+
 /* Finds the next `values` plain values, from `*at`, which becomes the place behind them, to `stop` at most. `is_text`: each
  * has to be UTF-8. `views` may be NULL: the values are passed over, unchecked. */
 int plain_views(const uint8_t **at, const uint8_t *stop, int64_t values, int is_text, View *views);

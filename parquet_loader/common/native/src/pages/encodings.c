@@ -56,6 +56,10 @@ void join_streams(const uint8_t *in, int64_t stride, int64_t width, int64_t coun
     for (int64_t b = 0; b < width; b++) out[i * width + b] = in[b * stride + i];
 }
 
+typedef struct {
+  uint64_t low, high;
+} Pair;
+
 #define SPREAD(type) { \
     type value, other; \
     memcpy(&other, filler, sizeof other); \
@@ -75,10 +79,11 @@ void spread(
     case 2: SPREAD(uint16_t)
     case 4: SPREAD(uint32_t)
     case 8: SPREAD(uint64_t)
+    case 16: SPREAD(Pair)
     default:  /* from the end, so that no value is overwritten before it is moved */
       for (int64_t i = rows - 1, k = value_count; i >= 0; i--) {
         if (defined[i]) memmove(out + width * i, values + width * --k, (size_t)width);
-        else if (width <= 8) memcpy(out + width * i, filler, (size_t)width);
+        else if (width <= 16) memcpy(out + width * i, filler, (size_t)width);
         else memset(out + width * i, 0, (size_t)width);
       }
   }
