@@ -56,10 +56,12 @@ E = TypeVar("E", bound=_Engine)
 class ReadAhead(Generic[E]):
     """The engine of one epoch from its opening until the epoch begins; owned by the loader.
 
-    Invariants: A worker of the running epoch calls `begin`, at most once. The engine is in `_made` from its start until
-    `release`, which its epoch calls when it owns the engine, or the end of `drop`. After `drop` nothing is held: if
-    `begin` is running in another thread, it closes the engine at its end. There is no lock, so finalisers may call any
-    method; closing an engine twice does nothing. Nothing here refers to the loader.
+    Invariants:
+        - A worker of the running epoch calls `begin`, at most once.
+        - The engine is in `_made` from its start until its epoch calls `release`, or until `drop` has closed it.
+        - After `drop` nothing is held. If a worker is still in `begin`, it closes the engine before it returns.
+        - There is no lock, so a finaliser may call any method. Closing an engine twice does nothing.
+        - Nothing here refers to the loader.
 
     Args:
         open_next: Opens the engine; it plans the epoch, and starts no thread.

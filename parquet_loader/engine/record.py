@@ -149,7 +149,7 @@ class EngineRecord(NamedTuple):
     Attributes:
         jobs: For `events_of`.
         samples: In their order.
-        jobs_added: Jobs that were recorded, those included that are no longer among `jobs`.
+        jobs_added: How many jobs ran in all; the oldest of them are no longer among `jobs` once it is full.
     """
 
     jobs: bytes = b""

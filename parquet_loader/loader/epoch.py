@@ -28,12 +28,12 @@ from parquet_loader.plan import MixingScore, Plan
 from parquet_loader.source import Snapshot
 from parquet_loader.window import Allocator, Window
 
-# Shorter waits are no more than the cutting of a batch.
+# Cutting a batch takes about as long; shorter waits say nothing about reading.
 RECORDED_WAIT_S = 1e-4
 
 
 class EpochRecord(NamedTuple):
-    """What was recorded of an epoch; times are seconds of `time.perf_counter`.
+    """The times and counters of an epoch, for its report; times are seconds of `time.perf_counter`.
 
     Attributes:
         began, ended: The epoch's beginning, and its end or now.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import textwrap
 import threading
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from parquet_loader import BatchedDataLoader
 from tests.support.datasets import Layout, write_layout
+from tests.support.signals import interrupted
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -30,32 +29,6 @@ def root(tmp_path: Path) -> str:
 
 def reading_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("parquet_loader")]
-
-
-def interrupted(loader: BatchedDataLoader, moment: int) -> tuple[BaseException | None, int]:
-    """Begin a pass with Ctrl-C at one moment of it; return the exception, if it came, and the moments there were.
-
-    A moment is where the interpreter looks for signals: at the entry of a function, and after a call into C.
-    """
-    moments = 0
-
-    def profile(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal moments
-        if event in {"call", "c_return"}:
-            moments += 1
-            if moments == moment:
-                sys.setprofile(None)
-                signal.raise_signal(signal.SIGINT)
-
-    caught: BaseException | None = None
-    sys.setprofile(profile)
-    try:
-        _held = iter(loader)  # its end is no moment of these
-    except KeyboardInterrupt as error:
-        caught = error
-    finally:
-        sys.setprofile(None)
-    return caught, moments
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Ctrl-C in callbacks of weakrefs

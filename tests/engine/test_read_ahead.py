@@ -5,12 +5,9 @@ from __future__ import annotations
 import gc
 import itertools
 import shutil
-import signal
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,6 +17,7 @@ from parquet_loader import BatchedDataLoader, OutputOptions, SampleStore, Scalar
 from parquet_loader.engine import ReadAhead
 from tests.support.datasets import Layout, write_layout
 from tests.support.processes import children
+from tests.support.signals import interrupted
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -274,29 +272,6 @@ def test_a_loader_that_is_gone_reads_nothing_ahead(root: str) -> None:
     gc.collect()
     assert len(ids(iterator)) == ROWS
     assert_nothing_runs()
-
-
-def interrupted(loader: BatchedDataLoader, moment: int) -> tuple[BaseException | None, int]:
-    """Begin an epoch with Ctrl-C at one moment of it; return the exception, if it came, and the moments there were."""
-    moments = 0
-
-    def profile(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal moments
-        if event in {"call", "c_return"}:
-            moments += 1
-            if moments == moment:
-                sys.setprofile(None)
-                signal.raise_signal(signal.SIGINT)
-
-    caught: BaseException | None = None
-    sys.setprofile(profile)
-    try:
-        _held = iter(loader)  # its end is no moment of these
-    except KeyboardInterrupt as error:
-        caught = error
-    finally:
-        sys.setprofile(None)
-    return caught, moments
 
 
 @pytest.mark.slow
