@@ -46,6 +46,7 @@ INNER = (
     "petastorm",
     "store",
     "write.dask",
+    "write.imports",
     "write.rewrite",
     "write.spark",
 )

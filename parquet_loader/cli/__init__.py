@@ -5,6 +5,7 @@ type_names short names of Arrow types
 version    prints installed versions
 cache      the contents of a local cache, and how to clear it
 doctor     what slows a data set down, and the command that mends it
+imports    imports data sets that are not Parquet: `import`
 inspect    the contents and layout of a data set; `info` is the same
 petastorm  the contents of a Petastorm data set, and a copy of one in this library's layout
 rewrite    rewrites a data set in the layout that loads fastest
@@ -22,6 +23,7 @@ import pyarrow as pa
 from parquet_loader.cli.cache import cache
 from parquet_loader.cli.console import show_error, with_options
 from parquet_loader.cli.doctor import doctor
+from parquet_loader.cli.imports import imports
 from parquet_loader.cli.inspect import info, inspect
 from parquet_loader.cli.petastorm import petastorm
 from parquet_loader.cli.rewrite import rewrite
@@ -45,6 +47,7 @@ def commands() -> None:
 
 commands.add_command(cache)
 commands.add_command(doctor)
+commands.add_command(imports)
 commands.add_command(info)
 commands.add_command(inspect)
 commands.add_command(petastorm)
