@@ -42,7 +42,20 @@ from parquet_loader.errors import (
     UnsupportedError,
     WriteError,
 )
-from parquet_loader.schema import Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Schema, Tensor, Text
+from parquet_loader.schema import (
+    Audio,
+    Bytes,
+    Category,
+    Encoded,
+    Group,
+    Image,
+    RaggedList,
+    Scalar,
+    Schema,
+    Tensor,
+    Text,
+    Video,
+)
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.write import DatasetWriter, WriteOptions, WriteSummary, write_dataset
 
@@ -157,6 +170,7 @@ __all__ = [
     "ArgumentTypeError",
     "Arrival",
     "AtMost",
+    "Audio",
     "Batch",
     "BatchLineage",
     "BatchedDataLoader",
@@ -239,6 +253,7 @@ __all__ = [
     "TransformError",
     "UnfinishedCommitError",
     "UnsupportedError",
+    "Video",
     "WeightedStore",
     "WriteError",
     "WriteOptions",

@@ -12,6 +12,7 @@ import tensorflow as tf
 from parquet_loader.collate.output import Batch
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema import (
+    Audio,
     Bytes,
     Category,
     Encoded,
@@ -23,6 +24,8 @@ from parquet_loader.schema import (
     Scalar,
     Tensor,
     Text,
+    Video,
+    companion_of,
     policy_of,
     unpacked_field,
 )
@@ -80,6 +83,11 @@ def signature_of(schema: Mapping[str, Field], rows: int | None, row_numbers: str
         if policy_of(field) == "mask":
             shape = (rows, len(field.members)) if isinstance(field, Group) else (rows,)
             found[f"{name}_valid"] = tf.TensorSpec(shape, tf.bool)
+        companion = companion_of(name, field)
+        if companion is not None and isinstance(field, Video):
+            found[companion] = tf.TensorSpec((rows, *field.shape[:-3]), tf.float64)
+        elif companion is not None:
+            found[companion] = tf.TensorSpec((rows,), tf.int64)
     if row_numbers is not None:
         found[row_numbers] = tf.TensorSpec((rows,), tf.int64)
     return found
@@ -106,6 +114,10 @@ def _form(name: str, field: Field) -> tuple[tuple[int | None, ...], Any, int]:
         case RaggedList():
             shape, dtype, rank = _form(name, field.item)
             return (None, *shape), dtype, rank + 1
+        case Audio():
+            return tuple(field.shape), tf.as_dtype(field.dtype), 0 if field.is_fixed else 1
+        case Video():
+            return field.shape, tf.as_dtype(field.dtype), 0
         case Image() | Encoded():
             unpacked = None if isinstance(field, Image) else unpacked_field(field)
             if unpacked is not None:

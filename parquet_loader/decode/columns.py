@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.schema import (
+    Audio,
     Bytes,
     Category,
     Encoded,
@@ -25,6 +26,7 @@ from parquet_loader.schema import (
     Schema,
     Tensor,
     Text,
+    Video,
     policy_of,
     unpacked_field,
 )
@@ -96,6 +98,9 @@ def column_of(name: str, field: Field) -> Column:
             return Column(name, "bytes", pa.large_binary(), np.dtype(np.uint8))
         case Image():
             return Column(name, "image", pa.large_binary(), np.dtype(np.uint8), image=field)
+        case Audio() | Video():
+            recording: Any = field
+            return Column(name, "image", pa.large_binary(), field.dtype, image=recording)
         case Encoded():
             unpacked = unpacked_field(field)
             if unpacked is None:

@@ -18,6 +18,7 @@ from parquet_loader.common import fill_null, join_columns
 from parquet_loader.decode.columns import column_of, number_type
 from parquet_loader.decode.encoded_columns import ValueProblem, unpack
 from parquet_loader.schema import (
+    Audio,
     Bytes,
     Category,
     Encoded,
@@ -28,6 +29,7 @@ from parquet_loader.schema import (
     Scalar,
     Tensor,
     Text,
+    Video,
     decimals_to_float64,
     is_bytes,
     is_list_like,
@@ -288,7 +290,7 @@ def one_array(array: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
 
 
-def binary(array: pa.ChunkedArray, field: Text | Bytes | Image | Encoded) -> pa.ChunkedArray:
+def binary(array: pa.ChunkedArray, field: Text | Bytes | Image | Audio | Video | Encoded) -> pa.ChunkedArray:
     """Convert text and bytes to large binaries."""
     array = _plain_bytes(array)
     if isinstance(field, Text):
@@ -480,7 +482,7 @@ def convert(array: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
             return category(array, field)
         case RaggedList():
             return ragged(array, field)
-        case Text() | Bytes() | Image():
+        case Text() | Bytes() | Image() | Audio() | Video():
             return binary(array, field)
         case Encoded():
             return encoded(array, field)
@@ -518,7 +520,7 @@ def accepts(type_: pa.DataType, field: Field) -> bool:
             return is_list_like(type_) and accepts(type_.value_type, field.item)
         case Text():
             return is_text(type_)
-        case Bytes() | Image() | Encoded():
+        case Bytes() | Image() | Audio() | Video() | Encoded():
             return is_bytes(type_) or bool(t.is_fixed_size_binary(type_))
         case _:
             return False

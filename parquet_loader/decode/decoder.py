@@ -28,6 +28,7 @@ from parquet_loader.decode.routes import ColumnSource
 from parquet_loader.errors import DataError, SchemaError, nearest
 from parquet_loader.schema import (
     METADATA_KEY,
+    Audio,
     Bytes,
     Category,
     Encoded,
@@ -39,6 +40,7 @@ from parquet_loader.schema import (
     Schema,
     Tensor,
     Text,
+    Video,
     is_list_like,
     is_media,
     plain_type,
@@ -328,7 +330,7 @@ def _holds_bytes(field: Field) -> bool:
     """Whether a field's values are bytes, perhaps in lists: those of images or recordings that have a path, too."""
     while isinstance(field, RaggedList):
         field = field.item
-    return isinstance(field, Bytes | Image | Encoded)
+    return isinstance(field, Bytes | Image | Audio | Video | Encoded)
 
 
 def _member_hint(name: str, type_: pa.DataType, field: Field) -> str:
@@ -348,7 +350,7 @@ def _missing_value(field: Field) -> pa.Scalar:
         return pa.scalar(missing, field.word_type)
     if isinstance(field, Scalar):
         return scalar(missing, field.arrow_type) if not isinstance(missing, int | float) else pa.scalar(missing, number)
-    if hasattr(field, "shape") and hasattr(field, "size"):
+    if isinstance(field, Tensor):
         return pa.scalar([missing] * field.size, None if number is None else pa.list_(number))
     return scalar(list(missing) if isinstance(missing, tuple) else missing, field.arrow_type)
 
@@ -383,7 +385,7 @@ def _column_source(
     is_top = stored is not None and "." not in stored and len(file_schema.get_all_field_indices(stored)) == 1
     own = file_schema.field(stored) if is_top else None
     if own is None or not isinstance(part, Category):
-        known = Scalar | Tensor | Group | Text | Bytes | Image | Encoded
+        known = Scalar | Tensor | Group | Text | Bytes | Image | Audio | Video | Encoded
         mask = mask_of(column, field).name if isinstance(field, Text | Bytes) and policy_of(field) == "mask" else ""
         is_plain = isinstance(field, known) and (mask or policy_of(field) != "mask")
         canonical = column_of(column, field) if field is not None and is_plain else None

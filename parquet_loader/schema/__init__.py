@@ -41,6 +41,7 @@ from parquet_loader.schema.fields import (
     Scalar,
     Tensor,
     Text,
+    companion_of,
     masks_of,
     policy_of,
     unpacked_field,
@@ -57,6 +58,7 @@ from parquet_loader.schema.infer import (
     nodes,
     plain_type,
 )
+from parquet_loader.schema.media import Audio, Video
 from parquet_loader.schema.nulls import Nulls, lenient, null_levels, refuses_nulls, source_of, with_nulls
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.schema.ragged_registration import register_where_imported
@@ -66,6 +68,7 @@ __all__ = [
     "METADATA_KEY",
     "NOT_UNDERSTOOD_KEY",
     "SLICE_BYTES",
+    "Audio",
     "Bytes",
     "Category",
     "Encoded",
@@ -80,7 +83,9 @@ __all__ = [
     "Schema",
     "Tensor",
     "Text",
+    "Video",
     "arrow_type_of",
+    "companion_of",
     "complete_schema",
     "constant",
     "decimals_to_float64",

@@ -19,8 +19,10 @@ from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_scalar_type, stored_type
 from parquet_loader.schema.base import FieldBase, NullPolicy, instance_of, number_of
 from parquet_loader.schema.encoded import Category, Encoded, Image
+from parquet_loader.schema.media import Audio, Video
 
 __all__ = [
+    "Audio",
     "Bytes",
     "Category",
     "Encoded",
@@ -32,6 +34,8 @@ __all__ = [
     "Scalar",
     "Tensor",
     "Text",
+    "Video",
+    "companion_of",
     "masks_of",
     "policy_of",
     "unpacked_field",
@@ -304,7 +308,7 @@ class Group(FieldBase):
         return len(self.members) * self.dtype.itemsize
 
 
-Field: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Image | Encoded | Group
+Field: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Image | Audio | Video | Encoded | Group
 
 
 def unpacked_field(field: Encoded) -> Scalar | Tensor | RaggedList | None:
@@ -334,6 +338,13 @@ def policy_of(field: Field) -> Literal["refuse", "fill", "mask"]:
     if isinstance(field, Group):
         return "refuse" if all(policy_of(f) == "refuse" for f in field.fields.values()) else "fill"
     return "refuse" if field.fill is None else "fill"
+
+
+def companion_of(name: str, field: Field) -> str | None:
+    """Return the name of the column that is delivered next to a field's: lengths of audio, times of video frames."""
+    if isinstance(field, Audio) and field.is_fixed:
+        return f"{name}_length"
+    return f"{name}_time" if isinstance(field, Video) else None
 
 
 def masks_of(fields: Mapping[str, Field]) -> dict[str, str]:

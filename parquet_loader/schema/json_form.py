@@ -21,6 +21,7 @@ import pyarrow as pa
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.schema.arrow_types import type_name
 from parquet_loader.schema.fields import (
+    Audio,
     Bytes,
     Category,
     Encoded,
@@ -31,12 +32,13 @@ from parquet_loader.schema.fields import (
     Scalar,
     Tensor,
     Text,
+    Video,
 )
 
 VERSION = 1
 
 _KINDS: dict[str, Any] = {
-    k.__name__: k for k in (Scalar, Tensor, RaggedList, Text, Bytes, Category, Image, Encoded, Group)
+    k.__name__: k for k in (Scalar, Tensor, RaggedList, Text, Bytes, Category, Image, Audio, Video, Encoded, Group)
 }
 
 

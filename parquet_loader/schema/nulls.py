@@ -13,6 +13,7 @@ import pyarrow as pa
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.base import describe
 from parquet_loader.schema.fields import (
+    Audio,
     Bytes,
     Category,
     Encoded,
@@ -23,6 +24,7 @@ from parquet_loader.schema.fields import (
     Scalar,
     Tensor,
     Text,
+    Video,
     policy_of,
 )
 
@@ -117,7 +119,7 @@ def lenient(field: Field) -> Field:
             return replace(field, fill=0)
         case Text():
             return replace(field, fill="")
-        case Bytes() | Image():
+        case Bytes() | Image() | Audio() | Video():
             return replace(field, fill=b"")
 
 
@@ -158,7 +160,7 @@ def source_of(fields: Mapping[str, Field], *, extra: str = "refuse", comments: M
         comment = (comments or {}).get(name)
         lines.append(f"        {name!r}: {describe(field)},{f'  # {comment}' if comment else ''}")
     text = "\n".join(lines)
-    kinds = [Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Tensor, Text]
+    kinds = [Audio, Bytes, Category, Encoded, Group, Image, RaggedList, Scalar, Tensor, Text, Video]
     used = sorted(["Schema", *(kind.__name__ for kind in kinds if f"{kind.__name__}(" in text)])
     numbers = [name for name in ("inf", "nan") if f"={name}" in text or f"=-{name}" in text]
     begin = [f"from math import {', '.join(numbers)}", ""] if numbers else []

@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.schema.base import FieldBase, describe
-from parquet_loader.schema.fields import Category, Field, Group, policy_of
+from parquet_loader.schema.fields import Category, Field, Group, companion_of, policy_of
 from parquet_loader.schema.infer import heads, infer_columns
 from parquet_loader.schema.json_form import dump_fields, load_fields
 
@@ -283,6 +283,12 @@ def _check_masks(fields: Mapping[str, Field]) -> None:
         if policy_of(field) == "mask" and f"{name}_valid" in fields:
             raise SchemaError(
                 f"field {name!r} has null='mask', so its mask is delivered as '{name}_valid', "
+                "which is the name of another field; rename one of them"
+            )
+        companion = companion_of(name, field)
+        if companion is not None and companion in fields:
+            raise SchemaError(
+                f"field {name!r}: {type(field).__name__} also delivers the column {companion!r}, "
                 "which is the name of another field; rename one of them"
             )
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from parquet_loader.decode import ChunkRoute, Column
 from parquet_loader.read import RowGroupReader
-from parquet_loader.schema import plain_type
+from parquet_loader.schema import Audio, plain_type
 from parquet_loader.source import ColumnChunk, Metadata, RowGroupRef, Snapshot
 
 # Indices of `ColumnChunk`.
@@ -114,6 +114,8 @@ def becomes(column: Column) -> str:
     if column.kind in ("text", "bytes"):
         return f"Ragged of {column.kind}"
     if column.kind == "image":
+        if isinstance(column.image, Audio) and not column.image.is_fixed:
+            return f"Ragged of {column.dtype}" + (f" [{column.image.channels}]" if column.image.channels > 1 else "")
         sizes = None if column.image is None else column.image.shape
         known = sizes is not None and all(sizes)
         shape = ", ".join("?" if not size else str(size) for size in sizes or ())

@@ -36,7 +36,7 @@ from parquet_loader.loader.tokens.lengths import DocumentLengths, check_lengths_
 from parquet_loader.loader.tokens.packed_output import BATCH_KEYS, BatchForm, PackedOutput
 from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, kept_tokens, piece_counts
 from parquet_loader.read import Filters, LocalCache
-from parquet_loader.schema import Image, RaggedList, Scalar, Schema, Tensor
+from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Video
 from parquet_loader.source import Source, TableLike, TableSource, table_source
 from parquet_loader.window import Arenas
 
@@ -555,7 +555,7 @@ def _roles(
 
     Raises:
         SchemaError: tokens or boundaries are not lists of integers.
-        UnsupportedError: a carried column holds images.
+        UnsupportedError: a carried column holds images or recordings.
     """
     for label, name in (("tokens", tokens), ("boundaries", boundaries)):
         if name is not None and not _is_list_of_integers(schema[name]):
@@ -563,8 +563,9 @@ def _roles(
                 f"{label}={name!r}: expected a column with a list of integers in each row, found {schema[name]!r}"
             )
     for name in carry:
-        if isinstance(schema[name], Image):
-            raise UnsupportedError(f"carry: column {name!r} holds images, which are not carried with tokens")
+        if isinstance(schema[name], Image | Audio | Video):
+            kind = "images" if isinstance(schema[name], Image) else "recordings"
+            raise UnsupportedError(f"carry: column {name!r} holds {kind}, which are not carried with tokens")
     of_tokens = schema[tokens]
     width = of_tokens.shape[0] if isinstance(of_tokens, Tensor) else None
     aligned = [name for name in carry if _has_value_each(schema[name], width)]

@@ -19,6 +19,7 @@ from parquet_loader.schema.encode.inputs import Values, plain, plain_storage, to
 from parquet_loader.schema.encode.lossless import Misfit, NullMisfit, cast
 from parquet_loader.schema.encode.tensors import encode_tensor, tensor_of
 from parquet_loader.schema.fields import (
+    Audio,
     Bytes,
     Category,
     Encoded,
@@ -27,12 +28,13 @@ from parquet_loader.schema.fields import (
     Scalar,
     Tensor,
     Text,
+    Video,
     policy_of,
 )
 from parquet_loader.schema.infer import is_bytes, is_list_like, is_text
 from parquet_loader.schema.ragged import Ragged
 
-Column: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Image | Encoded
+Column: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Image | Audio | Video | Encoded
 
 
 def encode_column(field: Column, values: Any) -> pa.Array:
@@ -113,6 +115,16 @@ def _bytes(_: Bytes, values: Values) -> pa.Array:
     known = is_bytes(array.type) or pa.types.is_fixed_size_binary(array.type) or pa.types.is_null(array.type)
     if not known:
         raise Misfit(f"the values are of type {array.type}, expected bytes")
+    return array.cast(pa.binary())
+
+
+def _recordings(field: Audio | Video, values: Values) -> pa.Array:
+    array = _ragged_bytes(values, pa.binary()) if isinstance(values, Ragged) else to_arrow(values)
+    if not (is_bytes(array.type) or pa.types.is_null(array.type)):
+        raise Misfit(
+            f"the values are of type {array.type}; {type(field).__name__} stores the bytes of encoded files, such as "
+            "Path(path).read_bytes()"
+        )
     return array.cast(pa.binary())
 
 
@@ -274,5 +286,7 @@ _ENCODERS: dict[type, Callable[[Any, Values], pa.Array]] = {
     RaggedList: _ragged_list,
     Category: _category,
     Image: encode_images,
+    Audio: _recordings,
+    Video: _recordings,
     Encoded: encode_arrays,
 }

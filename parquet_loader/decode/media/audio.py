@@ -1,0 +1,172 @@
+"""Decodes recordings by libsndfile: WAV, FLAC, MP3 and Ogg (Vorbis, Opus) to float32, resampled by soxr.
+
+Both work outside the GIL, but for the reading of the encoded bytes. If a row is a part of its recording, only that part
+is decoded (of MP3 and Ogg all that precedes it, too: libsndfile's seek is not exact there), with so much around it that
+the resampled part equals the same samples of the whole recording.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import math
+import struct
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.decode.array_formats import BlobProblem
+from parquet_loader.errors import MissingPackageError
+from parquet_loader.schema import Audio
+
+Samples: TypeAlias = npt.NDArray[np.float32]
+
+# Samples at the lower of both rates around a part that is resampled: soxr's filters at quality HQ are shorter.
+_MARGIN = 256
+# The length that libsndfile tells of an MP3 without a Xing or Info header is too long by up to two frames and the
+# decoder's delay.
+_MP3_EXCESS = 4 * 1152
+_MOST_SAMPLES = 2**31 - 1
+# Sizes that writers to a pipe leave in the header of a WAV.
+_UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000, 0x80000000)
+
+
+@cache
+def audio_modules() -> tuple[Any, Any]:
+    """Return the modules `soundfile` and `soxr`.
+
+    Raises:
+        MissingPackageError: one of them is not installed, or cannot be loaded.
+    """
+    try:
+        return importlib.import_module("soundfile"), importlib.import_module("soxr")
+    except (ImportError, OSError) as error:  # OSError: libsndfile is absent
+        raise MissingPackageError(
+            f"audio is decoded by soundfile and resampled by soxr, which cannot be imported ({error}): "
+            "pip install 'torch-parquet-loader[audio]'"
+        ) from None
+
+
+def decode_audio(data: bytes | memoryview, field: Audio, word: int, out: Samples | None = None) -> tuple[Samples, int]:
+    """Return the samples of one recording, and how many of them (in each channel) come from it.
+
+    Args:
+        data: The encoded recording.
+        field: Tells rate, length and channels.
+        word: 64 random bits that tell where ``at="random"`` cuts.
+        out: Memory for a row of ``field.shape``, in which it is then returned.
+
+    Returns:
+        float32 ``[samples]`` or ``[samples, channels]`` without `seconds`, else `field.shape`.
+
+    Raises:
+        BlobProblem: the bytes are not a recording, are damaged or truncated, or have other channels.
+    """
+    soundfile, soxr = audio_modules()
+    kind = _kind(data)
+    if kind == "wav":
+        _refuse_truncated_wav(data)
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            samples = _samples(file, kind, field, word, soxr)
+    except (soundfile.SoundFileError, RuntimeError, ValueError, OverflowError, MemoryError, AssertionError) as error:
+        if isinstance(error, BlobProblem):
+            raise
+        raise BlobProblem(f"the {_NAMES[kind]} recording cannot be decoded: {error}") from error
+    length = len(samples)
+    if field.samples is None:
+        return (samples[:, 0] if field.channels == 1 else samples), length
+    if out is None:
+        out = np.empty([n or 0 for n in field.shape], np.float32)
+    out[..., :length] = samples[:, 0] if field.channels == 1 else samples.T
+    out[..., length:] = 0
+    return out, length
+
+
+_NAMES = {"wav": "WAV", "flac": "FLAC", "mp3": "MP3", "ogg": "Ogg"}
+
+
+def _kind(data: bytes | memoryview) -> str:
+    """Return the format by the first bytes; libsndfile would open 20 more, which no test here damages."""
+    first = bytes(data[:12])
+    if first[:4] in (b"RIFF", b"RF64") and first[8:] == b"WAVE":
+        return "wav"
+    if first[:4] == b"fLaC":
+        return "flac"
+    if first[:4] == b"OggS":
+        return "ogg"
+    # ID3, or the 11 set bits of a frame with a layer.
+    if first[:3] == b"ID3" or (len(first) > 2 and first[0] == 0xFF and first[1] >> 5 == 7 and first[1] & 6):
+        return "mp3"
+    if not first:
+        raise BlobProblem("the value is empty; expected a WAV, FLAC, MP3 or Ogg recording")
+    raise BlobProblem(f"the bytes begin with {first[:8]!r}; expected a WAV, FLAC, MP3 or Ogg recording")
+
+
+def _refuse_truncated_wav(data: bytes | memoryview) -> None:
+    """Refuse a WAV whose samples end before the length in its header, which libsndfile reads as a shorter one."""
+    if bytes(data[:4]) != b"RIFF":
+        return
+    begin = 12
+    while begin + 8 <= len(data):
+        name, size = struct.unpack_from("<4sI", data, begin)
+        begin += 8
+        if name == b"data":
+            if size not in _UNKNOWN_SIZES and begin + size > len(data):
+                raise BlobProblem(f"the WAV recording is truncated: {len(data) - begin} of its {size} bytes are there")
+            return
+        begin += size + (size & 1)
+    raise BlobProblem("the WAV recording has no samples: its chunk 'data' is missing")
+
+
+def _samples(file: Any, kind: str, field: Audio, word: int, soxr: Any) -> Samples:
+    """Return the field's part of an open recording at the field's rate, float32 ``[samples, field.channels]``."""
+    stored, frames = int(file.samplerate), int(file.frames)
+    if file.channels != field.channels and 1 not in (file.channels, field.channels):
+        raise BlobProblem(
+            f"the recording has {file.channels} channels, not {field.channels}; Audio(channels=1) delivers their mean"
+        )
+    if stored < 1 or not 0 <= frames * max(1.0, field.rate / stored) * file.channels <= _MOST_SAMPLES:
+        raise BlobProblem(f"the recording claims {frames} samples at {stored} Hz, which is too long for a row")
+    common = math.gcd(stored, field.rate)
+    block_in, block_out = stored // common, field.rate // common  # as long as each other
+    total = -(-frames * block_out // block_in)
+    wanted = field.samples
+    if wanted is None or wanted >= total:
+        begin, count = 0, total
+    else:
+        begin, count = (word * (total - wanted + 1) >> 64 if field.at == "random" else 0), wanted
+    margin = -(-_MARGIN * max(stored, field.rate) // field.rate // block_in) if stored != field.rate else 0
+    first_block = max(begin // block_out - margin, 0)
+    end_block = -(-(begin + count) // block_out) + margin
+    read = _read(file, kind, first_block * block_in, min(end_block * block_in, frames))
+    mixed = _mixed(read, field.channels)
+    if stored != field.rate and len(mixed):
+        mixed = soxr.resample(mixed, stored, field.rate)
+    skipped = begin - first_block * block_out
+    part: Samples = mixed[skipped : skipped + count]
+    return part
+
+
+def _read(file: Any, kind: str, begin: int, end: int) -> Samples:
+    """Return the samples ``begin`` to ``end`` as stored, ``[samples, channels]``."""
+    origin = begin if kind in ("wav", "flac") else 0
+    if origin:
+        file.seek(origin)
+    read: Samples = file.read(end - origin, dtype="float32", always_2d=True)
+    missing = end - origin - len(read)
+    if missing > (_MP3_EXCESS if kind == "mp3" else 0):
+        raise BlobProblem(
+            f"the {_NAMES[kind]} recording is damaged or truncated: it ends {missing} samples before its length, "
+            f"{file.frames}"
+        )
+    return read[begin - origin :]
+
+
+def _mixed(samples: Samples, channels: int) -> Samples:
+    if samples.shape[1] == channels:
+        return samples
+    mixed: Samples = samples.mean(1, keepdims=True, dtype=np.float32) if channels == 1 else samples.repeat(channels, 1)
+    return mixed

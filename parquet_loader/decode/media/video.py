@@ -1,0 +1,366 @@
+"""Decodes frames of videos by FFmpeg (PyAV): frames at given times, and clips at positions that a seed tells.
+
+Decoding goes from the last key frame before a time. Of a file that has an index (MP4, MOV) only the index and the
+groups of pictures of the wanted frames are read. A decoder belongs to one row and one thread; it starts no threads of
+its own, because rows are decoded side by side.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.common import mixed
+from parquet_loader.decode.array_formats import BlobProblem
+from parquet_loader.decode.media.byte_ranges import RangeFile
+from parquet_loader.errors import MissingPackageError
+from parquet_loader.schema import Video
+
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+
+# Others are refused: a playlist names files to open, which no row may.
+_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
+_OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
+_CODEC_OPTIONS = {"max_pixels": str(2**27), "threads": "1"}
+# Packets that are read with those of the wanted frames: decoders reorder pictures. What else they take is read then.
+_REORDERED = 4
+# Frames without an index that are decoded rather than sought past.
+_NEAR = 64
+
+
+@cache
+def video_module() -> Any:
+    """Return the module `av`.
+
+    Raises:
+        MissingPackageError: it is not installed, or cannot be loaded.
+    """
+    try:
+        module = importlib.import_module("av")
+    except (ImportError, OSError) as error:
+        raise MissingPackageError(
+            f"video is decoded by PyAV, which cannot be imported ({error}): pip install 'torch-parquet-loader[video]'"
+        ) from None
+    module.logging.set_level(None)  # FFmpeg's messages about damage: errors name the row
+    return module
+
+
+def clip_positions(count: int, field: Video, word: int) -> npt.NDArray[np.int64]:
+    """Return the numbers of the frames of all clips, int64 ``[clips, frames]``.
+
+    Args:
+        count: Frames of the video.
+        field: Tells clips, frames, step, and how the clips are placed.
+        word: 64 random bits; equal ones give equal positions.
+
+    Frames behind the video's end are its last one.
+    """
+    clips = field.clips or 1
+    free = max(count - (field.frames - 1) * field.step - 1, 0)  # the last position of a clip's first frame
+    if field.at == "random":
+        starts = [mixed(word ^ mixed(clip)) * (free + 1) >> 64 for clip in range(clips)]
+    else:
+        starts = [(2 * clip + 1) * free // (2 * clips) for clip in range(clips)]
+    numbers = np.add.outer(np.array(starts, np.int64), np.arange(field.frames, dtype=np.int64) * field.step)
+    return np.minimum(numbers, max(count - 1, 0))
+
+
+def decode_clips(
+    source: bytes | memoryview | RangeFile, field: Video, word: int, out: Pixels | None = None
+) -> tuple[Pixels, npt.NDArray[np.float64]]:
+    """Return the clips of one video, and the times of their frames.
+
+    Args:
+        source: The encoded video.
+        field: The field.
+        word: 64 random bits that tell where ``at="random"`` places the clips.
+        out: Memory for a row of ``field.shape``, in which it is then returned.
+
+    Returns:
+        uint8 ``field.shape``, and seconds from the first frame, float64 ``field.shape[:-3]``.
+
+    Raises:
+        BlobProblem: the bytes are not a video, or are damaged or truncated.
+    """
+    if out is None:
+        out = np.empty(field.shape, np.uint8)
+    with _Decoder(source) as decoder:
+        numbers = clip_positions(decoder.count, field, word).ravel()
+        times = decoder.read(numbers / decoder.rate, out.reshape(-1, *field.size, 3))
+    return out, times.reshape(field.shape[:-3])
+
+
+def decode_frames(
+    source: bytes | memoryview | RangeFile, times: Sequence[float], size: tuple[int, int] | None = None
+) -> tuple[Pixels, npt.NDArray[np.float64]]:
+    """Return the frames of a video that are nearest to given times.
+
+    Args:
+        source: The encoded video.
+        times: Seconds from the first frame, in any order.
+        size: ``(height, width)`` to which frames are scaled; None: as they are.
+
+    Returns:
+        uint8 ``[times, height, width, 3]``, and the frames' own times, float64 ``[times]``.
+
+    Raises:
+        BlobProblem: the bytes are not a video, or are damaged or truncated.
+    """
+    with _Decoder(source) as decoder:
+        out = np.empty((len(times), *(size or decoder.size), 3), np.uint8)
+        return out, decoder.read(np.asarray(times, np.float64), out)
+
+
+class _Index(NamedTuple):
+    """What the container says of each packet of a stream, in the order of decoding.
+
+    Attributes:
+        times: Seconds, of the decoding.
+        begins, ends: Byte offsets.
+        keys: The numbers of the packets with key frames.
+    """
+
+    times: npt.NDArray[np.float64]
+    begins: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
+
+
+class _Decoder:
+    """Decodes one video stream.
+
+    Attributes:
+        count: Number of frames, by the container.
+        rate: Frames a second.
+        size: Height and width of frames as they are shown.
+    """
+
+    def __init__(self, source: bytes | memoryview | RangeFile) -> None:
+        self._av = video_module()
+        self._file = source if isinstance(source, RangeFile) else None
+        if self._file is None and not len(source):  # type: ignore[arg-type]
+            raise BlobProblem("the value is empty; expected a video")
+        file = self._file or io.BytesIO(source)  # type: ignore[arg-type]
+        with self._problems("opened"):
+            self._container = self._av.open(
+                file, container_options=_OPTIONS, metadata_errors="replace", stream_options=None
+            )
+        try:
+            with self._problems("opened"):
+                self._open_stream()
+        except BaseException:
+            self._container.close()
+            raise
+
+    def _open_stream(self) -> None:
+        streams = self._container.streams.video
+        if not streams:
+            raise BlobProblem("holds no video stream; Audio() reads recordings")
+        self._stream = stream = streams[0]
+        for other in self._container.streams:
+            if other is not stream:
+                other.discard = "all"
+        stream.codec_context.options = _CODEC_OPTIONS
+        self._unit = float(stream.time_base)
+        rate = stream.average_rate or stream.guessed_rate
+        if not rate or not 0 < float(rate) < 1e5:
+            raise BlobProblem("tells no frame rate")
+        self.rate = float(rate)
+        self._origin = stream.start_time or 0
+        duration = self._duration()
+        self._is_exact = bool(stream.frames) or stream.duration is not None
+        count = stream.frames or round((duration or 0.0) * self.rate)
+        if count < 1:
+            raise BlobProblem("tells neither its number of frames nor its duration")
+        self.count = int(count)
+        self._index = self._read_index() if self._file is not None else None
+        self._before: Any = None
+        self._after: Any = None
+        self._frames: Iterator[Any] = iter(())
+
+    def _duration(self) -> float | None:
+        """Return the seconds of the stream, or of the container if it tells none of the stream."""
+        stream = self._stream
+        if stream.duration is not None:
+            return float(stream.duration) * self._unit
+        try:  # Matroska
+            hours, minutes, seconds = stream.metadata["DURATION"].split(":")
+            return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+        except (KeyError, ValueError):
+            total = self._container.duration
+            return None if total is None else total / 1e6
+
+    def _read_index(self) -> _Index | None:
+        entries = list(self._stream.index_entries)
+        if len(entries) < self._stream.frames or not self._stream.frames:
+            return None  # of key frames only, or none
+        table = np.array([(e.timestamp, e.pos, e.pos + e.size, e.is_keyframe) for e in entries], np.int64)
+        times = (table[:, 0] - self._origin) * self._unit
+        return _Index(times, table[:, 1], table[:, 2], np.flatnonzero(table[:, 3]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._container.close()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the first frame as it is shown."""
+        with self._problems("decoded"):
+            self._seek(0.0, 0.0)
+            frame = self._after
+        turned = frame.rotation % 180 != 0
+        return (frame.width, frame.height) if turned else (frame.height, frame.width)
+
+    def read(self, times: npt.NDArray[np.float64], out: Pixels) -> npt.NDArray[np.float64]:
+        """Write the frames nearest to `times` to `out`, ``[times, height, width, 3]``; return their own times."""
+        found = np.empty(len(times))
+        last: Any = None
+        pixels: Any = None
+        order = np.argsort(times, kind="stable")
+        ends = self._run_ends(times[order])
+        with self._problems("decoded"):
+            for number, end in zip(order.tolist(), ends, strict=True):
+                frame = self._nearest(max(float(times[number]), 0.0), end)
+                if frame is not last:
+                    last, pixels = frame, self._pixels(frame, out.shape[1:3])
+                out[number] = pixels
+                found[number] = self._time(frame)
+        return found
+
+    @staticmethod
+    def _run_ends(times: npt.NDArray[np.float64]) -> list[float]:
+        """Return, for each of the ascending times, the last one that follows it without a gap of a second."""
+        ends: list[float] = times.tolist()
+        for number in range(len(ends) - 2, -1, -1):
+            if times[number + 1] - times[number] <= 1.0:
+                ends[number] = ends[number + 1]
+        return ends
+
+    def _nearest(self, time: float, end: float) -> Any:
+        """Return the frame nearest to a time; later calls ask for later times, up to `end` without a gap."""
+        slack = 0.05 / self.rate
+        if self._after is None or self._is_far(time):
+            self._seek(time, end)
+        while self._after is not None and self._time(self._after) < time - slack:
+            self._before, self._after = self._after, self._next()
+        before, after = self._before, self._after
+        if after is None:
+            missing = time - self._time(before)
+            if self._is_exact and missing > 2.5 / self.rate + 1e-3:
+                raise BlobProblem(
+                    f"the video is damaged or truncated: its last frame is at {self._time(before):.3f} s, and "
+                    f"one at {time:.3f} s was expected"
+                )
+            # `_before` stays, so that later times get it too.
+            return before
+        if before is not None and time - self._time(before) <= self._time(after) - time:
+            return before
+        return after
+
+    def _is_far(self, time: float) -> bool:
+        """Whether a key frame that is not decoded yet lies before a time."""
+        now = self._time(self._after)
+        if self._index is not None:
+            key = self._key_before(time)
+            return bool(self._index.times[key] > now)
+        return time - now > _NEAR / self.rate
+
+    def _key_before(self, time: float) -> int:
+        """Return the number of the packet with the last key frame that is decoded at or before a time."""
+        assert self._index is not None
+        keys = self._index.keys
+        if not len(keys):
+            return 0
+        return int(keys[max(int(np.searchsorted(self._index.times[keys], time, "right")) - 1, 0)])
+
+    def _seek(self, time: float, end: float) -> None:
+        """Make `_after` a key frame at or before a time, or the first frame."""
+        back, slack = 0.0, 0.05 / self.rate
+        while True:
+            goal = max(time - back, 0.0)
+            if self._index is not None and self._file is not None:
+                self._load(goal, end)
+            self._container.seek(
+                self._origin + math.floor((goal + slack) / self._unit), stream=self._stream, backward=True
+            )
+            self._frames = self._decoded()
+            self._before, self._after = None, self._next()
+            if goal == 0.0 or (self._after is not None and self._time(self._after) <= time + slack):
+                break
+            back = back * 2 or 1.0
+        if self._after is None:
+            raise BlobProblem("the video has no frame that can be decoded")
+
+    def _load(self, time: float, end: float) -> None:
+        """Read the bytes of the packets from the key frame before a time to the frame at `end`, at once."""
+        assert self._index is not None
+        assert self._file is not None
+        index, first = self._index, self._key_before(time)
+        last = int(np.searchsorted(index.times, end, "right"))
+        following = index.keys[index.keys >= last]
+        group_end = int(following[0]) if len(following) else len(index.times)
+        span = slice(first, max(min(last + _REORDERED, group_end), first + 1))
+        begin, stop = int(index.begins[span].min()), int(index.ends[span].max())
+        # Packets of audio, and of others, may lie between.
+        if 0 <= begin < stop <= self._file.size and stop - begin <= 2 * int((index.ends - index.begins)[span].sum()):
+            self._file.load(begin, stop)
+
+    def _decoded(self) -> Iterator[Any]:
+        """Yield the frames from the position on, a key frame first."""
+        first = None
+        for packet in self._container.demux(self._stream):
+            if first is None and packet.pts is not None:
+                first = packet.pts
+            # A picture that is shown before the key frame, but stored after it, refers to pictures before that.
+            if packet.pts is None or packet.pts >= first:
+                yield from self._stream.decode(packet)
+
+    def _next(self) -> Any:
+        """Return the next frame in the order of showing, or None at the end."""
+        for frame in self._frames:
+            if frame.pts is None:
+                continue
+            if frame.is_corrupt:
+                raise BlobProblem(f"the video is damaged at {self._time(frame):.3f} s")
+            return frame
+        return None
+
+    def _time(self, frame: Any) -> float:
+        return float((frame.pts - self._origin) * self._unit)
+
+    def _pixels(self, frame: Any, size: tuple[int, ...]) -> Pixels:
+        """Return a frame as it is shown, scaled, uint8 ``[height, width, 3]``."""
+        turns = round(frame.rotation / 90) % 4
+        height, width = size if turns % 2 == 0 else size[::-1]
+        scaled = frame.reformat(width=width, height=height, format="rgb24", interpolation="BILINEAR")
+        pixels: Pixels = scaled.to_ndarray()
+        return np.rot90(pixels, turns) if turns else pixels
+
+    def _problems(self, done: str) -> _Problems:
+        return _Problems(self._av, done)
+
+
+class _Problems:
+    """Turns errors of PyAV into a `BlobProblem`."""
+
+    def __init__(self, av: Any, done: str) -> None:
+        self._errors = (av.FFmpegError, ValueError, OverflowError, MemoryError, EOFError, ArithmeticError)
+        self._done = done
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, BlobProblem) or not isinstance(error, self._errors):
+            return
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BlobProblem(f"the video cannot be {self._done}: {reason}") from error

@@ -1,0 +1,149 @@
+"""Recordings become samples at one rate and of one length."""
+
+from __future__ import annotations
+
+import struct
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parquet_loader import Audio, ConfigurationError
+from parquet_loader.decode import BlobProblem
+from parquet_loader.decode.media import decode_audio
+from tests.support.media import sound, tones
+
+pytest.importorskip("soundfile", reason="the extra `audio` is not installed")
+soxr = pytest.importorskip("soxr", reason="the extra `audio` is not installed")
+
+HALF = 2**63
+FORMATS = [("WAV", "PCM_16"), ("WAV", "FLOAT"), ("FLAC", "PCM_16"), ("MP3", "MPEG_LAYER_III"), ("OGG", "VORBIS")]
+
+
+def test_a_wav_of_the_standard_library_gives_its_samples_over_two_to_the_fifteen(tmp_path: Path) -> None:
+    values = np.array([0, 1, -1, 32767, -32768, 1234], np.int16)
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(values.tobytes())
+    samples, length = decode_audio((tmp_path / "a.wav").read_bytes(), Audio(8000), 0)
+    assert samples.dtype == np.float32
+    assert samples.tolist() == (values / 32768).tolist()
+    assert length == 6
+
+
+@pytest.mark.parametrize(("format_", "subtype"), FORMATS)
+def test_every_format_gives_the_samples_that_were_written(format_: str, subtype: str) -> None:
+    written = tones(1.0, 16000, 2)
+    samples, length = decode_audio(sound(written, 16000, format_, subtype), Audio(16000, channels=2), 0)
+    assert samples.shape == written.shape
+    assert length == len(written)
+    tolerance = {"FLOAT": 0.0, "PCM_16": 1e-4}.get(subtype, 0.1)
+    assert np.abs(samples - written).max() <= tolerance
+
+
+@pytest.mark.parametrize(("format_", "subtype"), FORMATS)
+@pytest.mark.parametrize("rate", [16000, 22050, 48000])
+def test_a_cut_is_a_part_of_the_whole_recording_resampled(format_: str, subtype: str, rate: int) -> None:
+    data = sound(tones(1.5, 44100), 44100, format_, subtype)
+    whole, _ = decode_audio(data, Audio(rate), 0)
+    seen = set()
+    for word in (0, HALF // 3, HALF, 2**64 - 1):
+        part, length = decode_audio(data, Audio(rate, seconds=0.25, at="random"), word)
+        begin = word * (-(-round(1.5 * 44100) * rate // 44100) - length + 1) >> 64
+        assert part.shape == (round(0.25 * rate),)
+        assert np.abs(part[:length] - whole[begin : begin + length]).max() < 1e-4
+        assert length >= round(0.25 * rate) - 1
+        seen.add(begin)
+    assert len(seen) == 4
+
+
+def test_short_recordings_are_followed_by_zeros_and_tell_their_length() -> None:
+    out = np.full((2, 8000), np.nan, np.float32)
+    samples, length = decode_audio(sound(tones(0.25, 8000), 8000), Audio(8000, seconds=1, channels=2), 5, out)
+    assert samples is out
+    assert length == 2000
+    assert (samples[0] == samples[1]).all()
+    assert np.abs(samples[:, :2000] - tones(0.25, 8000)[:, 0]).max() < 1e-4
+    assert not samples[:, 2000:].any()
+
+
+def test_one_channel_is_the_mean_of_all() -> None:
+    written = tones(0.1, 8000, 4)
+    samples, _ = decode_audio(sound(written, 8000, subtype="FLOAT"), Audio(8000), 0)
+    assert np.allclose(samples, written.mean(1), atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    length=st.integers(0, 3000),
+    stored=st.sampled_from([8000, 11025, 16000, 44100, 7919]),
+    rate=st.sampled_from([8000, 16000, 22050, 44100]),
+    wanted=st.integers(1, 3000),
+    word=st.integers(0, 2**64 - 1),
+)
+def test_any_cut_at_any_rate_equals_the_slice(length: int, stored: int, rate: int, wanted: int, word: int) -> None:
+    written = tones(1.0, stored)[:length]
+    data = sound(written, stored, subtype="FLOAT")
+    expected = soxr.resample(written[:, 0], stored, rate) if length else np.zeros(0, np.float32)
+    samples, valid = decode_audio(data, Audio(rate, seconds=wanted / rate, at="random"), word)
+    total = -(-length * rate // stored)
+    begin = word * max(total - wanted + 1, 1) >> 64
+    part = expected[begin : begin + wanted]
+    assert samples.shape == (wanted,)
+    assert 0 <= valid <= wanted
+    assert abs(valid - len(part)) <= 1
+    shared = min(valid, len(part))
+    assert np.abs(samples[:shared] - part[:shared]).max(initial=0) < 2e-3
+    assert not samples[valid:].any()
+
+
+WAV = sound(tones(0.5, 8000), 8000)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "the value is empty"),
+        (b"not a recording", "expected a WAV, FLAC, MP3 or Ogg recording"),
+        (WAV[:1000], "truncated: 956 of its 8000 bytes"),
+        (WAV[:20], "has no samples"),
+        (sound(tones(0.5, 8000), 8000, "FLAC")[:3000], "FLAC recording"),
+        (sound(tones(0.5, 16000), 16000, "MP3")[:900], "damaged or truncated|cannot be decoded"),
+        (sound(tones(0.5, 8000, 3), 8000), "has 3 channels, not 2"),
+        (WAV[:24] + struct.pack("<I", 0) + WAV[28:], "cannot be decoded|claims"),
+    ],
+)
+def test_damage_is_named(data: bytes, message: str) -> None:
+    with pytest.raises(BlobProblem, match=message):
+        decode_audio(data, Audio(8000, channels=2), 0)
+
+
+def test_damage_inside_a_flac_is_an_error() -> None:
+    data = bytearray(sound(tones(1, 16000), 16000, "FLAC"))
+    data[len(data) // 2 : len(data) // 2 + 40] = bytes(range(40))
+    with pytest.raises(BlobProblem, match="FLAC recording"):
+        decode_audio(bytes(data), Audio(16000), 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rate": 0}, "rate=0"),
+        ({"rate": 16000.5}, "rate=16000.5"),
+        ({"rate": 16000, "seconds": 0}, "seconds=0"),
+        ({"rate": 16000, "seconds": float("nan")}, "seconds=nan"),
+        ({"rate": 16000, "seconds": True}, "seconds=True"),
+        ({"rate": 16000, "channels": 0}, "channels=0"),
+        ({"rate": 16000, "at": "end", "seconds": 1}, "at='end'"),
+        ({"rate": 16000, "at": "random"}, "give seconds="),
+        ({"rate": 16000, "fill": "x"}, "fill"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Audio(**arguments)  # type: ignore[arg-type]

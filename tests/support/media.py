@@ -1,0 +1,82 @@
+"""Recordings for tests, made by the encoders of libsndfile and FFmpeg."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+CODED_BITS = 16
+
+
+def tones(seconds: float, rate: int, channels: int = 1, seed: int = 0) -> npt.NDArray[np.float32]:
+    """Return sweeps, a different one in each channel, float32 ``[samples, channels]``."""
+    time = np.arange(round(seconds * rate)) / rate
+    low = 200 + 30 * (seed % 7) + 100 * np.arange(channels)
+    return (0.4 * np.sin(2 * np.pi * (low + 150 * time[:, None]) * time[:, None])).astype(np.float32)
+
+
+def sound(samples: npt.NDArray[np.float32], rate: int, format_: str = "WAV", subtype: str | None = None) -> bytes:
+    """Return samples, ``[samples, channels]``, as a file."""
+    out = io.BytesIO()
+    importlib.import_module("soundfile").write(out, samples, rate, format=format_, subtype=subtype)
+    return out.getvalue()
+
+
+def video(
+    frames: int = 60,
+    *,
+    rate: int = 30,
+    size: tuple[int, int] = (48, 272),
+    key_every: int = 12,
+    format_: str = "mp4",
+    codec: str = "libx264",
+    options: dict[str, str] | None = None,
+    container_options: dict[str, str] | None = None,
+    noise: float = 0.0,
+) -> bytes:
+    """Return a video whose frames show their numbers, in black and white squares of 16 x 16 in the first rows.
+
+    Args:
+        frames, rate, size, key_every: Number, frames a second, height and width, frames of a group of pictures.
+        format_, codec, options, container_options: As FFmpeg calls them.
+        noise: Strength of noise below the first rows, which makes files large.
+    """
+    av = importlib.import_module("av")
+    height, width = size
+    rng = np.random.default_rng(0)
+    with (
+        tempfile.NamedTemporaryFile(suffix=".video") as out,  # FFmpeg reads it again to move its index to the front
+        av.open(out.name, "w", format=format_, options=container_options or {}) as container,
+    ):
+        given = {
+            "g": str(key_every),
+            **({"preset": "ultrafast", "bf": "2"} if codec == "libx264" else {}),
+            **(options or {}),
+        }
+        stream = container.add_stream(codec, rate=rate, options=given)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for number in range(frames):
+            pixels = np.full((height, width, 3), 128, np.uint8)
+            if noise:
+                pixels[16:] = np.clip(128 + noise * rng.standard_normal((height - 16, width, 1)), 0, 255)
+            for bit in range(min(CODED_BITS, width // 16)):
+                pixels[:16, 16 * bit : 16 * bit + 16] = 255 if number >> bit & 1 else 0
+            for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")):
+                container.mux(packet)
+        for packet in stream.encode(None):
+            container.mux(packet)
+        container.close()
+        return Path(out.name).read_bytes()
+
+
+def numbers_of(pixels: npt.NDArray[np.uint8]) -> list[int]:
+    """Return the numbers that frames of `video` show, of its size: uint8 ``[frames, height, width, 3]``."""
+    bits = min(CODED_BITS, pixels.shape[2] // 16)
+    shown: Any = pixels[:, 4:12, : 16 * bits].reshape(len(pixels), 8, bits, 16, 3)[:, :, :, 4:12].mean((1, 3, 4)) > 128
+    return (shown * (1 << np.arange(bits))).sum(1).tolist()  # type: ignore[no-any-return]
